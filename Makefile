@@ -1,0 +1,52 @@
+# `make demo` and `make test` do everything themselves: environment, pinned install, then the work.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+BROWSER := $(VENV)/.browser
+# The suite stops Ray sessions of its own only; two processes fill two cores.
+JOBS ?= 2
+
+.PHONY: demo test lint types suite format install clean help
+
+help:
+	@echo "make demo     train, compute and picture the landscapes of LeNet-5 on handwritten digits"
+	@echo "make test     lint, types, architecture and the whole suite"
+	@echo "make format   let ruff format the sources"
+	@echo "make clean    remove the environment and the demo's run"
+
+install: $(READY)
+
+# The CPU wheel of torch is taken where pip finds one (find-links); the constraints keep it from being replaced.
+$(READY): pyproject.toml deploy/constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "make: needs $(PYTHON) with venv; set PYTHON=..." >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c deploy/constraints.txt -e '.[dev]'
+	@touch $@
+
+# Pictures (PNG, SVG) need a Chromium. As root on Debian it is installed; elsewhere the demo says what it leaves out.
+$(BROWSER): $(READY)
+	@$(BIN)/python -m cluster.browser --install
+	@touch $@
+
+demo: $(READY) $(BROWSER)
+	$(BIN)/landscape demo
+
+test: $(READY) $(BROWSER) lint types suite
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+suite: $(READY) $(BROWSER)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) runs/demo
