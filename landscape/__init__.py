@@ -1,0 +1,83 @@
+"""Compute and see neural-network loss landscapes. Runs serially by itself; `cluster` runs it on Ray.
+
+Names are imported when they are first used, so that `import landscape` is quick and draws in neither ray nor plotly.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from landscape.errors import JobError, LandscapeError, NotFoundError
+    from landscape.pipeline import run
+    from landscape.problem import Problem
+    from landscape.spec import (
+        CollectLandscape,
+        FileDirection,
+        Job,
+        Landscape,
+        PcaDirection,
+        RandomDirection,
+        TowardsDirection,
+        read_job,
+    )
+    from landscape.surface import Axis, Path, Run, Surface, open_run
+    from landscape.trajectory import TrajectoryCollector, import_checkpoints, read_trajectory
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "errors": ("JobError", "LandscapeError", "NotFoundError"),
+    "pipeline": ("run",),
+    "problem": ("Problem",),
+    "spec": (
+        "CollectLandscape",
+        "FileDirection",
+        "Job",
+        "Landscape",
+        "PcaDirection",
+        "RandomDirection",
+        "TowardsDirection",
+        "read_job",
+    ),
+    "surface": ("Axis", "Path", "Run", "Surface", "open_run"),
+    "trajectory": ("TrajectoryCollector", "import_checkpoints", "read_trajectory"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Axis",
+    "CollectLandscape",
+    "FileDirection",
+    "Job",
+    "JobError",
+    "Landscape",
+    "LandscapeError",
+    "NotFoundError",
+    "Path",
+    "PcaDirection",
+    "Problem",
+    "RandomDirection",
+    "Run",
+    "Surface",
+    "TowardsDirection",
+    "TrajectoryCollector",
+    "import_checkpoints",
+    "open_run",
+    "read_job",
+    "read_trajectory",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,44 @@
+"""The errors a user meets: one or two lines that name the argument, the rule, the value and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class LandscapeError(Exception):
+    """Base of all errors raised on purpose; `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class JobError(LandscapeError, ValueError):
+    """The job, an option or the user's callback is not usable as given."""
+
+    exit_code = 2
+
+
+class NotFoundError(LandscapeError, LookupError):
+    """A run, landscape, snapshot or file that was named does not exist."""
+
+    exit_code = 3
+
+
+class ClusterUnreachableError(LandscapeError, ConnectionError):
+    """No Ray cluster answers at the given address."""
+
+    exit_code = 5
+
+
+class Interrupted(LandscapeError):
+    """SIGINT or SIGTERM arrived: the store is valid and the same command goes on."""
+
+    exit_code = 130
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A remedy for a wrong name: the closest known one, then the list of all."""
+    names = [str(each) for each in known]
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}known: {', '.join(names) or 'none'}"
