@@ -1,0 +1,222 @@
+"""Pure arithmetic on named parameter tensors: what each is, its filters and norms, flattening, digests.
+
+A *state* maps names to tensors: every parameter once (tied weights under their first name) and the
+persistent buffers. All functions leave their inputs unchanged unless their name says `set`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvTransposeNd
+
+from landscape.errors import JobError
+
+State = Mapping[str, Tensor]
+
+EPSILON = 1e-10  # Li et al. 2018, as in their published code
+NORM_LAYERS: tuple[type[nn.Module], ...] = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
+
+
+@dataclass(frozen=True)
+class ParameterInfo:
+    """What the arithmetic must know about one parameter, read off its module's type.
+
+    `role` is `norm` in a normalisation layer, else `bias` for tensors of at most one dimension, else `weight`.
+    `transposed_groups` is the number of groups of a transposed convolution, whose dimension 0 is the *input*;
+    0 for all other parameters, whose dimension 0 is the output.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    role: Literal["weight", "bias", "norm"]
+    trainable: bool
+    transposed_groups: int = 0
+
+
+def describe_parameters(model: nn.Module) -> tuple[ParameterInfo, ...]:
+    """One `ParameterInfo` per parameter of `model`, tied ones once, in the order of `named_parameters`."""
+    owners = {
+        f"{prefix}.{name}" if prefix else name: module
+        for prefix, module in model.named_modules(remove_duplicate=False)
+        for name, _ in module.named_parameters(recurse=False, remove_duplicate=False)
+    }
+    return tuple(_describe(name, parameter, owners[name]) for name, parameter in model.named_parameters())
+
+
+def _describe(name: str, parameter: nn.Parameter, owner: nn.Module) -> ParameterInfo:
+    role: Literal["weight", "bias", "norm"] = "bias" if parameter.dim() <= 1 else "weight"
+    if is_norm_layer(owner):
+        role = "norm"
+    transposed = isinstance(owner, _ConvTransposeNd) and parameter.dim() > 1
+    return ParameterInfo(
+        name,
+        tuple(parameter.shape),
+        role,
+        parameter.requires_grad and parameter.is_floating_point(),
+        int(owner.groups) if transposed else 0,  # type: ignore[arg-type]
+    )
+
+
+def is_norm_layer(module: nn.Module) -> bool:
+    """A normalisation layer by its type, or by a class name that ends in 'Norm' (those of other libraries)."""
+    return isinstance(module, NORM_LAYERS) or type(module).__name__.rstrip("123d").endswith(("Norm", "FrozenBatchNorm"))
+
+
+def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """The buffers that a state dict holds; tied ones once."""
+    saved = set(model.state_dict())
+    return {name: buffer for name, buffer in model.named_buffers() if name in saved}
+
+
+def state_of(model: nn.Module) -> dict[str, Tensor]:
+    """A copy on the CPU of every parameter (tied ones once) and persistent buffer."""
+    tensors = {**dict(model.named_parameters()), **persistent_buffers(model)}
+    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+
+
+def match_state(model: nn.Module, weights: State, what: str) -> dict[str, Tensor]:
+    """`weights` reduced to the state of `model`: nothing missing, extra or misshapen.
+
+    Second names of tied weights may stand in `weights` or not; so may `num_batches_tracked`.
+
+    Raises:
+        JobError: names what differs. `what` says whose weights they are.
+    """
+    own = {**dict(model.named_parameters()), **persistent_buffers(model)}
+    names = set(model.state_dict()) | set(own)
+    optional = {name for name in own if name.endswith("num_batches_tracked")}
+    missing = [name for name in own if name not in weights and name not in optional]
+    extra = [name for name in weights if name not in names]
+    misshapen = [
+        f"{name} {tuple(weights[name].shape)} where the model has {tuple(own[name].shape)}"
+        for name in own
+        if name in weights and weights[name].shape != own[name].shape
+    ]
+    refuse_mismatch(what, missing, extra, misshapen)
+    return {name: (weights.get(name, tensor)).detach().cpu().to(tensor.dtype) for name, tensor in own.items()}
+
+
+def refuse_mismatch(what: str, missing: Sequence[str], extra: Sequence[str], misshapen: Sequence[str]) -> None:
+    """Raise one line that lists what of a file of tensors does not fit the model, if anything."""
+    kinds = (("missing", missing), ("extra", extra), ("misshapen", misshapen))
+    found = [f"{kind} {_some(names)}" for kind, names in kinds if names]
+    if found:
+        raise JobError(f"{what}: must hold one tensor per parameter of the model; {'; '.join(found)}")
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def filter_view(tensor: Tensor, info: ParameterInfo) -> Tensor:
+    """The tensor as [filters, elements], one row per output filter.
+
+    Dimension 0 is the output of linear and convolution weights, of embeddings (one row per token) and of
+    vectors (one element per unit). A transposed convolution holds [in, out/groups, …]: its output filter
+    (g, j) is made of the input channels of group g, so [in, o, …] → [groups, in/groups, o, …] → [groups·o, …].
+    """
+    if tensor.dim() == 0:
+        return tensor.reshape(1, 1)
+    if not info.transposed_groups:
+        return tensor.reshape(tensor.shape[0], -1)
+    groups = info.transposed_groups
+    grouped = tensor.reshape(groups, tensor.shape[0] // groups, *tensor.shape[1:]).transpose(1, 2)
+    return grouped.reshape(groups * tensor.shape[1], -1)
+
+
+def filter_unview(rows: Tensor, info: ParameterInfo) -> Tensor:
+    """The inverse of `filter_view`."""
+    if not info.transposed_groups:
+        return rows.reshape(info.shape)
+    groups = info.transposed_groups
+    grouped = rows.reshape(groups, info.shape[1], info.shape[0] // groups, *info.shape[2:]).transpose(1, 2)
+    return grouped.reshape(info.shape).contiguous()
+
+
+def scale_to_filters(direction: Tensor, weight: Tensor, info: ParameterInfo) -> Tensor:
+    """Filter normalisation: d_f ← d_f · ‖w_f‖ / (‖d_f‖ + 1e-10) for every output filter f (Li et al. 2018, §4)."""
+    rows, weights = filter_view(direction.double(), info), filter_view(weight.double(), info)
+    scale = weights.norm(dim=1, keepdim=True) / (rows.norm(dim=1, keepdim=True) + EPSILON)
+    return filter_unview(rows * scale, info)
+
+
+def norm(state: State) -> float:
+    """Euclidean norm over all tensors, accumulated in float64."""
+    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in state.values()))
+
+
+def dot(first: State, second: State) -> float:
+    """Inner product over all tensors, accumulated in float64."""
+    return sum(float((tensor.double() * second[name].double()).sum()) for name, tensor in first.items())
+
+
+def difference(first: State, second: State) -> dict[str, Tensor]:
+    """first − second in float64, over the floating-point tensors of `second`."""
+    return {
+        name: first[name].double() - tensor.double() for name, tensor in second.items() if tensor.is_floating_point()
+    }
+
+
+def combine(origin: State, directions: Sequence[State], coordinates: Sequence[float]) -> dict[str, Tensor]:
+    """θ = θ₀ + Σₖ cₖ·dₖ, in the type of θ₀; tensors that no direction names stay as they are."""
+    found = dict(origin)
+    for coordinate, direction in zip(coordinates, directions, strict=True):
+        for name, tensor in direction.items():
+            found[name] = torch.add(found[name], tensor.to(found[name].dtype), alpha=coordinate)
+    return found
+
+
+def layout(state: State, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Where each tensor lies in the flattened vector: name, shape and offset, in elements."""
+    found, offset = [], 0
+    for name in names:
+        found.append({"name": name, "shape": list(state[name].shape), "offset": offset})
+        offset += state[name].numel()
+    return found
+
+
+def flatten(state: State, places: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """The tensors one after the other as a float32 vector; zero where `state` lacks one."""
+    pieces = [
+        state[place["name"]].reshape(-1).float().numpy()
+        if place["name"] in state
+        else np.zeros(int(np.prod(place["shape"], dtype=np.int64)), np.float32)
+        for place in places
+    ]
+    return np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
+
+
+def unflatten(vector: np.ndarray, places: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """The inverse of `flatten`; tensors that are zero throughout are left out, as nothing moves them."""
+    found = {}
+    for place in places:
+        size = int(np.prod(place["shape"], dtype=np.int64))
+        piece = vector[place["offset"] : place["offset"] + size]
+        if piece.any():
+            found[place["name"]] = torch.from_numpy(np.array(piece, np.float32)).reshape(place["shape"])
+    return found
+
+
+def state_digest(state: State) -> str:
+    """SHA-256 over names, types, shapes and bytes, in the order of the names."""
+    found = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def direction_digest(state: State) -> str:
+    """The digest of a direction as it is stored: in float32, tensors that are zero throughout left out."""
+    return state_digest({name: tensor.float() for name, tensor in state.items() if bool(tensor.any())})
