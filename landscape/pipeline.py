@@ -1,0 +1,228 @@
+"""The story on one page: prepare a job, evaluate its tiles, store them. The serial reference of every faster path."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.errors import Interrupted, JobError
+from landscape.evaluation import Evaluator, Values, pick_device
+from landscape.grid import Grid, Index, choose_tile_shape, coarse_to_fine, tile_counts
+from landscape.lock import run_lock
+from landscape.parameters import State
+from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
+from landscape.problem import one_line
+from landscape.progress import Failure, Observer, Tally
+from landscape.spec import Job
+from landscape.store import LandscapeStore, write_error
+from landscape.surface import Run
+
+ATTEMPTS = 3  # an exception in user code is tried twice more, then its tile is quarantined
+
+DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One unit of work of a landscape: a tile of the grid, or a stretch of the path."""
+
+    landscape: str
+    tile: Index | None = None
+    path: tuple[int, int] | None = None
+
+    @property
+    def label(self) -> str:
+        return f"path {self.path[0]}-{self.path[1] - 1}" if self.path else f"tile {self.tile}"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A task as plain arrays, all that is needed to evaluate it: points on the plane, and whole weights."""
+
+    points: Floats
+    states: tuple[State, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What comes back for a task: observables at its points, and at its whole weights where it has any."""
+
+    points: Values
+    states: Values | None = None
+
+
+def run(job: Job, observer: Observer | None = None, stop: Callable[[], bool] = lambda: False) -> Run:
+    """Compute a job serially, in this process, or go on with it where it stopped.
+
+    Args:
+        observer: is told the `Progress` after every task.
+        stop: is asked between points; when true, the tile in hand is dropped and `Interrupted` raised.
+
+    Returns:
+        The run, opened for reading.
+    """
+    prepared = prepare(job)
+    with run_lock(prepared.run):
+        try:
+            _run_locked(prepared, observer or (lambda progress: None), stop)
+        except OSError as error:
+            raise write_error(prepared.run, error) from error
+    return Run(prepared.run)
+
+
+def _run_locked(prepared: PreparedJob, observer: Observer, stop: Callable[[], bool]) -> None:
+    def check_stop() -> None:
+        if stop():
+            raise Interrupted(f"run {prepared.run!r} is interrupted; what is done is kept: the same command goes on")
+
+    measured: list[float] = []
+    for landscape in prepared.landscapes:
+        evaluator = None
+        store = existing_store(prepared, landscape)
+        if store is None:
+            evaluator = make_evaluator(prepared, landscape, check_stop)
+            if not measured:
+                measured.append(measure_point(evaluator, landscape.grid))
+            store = create_store(prepared, landscape, tile_shape_for(prepared.job, landscape.grid, measured[0], 1))
+        tasks = list(missing_tasks(store, landscape.name))
+        tally = start_tally(store, landscape, tasks)
+        if tasks:
+            evaluator = evaluator or make_evaluator(prepared, landscape, check_stop)
+            compute_serially(landscape, store, evaluator, tasks, tally, observer)
+        observer(tally.progress())
+
+
+def compute_serially(
+    landscape: PreparedLandscape,
+    store: LandscapeStore,
+    evaluator: Evaluator,
+    tasks: Sequence[Task],
+    tally: Tally,
+    observer: Observer,
+) -> None:
+    """The tasks of one landscape, one after the other."""
+    try:
+        for task in tasks:
+            outcome = try_task(evaluator, make_work(landscape, store, task))
+            if isinstance(outcome, Outcome):
+                commit(store, task, outcome)
+                tally.done(task_points(store, task))
+            else:
+                quarantine(store, task)
+                tally.fail(Failure(task.label, ATTEMPTS, "this process", *outcome))
+            observer(tally.progress())
+    except BaseException:
+        tally.finish("interrupted")
+        raise
+    tally.finish()
+
+
+def try_task(evaluator: Evaluator, work: Work) -> Outcome | tuple[str, str]:
+    """The task's outcome, or after `ATTEMPTS` exceptions of user code the last one's cause and traceback."""
+    cause = ("", "")
+    for _ in range(ATTEMPTS):
+        try:
+            return evaluate(evaluator, work)
+        except Interrupted:
+            raise
+        except Exception as error:
+            cause = one_line(error), traceback.format_exc()
+    return cause
+
+
+def start_tally(store: LandscapeStore, landscape: PreparedLandscape, tasks: Sequence[Task]) -> Tally:
+    path_tasks = -(-len(landscape.path.step) // store.path_chunk) if landscape.path else 0
+    missing_points = sum(task_points(store, task) for task in tasks)
+    return Tally(store, landscape.points, missing_points, store.tile_count + path_tasks, len(tasks))
+
+
+def make_evaluator(
+    prepared: PreparedJob, landscape: PreparedLandscape, on_point: Callable[[], None] = lambda: None
+) -> Evaluator:
+    problem, device = prepared.problem, pick_device(prepared.job.device)
+    evaluator = Evaluator(problem.model, prepared.samples, problem.observe, landscape.plan, device, on_point)
+    evaluator.load(landscape.origin, [each.tensors for each in landscape.directions])
+    return evaluator
+
+
+def measure_point(evaluator: Evaluator, grid: Grid) -> float:
+    """Seconds per point, from one real point after a warm-up at another."""
+    corners = np.array([[axis[end] for axis in grid.coordinates] for end in (0, -1)])
+    try:
+        evaluator.evaluate(corners[:1])
+        return evaluator.evaluate(corners[1:]).seconds
+    except Interrupted:
+        raise
+    except Exception:
+        # What user code raises here, the tiles of these points will tell; the others can still be computed.
+        return DEFAULT_POINT_SECONDS
+
+
+def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int) -> Index:
+    """The job's own tile shape, given per axis, or the one that suits the cost of a point."""
+    if job.tile is None:
+        return choose_tile_shape(grid.shape, seconds_per_point, workers)
+    if len(job.tile) not in (1, len(grid.shape)):
+        raise JobError(f"tile: must be one number or one per axis ({len(grid.shape)}), not {list(job.tile)}")
+    per_axis = job.tile * len(grid.shape) if len(job.tile) == 1 else job.tile
+    return tuple(min(t, n) for t, n in zip(reversed(per_axis), grid.shape, strict=True))
+
+
+def missing_tasks(store: LandscapeStore, landscape: str) -> Iterator[Task]:
+    """What is left to do, every chunk being checked: the path first, then tiles coarse to fine."""
+    found = store.examine()
+    for window in found.path_missing:
+        yield Task(landscape, path=(window.start, window.stop))
+    for index in coarse_to_fine(tile_counts(store.shape, store.tile_shape)):
+        if index in found.missing:
+            yield Task(landscape, tile=index)
+
+
+def task_points(store: LandscapeStore, task: Task) -> int:
+    """How many evaluations a task costs."""
+    return store.tile(task.tile).points if task.tile is not None else 2 * (task.path[1] - task.path[0])  # type: ignore[index]
+
+
+def make_work(landscape: PreparedLandscape, store: LandscapeStore, task: Task) -> Work:
+    if task.tile is not None:
+        return Work(landscape.grid.tile_points(store.tile(task.tile)))
+    assert task.path is not None
+    assert landscape.path is not None
+    window = slice(*task.path)
+    states = tuple(landscape.snapshot_state(step) for step in landscape.path.step[window])
+    return Work(landscape.path.coordinates[window], states)
+
+
+def evaluate(evaluator: Evaluator, work: Work) -> Outcome:
+    """One task: the only place where a landscape's numbers come from, in this process and in every worker."""
+    return Outcome(evaluator.evaluate(work.points), evaluator.evaluate_states(work.states) if work.states else None)
+
+
+def commit(store: LandscapeStore, task: Task, outcome: Outcome) -> None:
+    """Write a task's outcome to the store, whole."""
+    names = set(outcome.points.mean)
+    if names != set(store.observables):
+        raise JobError(
+            f"observe: returned {sorted(names)}, the landscape {store.name!r} holds {sorted(store.observables)}; "
+            "return the same ones at every point, or give the landscape another name"
+        )
+    if task.tile is not None:
+        store.write_tile(store.tile(task.tile), outcome.points.arrays())
+    else:
+        assert task.path is not None
+        assert outcome.states is not None
+        store.write_path(slice(*task.path), outcome.states.mean["loss"], outcome.points.mean["loss"])
+
+
+def quarantine(store: LandscapeStore, task: Task) -> None:
+    if task.tile is not None:
+        store.quarantine_tile(store.tile(task.tile))
+    else:
+        assert task.path is not None
+        store.quarantine_path(slice(*task.path))

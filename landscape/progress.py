@@ -1,0 +1,113 @@
+"""How far a landscape is: counted while it is computed, told to an observer, and kept in its attributes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+from landscape.store import LandscapeStore
+
+SECONDS_BETWEEN_UPDATES = 2.0  # of the attributes on disk; an observer is told every time
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A task that was given up: what it was, how often and where it was tried, and why it failed."""
+
+    task: str
+    attempts: int
+    worker: str
+    cause: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Points and tasks done of one landscape, the rate over this session, and what is left."""
+
+    landscape: str
+    tasks_done: int
+    tasks: int
+    points_done: int
+    points: int
+    seconds: float
+    rate: float
+    failures: int = 0
+    workers: int = 1
+    retries: int = 0
+
+    @property
+    def eta(self) -> float:
+        """Seconds left at the present rate; infinite before the first task is done."""
+        return (self.points - self.points_done) / self.rate if self.rate > 0 else float("inf")
+
+
+Observer = Callable[[Progress], None]
+
+
+class Tally:
+    """Counts one landscape's tasks and keeps `progress` and `failures` in its attributes up to date.
+
+    Points include the path's evaluations. What earlier sessions did counts as done, but not in the rate.
+    """
+
+    def __init__(
+        self, store: LandscapeStore, points: int, missing_points: int, tasks: int, missing_tasks: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._store, self._clock, self._start, self._written = store, clock, clock(), float("-inf")
+        self._points, self._before = points, points - missing_points
+        self._tasks, self._tasks_before = tasks, tasks - missing_tasks
+        self._points_done = self._tasks_done = self.retries = 0
+        self._seconds_before = float(store.attributes.get("progress", {}).get("seconds", 0.0))
+        self.failures: list[Failure] = []
+        self.workers = 1
+
+    def done(self, points: int) -> None:
+        self._points_done += points
+        self._tasks_done += 1
+        if self._clock() - self._written >= SECONDS_BETWEEN_UPDATES:
+            self._write("running")
+
+    def fail(self, failure: Failure) -> None:
+        self.failures.append(failure)
+        self._write("running")
+
+    def progress(self) -> Progress:
+        elapsed = self._clock() - self._start
+        return Progress(
+            self._store.name,
+            self._tasks_before + self._tasks_done,
+            self._tasks,
+            self._before + self._points_done,
+            self._points,
+            self._seconds_before + elapsed,
+            self._points_done / elapsed if elapsed > 0 else 0.0,
+            len(self.failures),
+            self.workers,
+            self.retries,
+        )
+
+    def finish(self, state: str | None = None) -> None:
+        """Record the end: `complete`, `partial` where tasks were given up, or as `state` says."""
+        self._write(state or ("partial" if self.failures else "complete"))
+        self._store.consolidate()
+
+    def _write(self, state: str) -> None:
+        now = self.progress()
+        record = {
+            "state": state,
+            "tiles_done": now.tasks_done,
+            "tiles": now.tasks,
+            "points_done": now.points_done,
+            "points": now.points,
+            "seconds": round(now.seconds, 3),
+            "rate": round(now.rate, 3),
+            "workers": now.workers,
+            "retries": now.retries,
+            "updated": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        self._store.update_attributes(progress=record, failures=[asdict(each) for each in self.failures])
+        self._written = self._clock()

@@ -1,0 +1,204 @@
+"""Results with named axes, as numpy arrays, and what is derived from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.errors import JobError, NotFoundError, nearest
+from landscape.spec import locate
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    import xarray
+
+    from landscape.trajectory import Trajectory
+
+Floats = NDArray[np.float64]
+
+NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A direction with its coordinates. `attributes` say what it is: kind, label, norm, explained variance."""
+
+    name: str
+    coordinates: Floats
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return str(self.attributes.get("label", self.name))
+
+
+@dataclass(frozen=True)
+class Path:
+    """The trajectory on the plane: arrays over its snapshots in order, the convergence point last.
+
+    `loss` is the loss at the real snapshot, `projected_loss` at its projection on the plane, `distance` the
+    Euclidean distance between the two in weight space. NaN where not computed yet.
+    """
+
+    unit: str
+    step: NDArray[np.int64]
+    coordinates: Mapping[str, Floats]
+    loss: Floats
+    projected_loss: Floats
+    distance: Floats
+    status: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Surface:
+    """One landscape. Arrays are indexed by the axes in reverse: [alpha], [beta, alpha] or [gamma, beta, alpha]."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    observables: Mapping[str, Floats]
+    status: NDArray[np.uint8]
+    path: Path | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, observable: str) -> Floats:
+        if observable not in self.observables:
+            raise JobError(f"observable: {self.name!r} has no {observable!r}; {nearest(observable, self.observables)}")
+        return self.observables[observable]
+
+    @property
+    def loss(self) -> Floats:
+        """Mean loss per point; NaN where not computed."""
+        return self["loss"]
+
+    @property
+    def accuracy(self) -> Floats:
+        return self["accuracy"]
+
+    def stderr(self, observable: str = "loss") -> Floats:
+        """Standard error of the mean per point: s/√n, s the sample standard deviation over the n samples."""
+        return self[f"{observable}_stderr"]
+
+    def axis(self, name: str) -> Axis:
+        for each in self.axes:
+            if each.name == name:
+                return each
+        raise JobError(f"axis: {self.name!r} has no {name!r}; {nearest(name, [each.name for each in self.axes])}")
+
+    @property
+    def alpha(self) -> Floats:
+        return self.axis("alpha").coordinates
+
+    @property
+    def beta(self) -> Floats:
+        return self.axis("beta").coordinates
+
+    @property
+    def gamma(self) -> Floats:
+        return self.axis("gamma").coordinates
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """Axis names in the order of the arrays' dimensions."""
+        return tuple(axis.name for axis in reversed(self.axes))
+
+    def minimum(self, observable: str = "loss") -> dict[str, float]:
+        """The lowest finite value and its coordinates, {"loss": …, "alpha": …, …}; empty where there is none."""
+        values = self[observable]
+        if not np.isfinite(values).any():
+            return {}
+        index = np.unravel_index(int(np.nanargmin(np.where(np.isfinite(values), values, np.nan))), values.shape)
+        place = {axis.name: float(axis.coordinates[i]) for axis, i in zip(self.axes, reversed(index), strict=True)}
+        return {observable: float(values[index]), **place}
+
+    def barrier(self) -> float:
+        """Loss barrier of a line: the highest rise above the straight line between the losses at 0 and 1.
+
+        max over α in [0, 1] of L(α) − ((1−α)·L(0) + α·L(1)), L linear between grid points (Frankle et al.
+        2020). NaN where the surface has another number of axes or its grid does not cover [0, 1].
+        """
+        if len(self.axes) != 1 or self.alpha[0] > 0 or self.alpha[-1] < 1:
+            return float("nan")
+        inside = self.alpha[(self.alpha > 0) & (self.alpha < 1)]
+        where = np.concatenate([[0.0], inside, [1.0]])
+        values = np.interp(where, self.alpha, self.loss)
+        return float(np.max(values - ((1 - where) * values[0] + where * values[-1])))
+
+    def to_xarray(self) -> xarray.Dataset:
+        """The surface as an xarray Dataset with named dimensions and coordinates (needs xarray)."""
+        try:
+            import xarray
+        except ImportError:
+            raise JobError("to_xarray: needs the package xarray; `pip install xarray`") from None
+        data: dict[str, Any] = {name: (self.dimensions, values) for name, values in self.observables.items()}
+        data["status"] = (self.dimensions, self.status)
+        coordinates = {axis.name: (axis.name, axis.coordinates, dict(axis.attributes)) for axis in self.axes}
+        return xarray.Dataset(data, coordinates, attrs=dict(self.attributes))
+
+    def figure(self, kind: str | None = None, **options: Any) -> go.Figure:
+        """A plotly figure of this surface; see `landscape.views.figure` for kinds and options."""
+        from landscape.views import figure
+
+        return figure(self, kind, **options)
+
+
+class Run(Mapping[str, Surface]):
+    """A run folder opened for reading: its landscapes by name, and what training left there."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"Run({self.path!r}, landscapes={list(self)})"
+
+    def __iter__(self) -> Iterator[str]:
+        from landscape.store import landscape_names
+
+        return iter(landscape_names(self.path))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, name: str) -> Surface:
+        from landscape.store import LandscapeStore
+
+        names = list(self)
+        if name not in names:
+            raise NotFoundError(f"landscape {name!r} is not in run {self.path!r}; {nearest(name, names)}")
+        return LandscapeStore.open(self.path, name).read_surface()
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What was trained: the contents of run.json."""
+        from landscape.trajectory import read_info
+
+        return read_info(self.path)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The training history, one dict per recorded step."""
+        from landscape.trajectory import read_history
+
+        return read_history(self.path)
+
+    @property
+    def trajectory(self) -> Trajectory:
+        from landscape.trajectory import read_trajectory
+
+        return read_trajectory(self.path)
+
+
+def open_run(path: str | FilePath) -> Run:
+    """Open a run for reading; needs no lock, also while a job writes it.
+
+    Raises:
+        NotFoundError: there is no such folder.
+    """
+    place = locate(str(path), FilePath.cwd())
+    if "://" not in place and not FilePath(place).is_dir():
+        raise NotFoundError(f"run {str(path)!r} does not exist; `landscape run JOB` makes one")
+    return Run(place)
