@@ -1,0 +1,310 @@
+"""The `landscape` command: a thin skin over what scripts call. stdout carries data only, all else goes to stderr."""
+
+from __future__ import annotations
+
+import json as json_module
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+
+from cyclopts import App, CycloptsError, Parameter
+
+from landscape.errors import JobError, LandscapeError
+
+if TYPE_CHECKING:
+    from landscape.spec import Job
+
+DONE, FAILED, BAD_USAGE, PARTIAL, INTERRUPTED = 0, 1, 2, 4, 130
+
+app = App(
+    name="landscape",
+    help="Compute and see neural-network loss landscapes, on this machine or a Ray cluster.",
+    help_format="plaintext",
+    version_flags=["--version"],
+    result_action="return_value",
+)
+
+Json = Annotated[bool, Parameter(negative="", help="Print one JSON document instead of text.")]
+
+
+def main() -> NoReturn:
+    """Entry point. Codes: 0 done, 1 failed, 2 bad usage, 3 not found, 4 partial, 5 no cluster, 130 interrupted."""
+    arguments = [each for each in sys.argv[1:] if each != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    # Until a job installs its own handlers, both signals end the command the same way.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        code = app(arguments, exit_on_error=False, print_error=False)
+        sys.stdout.flush()
+    except CycloptsError as error:
+        _die(f"landscape: {' '.join(str(error).split())} (see landscape --help)", BAD_USAGE, debug)
+    except LandscapeError as error:
+        _die(str(error), error.exit_code, debug)
+    except KeyboardInterrupt:
+        _die("interrupted; the same command goes on", INTERRUPTED, debug)
+    except BrokenPipeError:
+        # The reader of our output has gone; Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(DONE)
+    except PermissionError as error:
+        _die(f"no permission: {error}; change the rights or name another place", BAD_USAGE, debug)
+    except Exception as error:
+        _die(f"{type(error).__name__}: {' '.join(str(error).split())[:300]} (--debug shows where)", FAILED, debug)
+    sys.exit(code if isinstance(code, int) else DONE)
+
+
+def _die(message: str, code: int, debug: bool) -> NoReturn:
+    if debug:
+        import traceback
+
+        traceback.print_exc()
+    print(message, file=sys.stderr)
+    sys.exit(code)
+
+
+def say(text: str) -> None:
+    """Progress and remarks, for people."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def show(data: Any, as_json: bool, text: str) -> None:
+    """The command's result, on stdout."""
+    print(json_module.dumps(data, indent=1, default=str, allow_nan=False) if as_json else text, flush=True)
+
+
+@app.command
+def init(folder: Path = Path()) -> None:
+    """Write a commented job file and a callback to start from.
+
+    Parameters
+    ----------
+    folder
+        Where to write job.yaml and my_problem.py; existing files are never replaced.
+    """
+    from importlib.resources import files
+
+    names = ("job.yaml", "my_problem.py")
+    there = [name for name in names if (folder / name).exists()]
+    if there:
+        raise JobError(f"folder: {str(folder)!r} already holds {' and '.join(there)}; name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_text(files("cluster.templates").joinpath(name).read_text())
+        print(folder / name)
+    say(f"next: landscape plan {folder / 'job.yaml'}")
+
+
+@app.command
+def demo(*, out: Path = Path("runs/demo"), workers: int = 2) -> int:
+    """Train LeNet-5 on real handwritten digits, compute its landscapes on a local Ray, write a report.
+
+    Parameters
+    ----------
+    out
+        The run folder; the same command goes on where an earlier one stopped.
+    workers
+        How many actors evaluate.
+    """
+    from cluster.demo import run_demo
+
+    return run_demo(out, workers)
+
+
+@app.command
+def run(
+    job: Path,
+    *,
+    serial: Annotated[bool, Parameter(negative="")] = False,
+    workers: int | None = None,
+    address: str | None = None,
+    run: str | None = None,
+    num_samples: int | None = None,
+    seed: int | None = None,
+    batch_size: int | None = None,
+    precision: str | None = None,
+    batch_norm: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    num_gpus: float | None = None,
+    device_ids: Annotated[list[int] | None, Parameter(consume_multiple=True, negative="")] = None,
+) -> int:
+    """Compute a job, or go on with it where it stopped.
+
+    Parameters
+    ----------
+    job
+        The YAML job file. The options below replace its fields.
+    serial
+        In this process, without Ray: the reference.
+    workers
+        How many actors; default: one per GPU, else one per core.
+    address
+        host:port or auto, to attach to a Ray cluster; default: RAY_ADDRESS, else a private local Ray.
+    run
+        The run folder.
+    device_ids
+        Which GPUs of this machine a local Ray may use.
+    """
+    given = _job(
+        job, run=run, num_samples=num_samples, seed=seed, batch_size=batch_size, precision=precision,
+        batch_norm=batch_norm, device=device, threads=threads, num_gpus=num_gpus, device_ids=device_ids,
+    )  # fmt: skip
+    if workers is not None and workers < 1:
+        raise JobError(f"workers: must be at least 1, not {workers}")
+    if serial and (workers or address):
+        raise JobError("serial: runs in this process alone; leave out workers and address")
+    return compute(given, serial=serial, workers=workers, address=address)
+
+
+def _job(path: Path, **overrides: Any) -> Job:
+    from landscape.spec import read_job
+
+    return read_job(path, **overrides)
+
+
+def compute(job: Job, *, serial: bool = False, workers: int | None = None, address: str | None = None) -> int:
+    """Run a job with progress on stderr; prints a line per landscape; 0 or 4 where something was given up."""
+    from cluster.console import ProgressDisplay
+    from cluster.status import run_status, status_text
+
+    with ProgressDisplay() as display:
+        if serial:
+            from cluster.signals import graceful_stop
+            from landscape.pipeline import run as run_serially
+
+            with graceful_stop() as stop:
+                found = run_serially(job, display, stop)
+        else:
+            from cluster.driver import run as run_on_ray
+
+            found = run_on_ray(job, workers, address, display)
+    status = run_status(found.path)
+    print(status_text(status), flush=True)
+    return PARTIAL if any(each["failed"] or each["missing"] for each in status["landscapes"]) else DONE
+
+
+@app.command
+def plan(job: Path, *, run: str | None = None, workers: int | None = None, json: Json = False) -> None:
+    """Check everything and show points, tiles, bytes and the estimated time; writes nothing.
+
+    Parameters
+    ----------
+    job
+        The YAML job file.
+    run
+        The run folder instead of the file's.
+    workers
+        How many workers to estimate for.
+    """
+    from cluster.planning import plan_job, plan_text
+
+    found = plan_job(_job(job, run=run), workers)
+    show(found, json, plan_text(found))
+
+
+@app.command
+def status(run: str, *, json: Json = False) -> None:
+    """Show what is done, missing and failed, and the rate, by landscape.
+
+    Parameters
+    ----------
+    run
+        The run folder; may be read at any moment of a running job.
+    """
+    from cluster.status import run_status, status_text
+
+    found = run_status(run)
+    show(found, json, status_text(found))
+
+
+@app.command
+def validate(run: str, *, json: Json = False) -> int:
+    """Read every chunk; check schema, checksums and digests. Exit code 1 where something is damaged.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    """
+    from cluster.status import validate_run, validation_text
+
+    found = validate_run(run)
+    show(found, json, validation_text(found))
+    return FAILED if found["damaged"] else DONE
+
+
+@app.command
+def export(
+    run: str,
+    name: str | None = None,
+    *,
+    to: str = "html",
+    out: Path | None = None,
+    kind: str | None = None,
+    observable: str = "loss",
+    log: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Write pictures and data.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    name
+        One landscape; default: all.
+    to
+        Formats, separated by commas: html, png, svg, csv, npz, vtk, stl; report for the page of the whole run.
+    out
+        Folder to write to; default: RUN/export.
+    kind
+        contour, topographic, surface, curve, volume or slices; default: what suits the landscape.
+    observable
+        What to draw: loss, accuracy, …
+    log
+        Logarithmic scale.
+    """
+    from cluster.exporting import export_run
+
+    for path in export_run(run, name, to.split(","), out, kind, observable, log):
+        print(path, flush=True)
+
+
+@app.command(name="import")
+def import_(checkpoints: list[str], *, run: str, unit: Literal["epoch", "step"] = "epoch") -> None:
+    """Make a trajectory of existing checkpoints: safetensors, or torch.load(weights_only=True) files.
+
+    Parameters
+    ----------
+    checkpoints
+        The files, in the order of training.
+    run
+        The run folder to put them in.
+    unit
+        What their numbers 1, 2, 3, … stand for.
+    """
+    from landscape.trajectory import import_checkpoints
+
+    found = import_checkpoints(checkpoints, run, unit)
+    say(f"{len(found.numbers)} snapshots in {run}; next: a job with `trajectory: all`")
+
+
+@app.command
+def doctor(*, address: str | None = None, json: Json = False) -> int:
+    """Show what this machine and cluster have, what is wrong, and how to mend it. Exit code 1 where something is.
+
+    Parameters
+    ----------
+    address
+        A Ray cluster to look at too.
+    """
+    from cluster.doctor import diagnose, diagnosis_text
+
+    found = diagnose(address)
+    show(found, json, diagnosis_text(found))
+    return FAILED if any(each["state"] == "wrong" for each in found) else DONE
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""`landscape demo`: train on real digits, compute the landscapes on a local Ray, write report and pictures."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from cluster.cli import PARTIAL, compute, say
+from cluster.console import seconds_text
+from landscape.errors import JobError, LandscapeError
+from landscape.spec import Job
+
+NUM_SAMPLES = 512
+
+
+def run_demo(out: Path, workers: int) -> int:
+    """The whole story on one machine; started again, each step goes on where it was or is skipped as done."""
+    from landscape.recipes.digits import train
+
+    if workers < 1:
+        raise JobError(f"workers: must be at least 1, not {workers}")
+    start = time.monotonic()
+    say("1/3 training LeNet-5 on 1,797 handwritten digits, the collector attached")
+    accuracy = train(str(out))
+    say(f"    accuracy on held-out digits: {accuracy:.1%}")
+    say(f"2/3 computing its landscapes on a local Ray with {workers} workers")
+    job = Job(run=str(out.absolute()), problem="landscape.recipes.digits:problem", num_samples=NUM_SAMPLES)
+    code = compute(job, workers=workers)
+    say("3/3 drawing")
+    for path in _draw(out):
+        print(path, flush=True)
+    say(f"done in {seconds_text(time.monotonic() - start)}; open {out / 'report.html'}")
+    return code if code == PARTIAL else 0
+
+
+def _draw(out: Path) -> list[Path]:
+    """The report, then a PNG per landscape and view where this machine has a Chromium."""
+    from cluster.exporting import export_run
+    from landscape.surface import open_run
+    from landscape.views import write_report
+
+    write_report(open_run(str(out)), out / "report.html")
+    written = [out / "report.html"]
+    try:
+        for kind in ("contour", "topographic", "surface"):
+            written += export_run(str(out), None, ["png"], out / "pictures", kind, "loss", log=True)
+    except LandscapeError as error:
+        say(f"    no PNG pictures: {error}")
+    return written

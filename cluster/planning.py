@@ -1,0 +1,105 @@
+"""What a job will cost, before it is computed: points, tiles, bytes, time. Writes nothing."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import torch
+
+from cluster.console import seconds_text
+from landscape.grid import tile_counts
+from landscape.pipeline import make_evaluator, measure_point, tile_shape_for
+from landscape.preparation import PreparedJob, PreparedLandscape, prepare
+from landscape.spec import Job
+from landscape.store import LandscapeStore, landscape_names
+
+CALIBRATED_BYTES = 8  # per value: float64
+
+
+def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
+    """Check the job as `run` would, time one point here, and work out the rest."""
+    prepared = prepare(job)
+    count = workers or job.workers or max(1, torch.cuda.device_count() or (os.cpu_count() or 1) // (job.threads or 1))
+    seconds = measure_point(make_evaluator(prepared, prepared.landscapes[0]), prepared.landscapes[0].grid)
+    landscapes = [_plan_landscape(prepared, each, seconds, count) for each in prepared.landscapes]
+    missing = sum(each["missing_points"] for each in landscapes)
+    return {
+        "run": prepared.run,
+        "num_samples": prepared.landscapes[0].attributes["num_samples"],
+        "plan": prepared.landscapes[0].attributes["plan"],
+        "seconds_per_point": seconds,
+        "workers": count,
+        "landscapes": landscapes,
+        "points": sum(each["points"] for each in landscapes),
+        "bytes": sum(each["bytes"] for each in landscapes),
+        "seconds": missing * seconds / count,
+    }
+
+
+def _plan_landscape(
+    prepared: PreparedJob, landscape: PreparedLandscape, seconds: float, workers: int
+) -> dict[str, Any]:
+    grid = landscape.grid
+    stored = _stored(prepared.run, landscape.name)
+    tile_shape = stored.tile_shape if stored else tile_shape_for(prepared.job, grid, seconds, workers)
+    values = grid.points * (2 * len(landscape.observables) * CALIBRATED_BYTES + 1)
+    elements = sum(tensor.numel() for tensor in landscape.origin.values())
+    missing = landscape.points
+    if stored:
+        missing = sum(stored.tile(index).points for index in stored.examine().missing)
+    return {
+        "name": landscape.name,
+        "origin": landscape.attributes["origin"],
+        "axes": [
+            {
+                "name": name,
+                "size": len(values_),
+                "low": float(values_[0]),
+                "high": float(values_[-1]),
+                "what": axis.attributes["label"],
+            }
+            for name, values_, axis in zip(grid.names, grid.coordinates, landscape.directions, strict=True)
+        ],
+        "cosine": landscape.attributes["cosine"],
+        "observables": list(landscape.observables),
+        "points": landscape.points,
+        "missing_points": missing,
+        "tile_shape": list(tile_shape),
+        "tiles": math.prod(tile_counts(grid.shape, tile_shape)),
+        "bytes": values + 4 * elements * len(landscape.directions),
+    }
+
+
+def _stored(run: str, name: str) -> LandscapeStore | None:
+    return LandscapeStore.open(run, name) if name in landscape_names(run) else None
+
+
+def plan_text(plan: dict[str, Any]) -> str:
+    lines = [f"run {plan['run']}"]
+    for each in plan["landscapes"]:
+        size = " x ".join(str(axis["size"]) for axis in each["axes"])
+        done = (
+            "" if each["missing_points"] == each["points"] else f", {each['missing_points']} of them still to compute"
+        )
+        tile = " x ".join(map(str, reversed(each["tile_shape"])))
+        lines.append(
+            f"{each['name']}: {size} around {each['origin']}: {each['points']} points{done}, "
+            f"{each['tiles']} tiles of {tile}, {bytes_text(each['bytes'])}, {', '.join(each['observables'])}"
+        )
+        lines += [f"  {axis['name']}: {axis['low']:g} to {axis['high']:g}, {axis['what']}" for axis in each["axes"]]
+    lines.append(
+        f"{plan['num_samples']} samples a point, {plan['seconds_per_point']:.3g} s a point here "
+        f"({plan['plan']['device']}, {plan['plan']['precision']}, batches of {plan['plan']['batch_size']}): "
+        f"about {seconds_text(plan['seconds'])} on {plan['workers']} worker{'s' * (plan['workers'] != 1)}"
+    )
+    return "\n".join(lines)
+
+
+def bytes_text(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

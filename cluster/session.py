@@ -1,0 +1,176 @@
+"""A Ray session: local and private, or attached to a cluster; what it has, and how many workers that makes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from landscape.errors import ClusterUnreachableError, JobError
+from landscape.spec import Job
+
+CONNECT_SECONDS = 5.0
+IGNORED_UPLOADS = (".git", ".venv", "__pycache__", "runs", "node_modules", ".mypy_cache", ".ruff_cache")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How many workers, and what each asks of the cluster."""
+
+    workers: int
+    num_cpus: int
+    num_gpus: float
+
+
+@contextlib.contextmanager
+def ray_session(job: Job, address: str | None, workers: int | None) -> Iterator[Placement]:
+    """Start a private local Ray, or attach to the cluster at `address` (default: RAY_ADDRESS); leaves it after.
+
+    Raises:
+        ClusterUnreachableError: nothing answers at the address.
+        JobError: the job asks for devices or workers that cannot be had.
+    """
+    import ray
+
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    attached = address not in (None, "local")
+    if attached:
+        assert address is not None
+        _refuse_unreachable(address)
+    if attached and job.device_ids is not None:
+        raise JobError(
+            "device_ids: restricts a local Ray only; "
+            "on a cluster set CUDA_VISIBLE_DEVICES where each node's `ray start` runs"
+        )
+    started_here = not ray.is_initialized()
+    if started_here:
+        _start(job, address if attached else None, workers)
+    try:
+        yield placement(job, workers, ray.cluster_resources())
+    finally:
+        if started_here:
+            ray.shutdown()
+
+
+def _start(job: Job, address: str | None, workers: int | None) -> None:
+    import ray
+
+    common: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": True}
+    if address is not None:
+        try:
+            ray.init(address=address, runtime_env=upload(job), **common)
+        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            raise ClusterUnreachableError(_unreachable(address, str(error))) from error
+        return
+    gpus = _local_gpus(job)
+    with _visible(job.device_ids):
+        ray.init(
+            address="local",
+            num_cpus=max(os.cpu_count() or 1, (workers or job.workers or 1) * (job.threads or 1)),
+            num_gpus=gpus,
+            include_dashboard=False,
+            **common,
+        )
+
+
+def _local_gpus(job: Job) -> int:
+    """GPUs of this machine that the job may use."""
+    there = torch.cuda.device_count() if job.device != "cpu" else 0
+    if job.device_ids is None:
+        return there
+    beyond = [each for each in job.device_ids if each >= there]
+    if beyond:
+        raise JobError(f"device_ids: this machine has {there} GPUs, numbered from 0; {beyond[0]} is not one of them")
+    return len(job.device_ids)
+
+
+@contextlib.contextmanager
+def _visible(device_ids: tuple[int, ...] | None) -> Iterator[None]:
+    """Show Ray only these GPUs: it hands out what CUDA_VISIBLE_DEVICES lists when it starts."""
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if device_ids is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, device_ids))
+    try:
+        yield
+    finally:
+        if device_ids is not None:
+            if before is None:
+                del os.environ["CUDA_VISIBLE_DEVICES"]
+            else:
+                os.environ["CUDA_VISIBLE_DEVICES"] = before
+
+
+def placement(job: Job, workers: int | None, resources: Mapping[str, float]) -> Placement:
+    """One worker per GPU where there are GPUs, else one per CPU core and thread; or as the job says.
+
+    Raises:
+        JobError: what one worker asks for is more than the whole cluster has.
+    """
+    gpus, cpus = resources.get("GPU", 0.0), resources.get("CPU", 0.0)
+    threads = job.threads or 1
+    per_worker = job.num_gpus
+    if per_worker is None:
+        per_worker = 1.0 if gpus >= 1 and job.device != "cpu" else 0.0
+    if per_worker > gpus:
+        raise JobError(
+            f"num_gpus: a worker asks for {per_worker:g} GPUs, the cluster has {gpus:g}; ask for less or add nodes"
+        )
+    # A worker with a GPU needs little of a CPU: nodes with fewer cores than GPUs must still be filled.
+    num_cpus = 0 if per_worker else threads
+    fits = int(gpus / per_worker) if per_worker else int(cpus // threads)
+    count = workers or job.workers or max(1, fits)
+    return Placement(count, num_cpus, per_worker)
+
+
+def upload(job: Job) -> dict[str, Any]:
+    """The runtime environment of an attached cluster: the job file's folder, so that its callback imports there."""
+    if not isinstance(job.problem, str):
+        return {}
+    module = job.folder / (job.problem.partition(":")[0].partition(".")[0])
+    if not (module.with_suffix(".py").is_file() or module.is_dir()):
+        return {}
+    run = Path(job.run_path)
+    inside = [f"/{run.relative_to(job.folder)}"] if run.is_relative_to(job.folder) and run != job.folder else []
+    return {"working_dir": str(job.folder), "excludes": [*IGNORED_UPLOADS, *inside]}
+
+
+def _refuse_unreachable(address: str) -> None:
+    """Ray waits a minute for a cluster that is not there; a connection attempt tells in seconds."""
+    if address.startswith("ray://"):
+        raise JobError(
+            "address: ray:// (Ray Client) cannot run a driver that streams results; "
+            "give host:port of the head node from inside the cluster"
+        )
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise JobError(f"address: must be host:port or auto, not {address!r}")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ClusterUnreachableError(_unreachable(address, str(error))) from error
+
+
+def _unreachable(address: str, cause: str) -> str:
+    cause = " ".join(cause.split())[:200]
+    return (
+        f"address: no Ray cluster answers at {address!r} ({cause}); "
+        "start one with `ray start --head`, or leave the address out"
+    )
+
+
+def explain_placement(wanted: Placement, resources: Mapping[str, float], available: Mapping[str, float]) -> str:
+    """Why no worker starts: what was asked, what the cluster has and what of that is free."""
+    parts = [
+        f"{name} {asked:g} of {resources.get(name, 0):g} ({available.get(name, 0):g} free)"
+        for name, asked in (("CPU", wanted.num_cpus), ("GPU", wanted.num_gpus))
+        if asked
+    ]
+    return f"no worker has started yet: each asks for {', '.join(parts) or 'a place'}; waiting for the cluster"

@@ -1,0 +1,161 @@
+"""What is done, missing and failed in a run, and whether every chunk of it is sound. Reads only."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cluster.console import seconds_text
+from landscape.spec import digest
+from landscape.store import LandscapeStore, landscape_names
+from landscape.surface import NOT_COMPUTED, QUARANTINED, Surface, open_run
+
+
+def run_status(run: str) -> dict[str, Any]:
+    """The state of every landscape of a run.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    opened = open_run(run)
+    alive = driver_alive(opened.path)
+    return {
+        "run": opened.path,
+        "driver": alive,
+        "snapshots": list(opened.trajectory.numbers),
+        "landscapes": [_landscape_status(surface, alive) for surface in opened.values()],
+    }
+
+
+def _landscape_status(surface: Surface, alive: bool) -> dict[str, Any]:
+    """Counted from the committed status of the points, not from what the driver last said."""
+    progress = dict(surface.attributes.get("progress", {}))
+    counts = _counts(surface)
+    missing, failed = counts[NOT_COMPUTED], counts[QUARANTINED]
+    finished = "partial" if failed else "complete"
+    state = ("running" if alive else "interrupted") if missing else finished
+    rate = progress.get("rate") or 0.0
+    running = state == "running"
+    return {
+        "name": surface.name,
+        "state": state,
+        "points": int(sum(counts)),
+        "done": int(counts[1] + counts[2]),
+        "not_finite": int(counts[2]),
+        "missing": int(missing),
+        "failed": int(failed),
+        "rate": rate,
+        "eta_seconds": missing / rate if running and rate else None,
+        "seconds": progress.get("seconds"),
+        "workers": progress.get("workers"),
+        "retries": progress.get("retries", 0),
+        "updated": progress.get("updated"),
+        "minimum": surface.minimum(),
+        "failures": list(surface.attributes.get("failures", [])),
+    }
+
+
+def _counts(surface: Surface) -> np.ndarray:
+    """Points by status 0 to 3, the snapshots of the path among them."""
+    counts = np.bincount(surface.status.ravel(), minlength=4)
+    return counts if surface.path is None else counts + np.bincount(surface.path.status, minlength=4)
+
+
+def status_text(status: dict[str, Any]) -> str:
+    """The status as aligned lines."""
+    lines = [f"run {status['run']}"]
+    width = max((len(each["name"]) for each in status["landscapes"]), default=0)
+    for each in status["landscapes"]:
+        parts = [f"{each['name']:{width}}  {each['state']:11}  {each['done']}/{each['points']} points"]
+        if each["rate"] and each["missing"]:
+            parts.append(f"{each['rate']:.3g} points/s")
+        if each["eta_seconds"] is not None:
+            parts.append(f"ETA {seconds_text(each['eta_seconds'])}")
+        if each["not_finite"]:
+            parts.append(f"{each['not_finite']} not finite")
+        if each["failed"]:
+            parts.append(f"{each['failed']} given up")
+        if each["minimum"]:
+            place = ", ".join(f"{k} {v:.3g}" for k, v in each["minimum"].items() if k != "loss")
+            parts.append(f"lowest loss {each['minimum']['loss']:.4g} at {place}")
+        lines.append(", ".join(parts))
+        lines += [
+            f"{'':{width}}  {f['task']}: {f['cause']} ({f['attempts']} tries, {f['worker']})" for f in each["failures"]
+        ]
+    if not status["landscapes"]:
+        lines.append("no landscapes yet")
+    return "\n".join(lines)
+
+
+def driver_alive(run: str) -> bool:
+    """Whether the driver that writes this run lives, as far as this machine can tell."""
+    try:
+        owner = json.loads((Path(run) / "driver.json").read_text())
+        if owner["host"] != socket.gethostname():
+            return True  # another machine's: only the lock itself could tell
+        os.kill(owner["pid"], 0)
+    except (OSError, ValueError, KeyError):
+        return False
+    return True
+
+
+def validate_run(run: str) -> dict[str, Any]:
+    """Read every chunk of every landscape; check checksums, schema and recorded digests.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    opened = open_run(run)
+    found = [_validate(LandscapeStore.open(opened.path, name)) for name in landscape_names(opened.path)]
+    snapshots = [_validate_snapshot(opened.trajectory.snapshot(number)) for number in opened.trajectory.numbers]
+    damaged = sum(len(each["damaged"]) for each in found) + sum(each is not None for each in snapshots)
+    return {
+        "run": opened.path,
+        "damaged": damaged,
+        "landscapes": found,
+        "damaged_snapshots": [each for each in snapshots if each],
+    }
+
+
+def _validate(store: LandscapeStore) -> dict[str, Any]:
+    examined = store.examine()
+    damaged = [f"{array} chunk {'/'.join(map(str, index))}" for array, index in examined.damaged]
+    damaged += [f"{array}: does not read" for array in store.check_constants()]
+    if digest(store.attributes["identity"]) != store.attributes["digest"]:
+        damaged.append("digest: does not match the recorded identity")
+    damaged += store.check_directions()
+    return {
+        "name": store.name,
+        "schema_version": store.attributes["schema_version"],
+        "digest": store.attributes["digest"],
+        "tiles": store.tile_count,
+        "missing_tiles": len(examined.missing),
+        "damaged": damaged,
+    }
+
+
+def _validate_snapshot(snapshot: Any) -> str | None:
+    try:
+        snapshot.load()
+    except Exception as error:
+        return str(error)
+    return None
+
+
+def validation_text(found: dict[str, Any]) -> str:
+    lines = [f"run {found['run']}"]
+    for each in found["landscapes"]:
+        verdict = f"{len(each['damaged'])} damaged" if each["damaged"] else "sound"
+        lines.append(
+            f"{each['name']}: {verdict}, {each['tiles'] - each['missing_tiles']} of {each['tiles']} tiles there"
+        )
+        lines += [f"  {line}" for line in each["damaged"]]
+    lines += [f"trajectory: {line}" for line in found["damaged_snapshots"]]
+    if found["damaged"]:
+        lines.append("running the job again computes what is damaged anew, and nothing else")
+    return "\n".join(lines)
