@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import logging
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
+from landscape import __version__
 from landscape.errors import JobError, LandscapeError
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ app = App(
     name="landscape",
     help="Compute and see neural-network loss landscapes, on this machine or a Ray cluster.",
     help_format="plaintext",
+    version=__version__,
     version_flags=["--version"],
     result_action="return_value",
 )
@@ -33,6 +36,7 @@ def main() -> NoReturn:
     """Entry point. Codes: 0 done, 1 failed, 2 bad usage, 3 not found, 4 partial, 5 no cluster, 130 interrupted."""
     arguments = [each for each in sys.argv[1:] if each != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
+    logging.basicConfig(level=logging.INFO if debug else logging.WARNING, format="%(message)s", stream=sys.stderr)
     # Until a job installs its own handlers, both signals end the command the same way.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from cluster.cli import PARTIAL, compute, say
@@ -21,8 +22,8 @@ def run_demo(out: Path, workers: int) -> int:
         raise JobError(f"workers: must be at least 1, not {workers}")
     start = time.monotonic()
     say("1/3 training LeNet-5 on 1,797 handwritten digits, the collector attached")
-    accuracy = train(str(out))
-    say(f"    accuracy on held-out digits: {accuracy:.1%}")
+    trained = train(str(out), report=_report_epoch)
+    say(f"    accuracy on held-out digits: {trained.accuracy:.1%}")
     say(f"2/3 computing its landscapes on a local Ray with {workers} workers")
     job = Job(run=str(out.absolute()), problem="landscape.recipes.digits:problem", num_samples=NUM_SAMPLES)
     code = compute(job, workers=workers)
@@ -31,6 +32,10 @@ def run_demo(out: Path, workers: int) -> int:
         print(path, flush=True)
     say(f"done in {seconds_text(time.monotonic() - start)}; open {out / 'report.html'}")
     return code if code == PARTIAL else 0
+
+
+def _report_epoch(epoch: int, metrics: Mapping[str, float]) -> None:
+    say(f"    epoch {epoch}: {', '.join(f'{name} {value:.4g}' for name, value in metrics.items())}")
 
 
 def _draw(out: Path) -> list[Path]:

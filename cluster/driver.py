@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError
 
-from cluster.schedule import Schedule
+from cluster.schedule import KILLS, Schedule
 from cluster.session import Placement, explain_placement, ray_session
 from cluster.signals import graceful_stop
 from cluster.worker import Payload, ProblemSource, Receipt, Worker, pack_samples, pack_state
@@ -235,15 +235,16 @@ class Driver:
             each.examine()
 
     def _measure(self, work: _LandscapeWork) -> float:
-        while True:
+        """Seconds per point; where user code raises at these two points, or kills, a guess: their tile will tell."""
+        for _ in range(KILLS):
             hand = self._first_ready()
             try:
                 receipt: Receipt = ray.get(hand.actor.measure.remote([work.payload]))
             except RayError as error:
                 self._bury(hand.name, _short(error))
                 continue
-            # What user code raises at these two points, their tile will show; it does not stop the job.
             return float(receipt.details.get("seconds_per_point", DEFAULT_POINT_SECONDS))
+        return DEFAULT_POINT_SECONDS
 
     def _first_ready(self) -> _Hand:
         while True:

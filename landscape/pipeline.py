@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from landscape.store import LandscapeStore, write_error
 from landscape.surface import Run
 
 ATTEMPTS = 3  # an exception in user code is tried twice more, then its tile is quarantined
+
+log = logging.getLogger("landscape")
 
 DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured
 
@@ -152,11 +155,11 @@ def make_evaluator(
 
 
 def measure_point(evaluator: Evaluator, grid: Grid) -> float:
-    """Seconds per point, from one real point after a warm-up at another."""
-    corners = np.array([[axis[end] for axis in grid.coordinates] for end in (0, -1)])
+    """Seconds per point, from one real point in the middle of the grid after a warm-up beside it."""
+    points = np.array([[axis[len(axis) // 2 - before] for axis in grid.coordinates] for before in (1, 0)])
     try:
-        evaluator.evaluate(corners[:1])
-        return evaluator.evaluate(corners[1:]).seconds
+        evaluator.evaluate(points[:1])
+        return evaluator.evaluate(points[1:]).seconds
     except Interrupted:
         raise
     except Exception:
@@ -177,6 +180,9 @@ def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int)
 def missing_tasks(store: LandscapeStore, landscape: str) -> Iterator[Task]:
     """What is left to do, every chunk being checked: the path first, then tiles coarse to fine."""
     found = store.examine()
+    for array, index in found.damaged:
+        chunk = "/".join(map(str, index))
+        log.warning("landscape %r: %s chunk %s is damaged and computed again", landscape, array, chunk)
     for window in found.path_missing:
         yield Task(landscape, path=(window.start, window.stop))
     for index in coarse_to_fine(tile_counts(store.shape, store.tile_shape)):

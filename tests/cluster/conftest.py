@@ -1,0 +1,141 @@
+"""A Ray session of the tests' own, and jobs whose callback lies beside the job file."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import save_file
+
+from landscape.spec import Job, read_job
+
+# A model of two weights whose coordinates on the plane are the weights themselves, so that a test can say what
+# happens at which point. Every evaluated point leaves a line in points.log.
+PROBLEM = """
+import os, signal, time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from landscape import Problem
+
+HERE = Path(__file__).parent
+
+
+class Plane(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.x = nn.Parameter(torch.zeros(1, 1))
+        self.y = nn.Parameter(torch.zeros(1, 1))
+
+
+def note(name, text):
+    with open(HERE / name, "a") as file:
+        file.write(text + "\\n")
+
+
+def once(name):
+    try:
+        os.close(os.open(HERE / name, os.O_CREAT | os.O_EXCL))
+        return True
+    except FileExistsError:
+        return False
+
+
+def trouble(x, y):
+    pass
+
+
+{trouble}
+
+
+def observe(model, batch):
+    x, y = float(model.x), float(model.y)
+    if len(batch) > 2:  # not the first look at two samples
+        note("points.log", f"{{x:.6f}} {{y:.6f}}")
+        trouble(x, y)
+    loss = (batch - model.x[0]) ** 2 + torch.sin(3 * model.y[0]) * batch
+    return {{"loss": loss, "device": torch.full_like(batch, float(os.environ.get("CUDA_VISIBLE_DEVICES") or -1))}}
+
+
+def problem():
+    data = torch.linspace(-1, 1, 24)
+    return Problem(Plane(), data, observe)
+"""
+
+MakeJob = Callable[..., Job]
+
+
+@pytest.fixture
+def write_job(tmp_path: Path) -> Callable[..., Path]:
+    """Write my_problem.py (with some `trouble(x, y)`), directions and job.yaml into a folder; return the job file."""
+
+    def write(trouble: str = "", folder: Path = tmp_path, **fields: object) -> Path:
+        folder.mkdir(exist_ok=True)
+        (folder / "my_problem.py").write_text(PROBLEM.format(trouble=textwrap.dedent(trouble)))
+        one, zero = torch.ones(1, 1), torch.zeros(1, 1)
+        save_file({"x": one, "y": zero}, folder / "d1.safetensors")
+        save_file({"x": zero, "y": one.clone()}, folder / "d2.safetensors")
+        landscape = {
+            "name": "plane",
+            "directions": [{"kind": "file", "path": "d1.safetensors"}, {"kind": "file", "path": "d2.safetensors"}],
+            "size": [9, 7],
+            "range": [[-1, 1], [0, 3]],
+        }
+        job = {
+            "run": "run",
+            "problem": "my_problem:problem",
+            "num_samples": 20,
+            "tile": [2, 3],
+            "landscapes": [landscape],
+        }
+        (folder / "job.yaml").write_text(yaml.safe_dump(job | fields))
+        return folder / "job.yaml"
+
+    return write
+
+
+@pytest.fixture
+def make_job(write_job: Callable[..., Path]) -> MakeJob:
+    """The same, read."""
+    return lambda trouble="", **fields: read_job(write_job(trouble, **fields))
+
+
+@pytest.fixture(autouse=True)
+def _own_modules() -> Iterator[None]:
+    """Every test has a my_problem of its own, looked up beside its own job."""
+    path = list(sys.path)
+    yield
+    sys.modules.pop("my_problem", None)
+    sys.path[:] = path
+
+
+@pytest.fixture
+def ray_folder() -> Iterator[Path]:
+    """A folder for one Ray session; short, since the paths of its sockets may have 107 characters."""
+    folder = Path(tempfile.mkdtemp(prefix="ll"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    """One private Ray with room for several workers, shared by the tests of a module."""
+    import ray
+
+    folder = tempfile.mkdtemp(prefix="ll")
+    ray.init(
+        address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error",
+        _temp_dir=folder, object_store_memory=100_000_000,
+    )  # fmt: skip
+    yield
+    ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)

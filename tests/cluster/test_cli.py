@@ -1,0 +1,390 @@
+"""The command as a user gives it: exit codes, one or two lines on stderr, data on stdout, runs left as they were."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import save_file
+
+import landscape
+from cluster.cli import main
+from landscape.surface import OK, open_run
+
+COMMAND = [sys.executable, "-m", "cluster.cli"]
+
+
+def environment(ray_folder: Path | None = None) -> dict[str, str]:
+    extra = {"RAY_TMPDIR": str(ray_folder)} if ray_folder else {}
+    return {**os.environ, **extra, "PYTHONWARNINGS": "ignore"}
+
+
+@dataclass(frozen=True)
+class Ended:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Call = Callable[..., Ended]
+
+
+@pytest.fixture
+def call(capsys, monkeypatch) -> Call:
+    """Give the command in this process, where torch is imported already."""
+
+    def run(*arguments: object, cwd: Path | None = None) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["landscape", *map(str, arguments)])
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        here = Path.cwd()
+        os.chdir(cwd or here)
+        capsys.readouterr()
+        sys.modules.pop("my_problem", None)
+        sys.path[:] = [each for each in sys.path if "pytest-" not in each]
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            os.chdir(here)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        shown = capsys.readouterr()
+        return Ended(int(ended.value.code or 0), shown.out, shown.err)
+
+    return run
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+# -- bad input -------------------------------------------------------------------------------------------------
+
+BAD_FIELDS = [
+    ({"sizes": 40}, 2, ["sizes", "unknown key", "did you mean"]),
+    ({"landscapes": [{"name": "a", "siez": 40}]}, 2, ["landscapes.0.siez", "did you mean 'size'"]),
+    ({"landscapes": [{"name": "a", "size": 2}]}, 2, ["size", "3 to 65536", "2"]),
+    ({"landscapes": [{"name": "a", "size": -1}]}, 2, ["size", "-1"]),
+    ({"landscapes": [{"name": "a", "size": "forty"}]}, 2, ["size", "whole number", "forty"]),
+    ({"landscapes": [{"name": "a", "range": [1, -1]}]}, 2, ["range", "low to high", "[1, -1]"]),
+    ({"landscapes": [{"name": "a", "range": [1, 1]}]}, 2, ["range", "low to high"]),
+    ({"num_samples": 0}, 2, ["num_samples", "at least 1", "0"]),
+    ({"num_samples": 25}, 2, ["num_samples", "at most the 24", "25"]),
+    ({"landscapes": [{"name": "a", "trajectory": [1, 2, 9]}]}, 2, ["trajectory", "9"]),
+    ({"landscapes": [{"name": "a", "trajectory": [1, 2]}]}, 2, ["trajectory", "at least 3"]),
+    ({"problem": "no_such_module:problem"}, 2, ["problem", "no_such_module", "does not import"]),
+    ({"problem": "my_problem:no_such"}, 2, ["problem", "no_such", "known:"]),
+    ({"problem": "my_problem:once"}, 2, ["problem", "once", "raised"]),
+    ({"problem": "my_problem"}, 2, ["problem", "module:function"]),
+    ({"precision": "float8"}, 2, ["precision", "float32", "float8"]),
+    ({"landscapes": [{"name": "../a"}]}, 2, ["name", "../a"]),
+    ({"landscapes": [{"name": "a", "directions": [{"kind": "file", "path": "nowhere.safetensors"}]}]}, 3, ["nowhere"]),
+]
+
+
+@pytest.mark.parametrize(("fields", "code", "words"), BAD_FIELDS)
+def test_bad_fields_get_a_line_that_names_them_and_leave_no_trace(call, write_job, fields, code, words):
+    file = write_job(**fields)
+    found = call("run", "--serial", file)
+    assert found.returncode == code, found.stderr
+    assert found.stdout == ""
+    assert 1 <= len(found.stderr.strip().splitlines()) <= 2, found.stderr
+    for word in words:
+        assert word in found.stderr
+    assert not (file.parent / "run").exists()
+
+
+BAD_PROBLEMS = [
+    ("return 5", ["must return a landscape.Problem", "int"]),
+    ("raise RuntimeError('no weights')", ["raised RuntimeError: no weights"]),
+    (
+        "return Problem(Plane(), torch.zeros(24), lambda model, batch: {'accuracy': batch})",
+        ["must return 'loss'", "accuracy"],
+    ),
+    ("return Problem(Plane(), torch.zeros(24), lambda model, batch: {'loss': batch.mean()})", ["shape (2,)", "()"]),
+    ("return Problem(Plane(), torch.zeros(24), lambda model, batch: 1 / 0)", ["observe", "ZeroDivisionError"]),
+    ("return Problem(Plane(), torch.zeros(24), lambda model, batch: {'loss': batch.add_(1)})", ["in place"]),
+]
+
+
+@pytest.mark.parametrize(("body", "words"), BAD_PROBLEMS)
+def test_bad_callbacks_are_refused_before_anything_is_written(call, make_job, body, words):
+    job = make_job()
+    file = job.folder / "my_problem.py"
+    file.write_text(file.read_text().replace("def problem():\n", f"def problem():\n    {body}\n"))
+    found = call("run", "--serial", job.folder / "job.yaml")
+    assert found.returncode == 2, found.stderr
+    assert len(found.stderr.strip().splitlines()) <= 2
+    for word in words:
+        assert word in found.stderr
+    assert not (job.folder / "run").exists()
+
+
+DIRECTION_FILES = [
+    ({"x": torch.ones(1, 1)}, "missing y"),
+    ({"x": torch.ones(1, 1), "y": torch.ones(1, 1), "z": torch.ones(1)}, "extra z"),
+    ({"x": torch.ones(1, 1), "y": torch.ones(2, 1)}, "misshapen y (2, 1) where the model has (1, 1)"),
+    ({"x": torch.ones(1, 1), "y": torch.full((1, 1), torch.nan)}, "finite"),
+]
+
+
+@pytest.mark.parametrize(("tensors", "words"), DIRECTION_FILES)
+def test_direction_files_that_do_not_fit_are_refused(call, make_job, tensors, words):
+    job = make_job()
+    save_file(tensors, job.folder / "d2.safetensors")
+    found = call("run", "--serial", job.folder / "job.yaml")
+    assert found.returncode == 2
+    assert words in found.stderr
+    assert "d2.safetensors" in found.stderr
+
+
+def test_usage_errors_end_with_2_and_missing_things_with_3(call, make_job, tmp_path):
+    job = make_job()
+    for arguments, code in [
+        (["run"], 2),
+        (["nonsense"], 2),
+        (["run", job.folder / "job.yaml", "--wrokers", 2], 2),
+        (["run", job.folder / "job.yaml", "--workers", 0], 2),
+        (["run", job.folder / "job.yaml", "--serial", "--workers", 2], 2),
+        (["run", tmp_path / "none.yaml"], 3),
+        (["status", tmp_path / "none"], 3),
+        (["validate", tmp_path / "none"], 3),
+        (["export", tmp_path / "none"], 3),
+        (["run", job.folder / "job.yaml", "--address", "127.0.0.1:1"], 5),
+        (["run", job.folder / "job.yaml", "--address", "ray://127.0.0.1:1"], 2),
+    ]:
+        found = call(*arguments)
+        assert found.returncode == code, (arguments, found.stderr)
+        assert 1 <= len(found.stderr.strip().splitlines()) <= 2, found.stderr
+        assert "Traceback" not in found.stderr
+
+
+def test_a_job_file_that_is_no_job(call, tmp_path):
+    for text in ("a: [", "- 1", "just text", ""):
+        (tmp_path / "job.yaml").write_text(text)
+        found = call("plan", tmp_path / "job.yaml")
+        assert found.returncode == 2
+        assert "job.yaml" in found.stderr
+
+
+# -- the commands on a real run --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def finished(call, make_job):
+    job = make_job()
+    assert call("run", "--serial", job.folder / "job.yaml").returncode == 0
+    return job
+
+
+def test_run_is_idempotent_and_refuses_another_job_on_the_same_run(call, finished):
+    before = tree(finished.folder / "run" / "landscapes.zarr" / "plane" / "loss")
+    assert call("run", "--serial", finished.folder / "job.yaml").returncode == 0
+    other = call("run", "--serial", finished.folder / "job.yaml", "--num-samples", 12, "--seed", 3)
+    assert other.returncode == 2
+    assert "num_samples 20 to 12" in other.stderr
+    assert "seed 0 to 3" in other.stderr
+    assert tree(finished.folder / "run" / "landscapes.zarr" / "plane" / "loss") == before
+
+
+def test_the_run_option_counts_from_the_working_directory(call, make_job, tmp_path):
+    job = make_job(folder=tmp_path / "jobs")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert call("run", "--serial", "../jobs/job.yaml", "--run", "mine", cwd=elsewhere).returncode == 0
+    assert (elsewhere / "mine" / "landscapes.zarr" / "plane").is_dir()
+    assert not (job.folder / "run").exists()
+
+
+def test_status_and_validate_as_text_and_json(call, finished, caplog):
+    run = finished.folder / "run"
+    status = json.loads(call("status", run, "--json").stdout)
+    assert (
+        status["landscapes"][0] | {"name": "plane", "state": "complete", "points": 63, "done": 63}
+        == status["landscapes"][0]
+    )
+    assert "63/63 points" in call("status", run).stdout
+    assert json.loads(call("validate", run, "--json").stdout)["damaged"] == 0
+
+    chunk = run / "landscapes.zarr" / "plane" / "loss" / "c" / "1" / "0"
+    data = bytearray(chunk.read_bytes())
+    data[len(data) // 2] ^= 1
+    chunk.write_bytes(bytes(data))
+    found = call("validate", run)
+    assert found.returncode == 1
+    assert "loss chunk 1/0" in found.stdout
+    before = len((finished.folder / "points.log").read_text().splitlines())
+    again = call("run", "--serial", finished.folder / "job.yaml")
+    assert again.returncode == 0
+    assert "loss chunk 1/0 is damaged and computed again" in caplog.text
+    assert len((finished.folder / "points.log").read_text().splitlines()) - before == 6
+    assert call("validate", run).returncode == 0
+
+
+def test_plan_writes_nothing(call, make_job):
+    job = make_job()
+    found = call("plan", job.folder / "job.yaml", "--json")
+    assert found.returncode == 0, found.stderr
+    plan = json.loads(found.stdout)
+    assert plan["points"] == 63
+    assert plan["landscapes"][0]["tiles"] == 5 * 3
+    assert plan["seconds"] > 0
+    assert not (job.folder / "run").exists()
+
+
+def test_init_writes_a_job_that_runs_and_never_replaces_files(call, tmp_path):
+    assert call("init", cwd=tmp_path).returncode == 0
+    file = tmp_path / "job.yaml"
+    job = yaml.safe_load(file.read_text())
+    job["landscapes"][0]["size"] = 5
+    job["num_samples"] = 64
+    file.write_text(yaml.safe_dump(job))
+    assert call("run", "--serial", file).returncode == 0
+    assert open_run(tmp_path / "runs" / "mine")["minimum"].loss.shape == (5, 5)
+    again = call("init", cwd=tmp_path)
+    assert again.returncode == 2
+    assert yaml.safe_load(file.read_text()) == job
+
+
+def test_export_writes_data_that_reads_back(call, finished):
+    found = call("export", finished.folder / "run", "plane", "--to", "csv,npz,html")
+    assert found.returncode == 0, found.stderr
+    paths = [Path(line) for line in found.stdout.split()]
+    assert [path.suffix for path in paths] == [".csv", ".npz", ".html"]
+    np.testing.assert_array_equal(np.load(paths[1])["loss"], open_run(finished.folder / "run")["plane"].loss)
+    assert call("export", finished.folder / "run", "--to", "jpg").returncode == 2
+    assert call("export", finished.folder / "run", "plain").returncode == 3
+
+
+def test_importing_checkpoints_gives_a_trajectory_to_draw(call, make_job):
+    job = make_job(landscapes=[{"name": "path", "trajectory": "all", "size": 5}])
+    files = []
+    for k in range(4):
+        files.append(job.folder / f"c{k}.pt")
+        torch.save(
+            {"state_dict": {"module.x": torch.full((1, 1), k / 3), "module.y": torch.full((1, 1), (k / 3) ** 2)}},
+            files[-1],
+        )
+    assert call("import", *files, "--run", job.folder / "run").returncode == 0
+    found = call("run", "--serial", job.folder / "job.yaml")
+    assert found.returncode == 0, found.stderr
+    path = open_run(job.folder / "run")["path"].path
+    assert path.step.tolist() == [1, 2, 3, 4]
+    np.testing.assert_allclose(path.distance, 0, atol=1e-6)
+    np.testing.assert_allclose(path.loss, path.projected_loss, atol=1e-6)
+    missing = call("import", "nowhere.pt", "--run", job.folder / "other")
+    assert missing.returncode == 3
+
+
+def test_a_newer_schema_is_refused(call, finished):
+    file = finished.folder / "run" / "landscapes.zarr" / "plane" / "zarr.json"
+    file.write_text(file.read_text().replace('"schema_version": 1', '"schema_version": 99'))
+    for arguments in (["run", "--serial", finished.folder / "job.yaml"], ["status", finished.folder / "run"]):
+        found = call(*arguments)
+        assert found.returncode == 2
+        assert "schema version 99" in found.stderr
+
+
+def test_doctor_finds_python_torch_and_ray(call):
+    found = call("doctor", "--json")
+    assert {"python", "torch", "ray", "zarr", "disk"} <= {each["what"] for each in json.loads(found.stdout)}
+
+
+def test_help_and_version(call):
+    assert "landscape" in call("--help").stdout
+    assert call("--version").stdout.strip() == landscape.__version__
+
+
+# -- signals, kills, two drivers -------------------------------------------------------------------------------
+
+SLOW = """
+    def trouble(x, y):
+        time.sleep(0.02)
+"""
+
+
+def start(job, *arguments: str, ray_folder: Path) -> subprocess.Popen[str]:
+    command = [*COMMAND, "run", str(job.folder / "job.yaml"), *arguments]
+    return subprocess.Popen(
+        command, env=environment(ray_folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def committed(job) -> int:
+    try:
+        surface = open_run(job.run_path)["plane"]
+    except LookupError:
+        return 0
+    return int((surface.status == OK).sum())
+
+
+def wait_for_points(job, process: subprocess.Popen[str], points: int) -> None:
+    end = time.monotonic() + 120
+    while committed(job) < points:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, "no points are committed"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("mode", ["--serial", "--workers=2"])
+def test_a_signal_ends_in_order_with_130_and_the_same_command_goes_on(call, make_job, ray_folder, number, mode):
+    job = make_job(SLOW, tile=[1])
+    process = start(job, mode, ray_folder=ray_folder)
+    wait_for_points(job, process, 5)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "the same command goes on" in errors
+    assert "Traceback" not in errors
+    assert 5 <= committed(job) < 63
+    status = json.loads(call("status", job.run_path, "--json").stdout)
+    assert status["landscapes"][0]["state"] == "interrupted"
+    assert call("run", job.folder / "job.yaml", "--serial").returncode == 0
+    assert committed(job) == 63
+
+
+def test_killed_five_times_the_result_is_the_same_to_the_bit(call, make_job, ray_folder):
+    job = make_job(SLOW, tile=[1])
+    expected = landscape.run(job.replace(run="undisturbed"))["plane"]
+    (job.folder / "points.log").unlink()
+    chance = random.Random(0)
+    for kill in range(1, 6):
+        process = start(job, "--workers=2", ray_folder=ray_folder)
+        wait_for_points(job, process, 9 * kill)
+        time.sleep(chance.uniform(0, 0.1))
+        process.kill()
+        process.communicate(timeout=60)
+    final = call("run", job.folder / "job.yaml", "--workers", 2)
+    assert final.returncode == 0, final.stderr
+    found = open_run(job.run_path)["plane"]
+    for name in expected.observables:
+        if name.split("_")[0] != "device":
+            assert found[name].tobytes() == expected[name].tobytes(), name
+    # Every point once, two measured, and after each kill at most two tiles in flight at each of two workers.
+    evaluated = len((job.folder / "points.log").read_text().splitlines())
+    assert evaluated <= 63 + 2 + 5 * 4
+
+
+def test_a_second_driver_is_refused_while_the_first_lives(call, make_job, ray_folder):
+    job = make_job(SLOW, tile=[1])
+    first = start(job, "--serial", ray_folder=ray_folder)
+    wait_for_points(job, first, 3)
+    second = call("run", "--serial", job.folder / "job.yaml")
+    assert second.returncode == 1
+    assert f"process {first.pid}" in second.stderr
+    first.kill()
+    first.communicate(timeout=30)
+    assert call("run", "--serial", job.folder / "job.yaml").returncode == 0  # a dead driver's lock is no lock

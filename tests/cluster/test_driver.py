@@ -1,0 +1,189 @@
+"""The Ray run against the serial one: the same bytes, whatever happens to its workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cluster
+import landscape
+from landscape.errors import Interrupted, JobError
+from landscape.spec import Job
+from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface, open_run
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+
+def serially(job: Job) -> Surface:
+    return landscape.run(job.replace(run=job.run + "-serial"))["plane"]
+
+
+def assert_same(first: Surface, second: Surface) -> None:
+    for name in first.observables:
+        assert first[name].tobytes() == second[name].tobytes(), name
+    assert first.status.tobytes() == second.status.tobytes()
+
+
+def points_evaluated(job: Job) -> int:
+    log = job.folder / "points.log"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_workers_give_the_bytes_of_the_serial_run(make_job, workers):
+    job = make_job()
+    expected = serially(job)
+    found = cluster.run(job, workers=workers)["plane"]
+    assert_same(expected, found)
+    assert (found.status == OK).all()
+    assert found.attributes["progress"]["state"] == "complete"
+
+
+def test_batch_size_and_tile_shape_of_the_plan_are_kept_on_resume(make_job):
+    job = make_job(tile=[3, 3])
+    cluster.run(job, workers=1)
+    with pytest.raises(JobError, match="batch_size 20 to 7"):
+        cluster.run(job.replace(batch_size=7), workers=1)
+    before = points_evaluated(job)
+    cluster.run(job.replace(tile=(5, 5)), workers=2)
+    assert points_evaluated(job) == before  # nothing is left to do, whatever the tile
+
+
+def test_a_finished_job_needs_no_cluster(make_job, monkeypatch):
+    job = make_job()
+    cluster.run(job, workers=1)
+    monkeypatch.setattr("cluster.driver.ray_session", lambda *given: pytest.fail("a session was started"))
+    cluster.run(job, workers=1)
+
+
+def test_a_killed_worker_is_replaced_and_its_tiles_computed(make_job):
+    job = make_job("""
+        def trouble(x, y):
+            if x > 0.6 and once("killed"):
+                os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    found = cluster.run(job, workers=2)["plane"]
+    assert (job.folder / "killed").exists()
+    assert_same(serially(job), found)
+    assert found.attributes["progress"]["retries"] >= 1
+    assert not found.attributes["failures"]
+
+
+def test_a_tile_that_kills_three_workers_is_given_up_and_retried_by_the_next_run(make_job):
+    job = make_job("""
+        def trouble(x, y):
+            if x == 1.0 and y == 3.0 and not (HERE / "healed").exists():
+                note("deaths", "x")
+                os._exit(1)
+    """)
+    found = cluster.run(job, workers=2)["plane"]
+    assert len((job.folder / "deaths").read_text().splitlines()) == 3
+    assert found.status[-1, -1] == QUARANTINED
+    assert (found.status[:-3, :-2] == OK).all()
+    (failure,) = found.attributes["failures"]
+    assert failure["attempts"] == 3
+    assert "worker died" in failure["cause"]
+    assert found.attributes["progress"]["state"] == "partial"
+
+    (job.folder / "healed").touch()
+    before = points_evaluated(job)
+    healed = cluster.run(job, workers=2)["plane"]
+    assert points_evaluated(job) - before == (found.status == QUARANTINED).sum()
+    assert_same(serially(job), healed)
+
+
+def test_exceptions_of_user_code_are_tried_again_then_given_up_with_their_traceback(make_job):
+    job = make_job("""
+        class Unpicklable(Exception):
+            def __init__(self, text, handle):
+                super().__init__(text)
+                self.handle = handle
+
+        def trouble(x, y):
+            if x == -1.0 and y == 0.0:
+                raise Unpicklable("bad weather", open(__file__))
+            if x == 1.0 and y == 0.0 and (once("first") or once("second")):
+                raise ValueError("twice only")
+    """)
+    found = cluster.run(job, workers=2)["plane"]
+    assert found.status[0, 0] == QUARANTINED
+    assert np.isnan(found.loss[0, 0])
+    assert found.status[0, -1] == OK
+    (failure,) = found.attributes["failures"]
+    assert failure["attempts"] == 3
+    assert failure["cause"] == "Unpicklable: bad weather"
+    assert "trouble(x, y)" in failure["traceback"]
+
+
+def test_points_that_are_not_finite_are_kept_as_such_and_do_not_stop_the_job(make_job):
+    job = make_job()
+    file = job.folder / "my_problem.py"
+    wild = "    factor = float('inf') if x == 1 else float('nan') if x == -1 else 1.0\n    loss = factor * ("
+    file.write_text(file.read_text().replace("    loss = (", wild))
+    found = cluster.run(job, workers=2)["plane"]
+    assert (found.status[:, [0, -1]] == NOT_FINITE).all()
+    assert np.isnan(found.loss[:, 0]).all()
+    assert not np.isfinite(found.loss[:, -1]).any()
+    assert (found.status[:, 1:-1] == OK).all()
+    assert found.attributes["progress"]["state"] == "complete"
+
+
+def test_a_problem_that_fails_on_the_workers_stops_the_job_before_anything_is_written(make_job):
+    job = make_job()
+    text = (job.folder / "my_problem.py").read_text()
+    guard = (
+        "    if 'ray' in __import__('sys').modules and os.getpid() != DRIVER:\n        raise OSError('no data here')\n"
+    )
+    text = text.replace("def problem():\n", "def problem():\n" + guard)
+    (job.folder / "my_problem.py").write_text(text.replace("HERE =", f"DRIVER = {__import__('os').getpid()}\nHERE ="))
+    with pytest.raises(JobError, match=r"fails to load on worker-\d+: JobError: problem: .* no data here"):
+        cluster.run(job, workers=2)
+    assert not (Path(job.run_path) / "landscapes.zarr").exists()
+
+
+def test_interrupted_and_resumed_by_other_workers_gives_the_same_bytes(make_job):
+    job = make_job(tile=[1])
+    expected = serially(job)
+    before = points_evaluated(job)
+    for limit in (10, 30):
+        seen: list[int] = []
+        with pytest.raises(Interrupted):
+            cluster.run(
+                job,
+                2,
+                observer=lambda p, s=seen: s.append(p.points_done),
+                stop=lambda s=seen, n=limit: max(s, default=0) > n,
+            )
+        part = open_run(job.run_path)["plane"]
+        assert part.attributes["progress"]["state"] == "interrupted"
+        assert 0 < (part.status == NOT_COMPUTED).sum() < part.status.size
+        known = part.status == OK
+        np.testing.assert_array_equal(part.loss[known], expected.loss[known])
+    assert_same(expected, cluster.run(job, workers=1)["plane"])
+    # Two measured points, every point once, and twice at most two tiles in flight at each of two workers.
+    assert points_evaluated(job) - before <= 2 + 63 + 2 * 4
+
+
+def test_observables_that_change_between_points_are_refused(make_job):
+    job = make_job()
+    text = (job.folder / "my_problem.py").read_text()
+    (job.folder / "my_problem.py").write_text(
+        text.replace("    return {", "    if x > 0.5: return {'loss': loss}\n    return {")
+    )
+    with pytest.raises(JobError, match="return the same ones at every point"):
+        cluster.run(job, workers=1)
+
+
+def test_a_callable_of_this_session_serves_as_a_problem(make_job, tmp_path):
+    from torch import nn
+
+    def problem() -> landscape.Problem:
+        import torch
+
+        torch.manual_seed(1)
+        return landscape.Problem.supervised(nn.Linear(3, 2), (torch.randn(30, 3), torch.zeros(30).long()))
+
+    job = Job(run=str(tmp_path / "c"), problem=problem, num_samples=30, landscapes=[{"name": "plane", "size": [5, 4]}])
+    assert_same(serially(job), cluster.run(job, workers=2)["plane"])

@@ -1,0 +1,127 @@
+"""Sessions: workers pinned to GPUs (fake ones, which Ray hands out like real ones), placement, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from cluster.session import Placement, explain_placement, placement, upload
+from landscape.errors import JobError
+from landscape.spec import Job
+from landscape.surface import open_run
+
+PLAIN = {"run": "r", "problem": "a:b"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "workers", "resources", "expected"),
+    [
+        ({}, None, {"CPU": 8}, Placement(8, 1, 0)),
+        ({"threads": 3}, None, {"CPU": 8}, Placement(2, 3, 0)),
+        ({}, 5, {"CPU": 2}, Placement(5, 1, 0)),
+        ({"workers": 3}, None, {"CPU": 2}, Placement(3, 1, 0)),
+        ({}, None, {"CPU": 64, "GPU": 4}, Placement(4, 0, 1)),
+        ({"num_gpus": 0.5}, None, {"CPU": 64, "GPU": 4}, Placement(8, 0, 0.5)),
+        ({"device": "cpu"}, None, {"CPU": 6, "GPU": 4}, Placement(6, 1, 0)),
+        ({}, None, {"CPU": 0.5}, Placement(1, 1, 0)),
+    ],
+)
+def test_one_worker_per_gpu_else_one_per_core(fields, workers, resources, expected):
+    assert placement(Job(**PLAIN, **fields), workers, resources) == expected
+
+
+def test_more_gpus_than_the_cluster_has_are_refused():
+    with pytest.raises(JobError, match="asks for 2 GPUs, the cluster has 1"):
+        placement(Job(**PLAIN, num_gpus=2), None, {"CPU": 4, "GPU": 1})
+
+
+def test_an_unplaced_worker_is_explained():
+    text = explain_placement(Placement(2, 0, 1), {"CPU": 4, "GPU": 2}, {"CPU": 4})
+    assert "GPU 1 of 2 (0 free)" in text
+
+
+def test_only_a_callback_beside_the_job_file_is_uploaded_and_never_the_run(make_job):
+    job = make_job()
+    found = upload(job)
+    assert found["working_dir"] == str(job.folder)
+    assert "/run" in found["excludes"]
+    assert upload(job.replace(problem="landscape.recipes.digits:problem")) == {}
+
+
+def script(text: str, ray_folder: Path, **environment: str) -> dict[str, object]:
+    """Run a script in a process of its own, where Ray can be started afresh; its last line is JSON."""
+    env = {**os.environ, "RAY_TMPDIR": str(ray_folder), **environment}
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(text)],
+        env=env, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    return json.loads(found.stdout.strip().splitlines()[-1])
+
+
+def test_each_worker_sees_the_gpu_it_was_given_and_no_other(make_job, ray_folder):
+    """Two nodes with two fake GPUs each, four workers: every worker has one device of its own node."""
+    job = make_job(
+        """
+        def trouble(x, y):
+            time.sleep(0.01)  # so that no worker does it all
+    """,
+        tile=[1],
+        num_gpus=1,
+    )
+    script(
+        f"""
+        import os, ray
+        from ray.cluster_utils import Cluster
+        nodes = Cluster(initialize_head=True, head_node_args={{"num_cpus": 2, "num_gpus": 2}})
+        nodes.add_node(num_cpus=2, num_gpus=2)
+        nodes.wait_for_nodes()
+        import cluster
+        from landscape.spec import read_job
+        cluster.run(read_job({str(job.folder / "job.yaml")!r}, device="auto"), address=nodes.address)
+        nodes.shutdown()
+        print("{{}}")
+        """,
+        ray_folder,
+    )
+    surface = open_run(job.run_path)["plane"]
+    assert set(surface["device"].ravel()) == {0.0, 1.0}
+    assert surface.attributes["progress"]["workers"] == 4
+    assert surface.attributes["plan"]["device"] == "cpu"  # torch sees no GPU here, Ray's are make-believe
+
+
+def test_device_ids_restrict_a_local_ray(make_job, ray_folder):
+    job = make_job(
+        """
+        def trouble(x, y):
+            time.sleep(0.01)
+    """,
+        tile=[1],
+        device_ids=[1, 3],
+    )
+    script(
+        f"""
+        import os, torch
+        torch.cuda.device_count = lambda: 4   # a machine with four GPUs, as far as the session can tell
+        import cluster
+        from landscape.spec import read_job
+        cluster.run(read_job({str(job.folder / "job.yaml")!r}))
+        assert "CUDA_VISIBLE_DEVICES" not in os.environ
+        print("{{}}")
+        """,
+        ray_folder,
+    )
+    assert set(open_run(job.run_path)["plane"]["device"].ravel()) == {1.0, 3.0}
+
+
+def test_device_ids_that_are_not_there_are_refused(make_job):
+    import cluster
+
+    with pytest.raises(JobError, match="this machine has 0 GPUs"):
+        cluster.run(make_job(device_ids=[0]))
