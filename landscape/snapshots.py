@@ -1,0 +1,302 @@
+"""What training leaves in a run folder: its layout on disk, whole-or-nothing writes, and reading it back.
+
+    <run>/run.json                             what was trained, with which options
+    <run>/history.jsonl                        one line per recorded step and per epoch
+    <run>/trajectory/epoch-00003.safetensors   parameters and buffers of one epoch or step
+
+All access to files is in the functions of the second half; nothing else in the project knows these names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import platform
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from landscape import __version__
+from landscape.errors import JobError, LandscapeError
+from landscape.parameters import State, state_digest
+from landscape.spec import Unit, locate
+
+SNAPSHOT_FORMAT = "landscape-snapshot-1"
+INFO_FILE, HISTORY_FILE, FOLDER = "run.json", "history.jsonl", "trajectory"
+UNITS: tuple[Unit, ...] = ("epoch", "step")
+PARTIAL = ".partial"
+LEFT_BY_CRASHES = ("*" + PARTIAL, f"{FOLDER}/*{PARTIAL}", f"{FOLDER}/.tmp??????")  # the last is safetensors' own
+_SNAPSHOT_NAME = re.compile(r"(epoch|step)-(\d{5,})\.safetensors")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The weights at one epoch or step; `source` names the checkpoint it was imported from, or is empty."""
+
+    unit: Unit
+    number: int
+    path: str
+    step: int | None = None
+    epoch: int | None = None
+    source: str = ""
+
+    def load(self) -> dict[str, Tensor]:
+        """Parameters and persistent buffers, on the CPU.
+
+        Raises:
+            LandscapeError: the file is damaged; names it.
+        """
+        try:
+            state = load_file(self.path)
+            metadata = _metadata(self.path)
+        except (SafetensorError, OSError) as error:
+            raise LandscapeError(f"{_damaged(self.path)}: {_line(error)}") from None
+        if metadata.get("digest") != state_digest(state):
+            raise LandscapeError(f"{_damaged(self.path)}: its tensors do not match their digest")
+        return state
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """The snapshots of a run, in ascending order of their epochs or steps."""
+
+    run: str
+    unit: Unit
+    snapshots: tuple[Snapshot, ...] = ()
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(each.number for each in self.snapshots)
+
+    def select(self, numbers: Sequence[int] | Literal["all"]) -> Trajectory:
+        """The part with these epochs or steps, ascending, each once.
+
+        Raises:
+            JobError: one of them was not collected; lists those that were.
+        """
+        if numbers == "all":
+            return self
+        return Trajectory(self.run, self.unit, tuple(self.snapshot(int(each)) for each in sorted(set(numbers))))
+
+    def snapshot(self, number: int) -> Snapshot:
+        """The snapshot of one epoch or step; raises `JobError` like `select`."""
+        for each in self.snapshots:
+            if each.number == number:
+                return each
+        there = f"{self.unit}s {ranges(self.numbers)}" if self.snapshots else "none"
+        raise JobError(f"trajectory: {self.unit} {number} is not in run {self.run!r}; collected there: {there}")
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Ascending numbers in short: 0-3, 7, 10-40 by 10, at most 12 such pieces."""
+    pieces: list[list[int]] = []
+    for number in numbers:
+        run = pieces[-1] if pieces else []
+        if run and (len(run) == 1 or number - run[-1] == run[1] - run[0]):
+            run.append(number)
+        else:
+            pieces.append([number])
+    words = [word for piece in pieces for word in _piece(piece)]
+    return ", ".join(words) if len(words) <= 12 else ", ".join([*words[:6], "…", *words[-5:]])
+
+
+def _piece(run: list[int]) -> list[str]:
+    if len(run) <= 2 and (len(run) == 1 or run[1] - run[0] > 1):
+        return [str(number) for number in run]
+    stride = run[1] - run[0]
+    return [f"{run[0]}-{run[-1]}" + (f" by {stride}" if stride > 1 else "")]
+
+
+def read_trajectory(run: str | Path) -> Trajectory:
+    """The snapshots of a run; an empty trajectory where there are none. Reads their headers only.
+
+    Raises:
+        LandscapeError: the run holds snapshots by epoch and by step, and run.json does not say which count.
+    """
+    folder = local_folder(run)
+    found = [Snapshot(unit, number, str(path)) for unit, number, path in snapshot_files(folder)]
+    units = sorted({each.unit for each in found})
+    recorded = read_info(run).get("unit")
+    unit: Unit = recorded if recorded in UNITS else (units[0] if units else "epoch")
+    if len(units) > 1 and recorded not in UNITS:
+        raise LandscapeError(f"run {str(run)!r} holds snapshots by epoch and by step; move one kind away")
+    chosen = sorted((each for each in found if each.unit == unit), key=lambda each: each.number)
+    return Trajectory(str(run), unit, tuple(_described(each) for each in chosen))
+
+
+def _described(snapshot: Snapshot) -> Snapshot:
+    """With step, epoch and source from the file; a damaged one stays as it is and says so when it is loaded."""
+    try:
+        metadata = _metadata(snapshot.path)
+    except (SafetensorError, OSError):
+        return snapshot
+    step, epoch = (int(metadata[key]) if metadata.get(key) else None for key in ("step", "epoch"))
+    return Snapshot(snapshot.unit, snapshot.number, snapshot.path, step, epoch, metadata.get("source", ""))
+
+
+def _metadata(path: str) -> dict[str, str]:
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}
+
+
+def _damaged(path: str) -> str:
+    return f"snapshot {path!r} is damaged; restore it, or delete it and collect or import it again"
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def read_info(run: str | Path) -> dict[str, Any]:
+    """The contents of run.json; empty where there is none."""
+    path = local_folder(run) / INFO_FILE
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, ValueError) as error:
+        raise LandscapeError(f"{str(path)!r} cannot be read: {_line(error)}; restore it or delete it") from None
+    if not isinstance(found, dict):
+        raise LandscapeError(f"{str(path)!r} must hold one JSON object; restore it or delete it")
+    return found
+
+
+def read_history(run: str | Path) -> list[dict[str, Any]]:
+    """The recorded steps and epochs, in order; empty where there are none.
+
+    A line that is not whole ends the reading: a crash, or a writer at work, leaves at most the last one torn.
+    """
+    try:
+        lines = (local_folder(run) / HISTORY_FILE).read_bytes().split(b"\n")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    found: list[dict[str, Any]] = []
+    for line in lines[:-1]:  # what follows the last newline was never finished
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            break
+    return found
+
+
+def local_folder(run: str | Path) -> Path:
+    """The run as a folder on this machine.
+
+    Raises:
+        JobError: it is a URL, where trajectories cannot be kept yet.
+    """
+    place = locate(str(run), Path.cwd())
+    if "://" in place:
+        raise JobError(f"run: must be a folder on this machine to hold a trajectory, not {place!r}; name a folder")
+    return Path(place)
+
+
+def snapshot_files(folder: Path) -> list[tuple[Unit, int, Path]]:
+    """Unit, number and path of every finished snapshot below the run's `folder`."""
+    try:
+        paths = sorted((folder / FOLDER).iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    matches = [(_SNAPSHOT_NAME.fullmatch(path.name), path) for path in paths]
+    return [(_unit(match[1]), int(match[2]), path) for match, path in matches if match]
+
+
+def _unit(word: str) -> Unit:
+    return "epoch" if word == "epoch" else "step"
+
+
+def write_snapshot(folder: Path, unit: Unit, number: int, state: State, **about: Any) -> None:
+    """Write one snapshot whole; `about` (step, epoch, versions, source) joins its metadata, None left out."""
+    described = {"format": SNAPSHOT_FORMAT, "unit": unit, "number": number, "digest": state_digest(state), **about}
+    metadata = {key: str(value) for key, value in described.items() if value is not None}
+    path = folder / FOLDER / f"{unit}-{number:05d}.safetensors"
+    write_whole(path, lambda temporary: save_file(dict(state), temporary, metadata))
+
+
+def write_info(folder: Path, info: Mapping[str, Any]) -> None:
+    text = json.dumps(info, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    write_whole(folder / INFO_FILE, lambda temporary: temporary.write_text(text))
+
+
+def write_history(folder: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Replace the whole history."""
+    text = "".join(history_line(line) for line in lines)
+    write_whole(folder / HISTORY_FILE, lambda temporary: temporary.write_text(text))
+
+
+def append_history(folder: Path, line: Mapping[str, Any]) -> None:
+    """Add one line and hand it to the operating system at once: it outlives the process, not a power cut."""
+    with refusing_disk_errors(folder), open(folder / HISTORY_FILE, "ab", buffering=0) as file:
+        file.write(history_line(line).encode())
+
+
+def history_line(line: Mapping[str, Any]) -> str:
+    return json.dumps(line, allow_nan=False) + "\n"
+
+
+def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
+    """Have `write` fill a temporary file, then rename it to `path`: readers and crashes see all of it or nothing."""
+    temporary = path.with_name(path.name + PARTIAL)
+    with refusing_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.touch()
+            mode = temporary.stat().st_mode
+            write(temporary)
+            temporary.chmod(mode)  # safetensors makes its files readable for their owner alone
+            _fsync(temporary)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _fsync(path.parent)
+
+
+def _fsync(place: Path) -> None:
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def refusing_disk_errors(place: Path) -> Iterator[None]:
+    """Turn a full disk or missing rights into one line with its remedy."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or _line(error)
+        raise LandscapeError(
+            f"{str(place)!r} cannot be written: {reason}; what was collected is intact: make room or mend the rights"
+        ) from None
+
+
+def remove_trajectory(folder: Path, beyond: Mapping[Unit, int] | None = None) -> None:
+    """Delete snapshots, those up to `beyond` of their unit excepted; latest first, so that a beginning is left."""
+    with refusing_disk_errors(folder):
+        for unit, number, path in sorted(snapshot_files(folder), key=lambda each: -each[1]):
+            if beyond is None or number > beyond.get(unit, -1):
+                path.unlink()
+        for left in (path for pattern in LEFT_BY_CRASHES for path in folder.glob(pattern)):
+            left.unlink(missing_ok=True)
+        if beyond is None:
+            (folder / HISTORY_FILE).unlink(missing_ok=True)
+
+
+def finite(value: Any) -> float | int | None:
+    """A number for JSON, which has no NaN and no infinity: those become None."""
+    return value if isinstance(value, int) or math.isfinite(value) else None
+
+
+def versions() -> dict[str, str]:
+    """The versions that decide what a snapshot holds."""
+    return {"python": platform.python_version(), "torch": torch.__version__, "landscape": __version__}
