@@ -1,0 +1,212 @@
+"""ResNet-(6n+2) on CIFAR-10, read from its binary version or an npz file: training and callback.
+
+python -m landscape.recipes.cifar10 --data cifar-10-batches-bin/ --run runs/resnet20
+"""
+
+from __future__ import annotations
+
+import argparse
+import zipfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from landscape.errors import JobError, NotFoundError, nearest
+from landscape.problem import Problem
+from landscape.recipes.command import data_from_environment, initial_or_given, main_of, weights_from_environment
+from landscape.recipes.resnet import ResNet
+from landscape.recipes.training import Images, Report, Settings, Trained, check_settings, fit, listed_intervals, seeded
+
+Split = Literal["train", "test"]
+
+DATA_VARIABLE = "LANDSCAPE_CIFAR10"
+INTERVALS = (tuple(range(1, 26)), tuple(range(26, 41)))  # the tutorial's: falling fast, then among local optima
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+SIDE, MARGIN = 32, 4
+RECORD = 1 + 3 * SIDE * SIDE
+FOLDER_OF_THE_ARCHIVE = "cifar-10-batches-bin"
+FILE_PATTERNS = {"train": "data_batch_*.bin", "test": "test_batch.bin"}
+NPZ_NAMES = {
+    "train": (("x_train", "y_train"), ("images", "labels")),
+    "test": (("x_test", "y_test"), ("images", "labels")),
+}
+
+
+def read_cifar10(path: str | Path, split: Split = "train") -> Images:
+    """Images, uint8 [N, 3, 32, 32], and labels, int64 [N].
+
+    Args:
+        path: a folder with data_batch_*.bin and test_batch.bin, or an npz file with x_train, y_train, x_test and
+            y_test, or with images and labels, which then serve as either split.
+
+    Raises:
+        NotFoundError: there is no such file.
+        JobError: it does not hold CIFAR-10's images.
+    """
+    if split not in FILE_PATTERNS:
+        raise JobError(f"split: unknown {split!r}; {nearest(split, FILE_PATTERNS)}")
+    place = Path(path)
+    images, labels = _read_npz(place, split) if place.is_file() else _read_binaries(place, split)
+    if images.dtype != np.uint8 or images.shape != (len(labels), 3, SIDE, SIDE) or not len(labels):
+        raise JobError(
+            f"data: {str(path)!r} must hold uint8 images of 32×32×3 and a label each, not {images.dtype} "
+            f"{images.shape} and {len(labels)} labels"
+        )
+    return torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64))
+
+
+def _read_binaries(folder: Path, split: Split) -> tuple[np.ndarray, np.ndarray]:
+    """Records of one label byte and 3,072 bytes of red, green and blue planes."""
+    pattern = FILE_PATTERNS[split]
+    files = sorted(folder.glob(pattern)) or sorted((folder / FOLDER_OF_THE_ARCHIVE).glob(pattern))
+    if not files:
+        raise NotFoundError(f"data: {str(folder)!r} has no {pattern}; name the folder of CIFAR-10's binary version")
+    contents = [np.fromfile(file, np.uint8) for file in files]
+    for file, content in zip(files, contents, strict=True):
+        if len(content) == 0 or len(content) % RECORD:
+            raise JobError(f"data: {str(file)!r} must hold records of {RECORD} bytes, not {len(content)} bytes")
+    records = np.concatenate(contents).reshape(-1, RECORD)
+    return np.ascontiguousarray(records[:, 1:]).reshape(-1, 3, SIDE, SIDE), records[:, 0]
+
+
+def _read_npz(file: Path, split: Split) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            names = next((pair for pair in NPZ_NAMES[split] if set(pair) <= set(arrays.files)), None)
+            if names is None:
+                wanted = " or ".join(" and ".join(pair) for pair in NPZ_NAMES[split])
+                raise JobError(f"data: {str(file)!r} must hold {wanted}, not {', '.join(arrays.files) or 'nothing'}")
+            images, labels = arrays[names[0]], arrays[names[1]].reshape(-1)
+    except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+        if isinstance(error, JobError):
+            raise
+        raise JobError(f"data: {str(file)!r} is no npz file: {error}") from None
+    if images.ndim == 4 and images.shape[-1] == 3:
+        images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    return images, labels
+
+
+def normalise(images: Tensor) -> Tensor:
+    """uint8 [N, 3, 32, 32] → float32, pixels in [0, 1], then mean and deviation of each colour taken out."""
+    mean, deviation = (torch.tensor(each, device=images.device).view(3, 1, 1) for each in (MEAN, DEVIATION))
+    return (images.to(torch.float32) / 255 - mean) / deviation
+
+
+def augment(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Each image shifted by up to 4 pixels, black moving in, and mirrored or not, by `generator` (a CPU's) alone."""
+    count, rows = len(images), torch.arange(SIDE, device=images.device)
+    shifts = torch.randint(0, 2 * MARGIN + 1, (2, count, 1), generator=generator).to(images.device)
+    mirrored = torch.randint(0, 2, (count, 1), generator=generator).to(images.device) == 1
+    padded = nn.functional.pad(images, (MARGIN,) * 4)
+    columns = torch.where(mirrored, rows.flip(0), rows) + shifts[1]
+    each = torch.arange(count, device=images.device).view(-1, 1, 1)
+    return padded[each, :, (rows + shifts[0]).unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)
+
+
+def transform(images: Tensor, generator: torch.Generator | None) -> Tensor:
+    """The network's input; augmented while training."""
+    return normalise(images if generator is None else augment(images, generator))
+
+
+class NormalisedImages(Dataset[tuple[Tensor, Tensor]]):
+    """Images normalised when they are asked for: all at once they would take 600 MB."""
+
+    def __init__(self, images: Images) -> None:
+        self.images, self.labels = images
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return normalise(self.images[index]), self.labels[index]
+
+
+def train(
+    run: str | Path,
+    data: str | Path,
+    epochs: int = 40,
+    *,
+    depth: int = 20,
+    width: int = 1,
+    shortcuts: bool = True,
+    split: Split = "train",
+    seed: int = 0,
+    batch_size: int = 128,
+    learning_rate: float = 0.1,
+    weight_decay: float = 1e-4,
+    intervals: Sequence[Sequence[int]] | None = None,
+    landscape_size: int = 40,
+    num_samples: int = 2048,
+    device: str = "auto",
+    overwrite: bool = False,
+    report: Report | None = None,
+) -> Trained:
+    """Train a ResNet with the collector at the epochs of `intervals`; accuracy is taken on the test images.
+
+    Called again after an interruption it goes on from the last epoch.
+
+    Raises:
+        NotFoundError, JobError: the data is not there or not CIFAR-10; the run holds another trajectory.
+    """
+    wanted = listed_intervals(epochs, INTERVALS) if intervals is None else [list(each) for each in intervals]
+    collect: dict[str, Any] = {"unit": "epoch", "intervals": wanted, "landscape_size": landscape_size}
+    collect["num_samples"] = num_samples
+    network = {"depth": depth, "width": width, "shortcuts": shortcuts, "split": split}
+    settings = check_settings(
+        Settings(epochs, batch_size, learning_rate, 0.9, weight_decay, seed=seed, collect=collect, network=network)
+    )
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return fit(
+        run, partial(ResNet, depth, width, shortcuts=shortcuts), read_cifar10(data, split), read_cifar10(data, "test"),
+        settings, transform=transform, device=device, threads=None, overwrite=overwrite, report=report,
+    )  # fmt: skip
+
+
+def make_problem(
+    data: str | Path,
+    weights: str | Path | None = None,
+    *,
+    depth: int = 20,
+    width: int = 1,
+    shortcuts: bool = True,
+    split: Split = "train",
+    seed: int = 0,
+) -> Problem:
+    """The landscape's problem: cross-entropy and accuracy over the images of `split`, without augmentation.
+
+    Args:
+        weights: a file with the weights that are the origin unless the job names a snapshot; default: the initial
+            weights of `seed`.
+    """
+    model = initial_or_given(seeded(partial(ResNet, depth, width, shortcuts=shortcuts), seed), weights)
+    images = NormalisedImages(read_cifar10(data, split))
+    return Problem.supervised(model, images, nn.functional.cross_entropy, ("accuracy",))
+
+
+def problem() -> Problem:
+    """The callback `landscape.recipes.cifar10:problem`, a ResNet-20: LANDSCAPE_CIFAR10 names the folder or npz file.
+
+    LANDSCAPE_WEIGHTS names a file of weights. Another depth or width is for a callback of your own:
+    `def problem(): return make_problem(data, depth=56, shortcuts=False)`.
+    """
+    data = data_from_environment(DATA_VARIABLE, "the folder of CIFAR-10's binary version, or an npz file")
+    return make_problem(data, weights_from_environment())
+
+
+def _extend(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--depth", type=int, default=20, help="6n+2 layers")
+    parser.add_argument("--width", type=int, default=1, help="multiplies the channels")
+    parser.add_argument("--no-shortcuts", dest="shortcuts", action="store_false", help="without skip connections")
+
+
+main = main_of(__doc__, train, data="folder of CIFAR-10's binary version, or an npz file", extend=_extend)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""What the recipes' commands and callbacks share: arguments, the environment, weights, errors in one line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from landscape.errors import JobError, LandscapeError
+from landscape.parameters import match_state
+from landscape.recipes.training import Trained, print_epoch
+from landscape.trajectory import load_weights
+
+WEIGHTS_VARIABLE = "LANDSCAPE_WEIGHTS"
+
+
+def data_from_environment(variable: str, what: str) -> str:
+    """The path in an environment variable; a callback takes no arguments.
+
+    Raises:
+        JobError: it is not set.
+    """
+    path = os.environ.get(variable, "")
+    if not path:
+        raise JobError(
+            f"problem: the environment variable {variable} must name {what} and is not set; export it, "
+            "or call make_problem(data=…) in a callback of your own"
+        )
+    return path
+
+
+def weights_from_environment() -> str | None:
+    """The file in LANDSCAPE_WEIGHTS, if set; a job with a trajectory needs none."""
+    return os.environ.get(WEIGHTS_VARIABLE) or None
+
+
+def initial_or_given(model: nn.Module, weights: str | Path | None) -> nn.Module:
+    """`model` with the weights of a file, which must fit it, else as it is; in eval mode."""
+    if weights is not None:
+        model.load_state_dict(match_state(model, load_weights(weights), f"weights {str(weights)!r}"))
+    return model.eval()
+
+
+def parser_of(story: str | None, *, data: str | None = None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=story, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", required=True, help="folder for the trajectory; a run that was interrupted goes on")
+    if data:
+        parser.add_argument("--data", required=True, help=data)
+    parser.add_argument("--epochs", type=int, default=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=argparse.SUPPRESS)
+    parser.add_argument("--overwrite", action="store_true", help="begin anew, whatever the run holds")
+    return parser
+
+
+def main_of(
+    story: str | None,
+    train: Callable[..., Trained],
+    *,
+    data: str | None = None,
+    extend: Callable[[argparse.ArgumentParser], Any] = lambda parser: None,
+) -> Callable[..., None]:
+    """A command that hands its arguments to `train`, prints each epoch to stderr and the accuracy to stdout."""
+
+    def main(arguments: Sequence[str] | None = None) -> None:
+        parser = parser_of(story, data=data)
+        extend(parser)
+        options = vars(parser.parse_args(arguments))
+        try:
+            trained = train(**options, report=print_epoch)
+        except LandscapeError as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise SystemExit(error.exit_code) from None
+        print(f"{trained.accuracy:.4f}")
+
+    return main

@@ -1,0 +1,102 @@
+"""LeNet-5 on scikit-learn's 1,797 real handwritten digits, which need no download: training and callback.
+
+python -m landscape.recipes.digits --run runs/digits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from landscape.errors import LandscapeError
+from landscape.problem import Problem
+from landscape.recipes.command import initial_or_given, main_of, weights_from_environment
+from landscape.recipes.lenet import SIDE, LeNet5
+from landscape.recipes.training import Images, Report, Settings, Trained, check_settings, fit, listed_intervals, seeded
+
+INTERVALS = ((0, 1, 2, 3), (7, 8, 9, 10))
+HELD_OUT = 360
+SPLIT_SEED = 0
+MEAN, DEVIATION = 0.3056, 0.3237  # of the training digits at 32×32, pixels in [0, 1]
+
+
+def read_digits() -> tuple[Images, Images]:
+    """Training (1,437) and held-out (360) digits, always the same: float32 [N, 1, 32, 32] and int64 [N].
+
+    Raises:
+        LandscapeError: scikit-learn is not installed.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise LandscapeError(
+            "the digits come with scikit-learn, which is not installed: pip install 'loss-landscape-cluster[recipes]'"
+        ) from None
+    data = load_digits()
+    images = enlarge(torch.from_numpy(data.images).to(torch.float32))
+    targets = torch.from_numpy(data.target).to(torch.int64)
+    order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(SPLIT_SEED))
+    training, held_out = order[HELD_OUT:].sort().values, order[:HELD_OUT].sort().values
+    return (images[training], targets[training]), (images[held_out], targets[held_out])
+
+
+def enlarge(images: Tensor) -> Tensor:
+    """[N, 8, 8] grey values from 0 to 16 → normalised [N, 1, 32, 32], bilinear."""
+    scaled = nn.functional.interpolate(images.unsqueeze(1) / 16, size=(SIDE, SIDE), mode="bilinear")
+    return (scaled - MEAN) / DEVIATION
+
+
+def train(
+    run: str | Path,
+    epochs: int = 10,
+    *,
+    seed: int = 0,
+    batch_size: int = 16,
+    learning_rate: float = 0.01,
+    intervals: Sequence[Sequence[int]] | None = None,
+    landscape_size: int = 40,
+    num_samples: int = 1024,
+    overwrite: bool = False,
+    report: Report | None = None,
+) -> Trained:
+    """Train LeNet-5 with the collector at the epochs of `intervals`; seconds on one CPU core.
+
+    Called again after an interruption it goes on from the last epoch, to the same bits; when all is done it returns
+    at once.
+
+    Raises:
+        JobError: the run holds another trajectory, or was begun with other settings.
+    """
+    wanted = listed_intervals(epochs, INTERVALS) if intervals is None else [list(each) for each in intervals]
+    collect: dict[str, Any] = {"unit": "epoch", "intervals": wanted, "landscape_size": landscape_size}
+    collect["num_samples"] = num_samples
+    settings = check_settings(Settings(epochs, batch_size, learning_rate, final=0.2, seed=seed, collect=collect))
+    training, held_out = read_digits()
+    return fit(run, LeNet5, training, held_out, settings, overwrite=overwrite, report=report)
+
+
+def make_problem(weights: str | Path | None = None, seed: int = 0) -> Problem:
+    """The landscape's problem: cross-entropy and accuracy over the 1,437 training digits.
+
+    Args:
+        weights: a file with the weights that are the origin unless the job names a snapshot; default: the initial
+            weights of `seed`.
+    """
+    training, _ = read_digits()
+    model = initial_or_given(seeded(LeNet5, seed), weights)
+    return Problem.supervised(model, training, nn.functional.cross_entropy, ("accuracy",))
+
+
+def problem() -> Problem:
+    """The callback `landscape.recipes.digits:problem`; LANDSCAPE_WEIGHTS names a file of weights, if set."""
+    return make_problem(weights_from_environment())
+
+
+main = main_of(__doc__, train)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""LeNet-5 on MNIST, read from its idx files in a folder: training and callback.
+
+python -m landscape.recipes.mnist --data mnist/ --run runs/mnist
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from landscape.errors import JobError, NotFoundError, nearest
+from landscape.problem import Problem
+from landscape.recipes.command import data_from_environment, initial_or_given, main_of, weights_from_environment
+from landscape.recipes.lenet import SIDE, LeNet5
+from landscape.recipes.training import Images, Report, Settings, Trained, check_settings, fit, listed_intervals, seeded
+
+Scaling = Literal["pad", "resize"]
+Split = Literal["train", "test"]
+
+DATA_VARIABLE = "LANDSCAPE_MNIST"
+INTERVALS = ((1, 2, 3), (7, 8, 9, 10))  # those of MindSpore's tutorial
+MEAN, DEVIATION = 0.1307, 0.3081
+FILE_STEMS: dict[str, str] = {"train": "train", "test": "t10k"}
+IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+
+def read_mnist(folder: str | Path, split: Split = "train") -> Images:
+    """The images, uint8 [N, 28, 28], and labels, int64 [N], of a folder that holds MNIST's four files or two of them.
+
+    Raises:
+        NotFoundError: a file is not there.
+        JobError: a file is no idx file, or images and labels differ in number.
+    """
+    if split not in FILE_STEMS:
+        raise JobError(f"split: unknown {split!r}; {nearest(split, FILE_STEMS)}")
+    stem = FILE_STEMS[split]
+    images = read_idx(_find(Path(folder), f"{stem}-images-idx3-ubyte"))
+    labels = read_idx(_find(Path(folder), f"{stem}-labels-idx1-ubyte"))
+    if images.ndim != 3 or labels.shape != images.shape[:1]:
+        raise JobError(f"data: {str(folder)!r} must hold N images and N labels, not {images.shape} and {labels.shape}")
+    return torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64))
+
+
+def _find(folder: Path, name: str) -> Path:
+    """The file under its usual names, packed or not."""
+    names = [each + end for each in (name, name.replace("-idx", ".idx")) for end in ("", ".gz")]
+    for each in names:
+        if (folder / each).is_file():
+            return folder / each
+    raise NotFoundError(
+        f"data: {str(folder)!r} has no file {name} or {name}.gz; name the folder that has MNIST's files"
+    )
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """The array in an idx file, raw or gzipped: two zero bytes, type, number of dimensions, sizes, values.
+
+    Raises:
+        JobError: it is not such a file, or not a whole one.
+    """
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise JobError(f"data: {str(path)!r} cannot be read: {error}") from None
+    header = 4 + 4 * content[3] if len(content) >= 4 else 4
+    if len(content) < header or content[:2] != b"\0\0" or content[2] not in IDX_TYPES:
+        raise JobError(f"data: {str(path)!r} is no idx file: it begins with {content[:4].hex() or 'nothing'}")
+    kind = np.dtype(IDX_TYPES[content[2]])
+    shape = tuple(int(each) for each in np.frombuffer(content[4:header], ">u4"))
+    expected = header + int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    if len(content) != expected:
+        raise JobError(f"data: {str(path)!r} must have {expected} bytes for shape {shape}, not {len(content)}")
+    return np.frombuffer(content, kind, offset=header).reshape(shape).astype(kind.newbyteorder("="))
+
+
+def scale(images: Tensor, scaling: Scaling = "resize") -> Tensor:
+    """uint8 [N, 28, 28] → normalised float32 [N, 1, 32, 32]: by a black frame of 2 pixels, or bilinear."""
+    if scaling not in get_args(Scaling):
+        raise JobError(f"scaling: unknown {scaling!r}; {nearest(scaling, get_args(Scaling))}")
+    values = images.unsqueeze(1).to(torch.float32) / 255
+    if scaling == "pad":
+        margin = (SIDE - images.shape[-1]) // 2
+        values = nn.functional.pad(values, (margin,) * 4)
+    else:
+        values = nn.functional.interpolate(values, size=(SIDE, SIDE), mode="bilinear")
+    return (values - MEAN) / DEVIATION
+
+
+def train(
+    run: str | Path,
+    data: str | Path,
+    epochs: int = 10,
+    *,
+    scaling: Scaling = "resize",
+    split: Split = "train",
+    seed: int = 0,
+    batch_size: int = 32,
+    learning_rate: float = 0.01,
+    intervals: Sequence[Sequence[int]] | None = None,
+    landscape_size: int = 40,
+    num_samples: int = 2048,
+    overwrite: bool = False,
+    report: Report | None = None,
+) -> Trained:
+    """Train LeNet-5 with the collector at the epochs of `intervals`; accuracy is taken on the test images.
+
+    Called again after an interruption it goes on from the last epoch, to the same bits.
+
+    Args:
+        split: the images to train on.
+
+    Raises:
+        NotFoundError, JobError: the data is not there or not MNIST; the run holds another trajectory.
+    """
+    wanted = listed_intervals(epochs, INTERVALS) if intervals is None else [list(each) for each in intervals]
+    collect: dict[str, Any] = {"unit": "epoch", "intervals": wanted, "landscape_size": landscape_size}
+    collect["num_samples"] = num_samples
+    network = {"scaling": scaling, "split": split}
+    settings = check_settings(
+        Settings(epochs, batch_size, learning_rate, final=1.0, seed=seed, collect=collect, network=network)
+    )
+    training, held_out = (prepare(read_mnist(data, each), scaling) for each in (split, "test"))
+    return fit(run, LeNet5, training, held_out, settings, overwrite=overwrite, report=report)
+
+
+def prepare(images: Images, scaling: Scaling) -> Images:
+    return scale(images[0], scaling), images[1]
+
+
+def make_problem(
+    data: str | Path,
+    weights: str | Path | None = None,
+    *,
+    scaling: Scaling = "resize",
+    split: Split = "train",
+    seed: int = 0,
+) -> Problem:
+    """The landscape's problem: cross-entropy and accuracy over the images of `split`.
+
+    Args:
+        weights: a file with the weights that are the origin unless the job names a snapshot; default: the initial
+            weights of `seed`.
+    """
+    model = initial_or_given(seeded(LeNet5, seed), weights)
+    images = prepare(read_mnist(data, split), scaling)
+    return Problem.supervised(model, images, nn.functional.cross_entropy, ("accuracy",))
+
+
+def problem() -> Problem:
+    """The callback `landscape.recipes.mnist:problem`: LANDSCAPE_MNIST names the folder, LANDSCAPE_WEIGHTS a file."""
+    return make_problem(
+        data_from_environment(DATA_VARIABLE, "the folder with MNIST's files"), weights_from_environment()
+    )
+
+
+def _extend(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--scaling", choices=get_args(Scaling), default="resize", help="how 28×28 becomes 32×32")
+
+
+main = main_of(__doc__, train, data="folder with MNIST's idx files, .gz or not", extend=_extend)
+
+if __name__ == "__main__":
+    main()
