@@ -169,7 +169,8 @@ def _node_versions(nodes: list[dict[str, Any]]) -> Iterator[tuple[str, tuple[str
     look = ray.remote(look_here)
     for node in nodes:
         strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        yield node["NodeManagerHostname"], ray.get(look.options(num_cpus=0, scheduling_strategy=strategy).remote(), timeout=60)
+        looked = look.options(num_cpus=0, scheduling_strategy=strategy).remote()
+        yield node["NodeManagerHostname"], ray.get(looked, timeout=60)
 
 
 def diagnosis_text(found: list[Finding]) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from landscape.errors import JobError, nearest
 from landscape.surface import open_run
 
-FORMATS = ("html", "png", "svg", "csv", "npz", "vtk", "stl")
 REPORT = "report"
-PICTURES = ("html", "png", "svg")
+BY_BROWSER = ("png", "svg")
 
 
 def export_run(
@@ -22,7 +23,9 @@ def export_run(
         NotFoundError: no such run or landscape.
         JobError: an unknown format, kind or observable.
     """
-    from landscape.views import export, write_report
+    from landscape.views import write_report
+    from landscape.views.export import FORMATS, export, export_name
+    from landscape.views.pictures import browser
 
     wanted = [each.strip() for each in formats]
     for each in wanted:
@@ -35,12 +38,11 @@ def export_run(
     if REPORT in wanted:
         write_report(opened, folder / "report.html")
         yield folder / "report.html"
-    for surface in surfaces:
-        for each in wanted:
-            if each == REPORT:
-                continue
-            tail = f"-{kind}" if kind and each in PICTURES else ""
-            path = folder / f"{surface.name}{tail}.{each}"
-            options = {"kind": kind, "log": log} if each in PICTURES else {}
-            export(surface, each, path, observable=observable, **options)
-            yield path
+    # One browser for all pictures: starting it costs more than drawing.
+    with browser() if set(wanted) & set(BY_BROWSER) else contextlib.nullcontext() as drawing:
+        for surface in surfaces:
+            for each in wanted:
+                if each != REPORT:
+                    path = folder / export_name(surface, each, kind, observable, log)
+                    options: dict[str, Any] = {"kind": kind, "log": log, "in_browser": drawing}
+                    yield export(surface, each, path, observable=observable, **options)

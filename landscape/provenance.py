@@ -1,0 +1,37 @@
+"""Where a landscape was computed, of what, and with which versions."""
+
+from __future__ import annotations
+
+import platform
+import socket
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+import torch
+
+from landscape.parameters import ParameterInfo
+
+
+def provenance(model: torch.nn.Module, infos: Sequence[ParameterInfo]) -> dict[str, Any]:
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "versions": {"python": platform.python_version(), **versions()},
+        "model": type(model).__name__,
+        "parameters": sum(int(np.prod(info.shape)) for info in infos),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions of what computes the values."""
+    found = {"torch": torch.__version__, "numpy": np.__version__}
+    for package in ("zarr", "ray", "loss-landscape-cluster"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
