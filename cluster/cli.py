@@ -36,6 +36,8 @@ def main() -> NoReturn:
     """Entry point. Codes: 0 done, 1 failed, 2 bad usage, 3 not found, 4 partial, 5 no cluster, 130 interrupted."""
     arguments = [each for each in sys.argv[1:] if each != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
+    # A library below kaleido parses sys.argv when it is imported, and takes our --log for an option of its own.
+    del sys.argv[1:]
     logging.basicConfig(level=logging.INFO if debug else logging.WARNING, format="%(message)s", stream=sys.stderr)
     # Until a job installs its own handlers, both signals end the command the same way.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

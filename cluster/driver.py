@@ -61,13 +61,13 @@ def run(
         The run, opened for reading. Tasks that were given up are listed in its landscapes' `failures`.
     """
     prepared = prepare(job)
-    with run_lock(prepared.run):
-        try:
+    try:
+        with run_lock(prepared.run):
             _run_locked(prepared, workers, address, observer or (lambda progress: None), stop)
-        except OSError as error:
-            if isinstance(error, LandscapeError):
-                raise
-            raise write_error(prepared.run, error) from error
+    except LandscapeError:
+        raise
+    except OSError as error:
+        raise write_error(prepared.run, error) from error
     return Run(prepared.run)
 
 
@@ -77,10 +77,12 @@ def _run_locked(
     jobs = [_LandscapeWork(landscape, existing_store(prepared, landscape)) for landscape in prepared.landscapes]
     for each in jobs:
         each.examine()
-    if all(each.finished for each in jobs):  # nothing to do needs no cluster
-        for each in jobs:
+    for each in jobs:
+        if each.finished:
+            each.tally.close()
             observer(each.tally.progress())
-        return
+    if all(each.finished for each in jobs):
+        return  # nothing to do needs no cluster
     # The handlers come after `ray.init`, which puts one of its own in place.
     with ray_session(prepared.job, address, workers) as placement, graceful_stop() as signalled:
         Driver(prepared, jobs, placement, observer, lambda: stop() or signalled()).run()

@@ -71,11 +71,11 @@ def run(job: Job, observer: Observer | None = None, stop: Callable[[], bool] = l
         The run, opened for reading.
     """
     prepared = prepare(job)
-    with run_lock(prepared.run):
-        try:
+    try:
+        with run_lock(prepared.run):
             _run_locked(prepared, observer or (lambda progress: None), stop)
-        except OSError as error:
-            raise write_error(prepared.run, error) from error
+    except OSError as error:
+        raise write_error(prepared.run, error) from error
     return Run(prepared.run)
 
 
@@ -98,6 +98,8 @@ def _run_locked(prepared: PreparedJob, observer: Observer, stop: Callable[[], bo
         if tasks:
             evaluator = evaluator or make_evaluator(prepared, landscape, check_stop)
             compute_serially(landscape, store, evaluator, tasks, tally, observer)
+        else:
+            tally.close()
         observer(tally.progress())
 
 

@@ -90,6 +90,11 @@ class Tally:
             self.retries,
         )
 
+    def close(self) -> None:
+        """Nothing is left to do: correct what a driver that was killed after its last tile could not record."""
+        if self._store.attributes.get("progress", {}).get("state") != "complete":
+            self.finish()
+
     def finish(self, state: str | None = None) -> None:
         """Record the end: `complete`, `partial` where tasks were given up, or as `state` says."""
         self._write(state or ("partial" if self.failures else "complete"))
