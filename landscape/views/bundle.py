@@ -1,0 +1,45 @@
+"""Figures as compact JSON for a page: arrays that several figures share are stored once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.utils import PlotlyJSONEncoder
+
+WORTH_SHARING = 200  # characters; below that a reference saves nothing
+
+
+class Bundle:
+    """Collects figures by name. The page puts the shared arrays back before it draws."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Any] = {}
+        self.figures: dict[str, Any] = {}
+
+    def add(self, name: str, figure: go.Figure) -> None:
+        """Take a figure; the template is left out, since the page brings one for light and one for dark."""
+        plain = figure.to_plotly_json()
+        plain["layout"].pop("template", None)
+        self.figures[name] = self._shared(json.loads(json.dumps(plain, cls=PlotlyJSONEncoder)))
+
+    def _shared(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            if isinstance(value.get("bdata"), str) and len(value["bdata"]) >= WORTH_SHARING:
+                return {"$array": self._keep(value)}
+            return {key: self._shared(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self._shared(each) for each in value]
+        return value
+
+    def _keep(self, array: dict[str, Any]) -> str:
+        key = hashlib.sha256(json.dumps(array, sort_keys=True).encode()).hexdigest()[:16]
+        self.arrays[key] = array
+        return key
+
+    def to_json(self, **more: Any) -> str:
+        """JSON that is safe inside a <script> element."""
+        text = json.dumps({"arrays": self.arrays, "figures": self.figures} | more, cls=PlotlyJSONEncoder)
+        return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

@@ -1,0 +1,44 @@
+"""The path between its snapshots on a 3-D surface: straight in the plane, it follows the surface in height."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+PIECES = 12  # per stretch between two snapshots
+
+
+def interpolated(alpha: Floats, beta: Floats, height: Floats, x: Floats, y: Floats) -> Floats:
+    """The height [beta, alpha] at the points (x, y), bilinear; NaN outside the grid and beside a hole."""
+    i = np.clip(np.searchsorted(alpha, x, side="right") - 1, 0, len(alpha) - 2)
+    j = np.clip(np.searchsorted(beta, y, side="right") - 1, 0, len(beta) - 2)
+    u, v = (x - alpha[i]) / (alpha[i + 1] - alpha[i]), (y - beta[j]) / (beta[j + 1] - beta[j])
+    low = (1 - u) * height[j, i] + u * height[j, i + 1]
+    high = (1 - u) * height[j + 1, i] + u * height[j + 1, i + 1]
+    inside = (u >= 0) & (u <= 1) & (v >= 0) & (v <= 1)
+    return np.where(inside, (1 - v) * low + v * high, np.nan)
+
+
+def draped(places: tuple[Floats, Floats], ends: Floats, alpha: Floats, beta: Floats, height: Floats) -> Floats:
+    """[(n − 1)·PIECES + 1, 3]: the path over the surface, exactly at `ends` in the n snapshots.
+
+    Between two snapshots the surface's height is shifted to meet both ends; a straight line where the surface
+    is not known, nothing where an end is not.
+    """
+    if len(ends) < 2:
+        return np.stack([*places, ends], axis=1)
+    t = np.arange(len(ends) * PIECES - PIECES + 1) / PIECES
+    whole = np.arange(len(ends), dtype=np.float64)
+    x, y, chord = (np.interp(t, whole, each) for each in (*places, ends))
+    start = np.minimum(t.astype(int), len(ends) - 2)
+    share = t - start
+    below = interpolated(alpha, beta, height, x, y)
+    at_ends = interpolated(alpha, beta, height, *places)
+    bend = below - ((1 - share) * at_ends[start] + share * at_ends[start + 1])
+    z = chord + np.where(np.isfinite(bend), bend, 0.0)
+    known = np.isfinite(ends)
+    z = np.where(known[start] & known[start + 1], z, np.nan)
+    z[::PIECES] = ends
+    return np.stack([x, y, z], axis=1)

@@ -1,0 +1,129 @@
+"""The figures in words: what a table beside the picture says of a landscape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from landscape.surface import Axis, Surface
+from landscape.views import wording
+from landscape.views.prepare import standard_error
+from landscape.views.scale import number
+
+Row = tuple[str, str]
+
+
+def observable_rows(surface: Surface, observable: str) -> list[Row]:
+    """Lowest, highest, at the origin, usual standard error of one observable."""
+    values = np.asarray(surface[observable], np.float64)
+    error = standard_error(surface, observable)
+    known = np.isfinite(values)
+    if not known.any():
+        return [("values", "none computed yet")]
+    low = np.unravel_index(int(np.argmin(np.where(known, values, np.inf))), values.shape)
+    high = np.unravel_index(int(np.argmax(np.where(known, values, -np.inf))), values.shape)
+    rows = [("lowest", _value_at(surface, values, error, low)), ("highest", _value_at(surface, values, error, high))]
+    origin = origin_index(surface)
+    rows.append(("at the origin", "no grid point there" if origin is None else _value(values, error, origin)))
+    if error is not None and np.isfinite(error).any():
+        rows.append(
+            ("standard error, median", number(float(np.nanmedian(np.where(np.isfinite(error), error, np.nan))), 3))
+        )
+    return rows
+
+
+def origin_index(surface: Surface) -> tuple[int, ...] | None:
+    """The index of the grid point at exactly 0 on all axes, None where the grid has none."""
+    found = [np.flatnonzero(axis.coordinates == 0) for axis in surface.axes]
+    return tuple(int(each[0]) for each in reversed(found)) if all(each.size for each in found) else None
+
+
+def landscape_rows(surface: Surface) -> list[Row]:
+    """Grid, samples, state, geometry and cost."""
+    facts = surface.attributes
+    progress = wording.mapping(facts.get("progress"))
+    rows = [
+        ("state", wording.state_text(surface)),
+        ("resolution", wording.resolution(surface)),
+        ("samples", str(facts.get("num_samples", "not recorded"))),
+        ("precision", str(facts.get("precision", "not recorded"))),
+        ("batch norm", str(facts.get("batch_norm", "not recorded"))),
+        ("origin", str(facts.get("origin", "not recorded"))),
+        *(row for axis in surface.axes for row in axis_rows(axis)),
+        *cosine_rows(facts.get("cosine"), [axis.name for axis in surface.axes]),
+    ]
+    barrier = surface.barrier() if len(surface.axes) == 1 else float("nan")
+    rows += [("barrier between 0 and 1", number(barrier))] if np.isfinite(barrier) else []
+    if surface.path is not None and len(surface.path.step):
+        distance = np.asarray(surface.path.distance, np.float64)
+        if np.isfinite(distance).any():
+            rows.append(("path, furthest off the plane", number(float(np.nanmax(distance)))))
+    seconds = wording.finite(progress.get("seconds"))
+    rows += [("time", duration(seconds))] if seconds is not None else []
+    return rows
+
+
+def axis_rows(axis: Axis) -> list[Row]:
+    """What one axis is, how far it runs, and how much of the path it explains."""
+    low, high = number(float(axis.coordinates[0])), number(float(axis.coordinates[-1]))
+    rows = [(axis.name, f"{axis.label}, from {low} to {high}")]
+    norm = wording.finite(axis.attributes.get("norm"))
+    rows += [(f"{axis.name}, norm of the direction", number(norm))] if norm is not None else []
+    explained = wording.percent(axis.attributes.get("explained_variance"))
+    walk = wording.percent(axis.attributes.get("random_walk_variance"))
+    if explained:
+        rows.append(
+            (f"{axis.name}, variance explained", f"{explained} (a random walk as long: {walk or 'not recorded'})")
+        )
+    return rows
+
+
+def cosine_rows(cosine: Any, names: Sequence[str]) -> list[Row]:
+    """The cosine between each pair of axes; 0 is a right angle."""
+    rows = []
+    for i, one in enumerate(names):
+        for j in range(i + 1, len(names)):
+            try:
+                value = wording.finite(cosine[i][j])
+            except (IndexError, TypeError, KeyError):
+                value = None
+            if value is not None:
+                rows.append((f"cosine of {one} and {names[j]}", number(value, 3)))
+    return rows
+
+
+def provenance_rows(surface: Surface) -> list[Row]:
+    """Where the numbers come from: enough to compute them again."""
+    facts = surface.attributes
+    origin, plan = (wording.mapping(facts.get(key)) for key in ("provenance", "plan"))
+    rows: list[Row] = [("digest", str(facts.get("digest", "not recorded")))]
+    rows += [("seed", str(facts["seed"]))] if "seed" in facts else []
+    rows += [(key.replace("_", " "), str(value)) for key, value in origin.items() if key != "versions"]
+    rows += [(f"plan: {key.replace('_', ' ')}", str(value)) for key, value in plan.items()]
+    versions = wording.mapping(origin.get("versions"))
+    if versions:
+        rows.append(("versions", ", ".join(f"{name} {version}" for name, version in versions.items())))
+    rows += [("schema version", str(facts["schema_version"]))] if "schema_version" in facts else []
+    return rows
+
+
+def duration(seconds: float) -> str:
+    """'12.3 s', '4 min 05 s', '2 h 03 min'."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _value(values: np.ndarray, error: np.ndarray | None, index: tuple[Any, ...]) -> str:
+    if not np.isfinite(values[index]):
+        return "not known"
+    return wording.value_with_error(float(values[index]), float("nan") if error is None else float(error[index]))
+
+
+def _value_at(surface: Surface, values: np.ndarray, error: np.ndarray | None, index: tuple[Any, ...]) -> str:
+    places = zip(surface.axes, reversed(index), strict=True)
+    where = ", ".join(f"{axis.name} {number(float(axis.coordinates[i]), 3)}" for axis, i in places)
+    return f"{_value(values, error, index)} at {where}"

@@ -1,0 +1,49 @@
+"""A surface as plain data: a long table in CSV, or named arrays in NPZ."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+
+from landscape.surface import Surface
+
+
+def write_csv(surface: Surface, path: Path) -> None:
+    """One row per grid point: its coordinates, every observable in full precision, the status code.
+
+    Rows run with alpha fastest. Missing values read 'nan', diverged ones 'inf'; status says which is why:
+    0 not computed, 1 ok, 2 not finite, 3 quarantined.
+    """
+    coordinates = np.meshgrid(*(axis.coordinates for axis in reversed(surface.axes)), indexing="ij")
+    columns = dict(zip(surface.dimensions, coordinates, strict=True))
+    columns = {axis.name: columns[axis.name] for axis in surface.axes}
+    columns |= {name: np.asarray(values, np.float64) for name, values in surface.observables.items()}
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*columns, "status"])
+        numbers = [values.ravel().tolist() for values in columns.values()]
+        writer.writerows(zip(*numbers, surface.status.ravel().tolist(), strict=True))
+
+
+def write_npz(surface: Surface, path: Path) -> None:
+    """Coordinates, observables, status, the path as `path_*`, and `metadata`: JSON in a string. Needs no pickle."""
+    arrays: dict[str, np.ndarray] = {axis.name: axis.coordinates for axis in surface.axes}
+    arrays |= {name: np.asarray(values) for name, values in surface.observables.items()}
+    arrays["status"] = surface.status
+    if surface.path is not None:
+        arrays |= {f"path_{name}": values for name, values in surface.path.coordinates.items()}
+        for name in ("step", "loss", "projected_loss", "distance", "status"):
+            arrays[f"path_{name}"] = getattr(surface.path, name)
+    metadata = {
+        "name": surface.name,
+        "dimensions": surface.dimensions,
+        "axes": {axis.name: dict(axis.attributes) for axis in surface.axes},
+        "path_unit": surface.path.unit if surface.path is not None else None,
+        "attributes": dict(surface.attributes),
+    }
+    arrays["metadata"] = np.array(json.dumps(metadata, default=str))
+    with path.open("wb") as file:  # a file, since numpy would add .npz to a name of its own
+        np.savez_compressed(file, allow_pickle=False, **arrays)

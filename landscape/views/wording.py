@@ -1,0 +1,118 @@
+"""The words around a figure: axis titles, caption, state. Plain text; escaping is the drawing's business."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Axis, Surface
+from landscape.views.scale import number
+
+
+def percent(fraction: Any) -> str:
+    """'62.1 %' of a fraction, '' where there is none."""
+    value = finite(fraction)
+    return "" if value is None else f"{100 * value:.1f}\u00a0%"
+
+
+def finite(value: Any) -> float | None:
+    """`value` as a float, None where it is missing or not a finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def axis_title(axis: Axis) -> str:
+    """'alpha: PCA component 1, 62.0 % of the variance (random walk: 60.8 %)'."""
+    label = axis.label
+    title = axis.name if label == axis.name else f"{axis.name}: {label}"
+    explained, walk = (axis.attributes.get(key) for key in ("explained_variance", "random_walk_variance"))
+    if percent(explained):
+        title += f", {percent(explained)} of the variance"
+        title += f" (random walk: {percent(walk)})" if percent(walk) else ""
+    return title
+
+
+def observable_title(observable: str) -> str:
+    """'accuracy' of 'accuracy', 'standard error of the accuracy' of 'accuracy_stderr'."""
+    if observable.endswith("_stderr"):
+        return f"standard error of the {observable.removesuffix('_stderr')}"
+    return observable.replace("_", " ")
+
+
+def resolution(surface: Surface) -> str:
+    """'40 × 30 points', in the order of the axes."""
+    return " × ".join(str(len(axis.coordinates)) for axis in surface.axes) + " points"
+
+
+def state_text(surface: Surface) -> str:
+    """'complete', 'partial: 37 of 64 tiles, 3 points quarantined', …"""
+    progress = mapping(surface.attributes.get("progress"))
+    done, tiles = progress.get("tiles_done"), progress.get("tiles")
+    missing = int((surface.status == NOT_COMPUTED).sum())
+    state = str(progress.get("state") or ("complete" if not missing else "partial"))
+    text = state if state == "complete" and not missing else f"{state}: {done} of {tiles} tiles" if tiles else state
+    if not tiles and missing:
+        text += f": {surface.status.size - missing} of {surface.status.size} points"
+    counts = ((NOT_FINITE, "not finite"), (QUARANTINED, "quarantined"))
+    for code, word in counts:
+        count = int((surface.status == code).sum())
+        text += f", {count} point{'s' * (count != 1)} {word}" if count else ""
+    return text
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """`value` where it is a mapping, an empty one where not."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def sampling(surface: Surface, observable: str) -> str:
+    """'mean loss of 512 samples, float32, batch norm eval', as far as known."""
+    facts = surface.attributes
+    name = observable_title(observable)
+    samples = facts.get("num_samples")
+    mean = name if observable.endswith("_stderr") else f"mean {name}"
+    text = f"{mean} of {samples} samples" if samples is not None else mean
+    text += f", {facts['precision']}" if facts.get("precision") else ""
+    text += f", batch norm {facts['batch_norm']}" if facts.get("batch_norm") else ""
+    return text
+
+
+def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """What a reader must know to judge the figure, as sentences without full stops."""
+    origin = surface.attributes.get("origin")
+    parts = [
+        sampling(surface, observable),
+        resolution(surface),
+        f"origin: {origin}" if origin not in (None, "") else "",
+        state_text(surface),
+        *notes,
+    ]
+    return tuple(part[:1].upper() + part[1:] for part in parts if part)
+
+
+def wrap(text: str, width_px: float, font_px: float = 12) -> list[str]:
+    """Lines of about `width_px`; plotly does not wrap text itself."""
+    return textwrap.wrap(text, max(20, int(width_px / (0.52 * font_px))), break_long_words=True) or [""]
+
+
+def file_name(*parts: str) -> str:
+    """'minimum-loss-contour-log': parts joined, without characters that a file system may refuse."""
+    joined = "-".join(part for part in parts if part)
+    return "".join(each if each.isalnum() or each in "-_." else "_" for each in joined)[:120] or "landscape"
+
+
+def value_with_error(value: float, error: float) -> str:
+    """'0.8845 ± 0.021' (two standard errors)."""
+    text = number(value, 5)
+    return f"{text} ± {number(2 * error, 2)}" if math.isfinite(error) else text
+
+
+def summary_counts(surface: Surface) -> dict[str, int]:
+    """How many points are in which state."""
+    names = {"computed": OK, "not computed": NOT_COMPUTED, "not finite": NOT_FINITE, "quarantined": QUARANTINED}
+    return {name: int((surface.status == code).sum()) for name, code in names.items()}

@@ -1,0 +1,200 @@
+"""Every format, read back by a reader that knows nothing of this project."""
+
+from __future__ import annotations
+
+import csv
+import json
+import struct
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import meshio
+import numpy as np
+import pytest
+
+from landscape.errors import JobError, LandscapeError
+from landscape.views import FORMATS, Browser, export, export_name, pictures
+from landscape.views.meshes import relief
+
+
+def columns(path: Path) -> dict[str, np.ndarray]:
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
+
+
+@pytest.mark.parametrize("name", ["line", "holed", "block"])
+def test_csv_holds_every_point_in_full_precision(make: ModuleType, tmp_path: Path, name: str) -> None:
+    surface = getattr(make, name)()
+    table = columns(export(surface, "csv", tmp_path / "a.csv"))
+    assert list(table) == [*(axis.name for axis in surface.axes), *surface.observables, "status"]
+    np.testing.assert_array_equal(table["loss"], surface.loss.ravel())
+    np.testing.assert_array_equal(table["status"], surface.status.ravel())
+    row = surface.status.size // 3
+    index = np.unravel_index(row, surface.status.shape)
+    for axis, k in zip(surface.axes, reversed(index), strict=True):
+        assert table[axis.name][row] == axis.coordinates[k]
+
+
+@pytest.mark.parametrize("name", ["line", "holed", "block"])
+def test_npz_loads_without_pickle(make: ModuleType, tmp_path: Path, name: str) -> None:
+    surface = getattr(make, name)()
+    with np.load(export(surface, "npz", tmp_path / "a.npz"), allow_pickle=False) as found:
+        np.testing.assert_array_equal(found["loss"], surface.loss)
+        np.testing.assert_array_equal(found["alpha"], surface.alpha)
+        metadata = json.loads(str(found["metadata"]))
+        if surface.path is not None:
+            np.testing.assert_array_equal(found["path_projected_loss"], surface.path.projected_loss)
+            assert metadata["path_unit"] == "epoch"
+    assert metadata["attributes"]["digest"] == surface.attributes["digest"]
+    assert metadata["dimensions"] == list(surface.dimensions)
+
+
+@pytest.mark.parametrize(("name", "cell"), [("line", "line"), ("holed", "quad"), ("block", "hexahedron")])
+def test_vtk_has_all_arrays_and_well_formed_cells(make: ModuleType, tmp_path: Path, name: str, cell: str) -> None:
+    surface = getattr(make, name)()
+    mesh = meshio.read(export(surface, "vtk", tmp_path / "a.vtk"))
+    assert [block.type for block in mesh.cells] == [cell]
+    assert len(mesh.cells[0].data) == np.prod([size - 1 for size in surface.status.shape])
+    np.testing.assert_array_equal(mesh.point_data["loss"].ravel(), surface.loss.ravel())
+    np.testing.assert_array_equal(mesh.point_data["status"].ravel(), surface.status.ravel())
+    spans = [np.ptp(axis.coordinates) for axis in surface.axes]
+    assert total_size(mesh.points, mesh.cells[0].data, len(spans)) == pytest.approx(np.prod(spans))
+
+
+def total_size(points: np.ndarray, cells: np.ndarray, axes: int) -> float:
+    """Length, area or volume of the cells, from their corners in VTK's order; negative for an inverted cell."""
+    corner = points[cells]
+    if axes == 1:
+        return float((corner[:, 1, 0] - corner[:, 0, 0]).sum())
+    if axes == 2:
+        one, two = corner[:, 2] - corner[:, 0], corner[:, 3] - corner[:, 1]
+        return float((one[:, 0] * two[:, 1] - one[:, 1] * two[:, 0]).sum() / 2)
+    edges = [corner[:, k] - corner[:, 0] for k in (1, 3, 4)]
+    return float(np.linalg.det(np.stack(edges, axis=1)).sum())
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_stl_is_the_relief_of_the_finite_squares(make: ModuleType, tmp_path: Path, log: bool) -> None:
+    surface = make.holed()
+    mesh = meshio.read(export(surface, "stl", tmp_path / "a.stl", log=log))
+    triangles = mesh.cells_dict["triangle"]
+    whole = np.isfinite(surface.loss)
+    whole = whole[1:, 1:] & whole[1:, :-1] & whole[:-1, 1:] & whole[:-1, :-1]
+    assert len(triangles) == 2 * whole.sum()
+    height = make.bowl(mesh.points[:, 0], mesh.points[:, 1])
+    np.testing.assert_allclose(mesh.points[:, 2], np.log10(height) if log else height, atol=2e-6)
+
+
+def test_relief_faces_upwards() -> None:
+    points, triangles = relief(np.arange(4.0), np.arange(3.0), np.random.default_rng(0).random((3, 4)))
+    a, b, c = (points[triangles[:, k]] for k in range(3))
+    assert (np.cross(b - a, c - a)[:, 2] > 0).all()
+
+
+def test_html_is_offline_and_without_a_cloud(make: ModuleType, tmp_path: Path) -> None:
+    page = export(make.pca_plane(), "html", tmp_path / "a.html", kind="contour").read_text(encoding="utf-8")
+    assert page.count("plotly.js v") == 1
+    assert '"showSendToCloud": false' in page
+    assert '<script src="http' not in page
+    assert '"filename": "epochs-1-26-contour"' in page
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "log"),
+    [
+        ("quadratic", "contour", True),
+        ("holed", "topographic", False),
+        ("line", "curve", False),
+        ("holed", "surface", True),
+    ],
+)
+def test_png_is_a_picture_of_the_right_size(
+    make: ModuleType, tmp_path: Path, drawer: Browser, name: str, kind: str, log: bool
+) -> None:
+    surface = getattr(make, name)()
+    path = export(surface, "png", tmp_path / "a.png", kind=kind, log=log, scale=1, in_browser=drawer)
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    layout = surface.figure(kind, log=log).layout
+    assert struct.unpack(">II", data[16:24]) == (layout.width, layout.height)
+    assert len(data) > 20_000
+
+
+def test_svg_holds_the_words_of_the_figure(make: ModuleType, tmp_path: Path, drawer: Browser) -> None:
+    path = export(make.holed(), "svg", tmp_path / "a.svg", kind="contour", in_browser=drawer)
+    root = ElementTree.parse(path).getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    words = " ".join("".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text"))
+    for part in ("minimum: loss", "quarantined: 16 points", "512 samples", "convergence point (epoch 10)", "0.25"):
+        assert part in words
+
+
+def test_lines_on_a_log_scale_carry_real_values(make: ModuleType, tmp_path: Path, drawer: Browser) -> None:
+    """Plotly takes the texts from the colour bar's ticks: if that ever ends, the labels would read log10."""
+    path = export(make.valley(), "svg", tmp_path / "a.svg", kind="contour", log=True, in_browser=drawer)
+    svg = "{http://www.w3.org/2000/svg}"
+    groups = [
+        each for each in ElementTree.parse(path).getroot().iter(f"{svg}g") if each.get("class") == "contourlabels"
+    ]
+    labels = {"".join(text.itertext()) for group in groups for text in group.iter(f"{svg}text")}
+    assert labels
+    assert labels <= {"0.1", "1", "10", "100", *(f"1e{k}" for k in range(3, 13))}
+
+
+def test_without_a_browser_the_message_says_how_to_get_one(
+    make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "find_browser", lambda: None)
+    with pytest.raises(LandscapeError, match=r"apt install chromium.*BROWSER_PATH"):
+        export(make.line(), "png", tmp_path / "a.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_browser_that_does_not_start_is_named(
+    make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("kaleido")
+    monkeypatch.setattr(pictures, "find_browser", lambda: "/usr/bin/odd")
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("it crashed")
+
+    monkeypatch.setattr("kaleido.Kaleido", broken)
+    with pytest.raises(LandscapeError, match=r"'/usr/bin/odd' does not start \(it crashed\)"):
+        export(make.line(), "png", tmp_path / "a.png")
+
+
+def test_unknown_formats_and_stl_of_a_line_are_refused(make: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="unknown 'pgn'; did you mean 'png'"):
+        export(make.line(), "pgn", tmp_path / "a")
+    with pytest.raises(JobError, match="stl needs 2 axes, 'line' has 1; use vtk"):
+        export(make.line(), "stl", tmp_path / "a.stl")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("format", ["csv", "npz", "vtk", "html"])
+def test_a_failing_write_leaves_the_old_file_and_no_rest(
+    make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    target = tmp_path / f"a.{format}"
+    target.write_text("old")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(LandscapeError, match="cannot be written: No space left on device"):
+        export(make.quadratic(), format, target)
+    assert target.read_text() == "old"
+    assert [each.name for each in tmp_path.iterdir()] == [target.name]
+
+
+def test_names_tell_files_apart(make: ModuleType) -> None:
+    surface = make.quadratic()
+    names = [export_name(surface, format, log=True) for format in FORMATS]
+    assert names[:2] == ["minimum-topographic-log.html", "minimum-topographic-log.png"]
+    assert names[3] == "minimum.csv"
+    assert len(set(names)) == len(FORMATS)

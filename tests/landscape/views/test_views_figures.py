@@ -1,0 +1,273 @@
+"""The figures carry the prepared numbers, in every kind and scale, and refuse what does not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from landscape.errors import JobError
+from landscape.views import KINDS, config, figure, figure_name
+from landscape.views.curve import band
+from landscape.views.drape import PIECES, draped
+from landscape.views.overlay import LIFT
+from landscape.views.theme import COLOUR_SCALES, colour_scale
+
+
+def traces(drawn: go.Figure, role: str) -> list[Any]:
+    return [trace for trace in drawn.data if (trace.meta or {}).get("role") == role]
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("name", "axes"), [("line", 1), ("holed", 2), ("valley", 2), ("pca_plane", 2), ("block", 3)])
+def test_every_kind_draws(make: ModuleType, name: str, axes: int, log: bool, theme: str) -> None:
+    for kind in KINDS[axes]:
+        drawn = figure(getattr(make, name)(), kind, log=log, theme=theme, animate=True)
+        assert isinstance(drawn, go.Figure)
+        assert "sendChartToCloud" in drawn.layout.modebar.remove
+        drawn.to_json()
+
+
+def test_defaults_fit_the_number_of_axes(make: ModuleType) -> None:
+    assert figure(make.quadratic()).data[0].type == "contour"
+    assert figure(make.line()).data[-1].type == "scatter"
+    assert figure(make.block()).layout.sliders
+    assert make.quadratic().figure("surface").data[0].type == "surface"
+
+
+@pytest.mark.parametrize(
+    ("surface", "options", "message"),
+    [
+        ("line", {"kind": "contour"}, "'contour' does not fit 'line', which has 1 axis; known: curve"),
+        ("block", {"kind": "surface"}, "which has 3 axes; known: slices, volume"),
+        ("quadratic", {"kind": "contuor"}, "kind: unknown 'contuor'; did you mean 'contour'"),
+        ("quadratic", {"observable": "los"}, "did you mean 'loss'"),
+        ("quadratic", {"colour_scale": "virids"}, "colour_scale: unknown 'virids'; did you mean 'viridis'"),
+        ("quadratic", {"theme": "blue"}, "theme: unknown 'blue'"),
+        ("quadratic", {"logs": True}, "unknown option 'logs'; did you mean 'log'"),
+    ],
+)
+def test_wrong_options_name_the_right_ones(
+    make: ModuleType, surface: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(JobError, match=message):
+        figure(getattr(make, surface)(), **options)
+
+
+def test_contour_carries_log10_for_drawing_and_real_values_for_the_pointer(make: ModuleType) -> None:
+    surface = make.quadratic(20, 15)
+    field = figure(surface, "contour", log=True).data[-1]
+    np.testing.assert_allclose(field.z, np.log10(surface.loss), rtol=1e-6)
+    np.testing.assert_allclose(field.customdata[..., 0], surface.loss, rtol=1e-6)
+    np.testing.assert_allclose(field.customdata[..., 1], 2 * surface.stderr(), rtol=1e-6)
+    assert field.z.dtype == np.float32
+    for tick, label in zip(field.colorbar.tickvals, field.colorbar.ticktext, strict=True):
+        assert float(label) == pytest.approx(10**tick, rel=5e-3)
+
+
+def test_values_beyond_float32_are_not_turned_into_infinity(make: ModuleType) -> None:
+    surface = make.quadratic(10, 8)
+    loss = surface.loss.copy()
+    loss[0, 0] = 1e200
+    drawn = figure(dataclasses.replace(surface, observables={"loss": loss}))
+    assert drawn.data[0].z[0, 0] == 1e200
+
+
+def test_axes_are_drawn_to_one_scale(make: ModuleType) -> None:
+    layout = figure(make.quadratic(40, 30), "contour").layout
+    assert (layout.yaxis.scaleanchor, layout.yaxis.scaleratio) == ("x", 1)
+    width = layout.width - layout.margin.l - layout.margin.r
+    height = layout.height - layout.margin.t - layout.margin.b
+    assert width / height == pytest.approx(2 / 1.5, rel=0.01)
+
+
+def test_levels_and_shared_range(make: ModuleType) -> None:
+    one = figure(make.quadratic(), "topographic", levels=7, zmin=0, zmax=8).data[0]
+    other = figure(make.quadratic(offset=1.0), "topographic", levels=7, zmin=0, zmax=8).data[0]
+    assert one.contours == other.contours
+    assert one.contours.start == 1
+    assert one.contours.end == 7
+    assert one.contours.size == 1
+
+
+def test_many_lines_are_labelled_every_few(make: ModuleType) -> None:
+    thin, heavy = figure(make.quadratic(), "contour", levels=80).data[:2]
+    assert not thin.contours.showlabels
+    assert heavy.contours.showlabels
+    assert (heavy.contours.size / thin.contours.size) == pytest.approx(round(heavy.contours.size / thin.contours.size))
+    assert all(heavy.colorbar.ticktext)
+
+
+def test_holes_have_hatches_and_legends_of_their_own(make: ModuleType) -> None:
+    holes = traces(figure(make.holed()), "hole")
+    assert [trace.name for trace in holes] == [
+        "not computed: 80 points",
+        "not finite: 40 points",
+        "quarantined: 16 points",
+    ]
+    assert len({trace.fillpattern.shape for trace in holes}) == 3
+    assert all(trace.showlegend for trace in holes)
+    assert traces(figure(make.quadratic()), "hole") == []
+
+
+def test_zero_loss_on_a_log_scale_is_marked(make: ModuleType) -> None:
+    surface = make.quadratic(21, 21, offset=0.0)
+    for kind in ("contour", "topographic", "surface"):
+        names = [trace.name for trace in traces(figure(surface, kind, log=True), "hole")]
+        assert names == ["no logarithm (zero or below): 1 point"]
+    assert traces(figure(surface, "contour"), "hole") == []
+
+
+def test_nothing_computed_yet_still_draws(make: ModuleType) -> None:
+    surface = make.quadratic(8, 6, done=0)
+    empty = {name: np.full(values.shape, np.nan) for name, values in surface.observables.items()}
+    surface = dataclasses.replace(surface, observables=empty, status=np.zeros((6, 8), np.uint8))
+    for kind in KINDS[2]:
+        assert traces(figure(surface, kind, log=True), "hole")[0].name == "not computed: 48 points"
+
+
+def test_path_has_start_end_and_numbers(make: ModuleType) -> None:
+    path = make.spiral(10)
+    drawn = figure(make.quadratic(path=path), "contour")
+    line = traces(drawn, "path")[-1]
+    np.testing.assert_array_equal(line.x, path.coordinates["alpha"])
+    np.testing.assert_array_equal(line.y, path.coordinates["beta"])
+    assert [trace.name for trace in traces(drawn, "end")] == ["start (epoch 1)", "convergence point (epoch 10)"]
+    labels = [each.text for each in drawn.layout.annotations if each.name == "step"]
+    assert labels[0] == "<b>1</b>"
+    assert labels[-1] == "<b>10</b>"
+    assert not traces(figure(make.quadratic(path=path), "contour", path=False), "path")
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_path_lies_on_the_surface_slightly_lifted(make: ModuleType, log: bool) -> None:
+    path = make.spiral(10)
+    drawn = figure(make.quadratic(path=path), "surface", log=log)
+    field, line = drawn.data[0], traces(drawn, "path")[1]
+    height = np.log10(path.projected_loss) if log else path.projected_loss
+    np.testing.assert_allclose(line.z - height, LIFT * (field.cmax - field.cmin), rtol=1e-9)
+
+
+def test_the_path_between_snapshots_follows_the_surface(make: ModuleType) -> None:
+    """A straight line from rim to rim of a bowl would run high above it, and through it on the other side."""
+    grid = np.linspace(-1, 1, 201)
+    height = grid[None] ** 2 + grid[:, None] ** 2
+    places = (np.array([-0.9, 0.9, 0.9]), np.array([-0.2, -0.2, 0.7]))
+    ends = places[0] ** 2 + places[1] ** 2 + 0.05
+    line = draped(places, ends, grid, grid, height)
+    np.testing.assert_allclose(line[:, 2], line[:, 0] ** 2 + line[:, 1] ** 2 + 0.05, atol=1e-4)
+    np.testing.assert_array_equal(line[::PIECES, 2], ends)
+    gap = draped(places, np.array([np.nan, 1.0, 2.0]), grid, grid, height)
+    assert np.isnan(gap[:PIECES, 2]).all()
+    assert np.isfinite(gap[PIECES:, 2]).all()
+
+
+def test_a_surface_with_holes_brings_its_isolines_along(make: ModuleType) -> None:
+    """Plotly's own take a browser minutes as soon as values are missing."""
+    assert figure(make.quadratic(), "surface").data[0].contours.z.show
+    field, lines = figure(make.holed(), "surface").data[:2]
+    assert not field.contours.z.show
+    assert np.isfinite(lines.z).sum() > 500
+
+
+def test_a_path_outside_the_grid_is_not_cut_off(make: ModuleType) -> None:
+    path = make.spiral(10)
+    path = dataclasses.replace(
+        path, coordinates={"alpha": path.coordinates["alpha"] - 3, "beta": path.coordinates["beta"]}
+    )
+    low, high = figure(make.quadratic(path=path)).layout.xaxis.range
+    assert low < path.coordinates["alpha"].min()
+    assert high >= path.coordinates["alpha"].max()
+
+
+def test_animation_grows_the_path_to_its_end(make: ModuleType) -> None:
+    drawn = figure(make.pca_plane(), animate=True)
+    lengths = [len(frame.data[-1].x) for frame in drawn.frames]
+    assert lengths == sorted(set(lengths))
+    assert (lengths[0], lengths[-1]) == (1, 26)
+    labels = [button.label for button in drawn.layout.updatemenus[0].buttons]
+    assert labels[0].endswith("play path")
+
+
+def test_curve_has_both_observables_and_the_band_of_two_errors(make: ModuleType) -> None:
+    surface = make.line()
+    drawn = figure(surface)
+    loss, accuracy = traces(drawn, "field")
+    np.testing.assert_array_equal(loss.y, surface.loss)
+    np.testing.assert_array_equal(accuracy.y, surface.accuracy)
+    bands = [trace for trace in drawn.data if trace.name == "± 2 standard errors"]
+    assert len(bands) == 2
+    upper = np.array(bands[0].y[: len(surface.alpha)], float)
+    np.testing.assert_allclose(upper, surface.loss + 2 * surface.stderr())
+    assert len(traces(figure(surface, observable="accuracy"), "field")) == 1
+
+
+def test_curve_path_keeps_real_and_projected_loss_apart(make: ModuleType) -> None:
+    surface = make.line(path=True)
+    drawn = figure(surface, log=True)
+    np.testing.assert_allclose(traces(drawn, "path")[-1].y, surface.path.projected_loss)
+    real = next(trace for trace in drawn.data if trace.name == "loss at the snapshot itself")
+    np.testing.assert_array_equal(real.y, surface.path.loss)
+
+
+def test_a_band_has_one_polygon_per_gapless_stretch() -> None:
+    x, error = np.arange(6.0), np.full(6, 0.5)
+    xs, ys = band(x, np.array([1, 2, np.nan, 3, 4, 5.0]), error, floor=0.5)
+    assert xs == [0, 1, 1, 0, None, 3, 4, 5, 5, 4, 3, None]
+    assert ys == [2, 3, 1, 0.5, None, 4, 5, 6, 4, 3, 2, None]
+
+
+def test_slices_hold_each_plane_of_the_grid(make: ModuleType) -> None:
+    surface = make.block()
+    drawn = figure(surface, "slices")
+    assert len(drawn.frames) == len(surface.gamma)
+    np.testing.assert_allclose(drawn.frames[3].data[0].z, surface.loss[3], rtol=1e-6)
+    assert drawn.layout.sliders[0].active == 4
+    starts = {frame.data[0].contours.start for frame in drawn.frames}
+    assert len(starts) == 1
+    assert [step.label for step in drawn.layout.sliders[0].steps][4] == "0"
+
+
+def test_volume_shells_lie_where_the_closed_form_puts_them(make: ModuleType) -> None:
+    drawn = figure(make.block(), "volume")
+    shells = [trace for trace in drawn.data if trace.type == "mesh3d"]
+    assert len(shells) >= 2
+    for trace in shells:
+        level = float(trace.name.split("= ")[1])
+        loss = 0.1 + trace.x**2 + 2 * trace.y**2 + 3 * trace.z**2
+        np.testing.assert_allclose(loss, level, atol=0.06)
+
+
+def test_text_from_outside_cannot_bring_markup_into_a_figure(make: ModuleType) -> None:
+    surface = dataclasses.replace(make.quadratic(), name="<b>bold</b> & <a href='x'>link</a>")
+    assert figure(surface).layout.title.text.startswith("&lt;b&gt;bold&lt;/b&gt; &amp;")
+
+
+def test_colour_scales_are_complete_and_rdbu_is_blue_when_low() -> None:
+    for name in COLOUR_SCALES:
+        scale = colour_scale(name)
+        assert (scale[0][0], scale[-1][0]) == (0.0, 1.0)
+    red, _, blue = (int(part) for part in colour_scale("rdbu")[0][1][4:-1].split(","))
+    assert blue > red
+
+
+def test_config_has_no_cloud(make: ModuleType) -> None:
+    chosen = config(figure_name(make.quadratic(), "contour", log=True))
+    assert chosen["showSendToCloud"] is False
+    assert chosen["displaylogo"] is False
+    assert chosen["toImageButtonOptions"]["filename"] == "minimum-contour-log"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rounding_never_leaves_the_colour_scale(make: ModuleType, seed: int) -> None:
+    low, span = np.random.default_rng(seed).random(2) * 7
+    alpha, beta = np.linspace(-1, 1, 9), np.linspace(-1, 1, 7)
+    surface = make.two_axes("any", alpha, beta, low + span * make.bowl(alpha[None], beta[:, None]))
+    for log in (False, True):
+        figure(surface, "contour", log=log, theme="dark", levels=seed + 30)
+        figure(surface, "contour", log=log)

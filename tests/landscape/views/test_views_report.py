@@ -1,0 +1,240 @@
+"""The report: one offline file that holds the right numbers, escapes what it is given, and draws in a browser."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from landscape.errors import LandscapeError
+from landscape.views import find_browser, write_report
+from landscape.views.history import Interval, name_rows, prepare_history
+from landscape.views.numbers import duration, landscape_rows, observable_rows, provenance_rows
+
+NASTY = "</script><script>alert(1)</script>"
+
+
+class Run(dict[str, Any]):
+    """Stands in for an open run: a mapping of surfaces with what training left."""
+
+    path = "/somewhere/runs/digits"
+    info: ClassVar[dict[str, Any]] = {
+        "model": "LeNet5",
+        "optimiser": "SGD",
+        "learning_rate": 0.05,
+        "steps_per_epoch": 12,
+        "hyperparameters": [{"momentum": 0.9}],
+    }
+    history: ClassVar[list[dict[str, Any]]] = [
+        {"step": k, "epoch": 1 + (k - 1) // 12, "loss": 2.0 / k, "learning_rate": 0.05} for k in range(1, 121)
+    ] + [{"step": 12 * e, "epoch": e, "accuracy": 0.09 * e, "epoch_end": True} for e in range(1, 11)]
+
+
+@pytest.fixture(scope="module")
+def page(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> str:
+    failure = {
+        "tile": [0, 3],
+        "attempts": 3,
+        "worker": "w-2",
+        "cause": f"ValueError: {NASTY}",
+        "traceback": "Traceback …",
+    }
+    holed = make.holed()
+    holed = dataclasses.replace(
+        holed, name="holes", attributes=dict(holed.attributes) | {"failures": [failure], "job": {"run": NASTY}}
+    )
+    surfaces = [make.pca_plane(), holed, make.line(path=True), make.block()]
+    path = write_report(Run({each.name: each for each in surfaces}), tmp_path_factory.mktemp("report") / "report.html")
+    return path.read_text(encoding="utf-8")
+
+
+def data(page: str) -> Any:
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])  # type: ignore[index]
+
+
+def array(store: Any, value: Any) -> np.ndarray:
+    """What the page's script makes of a reference."""
+    kept = store["arrays"][value["$array"]]
+    flat = np.frombuffer(base64.b64decode(kept["bdata"]), kept["dtype"])
+    return flat.reshape([int(n) for n in kept["shape"].split(",")]) if "shape" in kept else flat
+
+
+def test_it_is_one_offline_file_with_plotly_once(page: str) -> None:
+    assert page.count("* plotly.js v") == 1
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=[\"']?http", page)
+    assert len(page) < 8_000_000
+
+
+def test_every_view_scale_and_observable_is_there(page: str) -> None:
+    figures = data(page)["figures"]
+    expected = {
+        f"0/{kind}/{name}/{log}"
+        for kind in ("contour", "topographic", "surface")
+        for name in ("loss", "accuracy")
+        for log in (False, True)
+    }
+    assert expected <= set(figures)
+    assert {"2/curve/loss/False", "3/volume/loss/True", "3/slices/loss/False", "history"} <= set(figures)
+
+
+def test_figures_share_their_arrays_and_hold_the_values(page: str, make: ModuleType) -> None:
+    store = data(page)
+    one, other = (store["figures"][f"0/{kind}/loss/False"]["data"][0]["z"] for kind in ("topographic", "surface"))
+    assert one == other
+    np.testing.assert_allclose(array(store, one), make.pca_plane().loss, rtol=1e-6)
+
+
+def test_text_from_outside_stays_text(page: str) -> None:
+    assert NASTY not in page
+    scripts: list[str] = []
+
+    class Scripts(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: Any) -> None:
+            if tag == "script":
+                scripts.append(tag)
+
+    Scripts().feed(page)
+    assert len(scripts) == 3
+    assert "&lt;/script&gt;&lt;script&gt;alert(1)" in page
+
+
+def test_numbers_and_provenance_are_in_the_page(page: str, make: ModuleType) -> None:
+    for part in (
+        "LeNet5",
+        "SGD",
+        "steps per epoch",
+        "momentum 0.9",
+        "cosine of alpha and beta",
+        "0.0031",
+        "81.2\u00a0%",
+    ):
+        assert part in page
+    assert make.attributes()["digest"] in page
+    assert "barrier between 0 and 1" in page
+    assert "partial: 37 of 64 tiles, 40 points not finite, 16 points quarantined" in page
+    assert "1 failed tile" in page
+
+
+def test_rows_say_what_the_closed_form_says(make: ModuleType) -> None:
+    rows = dict(observable_rows(make.quadratic(41, 31), "loss"))
+    assert rows["lowest"] == "0.1 ± 0.008 at alpha 0, beta 0"
+    assert rows["at the origin"] == "0.1 ± 0.008"
+    assert rows["highest"].startswith("3.5375 ±")
+    assert dict(observable_rows(make.quadratic(40, 30), "loss"))["at the origin"] == "no grid point there"
+    facts = dict(landscape_rows(make.quadratic(40, 30)))
+    assert facts["resolution"] == "40 × 30 points"
+    assert facts["time"] == "12.3 s"
+    assert dict(provenance_rows(make.quadratic()))["versions"] == "torch 2.13.0, numpy 2.3.1"
+
+
+def test_missing_attributes_cost_no_page(make: ModuleType, tmp_path: Path) -> None:
+    bare = dataclasses.replace(make.quadratic(6, 5), attributes={})
+    empty = dataclasses.replace(
+        make.quadratic(6, 5),
+        name="empty",
+        status=np.zeros((5, 6), np.uint8),
+        observables={"loss": np.full((5, 6), np.nan)},
+    )
+    page = write_report({"bare": bare, "empty": empty}, tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "none computed yet" in page
+    assert "no landscape yet" in write_report({}, tmp_path / "none.html").read_text(encoding="utf-8")
+
+
+def test_a_damaged_landscape_is_said_and_the_others_are_shown(make: ModuleType, tmp_path: Path) -> None:
+    class Damaged(Run):
+        def __getitem__(self, name: str) -> Any:
+            if name == "bad":
+                raise LandscapeError("chunk 3 of 'bad' is damaged")
+            return super().__getitem__(name)
+
+    page = write_report(Damaged(minimum=make.quadratic(6, 5), bad=None), tmp_path / "r.html").read_text(
+        encoding="utf-8"
+    )
+    assert "chunk 3 of &#x27;bad&#x27; is damaged" in page
+    assert "0/contour/loss/False" in data(page)["figures"]
+
+
+def test_history_counts_in_the_unit_of_the_paths(make: ModuleType) -> None:
+    history = prepare_history(Run.history, [make.pca_plane()], steps_per_epoch=12)
+    assert history is not None
+    assert history.unit == "epoch"
+    assert [each.name for each in history.series] == ["loss", "accuracy", "learning_rate"]
+    np.testing.assert_allclose(history.series[0].x, np.arange(1, 121) / 12)
+    np.testing.assert_allclose(history.series[1].y, 0.09 * np.arange(1, 11))
+    assert history.intervals == (Interval("epochs-1-26", 1.0, 26.0),)
+    steps = prepare_history(Run.history, [make.line(path=True)])
+    assert steps is not None
+    assert steps.unit == "step"
+    assert prepare_history([], [make.pca_plane()]) is None
+
+
+def test_names_of_intervals_side_by_side_share_a_row() -> None:
+    apart = [Interval("epochs-1-3", 1, 3), Interval("epochs-7-10", 7, 10)]
+    assert name_rows(apart, 0, 10) == [0, 0]
+    assert name_rows([Interval("epochs-1-9", 1, 9), Interval("epochs-2-9", 2, 9)], 0, 10) == [0, 1]
+
+
+def test_duration() -> None:
+    assert [duration(each) for each in (12.34, 245, 7400)] == ["12.3 s", "4 min 05 s", "2 h 03 min"]
+
+
+@pytest.mark.parametrize(("scheme", "width"), [(0, 1200), (1, 600)])
+def test_it_draws_in_a_browser_in_light_and_dark(page: str, tmp_path: Path, scheme: int, width: int) -> None:
+    """Runs the page's own script: every landscape draws, no error, one WebGL scene only where one is shown."""
+    browser = find_browser() or shutil.which("chromium")
+    if browser is None:
+        pytest.skip("no Chromium or Chrome on this machine")
+    probe = (
+        """<script>window.addEventListener('error', e => document.body.dataset.error = e.message);</script></head>"""
+    )
+    after = """<script>(async () => {
+      const errors = []; window.addEventListener('unhandledrejection', e => errors.push(String(e.reason)));
+      const r = window.landscapeReport, shown = [];
+      for (const view of r.views) for (const log of [true, false]) {
+        await r.show(view.index, {kind: view.first, log});
+        shown.push(view.plot.querySelectorAll('.main-svg').length > 0);
+      }
+      document.body.dataset.result = JSON.stringify({shown, errors, scenes: document.querySelectorAll('canvas').length,
+        wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+        cloud: [...document.querySelectorAll('.modebar-btn')].filter(
+          b => /share|cloud/i.test(b.dataset.title || '')).length,
+        paper: getComputedStyle(document.querySelector('.main-svg')).backgroundColor});
+    })();</script></body>"""
+    path = tmp_path / "page.html"
+    path.write_text(page.replace("</head>", probe, 1).replace("</body>", after, 1), encoding="utf-8")
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-unsafe-swiftshader",
+        f"--user-data-dir={tmp_path}/chrome",
+    ]
+    flags += [
+        f"--window-size={width},2000",
+        f"--blink-settings=preferredColorScheme={scheme}",
+        "--virtual-time-budget=20000",
+    ]
+    done = subprocess.run(
+        [browser, *flags, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=60, check=False
+    )
+    body = re.search(r"<body[^>]*>", done.stdout)
+    assert body is not None, done.stderr[-800:]
+    assert "data-error" not in body[0]
+    found = re.search(r'data-result="([^"]*)"', body[0])
+    assert found is not None, body[0]
+    result = json.loads(found[1].replace("&quot;", '"'))
+    assert result["errors"] == []
+    assert result["shown"] == [True] * 8
+    assert result["wide"] <= 0
+    assert result["cloud"] == 0
+    assert result["paper"] == ("rgb(20, 24, 31)" if scheme == 0 else "rgb(255, 255, 255)")
