@@ -7,13 +7,9 @@ import shutil
 import subprocess
 import sys
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+from landscape.views.pictures import find_browser
+
 REMEDY = "PNG and SVG pictures need a Chromium: apt install chromium (as root), or set BROWSER_PATH to one"
-
-
-def find_browser() -> str | None:
-    """The Chromium that pictures are drawn with: BROWSER_PATH, else the first on PATH."""
-    return os.environ.get("BROWSER_PATH") or next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 def install_browser() -> bool:

@@ -92,6 +92,8 @@ def _zarr() -> Iterator[Finding]:
 
 
 def _browser() -> Iterator[Finding]:
+    from landscape.views.pictures import find_browser
+
     try:
         found = version("kaleido")
     except PackageNotFoundError:
@@ -103,8 +105,7 @@ def _browser() -> Iterator[Finding]:
         )
         return
     yield _finding("kaleido", GOOD, found)
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-    browser = os.environ.get("BROWSER_PATH") or next((path for name in names if (path := shutil.which(name))), None)
+    browser = find_browser()
     if browser:
         yield _finding("browser", GOOD, browser)
     else:

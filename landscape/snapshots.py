@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,14 +26,14 @@ from torch import Tensor
 
 from landscape import __version__
 from landscape.errors import JobError, LandscapeError
+from landscape.files import PARTIAL, whole_file
 from landscape.parameters import State, state_digest
 from landscape.spec import Unit, locate
 
 SNAPSHOT_FORMAT = "landscape-snapshot-1"
 INFO_FILE, HISTORY_FILE, FOLDER = "run.json", "history.jsonl", "trajectory"
 UNITS: tuple[Unit, ...] = ("epoch", "step")
-PARTIAL = ".partial"
-LEFT_BY_CRASHES = ("*" + PARTIAL, f"{FOLDER}/*{PARTIAL}", f"{FOLDER}/.tmp??????")  # the last is safetensors' own
+LEFT_BY_CRASHES = (f"*{PARTIAL}*", f"{FOLDER}/*{PARTIAL}*", f"{FOLDER}/.tmp??????")  # the last is safetensors' own
 _SNAPSHOT_NAME = re.compile(r"(epoch|step)-(\d{5,})\.safetensors")
 
 
@@ -245,27 +244,8 @@ def history_line(line: Mapping[str, Any]) -> str:
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
     """Have `write` fill a temporary file, then rename it to `path`: readers and crashes see all of it or nothing."""
-    temporary = path.with_name(path.name + PARTIAL)
-    with refusing_disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.touch()
-            mode = temporary.stat().st_mode
-            write(temporary)
-            temporary.chmod(mode)  # safetensors makes its files readable for their owner alone
-            _fsync(temporary)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        _fsync(path.parent)
-
-
-def _fsync(place: Path) -> None:
-    descriptor = os.open(place, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with refusing_disk_errors(path), whole_file(path) as temporary:
+        write(temporary)
 
 
 @contextlib.contextmanager

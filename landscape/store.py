@@ -11,7 +11,7 @@ import itertools
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
@@ -26,6 +26,7 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
 from landscape.errors import JobError, LandscapeError, NotFoundError, nearest
+from landscape.files import fsync
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.parameters import State, direction_digest, flatten, unflatten
 from landscape.spec import locate
@@ -74,14 +75,6 @@ class DurableStore(LocalStore):
         for place in (*files, *folders):
             fsync(place)
         self._synced_folders |= folders
-
-
-def fsync(place: FilePath) -> None:
-    descriptor = os.open(place, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def store_root(run: str) -> FilePath:
@@ -205,7 +198,7 @@ class LandscapeStore:
 
     def grid(self) -> Grid | None:
         """The stored coordinates, or None where a chunk of them is damaged."""
-        if set(self.axis_names) & set(self.check_constants()):
+        if self.check_constants(self.axis_names):
             return None
         return Grid(self.axis_names, tuple(self._arrays[axis][:] for axis in self.axis_names))
 
@@ -219,7 +212,7 @@ class LandscapeStore:
 
     def path_plan(self) -> PathPlan | None:
         """Where the snapshots lie, or None where there is no path or a chunk of it is damaged."""
-        if not self.has_path or any(name.startswith("path_") for name in self.check_constants()):
+        if not self.has_path or self.check_constants(self._path_constants()):
             return None
         coordinates = np.stack([self._arrays[f"path_{axis}"][:] for axis in self.axis_names], axis=1)
         array = self._arrays["path_step"]
@@ -229,7 +222,8 @@ class LandscapeStore:
     def directions(self) -> list[dict[str, Tensor]] | None:
         """The stored directions, or None where one is kept as its seed alone or its chunk is damaged."""
         array = self._arrays["directions"]
-        if not all(array.attrs["stored"]):
+        # A chunk that is gone reads as zeros, a direction that goes nowhere.
+        if not all(array.attrs["stored"]) or self._absent_chunks("directions", self._constant_chunks("directions")):
             return None
         try:
             return [unflatten(array[axis], array.attrs["layout"]) for axis in range(array.shape[0])]
@@ -264,6 +258,9 @@ class LandscapeStore:
         self._write_status("path_status", (window,), np.maximum(status_of(loss), status_of(projected)))
 
     def quarantine_path(self, window: slice) -> None:
+        for name in ("path_loss", "path_projected_loss"):
+            self._arrays[name][window] = np.full(window.stop - window.start, np.nan)
+        sync(self._flush())
         self._write_status("path_status", (window,), np.full(window.stop - window.start, QUARANTINED, np.uint8))
 
     def _write_status(self, array: str, windows: tuple[slice, ...], status: NDArray[np.uint8]) -> None:
@@ -293,8 +290,9 @@ class LandscapeStore:
         status = self._read_checked("status")
         damaged = list(status.damaged)
         gone = status.values == NOT_COMPUTED
+        committed = self._tiles_where(~gone)
         for observable in _with_stderr(self.observables):
-            found = self._read_checked(observable, present=status.values != NOT_COMPUTED)
+            found = self._read_checked(observable, committed)
             damaged += found.damaged
             if observable == "loss":
                 # A chunk that reads well but holds nothing where `status` promises a value.
@@ -311,18 +309,19 @@ class LandscapeStore:
         missing = {
             int(i) // self.path_chunk for i in np.flatnonzero(np.isin(status.values, (NOT_COMPUTED, QUARANTINED)))
         }
+        committed = _chunks_where(status.values != NOT_COMPUTED, (self.path_chunk,))
         for name in ("path_loss", "path_projected_loss"):
-            damaged += self._read_checked(name, present=status.values != NOT_COMPUTED).damaged
+            damaged += self._read_checked(name, committed).damaged
         damaged += status.damaged
         starts = sorted(missing | {index[0] for _, index in damaged})
         count = self._arrays["path_status"].shape[0]
         chunk = self.path_chunk
         return [slice(i * chunk, min((i + 1) * chunk, count)) for i in starts], damaged
 
-    def _read_checked(self, name: str, present: NDArray[np.bool_] | None = None) -> _Checked:
-        """An array with its damaged chunks: those whose checksum fails, and those absent where `present`."""
+    def _read_checked(self, name: str, expected: Set[Index] = frozenset()) -> _Checked:
+        """An array with its damaged chunks: those whose checksum fails, and those of `expected` that are absent."""
         array = self._arrays[name]
-        absent = [] if present is None else self._absent_chunks(name, present)
+        absent = self._absent_chunks(name, expected)
         try:
             return _Checked(array[...], [(name, index) for index in absent])
         except (ValueError, OSError):
@@ -336,34 +335,34 @@ class LandscapeStore:
                 damaged.append((name, index))
         return _Checked(values, damaged)
 
-    def _absent_chunks(self, name: str, present: NDArray[np.bool_]) -> list[Index]:
-        array = self._arrays[name]
+    def _absent_chunks(self, name: str, expected: Set[Index]) -> list[Index]:
+        if not expected:
+            return []
         prefix = f"{self.name}/{name}/c/"
         there = {tuple(map(int, key[len(prefix) :].split("/"))) for key in sync(_listed(self._store, prefix))}
-        occupied = _chunks_where(present, array.chunks)
-        return sorted(occupied - there)
+        return sorted(expected - there)
 
     def _tiles_where(self, mask: NDArray[np.bool_]) -> set[Index]:
         return _chunks_where(mask, self.tile_shape)
 
-    def check_constants(self) -> list[str]:
-        """The names of coordinate, direction and path arrays that do not read as they were written."""
-        bad = []
-        constant = [
-            *self.axis_names,
-            "directions",
-            *(f"path_{axis}" for axis in self.axis_names),
-            "path_step",
-            "path_distance",
-        ]
-        for name in constant:
-            if name not in self._arrays:
-                continue
-            array = self._arrays[name]
-            expected = np.ones(array.shape, bool) if name != "directions" else self._stored_rows()
-            if self._read_checked(name, present=expected).damaged:
-                bad.append(name)
-        return bad
+    def check_constants(self, names: Sequence[str] | None = None) -> list[str]:
+        """Those of the coordinate, direction and path arrays that do not read as they were written.
+
+        Args:
+            names: look at these only; the directions may be large.
+        """
+        constant = [*self.axis_names, "directions", *self._path_constants()] if names is None else names
+        return [name for name in constant if self._read_checked(name, self._constant_chunks(name)).damaged]
+
+    def _path_constants(self) -> list[str]:
+        places = [f"path_{axis}" for axis in self.axis_names]
+        return [*places, "path_step", "path_distance"] if self.has_path else []
+
+    def _constant_chunks(self, name: str) -> set[Index]:
+        """The chunks that an array written at creation must have; a direction kept as its seed has none."""
+        array = self._arrays[name]
+        chunks = itertools.product(*map(range, tile_counts(array.shape, array.chunks)))
+        return {index for index in chunks if name != "directions" or array.attrs["stored"][index[0]]}
 
     def check_directions(self) -> list[str]:
         """Directions whose tensors are not those whose digest was recorded with their axis."""
@@ -374,10 +373,6 @@ class LandscapeStore:
             for axis, state in pairs
             if direction_digest(state) != self._arrays[axis].attrs["digest"]
         ]
-
-    def _stored_rows(self) -> NDArray[np.bool_]:
-        array = self._arrays["directions"]
-        return np.broadcast_to(np.array(array.attrs["stored"], bool)[:, None], array.shape)
 
     def repair_constants(self, grid: Grid, directions: Sequence[State], path: PathPlan | None) -> None:
         """Write coordinates, directions and path places anew, where one of them was damaged."""
@@ -397,16 +392,30 @@ class LandscapeStore:
     # -- reading ----------------------------------------------------------------------------------------------
 
     def read_surface(self) -> Surface:
-        """All values as a `Surface`; damaged chunks read as not computed."""
+        """All values as a `Surface`; damaged chunks read as not computed.
+
+        Raises:
+            LandscapeError: the coordinates themselves are damaged.
+        """
         # The status first: what it promises was there before it, also when a driver writes meanwhile.
         status = self._read_checked("status").values.astype(np.uint8)
-        arrays = {name: self._read_checked(name) for name in _with_stderr(self.observables)}
+        committed = self._tiles_where(status != NOT_COMPUTED)
+        arrays = {name: self._read_checked(name, committed) for name in _with_stderr(self.observables)}
         for found in arrays.values():
             for _, index in found.damaged:
                 status[self.tile(index).windows] = NOT_COMPUTED
         # A tile whose status is not written yet is not committed, whatever its chunks hold.
         observables = {name: np.where(status == NOT_COMPUTED, np.nan, found.values) for name, found in arrays.items()}
-        axes = tuple(Axis(axis, self._arrays[axis][:], dict(self._arrays[axis].attrs)) for axis in self.axis_names)
+        grid = self.grid()
+        if grid is None:
+            raise LandscapeError(
+                f"landscape {self.name!r}: its coordinates are damaged on disk; give the command that computed it "
+                "again, which mends them"
+            )
+        axes = tuple(
+            Axis(axis, coordinates, dict(self._arrays[axis].attrs))
+            for axis, coordinates in zip(grid.names, grid.coordinates, strict=True)
+        )
         return Surface(self.name, axes, observables, status, self._read_path(), dict(self.attributes))
 
     def _read_path(self) -> Path | None:

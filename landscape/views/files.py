@@ -1,13 +1,12 @@
-"""Writing a file whole or not at all."""
+"""Writing an export whole or not at all, with one line where it cannot be."""
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from landscape import files
 from landscape.errors import LandscapeError
 
 
@@ -19,16 +18,10 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         LandscapeError: the folder cannot be written, or the disk is full; then nothing is left behind.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.stem[:80]}-{secrets.token_hex(6)}{target.suffix}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
+        with files.whole_file(target) as temporary:
+            yield temporary
     except OSError as error:
         raise LandscapeError(
             f"{str(target)!r} cannot be written: {error.strerror or error}; name another folder"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
