@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError, RayTaskError
 
-from cluster.schedule import KILLS, Schedule
-from cluster.session import Placement, explain_placement, ray_session
+from cluster.crew import LOOK_SECONDS, Crew, Hand
+from cluster.metrics import Metrics
+from cluster.schedule import Policy, Schedule
+from cluster.session import ray_session
 from cluster.signals import graceful_stop
-from cluster.worker import Payload, ProblemSource, Receipt, Worker, pack_samples, pack_state
+from cluster.worker import Payload, Receipt, pack_state
 from landscape.errors import Interrupted, JobError, LandscapeError
 from landscape.lock import run_lock
 from landscape.pipeline import (
@@ -28,6 +28,7 @@ from landscape.pipeline import (
     start_tally,
     task_points,
     tile_shape_for,
+    well_formed,
 )
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
 from landscape.progress import Failure, Observer, Tally
@@ -38,7 +39,8 @@ from landscape.surface import Run
 log = logging.getLogger("landscape")
 
 POLL_SECONDS = 0.25
-PLACEMENT_SECONDS = 30.0
+MEASURE_SECONDS = 600.0  # a worker that takes longer for two points is taken for hung
+DEATHS = 3  # in a row and per worker, without a task done in between, until the job ends
 DRAIN_SECONDS = 2.0  # what ends within it after a stop is still committed; the rest is dropped
 
 
@@ -48,6 +50,7 @@ def run(
     address: str | None = None,
     observer: Observer | None = None,
     stop: Callable[[], bool] = lambda: False,
+    policy: Policy | None = None,
 ) -> Run:
     """Compute a job on Ray, or go on with it where it stopped; returns when done.
 
@@ -56,6 +59,7 @@ def run(
         address: `host:port` or `auto` to attach to a cluster; default: RAY_ADDRESS, else a private local Ray.
         observer: is told the `Progress` after every task.
         stop: is asked several times a second; when true, what is in flight is dropped and `Interrupted` raised.
+        policy: when a task is tried again, backed up, checked or given up, and when a worker counts as hung.
 
     Returns:
         The run, opened for reading. Tasks that were given up are listed in its landscapes' `failures`.
@@ -63,7 +67,7 @@ def run(
     prepared = prepare(job)
     try:
         with run_lock(prepared.run):
-            _run_locked(prepared, workers, address, observer or (lambda progress: None), stop)
+            _run_locked(prepared, workers, address, observer or (lambda progress: None), stop, policy or Policy())
     except LandscapeError:
         raise
     except OSError as error:
@@ -72,7 +76,12 @@ def run(
 
 
 def _run_locked(
-    prepared: PreparedJob, workers: int | None, address: str | None, observer: Observer, stop: Callable[[], bool]
+    prepared: PreparedJob,
+    workers: int | None,
+    address: str | None,
+    observer: Observer,
+    stop: Callable[[], bool],
+    policy: Policy,
 ) -> None:
     jobs = [_LandscapeWork(landscape, existing_store(prepared, landscape)) for landscape in prepared.landscapes]
     for each in jobs:
@@ -85,7 +94,8 @@ def _run_locked(
         return  # nothing to do needs no cluster
     # The handlers come after `ray.init`, which puts one of its own in place.
     with ray_session(prepared.job, address, workers) as placement, graceful_stop() as signalled:
-        Driver(prepared, jobs, placement, observer, lambda: stop() or signalled()).run()
+        crew = Crew(prepared, placement, workers)
+        Driver(prepared, jobs, crew, observer, lambda: stop() or signalled(), policy).run()
 
 
 class _LandscapeWork:
@@ -124,19 +134,17 @@ class _LandscapeWork:
         if not self.left:
             self.tally.finish()
 
+    def shrink_batches(self, batch_size: int | None) -> None:
+        """Plan smaller batches, as the planned ones do not fit the workers' memory; recorded with the landscape."""
+        if batch_size is None:
+            return
+        log.warning("batch_size: %d does not fit the device; %d is used", self.landscape.plan.batch_size, batch_size)
+        self.landscape = self.landscape.with_batch_size(batch_size)
+        self.payload = ray.put(_payload(self.landscape))
+
     def interrupt(self) -> None:
         if self.left and self._tally is not None:
             self._tally.finish("interrupted")
-
-
-@dataclass
-class _Hand:
-    """A worker as the driver sees it."""
-
-    name: str
-    actor: Any
-    ready: bool = False
-    place: str = ""
 
 
 class Driver:
@@ -146,142 +154,143 @@ class Driver:
         self,
         prepared: PreparedJob,
         works: list[_LandscapeWork],
-        placement: Placement,
+        crew: Crew,
         observer: Observer,
         stop: Callable[[], bool],
+        policy: Policy,
     ) -> None:
-        self._prepared, self._placement, self._observer, self._stop = prepared, placement, observer, stop
+        self._prepared, self._crew, self._observer, self._stop = prepared, crew, observer, stop
         self._works = {each.landscape.name: each for each in works}
-        self._samples = ray.put(pack_samples(prepared.samples))
-        self._source = ProblemSource(prepared.job.problem, prepared.job.folder, tuple(sys.path))
-        self._hands: dict[str, _Hand] = {}
         self._pending: dict[Any, tuple[str, Task | None]] = {}  # reference → worker and task; None for its start
-        self._born = 0
         self._deaths_in_a_row = 0
-        self._death_budget = 3 + 3 * placement.workers
-        self._schedule: Schedule[Task] = Schedule(())
+        self._schedule: Schedule[Task] = Schedule((), policy)
+        self._metrics = Metrics()
+        self._looked = 0.0
 
     def run(self) -> None:
         for each in self._works.values():
             each.payload = ray.put(_payload(each.landscape))
-        for _ in range(self._placement.workers):
-            self._hire()
         try:
             self._make_stores()
-            self._schedule = Schedule([task for each in self._works.values() for task in each.tasks])
+            tasks = [task for each in self._works.values() for task in each.tasks]
+            waiting, self._schedule = self._schedule, Schedule(tasks, self._schedule.policy)
+            for worker in waiting.in_flight:
+                self._schedule.join(worker)
             self._loop()
         except BaseException:
             for each in self._works.values():
                 each.interrupt()
             raise
         finally:
-            for hand in self._hands.values():
-                ray.kill(hand.actor)
+            self._crew.close()
 
     # -- workers ----------------------------------------------------------------------------------------------
 
-    def _hire(self) -> None:
-        """Ask for a worker; it counts once its problem is loaded."""
-        self._born += 1
-        name = f"worker-{self._born}"
-        options = {"num_cpus": self._placement.num_cpus, "num_gpus": self._placement.num_gpus}
-        # Ray would restart an actor in silence, and for ever: the driver decides, within a budget.
-        actor = ray.remote(Worker).options(max_restarts=0, max_task_retries=0, **options)
-        use_gpu = self._placement.num_gpus > 0 and self._prepared.job.device != "cpu"
-        # References in a list are not resolved on the way: the worker fetches what it needs.
-        hand = _Hand(name, actor.remote(self._source, [self._samples], use_gpu, fetch))
-        self._hands[name] = hand
-        self._pending[hand.actor.start.remote()] = (name, None)
+    def _patrol(self) -> None:
+        """What is looked after between receipts: the stop, the crew's size, nodes that leave, workers that hang."""
+        self._check_stop()
+        for _ in range(self._crew.missing()):
+            name, reference = self._crew.hire()
+            self._pending[reference] = (name, None)
+        self._crew.explain_absence(log.warning)
+        now = time.monotonic()
+        for name in self._schedule.hung(now):
+            self._bury(name, "no progress for far longer than the median task")
+        if now - self._looked > LOOK_SECONDS:
+            self._looked = now
+            self._metrics.queue(self._schedule.waiting, len(self._crew.ready()))
+            for name in self._crew.on_draining_nodes():
+                self._schedule.drain(name)
+        for name in [name for name in self._schedule.leaving if self._schedule.idle(name)]:
+            log.warning("%s leaves with its node", self._crew.hands[name].place)
+            self._part(name, blame=False, cause="")
 
-    def _started(self, hand: _Hand, receipt: Receipt) -> None:
+    def _started(self, name: str, receipt: Receipt) -> None:
         if receipt.cause:
-            raise JobError(f"problem: fails to load on {hand.name}: {receipt.cause}")
+            raise JobError(f"problem: fails to load on {name}: {receipt.cause}")
+        hand = self._crew.started(name, receipt)
         plan = next(iter(self._works.values())).landscape.plan
-        if receipt.details["device"] != plan.device:
-            device, host = receipt.details["device"], receipt.details["host"]
+        if hand.device != plan.device:
             raise JobError(
-                f"device: {hand.name} on {host} has {device}, the landscape is planned for {plan.device}, and the bits "
-                f"would differ; set device: {device} and another name or run"
+                f"device: {hand.place} has {hand.device}, the landscape is planned for {plan.device}, and the bits "
+                f"would differ; set device: {hand.device} and another name or run"
             )
-        hand.ready, hand.place = True, f"{hand.name} ({receipt.details['host']}, pid {receipt.details['pid']})"
+        self._schedule.join(name)
 
-    def _bury(self, name: str, cause: str) -> None:
-        """A worker is gone: its tasks go back, one that killed three is given up, a new worker is hired."""
-        hand = self._hands.pop(name)
-        self._pending = {reference: owner for reference, owner in self._pending.items() if owner[0] != name}
+    def _bury(self, name: str, cause: str, *, blame: bool = True) -> None:
+        """A worker is gone or no good: its tasks go back, one that killed three is given up."""
         self._deaths_in_a_row += 1
-        log.warning("%s is lost (%s); its tasks go back to the queue", hand.place or name, cause)
-        for task, verdict in self._schedule.lost(name):
-            if verdict == "quarantine":
-                self._give_up(
-                    task, Failure(task.label, self._schedule.attempts(task), hand.place, f"worker died: {cause}")
-                )
-            else:
-                self._works[task.landscape].tally.retries += 1
-        if self._deaths_in_a_row > self._death_budget:
+        log.warning("%s is lost (%s); its tasks go back to the queue", self._crew.hands[name].place, cause)
+        self._part(name, blame=blame, cause=cause)
+        if self._deaths_in_a_row > DEATHS + DEATHS * self._crew.size:
             raise LandscapeError(
                 f"workers: {self._deaths_in_a_row} died in a row without finishing a task, the last one of: {cause}; "
                 "mend that, then give the same command again"
             )
-        self._hire()
+
+    def _part(self, name: str, *, blame: bool, cause: str) -> None:
+        hand = self._crew.dismiss(name)
+        self._pending = {reference: owner for reference, owner in self._pending.items() if owner[0] != name}
+        for task, fate in self._schedule.lost(name, time.monotonic(), blame=blame):
+            if fate == "quarantine":
+                self._give_up(task, hand, f"worker died: {cause}")
 
     # -- before the first tile --------------------------------------------------------------------------------
 
     def _make_stores(self) -> None:
         """Create the landscapes that are new, their tile shape from one point measured on a worker."""
         new = [each for each in self._works.values() if each.store is None]
-        seconds = self._measure(new[0]) if new else DEFAULT_POINT_SECONDS
+        seconds = self._measure(new) if new else DEFAULT_POINT_SECONDS
         for each in new:
-            shape = tile_shape_for(self._prepared.job, each.landscape.grid, seconds, self._placement.workers)
+            shape = tile_shape_for(self._prepared.job, each.landscape.grid, seconds, self._crew.size)
             each.store = create_store(self._prepared, each.landscape, shape)
             each.examine()
 
-    def _measure(self, work: _LandscapeWork) -> float:
-        """Seconds per point; where user code raises at these two points, or kills, a guess: their tile will tell."""
-        for _ in range(KILLS):
+    def _measure(self, new: list[_LandscapeWork]) -> float:
+        """Seconds per point; where user code raises at these two points, or kills, a guess: their tile will tell.
+
+        Batches that do not fit the device are found here, before any value is kept, and made smaller for the
+        whole job: later they would give other bits.
+        """
+        for _ in range(self._schedule.policy.kills):
             hand = self._first_ready()
             try:
-                receipt: Receipt = ray.get(hand.actor.measure.remote([work.payload]))
+                receipt: Receipt = ray.get(hand.actor.measure.remote([new[0].payload]), timeout=MEASURE_SECONDS)
             except RayError as error:
                 self._bury(hand.name, _short(error))
                 continue
+            for each in new:
+                each.shrink_batches(receipt.details.get("batch_size"))
             return float(receipt.details.get("seconds_per_point", DEFAULT_POINT_SECONDS))
         return DEFAULT_POINT_SECONDS
 
-    def _first_ready(self) -> _Hand:
+    def _first_ready(self) -> Hand:
         while True:
-            ready = [hand for hand in self._hands.values() if hand.ready]
+            ready = self._crew.ready()
             if ready:
                 return ready[0]
-            self._check_stop()
+            self._patrol()
             self._wait_once()
 
     # -- the loop ---------------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        waiting_since, explained = time.monotonic(), False
         while not self._schedule.finished:
-            self._check_stop()
+            self._patrol()
             self._fill()
             self._wait_once()
-            if any(hand.ready for hand in self._hands.values()):
-                waiting_since = time.monotonic()
-            elif not explained and time.monotonic() - waiting_since > PLACEMENT_SECONDS:
-                log.warning(explain_placement(self._placement, ray.cluster_resources(), ray.available_resources()))
-                explained = True
 
     def _fill(self) -> None:
         """Give every worker its share; all get a first task before any gets a second."""
-        for share in range(self._schedule.in_flight_limit):
-            for hand in self._hands.values():
-                if hand.ready and len(self._schedule.in_flight.get(hand.name, ())) <= share:
-                    task = self._schedule.next_for(hand.name)
+        for share in range(self._schedule.policy.in_flight):
+            for hand in self._crew.ready():
+                if len(self._schedule.in_flight.get(hand.name, ())) <= share:
+                    task = self._schedule.next_for(hand.name, time.monotonic())
                     if task is not None:
                         self._send(hand, task)
 
-    def _send(self, hand: _Hand, task: Task) -> None:
+    def _send(self, hand: Hand, task: Task) -> None:
         each = self._works[task.landscape]
-        each.tally.workers = sum(other.ready for other in self._hands.values())
         work = make_work(each.landscape, each.created(), task)
         states = [ray.put(pack_state(state)) for state in work.states]
         reference = hand.actor.evaluate.remote([each.payload], work.points, states)
@@ -300,40 +309,65 @@ class Driver:
     def _handle(self, references: Iterable[Any]) -> None:
         for reference in references:
             if reference not in self._pending:
-                continue  # its worker died in this very round
+                continue  # its worker was lost in this very round
             name, task = self._pending.pop(reference)
             try:
                 receipt: Receipt = ray.get(reference)
-            except RayActorError as error:
+            except RayTaskError as error:
+                receipt = Receipt(cause=_short(error), traceback=str(error))
+            except RayError as error:
                 self._bury(name, _short(error))
                 continue
-            except RayError as error:
-                receipt = Receipt(cause=_short(error))
             if task is None:
-                self._started(self._hands[name], receipt)
+                self._started(name, receipt)
             else:
                 self._receive(name, task, receipt)
 
     def _receive(self, name: str, task: Task, receipt: Receipt) -> None:
-        each = self._works[task.landscape]
-        self._deaths_in_a_row = 0
-        if receipt.outcome is not None:
-            commit(each.created(), task, receipt.outcome)
-            self._schedule.completed(name, task)
-            each.tally.done(task_points(each.created(), task))
-            each.settle()
-        elif self._schedule.failed(name, task) == "quarantine":
-            attempts = self._schedule.attempts(task)
-            place = self._hands[name].place
-            self._give_up(task, Failure(task.label, attempts, place, receipt.cause, receipt.traceback))
+        each, hand, now = self._works[task.landscape], self._crew.hands[name], time.monotonic()
+        if receipt.outcome is None:
+            fate = self._schedule.failed(name, task, now)
+            self._deaths_in_a_row = 0
+            if fate == "quarantine":
+                self._give_up(task, hand, receipt.cause, receipt.traceback)
+        elif not well_formed(each.created(), task, receipt.outcome):
+            self._bury(name, f"its answer to {task.label} has the wrong shape", blame=False)
+            return
         else:
-            each.tally.retries += 1
+            self._deaths_in_a_row = 0
+            self._accept(each, hand, task, receipt)
+        each.tally.retries = self._schedule.retries
+        each.tally.workers = [other.record() for other in self._crew.ready()]
         self._observer(each.tally.progress())
 
-    def _give_up(self, task: Task, failure: Failure) -> None:
+    def _accept(self, each: _LandscapeWork, hand: Hand, task: Task, receipt: Receipt) -> None:
+        """Commit what the schedule believes, and part with the workers it no longer does."""
+        outcome = receipt.outcome
+        assert outcome is not None
+        suspicious = not outcome.finite
+        fingerprint = outcome.fingerprint() if suspicious or self._schedule.is_disputed(task) else ""
+        answer = self._schedule.completed(
+            hand.name, task, time.monotonic(), fingerprint=fingerprint, suspicious=suspicious
+        )
+        points = task_points(each.created(), task)
+        if answer.verdict == "commit":
+            commit(each.created(), task, outcome)
+            hand.tasks, hand.points, hand.seconds = hand.tasks + 1, hand.points + points, hand.seconds + outcome.seconds
+            self._metrics.committed(points, outcome.seconds)
+            each.tally.done(points, reduced={task.label: size} if (size := receipt.details.get("batch_size")) else {})
+            each.settle()
+        elif answer.verdict == "quarantine":
+            self._give_up(task, hand, "workers disagree on its values")
+        for name in answer.distrusted:
+            if name in self._crew.hands:
+                self._bury(name, f"two others agree on {task.label} and it does not", blame=False)
+
+    def _give_up(self, task: Task, hand: Hand, cause: str, trace: str = "") -> None:
         each = self._works[task.landscape]
         quarantine(each.created(), task)
-        each.tally.fail(failure)
+        self._metrics.failed()
+        attempts = self._schedule.attempts(task)
+        each.tally.fail(Failure(task.label, attempts, hand.name, cause, trace, hand.host, hand.node))
         each.settle()
 
     # -- the end ----------------------------------------------------------------------------------------------
@@ -341,17 +375,13 @@ class Driver:
     def _check_stop(self) -> None:
         if not self._stop():
             return
+        self._schedule.abandon()
         end = time.monotonic() + DRAIN_SECONDS
-        self._schedule.queue.clear()
-        while self._schedule.in_flight and time.monotonic() < end and not self._schedule.finished:
+        while self._pending and time.monotonic() < end and not self._schedule.finished:
             ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=POLL_SECONDS)
             self._handle(ready)
+            self._schedule.abandon()
         raise Interrupted(f"run {self._prepared.run!r} is interrupted; what is done is kept: the same command goes on")
-
-
-def fetch(reference: Any) -> Any:
-    """Get an object by its reference; a list of one reference is what keeps Ray from resolving it early."""
-    return ray.get(reference[0] if isinstance(reference, list) else reference)
 
 
 def _payload(landscape: PreparedLandscape) -> Payload:

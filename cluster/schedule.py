@@ -1,93 +1,306 @@
-"""Pure decisions: which task goes to which worker, what is tried again, what is given up. No Ray, no clock."""
+"""Pure decisions: which task goes where, what is tried again, backed up, checked or given up.
+
+No Ray here, and no clock: the time is passed in.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable, Iterable
+import statistics
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
-IN_FLIGHT = 2  # the next task is at the worker when it ends one
-ATTEMPTS = 3  # exceptions of user code before a task is given up
-KILLS = 3  # workers that die over a task before it is given up
+Verdict = Literal["commit", "check", "ignore", "quarantine"]
+Fate = Literal["retry", "quarantine"]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The numbers behind the decisions. Seconds, and multiples of the median task.
+
+    Backups follow cubed's rule (`runtime/backup.py`): enough tasks done to know the median, and a task far over it.
+    """
+
+    in_flight: int = 2  # the next task is at the worker when it ends one
+    attempts: int = 3  # exceptions of user code before a task is given up
+    kills: int = 3  # workers that die over a task before it is given up
+    straggler_factor: float = 3.0
+    straggler_done: int = 10
+    hang_factor: float = 20.0
+    hang_seconds: float = 300.0
+    confirmations: int = 2  # suspicious answers of a worker that others confirmed, until it is believed
+    longest_step: float = 30.0  # a clock that jumps further than this, or back, says nothing about the tasks
 
 
 @dataclass
 class _Record:
+    """What happened to one task so far."""
+
     exceptions: int = 0
     kills: int = 0
+    avoid: set[str] = field(default_factory=set)  # workers that failed it or have answered it
+    votes: dict[str, str] = field(default_factory=dict)  # worker → fingerprint of its suspicious answer
 
 
-@dataclass
+@dataclass(frozen=True)
+class Answer:
+    """What to do with a receipt, and which workers turned out to be wrong."""
+
+    verdict: Verdict
+    distrusted: tuple[str, ...] = ()
+
+
 class Schedule(Generic[T]):
-    """The state of all tasks: queued, in flight at a worker, done, or given up.
+    """The state of all tasks: queued, in flight at one worker or more, done, or given up; each in exactly one.
 
-    Every task is in exactly one of the four. Workers run their tasks in the order given, so the first task in
-    flight at a worker is the one it was running.
+    Workers run their tasks in the order given, so the first task in flight at a worker is the one it is running.
     """
 
-    tasks: Iterable[T]
-    in_flight_limit: int = IN_FLIGHT
-    queue: deque[T] = field(init=False)
-    in_flight: dict[str, list[T]] = field(init=False, default_factory=dict)
-    done: set[T] = field(init=False, default_factory=set)
-    quarantined: set[T] = field(init=False, default_factory=set)
-    retries: int = field(init=False, default=0)
-    _records: dict[T, _Record] = field(init=False, default_factory=dict)
+    def __init__(self, tasks: Iterable[T], policy: Policy | None = None) -> None:
+        self.policy = policy or Policy()
+        self.queue: deque[T] = deque(tasks)
+        self.again: list[T] = []  # came back; these go first
+        self.in_flight: dict[str, list[T]] = {}
+        self.flights: dict[T, set[str]] = {}
+        self.leaving: set[str] = set()
+        self.done: set[T] = set()
+        self.quarantined: set[T] = set()
+        self.retries = self.backups = self.checks = 0
+        self._records: dict[T, _Record] = {}
+        self._confirmed: dict[str, int] = {}
+        # Worker → its first task and since when, the oldest first: a start is always later than those before it.
+        self._running: OrderedDict[str, tuple[T, float]] = OrderedDict()
+        self._durations: deque[float] = deque(maxlen=101)
+        self._median: float | None = None
+        self._time = 0.0
+        self._last: float | None = None
 
-    def __post_init__(self) -> None:
-        self.queue = deque(self.tasks)
+    # -- what there is ----------------------------------------------------------------------------------------
 
     @property
     def finished(self) -> bool:
-        return not self.queue and not any(self.in_flight.values())
+        return not self.queue and not self.again and not self.flights
+
+    @property
+    def waiting(self) -> int:
+        """Tasks that no worker has."""
+        return len(self.queue) + len(self.again)
 
     def attempts(self, task: T) -> int:
         """How often a task has failed so far, by exceptions and by dead workers."""
         record = self._records.get(task, _Record())
         return record.exceptions + record.kills
 
-    def next_for(self, worker: str) -> T | None:
-        """The task to send to `worker` now; None where it has its share or nothing is queued."""
-        flying = self.in_flight.setdefault(worker, [])
-        if not self.queue or len(flying) >= self.in_flight_limit:
-            return None
-        if flying and self._is_suspect(self.queue[0]):
-            return None  # a task that killed a worker runs alone, so that nothing else is lost with it
-        task = self.queue.popleft()
-        flying.append(task)
-        return task
+    def is_disputed(self, task: T) -> bool:
+        """Whether a suspicious answer to it waits for a second opinion."""
+        return task in self._records and bool(self._records[task].votes)
 
-    def _is_suspect(self, task: T) -> bool:
-        return self._records.get(task, _Record()).kills > 0
+    def median_seconds(self) -> float | None:
+        """The median of the last tasks' seconds; None before the first is done."""
+        if self._median is None and self._durations:
+            self._median = statistics.median(self._durations)
+        return self._median
 
-    def completed(self, worker: str, task: T) -> None:
-        self.in_flight[worker].remove(task)
-        self.done.add(task)
+    # -- workers ----------------------------------------------------------------------------------------------
 
-    def failed(self, worker: str, task: T) -> Literal["retry", "quarantine"]:
-        """User code raised: the task is tried twice more, by whoever is free, then given up."""
-        self.in_flight[worker].remove(task)
-        record = self._records.setdefault(task, _Record())
-        record.exceptions += 1
-        return self._again_or_give_up(task, record.exceptions >= ATTEMPTS)
+    def join(self, worker: str) -> None:
+        self.in_flight.setdefault(worker, [])
 
-    def lost(self, worker: str) -> list[tuple[T, Literal["retry", "quarantine"]]]:
-        """A worker died: all its tasks go back to the front; the one it was running is charged with the death."""
+    def drain(self, worker: str) -> None:
+        """A worker that is to leave gets no more tasks; it ends those it has."""
+        self.leaving.add(worker)
+
+    def idle(self, worker: str) -> bool:
+        return not self.in_flight.get(worker)
+
+    def lost(self, worker: str, now: float, *, blame: bool = True) -> list[tuple[T, Fate]]:
+        """A worker is gone: its tasks come back; with `blame`, the one it was running is charged with the death."""
+        self._advance(now)
         flying = self.in_flight.pop(worker, [])
-        found: list[tuple[T, Literal["retry", "quarantine"]]] = []
+        self._running.pop(worker, None)
+        self.leaving.discard(worker)
+        found: list[tuple[T, Fate]] = []
         for position, task in reversed(list(enumerate(flying))):
-            record = self._records.setdefault(task, _Record())
-            record.kills += position == 0
-            found.append((task, self._again_or_give_up(task, record.kills >= KILLS)))
+            record = self._record(task)
+            record.kills += blame and position == 0
+            if self._land(worker, task):
+                continue  # done meanwhile, or still in flight elsewhere
+            found.append((task, self._again_or_give_up(task, record.kills >= self.policy.kills)))
         return found[::-1]
 
-    def _again_or_give_up(self, task: T, give_up: bool) -> Literal["retry", "quarantine"]:
+    def hung(self, now: float) -> list[str]:
+        """Workers whose task has run far beyond the median, and at least for the minimum."""
+        self._advance(now)
+        median = self.median_seconds()
+        if median is None:
+            return []
+        limit = max(self.policy.hang_seconds, self.policy.hang_factor * median)
+        oldest = ((worker, since) for worker, (_, since) in self._running.items())
+        found = []
+        for worker, since in oldest:
+            if self._time - since <= limit:
+                break
+            found.append(worker)
+        return found
+
+    # -- tasks out --------------------------------------------------------------------------------------------
+
+    def next_for(self, worker: str, now: float) -> T | None:
+        """The task to send to `worker` now; None where it has its share, is leaving, or nothing is left for it."""
+        self._advance(now)
+        flying = self.in_flight.setdefault(worker, [])
+        if worker in self.leaving or len(flying) >= self.policy.in_flight or (flying and self._is_suspect(flying[0])):
+            return None
+        task = self._returned_for(worker, flying)
+        if task is None and self.queue:
+            task = self.queue.popleft()
+        if task is None and not flying:
+            task = self._straggler_for(worker)
+        if task is None:
+            return None
+        self.flights.setdefault(task, set()).add(worker)
+        flying.append(task)
+        if len(flying) == 1:
+            self._running[worker] = (task, self._time)
+        return task
+
+    def _returned_for(self, worker: str, flying: list[T]) -> T | None:
+        for position, task in enumerate(self.again):
+            if flying and self._is_suspect(task):
+                continue
+            avoid = self._record(task).avoid
+            if worker in avoid and self._others(avoid):
+                continue
+            return self.again.pop(position)
+        return None
+
+    def _is_suspect(self, task: T) -> bool:
+        """A task that killed a worker runs alone, so that nothing else is lost with it."""
+        return task in self._records and self._records[task].kills > 0
+
+    def _others(self, avoid: set[str]) -> bool:
+        """Whether a worker outside `avoid` could take a task."""
+        return any(worker not in avoid and worker not in self.leaving for worker in self.in_flight)
+
+    def _straggler_for(self, worker: str) -> T | None:
+        """A task that another worker has had for far longer than usual, for an idle worker to do as well."""
+        median = self.median_seconds()
+        if median is None or len(self._durations) < self.policy.straggler_done:
+            return None
+        for task, since in self._running.values():
+            if self._time - since <= self.policy.straggler_factor * median:
+                return None  # the oldest first: the rest has run for less
+            if len(self.flights.get(task, ())) == 1:
+                self.backups += 1
+                return task
+        return None
+
+    # -- answers ----------------------------------------------------------------------------------------------
+
+    def completed(self, worker: str, task: T, now: float, *, fingerprint: str = "", suspicious: bool = False) -> Answer:
+        """A result came; `fingerprint` stands for its values.
+
+        A suspicious one is held until another worker has answered too: two that agree settle it, and who said
+        otherwise is distrusted. Where there is no other worker it stands. Workers that all differ give the task up.
+        A worker whose suspicions were confirmed often enough is believed from then on.
+        """
+        self._advance(now)
+        self._took(worker)
+        self._land(worker, task)
+        if task in self.done or task in self.quarantined:
+            return Answer("ignore")
+        record = self._record(task)
+        believed = not suspicious or self._confirmed.get(worker, 0) >= self.policy.confirmations
+        if not record.votes and (believed or not self._others({worker})):
+            self._settle(task, self.done)
+            return Answer("commit")
+        record.votes[worker] = fingerprint
+        agreeing = [each for each, vote in record.votes.items() if vote == fingerprint]
+        if len(agreeing) > 1:
+            for each in agreeing:
+                self._confirmed[each] = self._confirmed.get(each, 0) + 1
+            self._settle(task, self.done)
+            return Answer("commit", tuple(each for each in record.votes if each not in agreeing))
+        if len(record.votes) > 1 and not self._others(set(record.votes)):
+            self._settle(task, self.quarantined)
+            return Answer("quarantine")
+        record.avoid |= set(record.votes)
+        self.checks += 1
+        if task not in self.flights:
+            self.again.insert(0, task)
+        return Answer("check")
+
+    def failed(self, worker: str, task: T, now: float) -> Fate | None:
+        """User code raised: the task is tried again, elsewhere if there is an elsewhere, then given up.
+
+        None where another worker still has it, or it is settled.
+        """
+        self._advance(now)
+        self._took(worker)
+        record = self._record(task)
+        record.exceptions += 1
+        record.avoid.add(worker)
+        if self._land(worker, task):
+            return None
+        return self._again_or_give_up(task, record.exceptions >= self.policy.attempts)
+
+    def abandon(self) -> None:
+        """Send nothing more; what is in flight may still come in."""
+        self.queue.clear()
+        self.again.clear()
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _record(self, task: T) -> _Record:
+        return self._records.setdefault(task, _Record())
+
+    def _advance(self, now: float) -> None:
+        """The schedule's own time: it follows `now`, but neither back nor by a leap."""
+        if self._last is not None:
+            self._time += min(max(now - self._last, 0.0), self.policy.longest_step)
+        self._last = now
+
+    def _took(self, worker: str) -> None:
+        """The worker's first task has ended: note how long it took, and that the next one runs."""
+        started = self._running.pop(worker, None)
+        if started is not None:
+            self._durations.append(self._time - started[1])
+            self._median = None
+
+    def _land(self, worker: str, task: T) -> bool:
+        """Take the task from the worker; true where it needs nothing more: settled, or in flight elsewhere."""
+        flying = self.in_flight.get(worker, [])
+        if task in flying:
+            flying.remove(task)
+        if flying and worker not in self._running:
+            self._running[worker] = (flying[0], self._time)
+        workers = self.flights.get(task)
+        if workers is not None:
+            workers.discard(worker)
+            if not workers:
+                del self.flights[task]
+        return task in self.done or task in self.quarantined or bool(self.flights.get(task))
+
+    def _settle(self, task: T, where: set[T]) -> None:
+        where.add(task)
+        # Workers that still have it go on; what they answer is ignored, and nobody waits for it.
+        self.flights.pop(task, None)
+        if task in self.again:
+            self.again.remove(task)
+
+    def _again_or_give_up(self, task: T, give_up: bool) -> Fate:
         if give_up:
-            self.quarantined.add(task)
+            self._settle(task, self.quarantined)
             return "quarantine"
         self.retries += 1
-        self.queue.appendleft(task)
+        self.again.insert(0, task)
         return "retry"
+
+    def pending(self) -> Iterator[T]:
+        """Every task that is neither done nor given up, once."""
+        yield from self.queue
+        yield from self.again
+        yield from self.flights

@@ -174,3 +174,17 @@ def explain_placement(wanted: Placement, resources: Mapping[str, float], availab
         if asked
     ]
     return f"no worker has started yet: each asks for {', '.join(parts) or 'a place'}; waiting for the cluster"
+
+
+def draining_nodes() -> set[str]:
+    """The nodes that are about to be taken away, by their id.
+
+    Ray has no public call for it; Ray Train uses this one. Where a version lacks it no node is known to drain, and
+    their workers are replaced when they are gone.
+    """
+    try:
+        from ray._private.state import state
+
+        return {str(node) for node in state.get_draining_nodes()}
+    except (ImportError, AttributeError):
+        return set()

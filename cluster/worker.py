@@ -92,8 +92,10 @@ class Worker:
     Exceptions never leave it as exceptions: those that cannot be pickled would arrive as something else.
     """
 
-    def __init__(self, source: ProblemSource, samples: Any, use_gpu: bool, fetch: Fetch) -> None:
-        self._source, self._samples_reference, self._fetch = source, samples, fetch
+    def __init__(
+        self, source: ProblemSource, samples: Any, use_gpu: bool, fetch: Fetch, node: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._source, self._samples_reference, self._fetch, self._node = source, samples, fetch, node
         self._device = pick_device("auto" if use_gpu else "cpu")
         self._loaded = ""
         self._evaluator: Evaluator | None = None
@@ -112,25 +114,28 @@ class Worker:
     def describe(self) -> dict[str, Any]:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         return {
-            "host": socket.gethostname(), "pid": os.getpid(), "device": self._device.type, "visible_devices": visible,
+            "host": socket.gethostname(), "node": self._node(), "pid": os.getpid(),
+            "device": self._device.type, "visible_devices": visible,
         }  # fmt: skip
 
     def measure(self, payload: Sequence[Any]) -> Receipt:
-        """Seconds per point of a landscape."""
+        """Seconds per point of a landscape, and the batch size where the planned one does not fit the memory."""
         try:
             landscape, evaluator = self._load(payload)
-            return Receipt(details={"seconds_per_point": measure_point(evaluator, landscape.grid)})
+            seconds = evaluator.within_memory(lambda: measure_point(evaluator, landscape.grid))
         except Exception as error:
             return Receipt(cause=one_line(error), traceback=traceback.format_exc())
+        return Receipt(details={"seconds_per_point": seconds, **_reduced(evaluator)})
 
     def evaluate(self, payload: Sequence[Any], points: np.ndarray, states: Sequence[Any]) -> Receipt:
         """One task. `payload` and `states` hold references, so that each node fetches what they name once."""
         try:
             _, evaluator = self._load(payload)
-            whole = tuple(unpack_state(self._fetch(state)) for state in states)
-            return Receipt(evaluate(evaluator, Work(points, whole)))
+            work = Work(points, tuple(unpack_state(self._fetch(state)) for state in states))
+            outcome = evaluator.within_memory(lambda: evaluate(evaluator, work))
         except Exception as error:
             return Receipt(cause=one_line(error), traceback=traceback.format_exc())
+        return Receipt(outcome, details=_reduced(evaluator))
 
     def _load(self, payload: Sequence[Any]) -> tuple[Payload, Evaluator]:
         """The evaluator set to the landscape; kept until a task of another one comes."""
@@ -145,6 +150,12 @@ class Worker:
             )
             self._loaded = key
         return self._payload, self._evaluator
+
+
+def _reduced(evaluator: Evaluator) -> dict[str, int]:
+    """The batch size of the last task, where it had to be smaller than planned."""
+    used, planned = evaluator.batch_size, evaluator.plan.batch_size
+    return {"batch_size": used} if used < planned else {}
 
 
 def pack_samples(samples: Batch) -> Any:

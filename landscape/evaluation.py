@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from landscape.problem import (
 from landscape.spec import BatchNorm, Precision
 
 Floats = NDArray[np.float64]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class Evaluator:
         self._norms = [module for module in self._model.modules() if isinstance(module, _NormBase)]
         if plan.batch_norm == "batch":
             _use_batch_statistics(self._norms)
-        cast = map_tensors(lambda tensor: _to(tensor, device, self._dtype), samples)
-        self._batches = split_batches(cast, plan.batch_size)
+        self._samples = map_tensors(lambda tensor: _to(tensor, device, self._dtype), samples)
+        self._use_batches(plan.batch_size)
         self._checked = False
 
     def load(self, origin: State, directions: Sequence[State]) -> None:
@@ -110,6 +111,28 @@ class Evaluator:
     def evaluate_states(self, states: Sequence[State]) -> Values:
         """The observables at whole sets of weights, such as the snapshots of a trajectory."""
         return self._gather([partial(self._set_state, state) for state in states])
+
+    def within_memory(self, compute: Callable[[], Result]) -> Result:
+        """Call `compute`; where the memory does not suffice, again with half the batch, as often as it takes.
+
+        Each call starts from the planned batch size. `batch_size` tells afterwards what was used: the values are
+        the same up to rounding only.
+        """
+        if self.batch_size != self.plan.batch_size:
+            self._use_batches(self.plan.batch_size)
+        while True:
+            try:
+                return compute()
+            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+                if self.batch_size == 1 or not is_out_of_memory(error):
+                    raise
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            self._use_batches(self.batch_size // 2)
+
+    def _use_batches(self, batch_size: int) -> None:
+        self.batch_size = batch_size
+        self._batches = split_batches(self._samples, batch_size)
 
     def _set_point(self, point: Sequence[float]) -> None:
         # Always from the origin: walking from point to point would add up rounding.
@@ -175,6 +198,13 @@ class Evaluator:
         for module, momentum in zip(self._norms, momenta, strict=True):
             module.momentum = momentum
             module.eval()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that the device's or the host's memory does not suffice."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch's allocator on the CPU
 
 
 def mean_and_stderr(samples: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.errors import Interrupted, JobError
-from landscape.evaluation import Evaluator, Values, pick_device
+from landscape.evaluation import Evaluator, Values, is_out_of_memory, pick_device
 from landscape.grid import Grid, Index, choose_tile_shape, coarse_to_fine, tile_counts
 from landscape.lock import run_lock
 from landscape.parameters import State
@@ -59,6 +60,26 @@ class Outcome:
     points: Values
     states: Values | None = None
 
+    @property
+    def seconds(self) -> float:
+        return self.points.seconds + (self.states.seconds if self.states else 0.0)
+
+    @property
+    def finite(self) -> bool:
+        """Whether every loss is finite."""
+        return all(bool(np.isfinite(each.mean["loss"]).all()) for each in self._both() if "loss" in each.mean)
+
+    def fingerprint(self) -> str:
+        """The same for the same values, to the bit."""
+        found = hashlib.sha256()
+        for each in self._both():
+            for name, values in sorted(each.arrays().items()):
+                found.update(name.encode() + values.tobytes())
+        return found.hexdigest()
+
+    def _both(self) -> tuple[Values, ...]:
+        return (self.points,) if self.states is None else (self.points, self.states)
+
 
 def run(job: Job, observer: Observer | None = None, stop: Callable[[], bool] = lambda: False) -> Run:
     """Compute a job serially, in this process, or go on with it where it stopped.
@@ -84,23 +105,28 @@ def _run_locked(prepared: PreparedJob, observer: Observer, stop: Callable[[], bo
         if stop():
             raise Interrupted(f"run {prepared.run!r} is interrupted; what is done is kept: the same command goes on")
 
-    measured: list[float] = []
     for landscape in prepared.landscapes:
-        evaluator = None
         store = existing_store(prepared, landscape)
         if store is None:
-            evaluator = make_evaluator(prepared, landscape, check_stop)
-            if not measured:
-                measured.append(measure_point(evaluator, landscape.grid))
-            store = create_store(prepared, landscape, tile_shape_for(prepared.job, landscape.grid, measured[0], 1))
+            landscape, seconds = fit_to_memory(prepared, landscape, check_stop)
+            store = create_store(prepared, landscape, tile_shape_for(prepared.job, landscape.grid, seconds, 1))
         tasks = list(missing_tasks(store, landscape.name))
         tally = start_tally(store, landscape, tasks)
         if tasks:
-            evaluator = evaluator or make_evaluator(prepared, landscape, check_stop)
+            evaluator = make_evaluator(prepared, landscape, check_stop)
             compute_serially(landscape, store, evaluator, tasks, tally, observer)
         else:
             tally.close()
         observer(tally.progress())
+
+
+def fit_to_memory(
+    prepared: PreparedJob, landscape: PreparedLandscape, on_point: Callable[[], None]
+) -> tuple[PreparedLandscape, float]:
+    """The landscape with batches that the memory holds, and the seconds a point costs; before any value is kept."""
+    evaluator = make_evaluator(prepared, landscape, on_point)
+    seconds = evaluator.within_memory(lambda: measure_point(evaluator, landscape.grid))
+    return landscape.with_batch_size(evaluator.batch_size), seconds
 
 
 def compute_serially(
@@ -133,7 +159,7 @@ def try_task(evaluator: Evaluator, work: Work) -> Outcome | tuple[str, str]:
     cause = ("", "")
     for _ in range(ATTEMPTS):
         try:
-            return evaluate(evaluator, work)
+            return evaluator.within_memory(lambda: evaluate(evaluator, work))
         except Interrupted:
             raise
         except Exception as error:
@@ -164,7 +190,9 @@ def measure_point(evaluator: Evaluator, grid: Grid) -> float:
         return evaluator.evaluate(points[1:]).seconds
     except Interrupted:
         raise
-    except Exception:
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
         # What user code raises here, the tiles of these points will tell; the others can still be computed.
         return DEFAULT_POINT_SECONDS
 
@@ -226,6 +254,15 @@ def commit(store: LandscapeStore, task: Task, outcome: Outcome) -> None:
         assert task.path is not None
         assert outcome.states is not None
         store.write_path(slice(*task.path), outcome.states.mean["loss"], outcome.points.mean["loss"])
+
+
+def well_formed(store: LandscapeStore, task: Task, outcome: Outcome) -> bool:
+    """Whether an outcome has one value per point of its task."""
+    path = task.path[1] - task.path[0] if task.path else 0
+    expected = store.tile(task.tile).points if task.tile is not None else path
+    shapes = {values.shape for values in outcome.points.arrays().values()}
+    whole = {values.shape for values in outcome.states.arrays().values()} if outcome.states else set()
+    return shapes == {(expected,)} and whole == ({(path,)} if path else set())
 
 
 def quarantine(store: LandscapeStore, task: Task) -> None:

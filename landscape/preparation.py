@@ -7,7 +7,7 @@ collected as the landscape's *identity*; a landscape on disk with another identi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from landscape.axes import make_axes, make_coordinates, make_path
@@ -39,6 +39,11 @@ class PreparedLandscape:
     attributes: Mapping[str, Any]
     observables: tuple[str, ...]
     snapshot_state: Callable[[int], State] = field(repr=False)
+
+    def with_batch_size(self, batch_size: int) -> PreparedLandscape:
+        """The same landscape in other batches, recorded as such."""
+        plan = replace(self.plan, batch_size=batch_size)
+        return replace(self, plan=plan, attributes={**self.attributes, "plan": asdict(plan)})
 
     @property
     def points(self) -> int:
@@ -114,6 +119,7 @@ class _Common:
 
 def _prepare_landscape(common: _Common, spec: Landscape) -> PreparedLandscape:
     job, weights = common.job, common.weights
+    _refuse_short(spec, weights)
     origin = _origin_of(spec, weights)
     identity = identity_of(job, spec, weights, origin, common.samples, common.num_samples, common.observables)
     stored = _stored(common, spec.name, identity)
@@ -143,6 +149,16 @@ def _prepare_landscape(common: _Common, spec: Landscape) -> PreparedLandscape:
     return PreparedLandscape(
         spec.name, state, directions, grid, path, plan, identity, attributes, common.observables, weights.state
     )
+
+
+def _refuse_short(spec: Landscape, weights: Weights) -> None:
+    """`all` may stand for fewer snapshots than PCA needs, or for none."""
+    for each in spec.directions:
+        if isinstance(each, PcaDirection) and len(weights.trajectory.select(each.trajectory).numbers) < 3:
+            raise JobError(
+                f"trajectory: PCA needs at least 3 snapshots, the run has {len(weights.trajectory.numbers)}; collect "
+                "more, or `landscape import` checkpoints"
+            )
 
 
 def _origin_of(spec: Landscape, weights: Weights) -> int | str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from landscape.store import LandscapeStore
 
@@ -21,6 +22,8 @@ class Failure:
     worker: str
     cause: str
     traceback: str = ""
+    host: str = ""
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,14 @@ class Tally:
         self._points_done = self._tasks_done = self.retries = 0
         self._seconds_before = float(store.attributes.get("progress", {}).get("seconds", 0.0))
         self.failures: list[Failure] = []
-        self.workers = 1
+        self.workers: list[dict[str, Any]] = []
+        self._reduced: dict[str, int] = dict(store.attributes.get("progress", {}).get("reduced_batches", {}))
 
-    def done(self, points: int) -> None:
+    def done(self, points: int, reduced: Mapping[str, int] | None = None) -> None:
+        """A task is committed; `reduced` names the batch size it needed where the planned one did not fit."""
         self._points_done += points
         self._tasks_done += 1
+        self._reduced |= reduced or {}
         if self._clock() - self._written >= SECONDS_BETWEEN_UPDATES:
             self._write("running")
 
@@ -86,7 +92,7 @@ class Tally:
             self._seconds_before + elapsed,
             self._points_done / elapsed if elapsed > 0 else 0.0,
             len(self.failures),
-            self.workers,
+            max(1, len(self.workers)),
             self.retries,
         )
 
@@ -111,7 +117,9 @@ class Tally:
             "seconds": round(now.seconds, 3),
             "rate": round(now.rate, 3),
             "workers": now.workers,
+            "by_worker": self.workers,
             "retries": now.retries,
+            "reduced_batches": self._reduced,
             "updated": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         self._store.update_attributes(progress=record, failures=[asdict(each) for each in self.failures])
