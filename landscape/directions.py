@@ -6,6 +6,7 @@ one are pure: model weights, infos, seeds and snapshots are arguments.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +33,8 @@ Floats = NDArray[np.float64]
 
 # Components whose variance is below this fraction of the largest are rounding, not directions.
 RANK_TOLERANCE = 1e-10
+ROUNDING = 1e-14  # of the centring, relative to the weights: equal snapshots differ by as much
+PARALLEL = 1e-7  # the least singular value of unit axes that still span a plane
 
 
 @dataclass(frozen=True)
@@ -159,13 +162,20 @@ def principal_components(snapshots: Sequence[State], names: Sequence[str], count
     The sign is such that the path ends no lower on the axis than it starts. Li et al. 2018, §7.
 
     Raises:
-        JobError: the snapshots span fewer than `count` directions.
+        JobError: a snapshot is not finite, or they span fewer than `count` directions.
     """
-    gram = _gram(snapshots, names)
-    values, vectors = np.linalg.eigh(gram)
+    lengths = [norm({name: snapshot[name] for name in names}) for snapshot in snapshots]
+    diverged = [str(k + 1) for k, length in enumerate(lengths) if not math.isfinite(length)]
+    if diverged:
+        raise JobError(
+            f"trajectory: its weights must be finite; of the {len(snapshots)} snapshots number {', '.join(diverged)} "
+            "holds NaN or infinity, as training diverged; list others"
+        )
+    values, vectors = np.linalg.eigh(_gram(snapshots, names))
     values, vectors = values[::-1].clip(min=0), vectors[:, ::-1]
     total = float(values.sum())
-    rank = int((values > RANK_TOLERANCE * max(values[0], 1e-300)).sum()) if total > 0 else 0
+    least = max(RANK_TOLERANCE * values[0], (ROUNDING * max(lengths)) ** 2)
+    rank = int((values > least).sum())
     if rank < count:
         raise JobError(
             f"trajectory: its {len(snapshots)} snapshots span {rank} direction{'s' * (rank != 1)}, PCA onto {count} "
@@ -219,10 +229,15 @@ def project(point: State, origin: State, directions: Sequence[State], names: Seq
     """Least-squares coordinates of θ on the plane θ₀ + Σ cₖ·dₖ, and its distance off that plane.
 
     c = argmin ‖(θ − θ₀) − Σ cₖ·dₖ‖ from the normal equations over the parameters `names`, in float64.
+
+    Raises:
+        JobError: the axes are parallel, so that coordinates on them mean nothing.
     """
     offset = {name: point[name].double() - origin[name].double() for name in names}
     plane = [{name: each[name] for name in names if name in each} for each in directions]
     matrix = gram_matrix(plane)
+    if np.linalg.eigvalsh(cosines(plane))[0] < PARALLEL:
+        raise JobError("directions: two axes are parallel, so they span no plane; name other components or snapshots")
     right = np.array([dot(each, offset) for each in plane])
     coordinates = np.linalg.solve(matrix, right)
     for coordinate, direction in zip(coordinates, plane, strict=True):

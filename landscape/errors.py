@@ -18,10 +18,11 @@ class JobError(LandscapeError, ValueError):
     exit_code = 2
 
 
-class NotFoundError(LandscapeError, LookupError):
-    """A run, landscape, snapshot or file that was named does not exist."""
+class NotFoundError(LandscapeError, KeyError):
+    """A run, landscape, snapshot or file that was named does not exist; a KeyError, so that `name in run` works."""
 
     exit_code = 3
+    __str__ = Exception.__str__  # KeyError's would put the message in quotes
 
 
 class ClusterUnreachableError(LandscapeError, ConnectionError):

@@ -143,7 +143,8 @@ def compute_serially(
             outcome = try_task(evaluator, make_work(landscape, store, task))
             if isinstance(outcome, Outcome):
                 commit(store, task, outcome)
-                tally.done(task_points(store, task))
+                reduced = evaluator.batch_size < evaluator.plan.batch_size
+                tally.done(task.label, task_points(store, task), evaluator.batch_size if reduced else None)
             else:
                 quarantine(store, task)
                 tally.fail(Failure(task.label, ATTEMPTS, "this process", *outcome))
@@ -177,6 +178,11 @@ def make_evaluator(
     prepared: PreparedJob, landscape: PreparedLandscape, on_point: Callable[[], None] = lambda: None
 ) -> Evaluator:
     problem, device = prepared.problem, pick_device(prepared.job.device)
+    if device.type != landscape.plan.device:
+        raise JobError(
+            f"device: landscape {landscape.name!r} is computed on {landscape.plan.device}, here is {device.type}, and "
+            "the bits would differ; go on where it was begun, or give it another name or run"
+        )
     evaluator = Evaluator(problem.model, prepared.samples, problem.observe, landscape.plan, device, on_point)
     evaluator.load(landscape.origin, [each.tensors for each in landscape.directions])
     return evaluator

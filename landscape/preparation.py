@@ -206,6 +206,12 @@ def existing_store(prepared: PreparedJob, landscape: PreparedLandscape) -> Lands
     if landscape.name not in landscape_names(prepared.run):
         return None
     store = LandscapeStore.open(prepared.run, landscape.name, write=True)
+    recomputed = [each.attributes["digest"] for each in landscape.directions]
+    if recomputed != store.direction_digests():
+        raise JobError(
+            f"directions: those of landscape {landscape.name!r} had to be made anew, and this machine rounds them "
+            "differently; go on where it was begun, or give it another name or run"
+        )
     if store.check_constants():
         store.repair_constants(landscape.grid, [each.tensors for each in landscape.directions], landscape.path)
     return store

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, SubsetRandomSampler, default_collate
 
 from landscape.errors import JobError, nearest
 
@@ -245,10 +245,11 @@ def select_samples(data: Any, num_samples: int, seed: int, *, at_most: bool = Fa
         JobError: there are fewer samples than asked for, or the data is none of the known kinds.
     """
     if isinstance(data, DataLoader):
-        # A loader's own shuffling and drop_last would make the choice depend on who reads it.
-        if not isinstance(data.dataset, torch.utils.data.IterableDataset):
-            return _from_dataset(data.dataset, num_samples, seed, at_most, data.collate_fn)
-        return _from_batches(data, num_samples, seed, at_most)
+        return _from_loader(data, num_samples, seed, at_most)
+    if isinstance(data, IterableDataset):
+        raise JobError(
+            f"data: {type(data).__name__} yields samples without a number; wrap it in a DataLoader, which makes batches"
+        )
     if isinstance(data, (Tensor, tuple, Mapping)) or _is_list_of_tensors(data):
         data = map_tensors(lambda tensor: tensor.detach().cpu(), _numpy_to_tensors(data))
         index = _choose(batch_length(data), num_samples, seed, at_most)
@@ -273,7 +274,11 @@ def _is_list_of_tensors(data: Any) -> bool:
 
 def _holds_batches(data: Any) -> bool:
     """Whether a plain list holds batches (tuples of tensors with a sample dimension) rather than samples."""
-    return isinstance(data, list) and bool(data) and any(tensor.dim() > 0 for tensor in tensors_of(data[0]))
+    return (
+        isinstance(data, list)
+        and bool(data)
+        and any(tensor.dim() > 0 for tensor in tensors_of(_numpy_to_tensors(data[0])))
+    )
 
 
 def _numpy_to_tensors(data: Any) -> Any:
@@ -295,6 +300,19 @@ def _check_enough(available: int, num_samples: int, at_most: bool) -> None:
         raise JobError("data: holds no samples; num_samples needs at least 1")
     if num_samples > available and not at_most:
         raise JobError(f"num_samples: must be at most the {available} samples that the data has, not {num_samples}")
+
+
+def _from_loader(data: DataLoader[Any], num_samples: int, seed: int, at_most: bool) -> Batch:
+    """From the data set behind a loader, whose own shuffling and drop_last depend on who reads it."""
+    dataset = data.dataset
+    if isinstance(dataset, IterableDataset):
+        return _from_batches(data, num_samples, seed, at_most)
+    if data.batch_sampler is None:  # batch_size=None: the data set's items are batches
+        items = (data.collate_fn(dataset[i]) for i in range(len(dataset)))  # type: ignore[arg-type]
+        return _from_batches(items, num_samples, seed, at_most)
+    if isinstance(data.sampler, SubsetRandomSampler):
+        dataset = Subset(dataset, sorted({int(i) for i in data.sampler.indices}))
+    return _from_dataset(dataset, num_samples, seed, at_most, data.collate_fn)
 
 
 def _from_dataset(data: Any, num_samples: int, seed: int, at_most: bool, collate: Callable[[list[Any]], Any]) -> Batch:
@@ -325,11 +343,20 @@ def _batches(data: Iterable[Any]) -> Iterator[Batch]:
 
 
 def _concatenate(first: Batch, second: Batch) -> Batch:
-    pieces = iter(tensors_of(second))
-    try:
-        return map_tensors(lambda tensor: torch.cat([tensor, next(pieces)]), first)
-    except RuntimeError as error:
-        raise JobError(f"data: batches must have samples of one shape to be joined: {one_line(error)}") from None
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        try:
+            return torch.cat([first, second])
+        except RuntimeError as error:
+            raise JobError(f"data: batches must have samples of one shape to be joined: {one_line(error)}") from None
+    if isinstance(first, Mapping) and isinstance(second, Mapping) and set(first) == set(second):
+        return {key: _concatenate(value, second[key]) for key, value in first.items()}
+    if isinstance(first, (tuple, list)) and type(first) is type(second) and len(first) == len(second):
+        joined = [_concatenate(*pair) for pair in zip(first, second, strict=True)]
+        return type(first)(*joined) if hasattr(first, "_fields") else type(first)(joined)
+    raise JobError(
+        f"data: batches must have one structure to be joined, not {type(first).__name__} and {type(second).__name__} "
+        "with other keys or lengths"
+    )
 
 
 def samples_digest(samples: Batch) -> str:
@@ -366,7 +393,7 @@ def check_observed(values: Any, count: int) -> dict[str, Tensor]:
     if "loss" not in values:
         raise JobError(f"observe: must return 'loss'; it returned {sorted(map(str, values)) or 'nothing'}")
     for name, value in values.items():
-        if not isinstance(name, str) or not name.isidentifier() or name.endswith("_stderr") or name in RESERVED:
+        if not isinstance(name, str) or not name.isidentifier() or _is_reserved(name):
             raise JobError(f"observe: {name!r} cannot name an observable; use a plain word that the store does not use")
         if not isinstance(value, Tensor):
             raise JobError(f"observe: {name!r} must be a tensor with one value per sample, not {type(value).__name__}")
@@ -378,6 +405,10 @@ def check_observed(values: Any, count: int) -> dict[str, Tensor]:
         if value.is_complex():
             raise JobError(f"observe: {name!r} must be real, not {value.dtype}")
     return dict(values)
+
+
+def _is_reserved(name: str) -> bool:
+    return name in RESERVED or name.startswith("path_") or name.endswith("_stderr")
 
 
 RESERVED = frozenset({"status", "directions", "alpha", "beta", "gamma", "axis", "parameter", "snapshot"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -65,21 +65,28 @@ class Tally:
         self._tasks, self._tasks_before = tasks, tasks - missing_tasks
         self._points_done = self._tasks_done = self.retries = 0
         self._seconds_before = float(store.attributes.get("progress", {}).get("seconds", 0.0))
-        self.failures: list[Failure] = []
+        # Those of earlier sessions stand until their task is done.
+        self.failures = [Failure(**each) for each in store.attributes.get("failures", [])]
         self.workers: list[dict[str, Any]] = []
         self._reduced: dict[str, int] = dict(store.attributes.get("progress", {}).get("reduced_batches", {}))
 
-    def done(self, points: int, reduced: Mapping[str, int] | None = None) -> None:
-        """A task is committed; `reduced` names the batch size it needed where the planned one did not fit."""
+    def done(self, task: str, points: int, batch_size: int | None = None) -> None:
+        """A task is committed; `batch_size` is what it needed where the planned one did not fit the memory."""
         self._points_done += points
         self._tasks_done += 1
-        self._reduced |= reduced or {}
+        self._forget(task)
+        if batch_size is not None:
+            self._reduced[task] = batch_size
         if self._clock() - self._written >= SECONDS_BETWEEN_UPDATES:
             self._write("running")
 
     def fail(self, failure: Failure) -> None:
+        self._forget(failure.task)
         self.failures.append(failure)
         self._write("running")
+
+    def _forget(self, task: str) -> None:
+        self.failures = [each for each in self.failures if each.task != task]
 
     def progress(self) -> Progress:
         elapsed = self._clock() - self._start

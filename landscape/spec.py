@@ -134,7 +134,7 @@ def _pair(value: Any) -> tuple[float, float]:
         raise ValueError(f"must be a pair [low, high] or one pair per axis, not {value!r}")
     if any(isinstance(each, bool) or not isinstance(each, (int, float)) for each in value):
         raise ValueError(f"must hold two numbers, not {list(value)!r}")
-    low, high = float(value[0]), float(value[1])
+    low, high = (float(each) if abs(each) < 1e308 else math.inf for each in value)
     if not (math.isfinite(low) and math.isfinite(high)):
         raise ValueError(f"must be finite, not [{low:g}, {high:g}]")
     if low >= high:
@@ -159,6 +159,8 @@ class Landscape(Frozen):
         plain = name.replace("-", "").replace("_", "").replace(".", "")
         if not (plain.isascii() and plain.isalnum() and name[0].isalnum()) or len(name) > 100:
             raise ValueError(f"must be letters, digits, '.', '-' and '_', at most 100, not {name!r}")
+        if name == "zarr.json":
+            raise ValueError("must not be 'zarr.json', a file of the store; choose another")
         return name
 
     @field_validator("size", mode="before")
@@ -184,7 +186,7 @@ class Landscape(Frozen):
         data = dict(data)
         directions = data.get("directions")
         if data.get("trajectory") is not None:
-            axes = data.get("axes") or 2
+            axes = 2 if data.get("axes") is None else data["axes"]
             if axes not in (1, 2, 3) or isinstance(axes, bool):
                 raise ValueError(f"axes must be 1, 2 or 3, not {axes!r}")
             try:
@@ -309,7 +311,7 @@ class Job(Frozen):
 
     _folder: Path = PrivateAttr(default_factory=Path.cwd)
 
-    def __init__(self, **data: Any) -> None:
+    def __init__(self, /, **data: Any) -> None:
         try:
             super().__init__(**data)
         except ValidationError as error:
@@ -335,7 +337,15 @@ class Job(Frozen):
 
     @field_serializer("problem")
     def _problem_name(self, value: Any) -> str:
-        return value if isinstance(value, str) else f"{value.__module__}:{value.__qualname__}"
+        if isinstance(value, str):
+            return value
+        named = value if hasattr(value, "__qualname__") else type(value)  # such as a functools.partial
+        return f"{named.__module__}:{named.__qualname__}"
+
+    @field_validator("tile", mode="before")
+    @classmethod
+    def _tile(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, int) else value
 
     @field_validator("landscapes")
     @classmethod
@@ -396,7 +406,7 @@ def read_job(path: str | Path, **overrides: Any) -> Job:
     if run is not None:
         overrides["run"] = locate(run, Path.cwd())
     data.update({key: value for key, value in overrides.items() if value is not None})
-    job = Job(**data)
+    job = Job(**{str(key): value for key, value in data.items()})  # YAML has keys that are no words
     job._folder = file.absolute().parent
     return job
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import shutil
 import warnings
@@ -97,6 +98,21 @@ def _is_complete(root: FilePath, name: str) -> bool:
         return False
 
 
+def _remove_half_made(folder: FilePath) -> None:
+    """Remove what a driver that was killed while making it left; never one whose metadata have become unreadable."""
+    metadata = folder / "zarr.json"
+    if metadata.exists():
+        try:
+            json.loads(metadata.read_bytes())
+        except ValueError:
+            raise LandscapeError(
+                f"landscape {folder.name!r}: its metadata {str(metadata)!r} are damaged; "
+                "restore that file, or remove the folder to compute it anew"
+            ) from None
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
 class LandscapeStore:
     """One landscape on disk. Made by `create`, or `open` for reading and going on."""
 
@@ -131,8 +147,7 @@ class LandscapeStore:
         store = DurableStore(root)
         if not (root / "zarr.json").is_file():
             zarr.open_group(store, mode="a", zarr_format=3)
-        if (root / name).exists():
-            shutil.rmtree(root / name)
+        _remove_half_made(root / name)
         group = zarr.open_group(store, path=name, mode="a", zarr_format=3)
         for axis, coordinates, described in zip(grid.names, grid.coordinates, axes, strict=True):
             _make(group, axis, coordinates, (axis,), attributes=dict(described))
@@ -363,6 +378,10 @@ class LandscapeStore:
         array = self._arrays[name]
         chunks = itertools.product(*map(range, tile_counts(array.shape, array.chunks)))
         return {index for index in chunks if name != "directions" or array.attrs["stored"][index[0]]}
+
+    def direction_digests(self) -> list[str]:
+        """The digest of each axis's direction, as recorded when it was made."""
+        return [str(self._arrays[axis].attrs["digest"]) for axis in self.axis_names]
 
     def check_directions(self) -> list[str]:
         """Directions whose tensors are not those whose digest was recorded with their axis."""

@@ -1,0 +1,136 @@
+"""Coordinates are exact, tiles cover the grid once, and coarse ones come first."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from landscape.grid import (
+    MAX_TILE_EDGE,
+    Grid,
+    Tile,
+    axis_coordinates,
+    choose_tile_shape,
+    coarse_to_fine,
+    tile_at,
+    tile_counts,
+)
+
+SHAPES = st.lists(st.integers(1, 23), min_size=1, max_size=3).map(tuple)
+DECIMALS = st.integers(-(10**6), 10**6).flatmap(lambda n: st.integers(0, 6).map(lambda e: Decimal(n).scaleb(-e)))
+
+
+def test_fifteen_points_from_minus_a_fifth_pass_through_zero_and_one():
+    found = axis_coordinates(15, -0.2, 1.2).tolist()
+    assert found == [-0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2]
+    assert math.copysign(1, found[2]) == 1
+    assert np.linspace(-0.2, 1.2, 15)[2] != 0  # what the usual function gives
+
+
+@given(size=st.integers(3, 401), half=st.floats(1e-6, 1e6))
+def test_a_symmetric_axis_is_symmetric_to_the_bit_and_holds_zero_if_odd(size, half):
+    found = axis_coordinates(size, -half, half)
+    np.testing.assert_array_equal(found, -found[::-1])
+    assert (0.0 in found.tolist()) == (size % 2 == 1)
+
+
+@given(size=st.integers(3, 300), low=DECIMALS, length=DECIMALS.filter(lambda d: d > 0))
+def test_coordinates_are_the_decimals_rounded_once(size, low, length):
+    high = low + length
+    found = axis_coordinates(size, float(low), float(high))
+    assert len(found) == size
+    assert found.dtype == np.float64
+    assert (found[0], found[-1]) == (float(low), float(high))
+    exact = [Fraction(low) + Fraction(length) * i / (size - 1) for i in range(size)]
+    # Decimals of few digits survive float and back, so the exact values are those the user wrote.
+    assert found.tolist() == [float(value) for value in exact]
+    assert (np.diff(found) > 0).all()
+    assert (0.0 in found.tolist()) == (Fraction(0) in exact)
+
+
+@given(size=st.integers(3, 100), low=st.floats(-1e300, 1e300), high=st.floats(-1e300, 1e300))
+def test_any_two_ends_are_hit_exactly_and_coordinates_ascend(size, low, high):
+    if low > high:
+        low, high = high, low
+    found = axis_coordinates(size, low, high)
+    assert (found[0], found[-1]) == (low, high)
+    assert (np.diff(found) >= 0).all()
+
+
+def test_array_dimensions_are_the_axes_reversed():
+    grid = Grid(("alpha", "beta", "gamma"), tuple(np.arange(n, dtype=float) for n in (5, 3, 2)))
+    assert grid.shape == (2, 3, 5)
+    assert grid.dimensions == ("gamma", "beta", "alpha")
+    assert grid.points == 30
+
+
+@given(shape=SHAPES, data=st.data())
+def test_tiles_cover_every_point_once_with_its_own_coordinates(shape, data):
+    tile_shape = tuple(data.draw(st.integers(1, n)) for n in shape)
+    # Coordinates that tell axis and index: 1000·axis + index.
+    axes = tuple(1000.0 * k + np.arange(n) for k, n in enumerate(reversed(shape)))
+    grid = Grid(("alpha", "beta", "gamma")[: len(shape)], axes)
+    covered = np.zeros(shape, int)
+    for index in itertools.product(*map(range, tile_counts(shape, tile_shape))):
+        tile = tile_at(index, shape, tile_shape)
+        assert tile.points == math.prod(tile.shape) > 0
+        assert all(edge <= most for edge, most in zip(tile.shape, tile_shape, strict=True))
+        covered[tile.windows] += 1
+        points = grid.tile_points(tile)
+        assert points.shape == (tile.points, len(shape))
+        for row, place in zip(points, np.ndindex(*tile.shape), strict=True):
+            where = [start + i for start, i in zip(tile.start, place, strict=True)]
+            assert row.tolist() == [axes[k][i] for k, i in enumerate(reversed(where))]
+    assert (covered == 1).all()
+
+
+def test_the_last_tile_is_cut_off_by_the_grid():
+    assert tile_at((1, 2), (5, 7), (3, 3)) == Tile((1, 2), (3, 6), (5, 7))
+
+
+@given(counts=SHAPES)
+def test_coarse_to_fine_visits_each_tile_once_and_coarse_lattices_first(counts):
+    order = list(coarse_to_fine(counts))
+    assert sorted(order) == sorted(itertools.product(*map(range, counts)))
+
+    def level(index):
+        """The largest power of two that divides every component."""
+        return min((i & -i if i else 1 << 30) for i in index)
+
+    levels = [level(index) for index in order]
+    assert levels == sorted(levels, reverse=True)
+    assert order[0] == (0,) * len(counts)
+
+
+def test_coarse_to_fine_of_five_by_two_written_out():
+    assert list(coarse_to_fine((5, 2))) == [
+        (0, 0), (4, 0), (2, 0), (0, 1), (1, 0), (1, 1), (2, 1), (3, 0), (3, 1), (4, 1),
+    ]  # fmt: skip
+
+
+@given(
+    shape=st.lists(st.integers(3, 300), min_size=1, max_size=3).map(tuple),
+    seconds=st.floats(0, 1e4),
+    workers=st.integers(1, 200),
+)
+def test_tiles_are_between_one_and_64_and_at_least_four_per_worker(shape, seconds, workers):
+    found = choose_tile_shape(shape, seconds, workers)
+    assert all(1 <= edge <= min(n, MAX_TILE_EDGE) for edge, n in zip(found, shape, strict=True))
+    assert math.prod(tile_counts(shape, found)) >= min(math.prod(shape), 4 * workers)
+    # No tile of more than one point is dearer than about ten seconds.
+    assert math.prod(found) == 1 or math.prod(found) * seconds <= 10.0 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "shape, seconds, workers, expected",
+    [((40, 40), 100.0, 2, (1, 1)), ((4000, 4000), 1e-6, 1, (64, 64)), ((1000, 1000), 0.1, 2, (10, 10))],
+)
+def test_tile_shapes_of_typical_jobs(shape, seconds, workers, expected):
+    assert choose_tile_shape(shape, seconds, workers) == expected
