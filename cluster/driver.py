@@ -40,6 +40,7 @@ log = logging.getLogger("landscape")
 
 POLL_SECONDS = 0.25
 MEASURE_SECONDS = 600.0  # a worker that takes longer for two points is taken for hung
+NODE_LOST = "its node is lost"
 DEATHS = 3  # in a row and per worker, without a task done in between, until the job ends
 DRAIN_SECONDS = 2.0  # what ends within it after a stop is still committed; the rest is dropped
 
@@ -219,7 +220,10 @@ class Driver:
 
     def _bury(self, name: str, cause: str, *, blame: bool = True) -> None:
         """A worker is gone or no good: its tasks go back, one that killed three is given up."""
-        self._deaths_in_a_row += 1
+        if cause == NODE_LOST:
+            blame = False  # no tile takes a machine away, and however many go, others may come
+        else:
+            self._deaths_in_a_row += 1
         log.warning("%s is lost (%s); its tasks go back to the queue", self._crew.hands[name].place, cause)
         self._part(name, blame=blame, cause=cause)
         if self._deaths_in_a_row > DEATHS + DEATHS * self._crew.size:
@@ -354,7 +358,7 @@ class Driver:
             commit(each.created(), task, outcome)
             hand.tasks, hand.points, hand.seconds = hand.tasks + 1, hand.points + points, hand.seconds + outcome.seconds
             self._metrics.committed(points, outcome.seconds)
-            each.tally.done(points, reduced={task.label: size} if (size := receipt.details.get("batch_size")) else {})
+            each.tally.done(task.label, points, receipt.details.get("batch_size"))
             each.settle()
         elif answer.verdict == "quarantine":
             self._give_up(task, hand, "workers disagree on its values")
@@ -395,6 +399,8 @@ def _payload(landscape: PreparedLandscape) -> Payload:
 
 
 def _short(error: BaseException) -> str:
-    """Ray's many-line messages cut to their first sentence."""
+    """Ray's many-line messages cut to their first sentence, or to the one that matters."""
+    if "node has died" in str(error):
+        return NODE_LOST
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:200]

@@ -190,12 +190,13 @@ class Schedule(Generic[T]):
         median = self.median_seconds()
         if median is None or len(self._durations) < self.policy.straggler_done:
             return None
-        for task, since in self._running.values():
+        for slow, (_, since) in self._running.items():
             if self._time - since <= self.policy.straggler_factor * median:
                 return None  # the oldest first: the rest has run for less
-            if len(self.flights.get(task, ())) == 1:
-                self.backups += 1
-                return task
+            for task in self.in_flight[slow]:  # what is queued behind the straggler waits as long
+                if self.flights.get(task) == {slow}:
+                    self.backups += 1
+                    return task
         return None
 
     # -- answers ----------------------------------------------------------------------------------------------

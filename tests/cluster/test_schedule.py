@@ -198,6 +198,17 @@ def test_a_straggler_gets_one_backup_on_an_idle_worker_and_the_first_answer_wins
     assert schedule.completed("slow", slow, now + 2).verdict == "ignore"
 
 
+def test_what_is_queued_behind_a_straggler_is_backed_up_too():
+    schedule = Schedule([f"t{k}" for k in range(14)])
+    running, queued = take_all(schedule, "slow")
+    now = run_for(schedule, "fast", 12, 1.0, 0.0)
+    assert take_all(schedule, "fast", now) == [running]
+    schedule.completed("fast", running, now + 1)
+    assert take_all(schedule, "fast", now + 1) == [queued]
+    schedule.completed("fast", queued, now + 2)
+    assert schedule.finished
+
+
 def test_no_backup_while_other_tasks_wait_or_the_median_is_unknown():
     schedule = Schedule("abc", Policy(in_flight=1))
     schedule.next_for("slow", 0)
