@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from landscape.errors import ClusterUnreachableError, JobError
 from landscape.spec import Job
 
 CONNECT_SECONDS = 5.0
+LARGEST_UPLOAD = 200 << 20
 IGNORED_UPLOADS = (".git", ".venv", "__pycache__", "runs", "node_modules", ".mypy_cache", ".ruff_cache")
 
 
@@ -129,15 +130,44 @@ def placement(job: Job, workers: int | None, resources: Mapping[str, float]) -> 
 
 
 def upload(job: Job) -> dict[str, Any]:
-    """The runtime environment of an attached cluster: the job file's folder, so that its callback imports there."""
-    if not isinstance(job.problem, str):
+    """The runtime environment of an attached cluster: the job file's folder, so that its callback imports there.
+
+    Empty where the callback is installed, and inside a Ray job, which has a working directory already.
+
+    Raises:
+        JobError: the folder holds more than can be shipped.
+    """
+    if not isinstance(job.problem, str) or "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
         return {}
     module = job.folder / (job.problem.partition(":")[0].partition(".")[0])
     if not (module.with_suffix(".py").is_file() or module.is_dir()):
         return {}
-    run = Path(job.run_path)
-    inside = [f"/{run.relative_to(job.folder)}"] if run.is_relative_to(job.folder) and run != job.folder else []
-    return {"working_dir": str(job.folder), "excludes": [*IGNORED_UPLOADS, *inside]}
+    excluded = upload_excludes(job.folder, job.run_path)
+    refuse_large_upload(job.folder, excluded)
+    return {"working_dir": str(job.folder), "excludes": excluded}
+
+
+def upload_excludes(folder: Path, run: str) -> list[str]:
+    """What of the folder is not shipped: environments, version control, caches, and the run itself."""
+    place = Path(run)
+    inside = place.is_relative_to(folder) and place != folder
+    return [*IGNORED_UPLOADS, *([f"/{place.relative_to(folder)}"] if inside else [])]
+
+
+def refuse_large_upload(folder: Path, excluded: Sequence[str]) -> None:
+    """Ray zips the folder before it looks at its size, and a folder that holds Ray's own files grows meanwhile."""
+    ignored, size = {each.lstrip("/") for each in excluded}, 0
+    for place, folders, files in os.walk(folder):
+        below = Path(place).relative_to(folder)
+        folders[:] = [name for name in folders if name not in ignored and str(below / name) not in ignored]
+        for name in files:
+            with contextlib.suppress(OSError):
+                size += (Path(place) / name).lstat().st_size
+        if size > LARGEST_UPLOAD:
+            raise JobError(
+                f"problem: the folder {str(folder)!r} is shipped to the cluster and holds more than "
+                f"{LARGEST_UPLOAD >> 20} MiB; move the job file and its callback to a folder of their own"
+            )
 
 
 def _refuse_unreachable(address: str) -> None:

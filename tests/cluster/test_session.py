@@ -54,6 +54,17 @@ def test_only_a_callback_beside_the_job_file_is_uploaded_and_never_the_run(make_
     assert upload(job.replace(problem="landscape.recipes.digits:problem")) == {}
 
 
+def test_a_folder_too_large_to_ship_is_refused_before_it_is_zipped(make_job, monkeypatch):
+    job = make_job()
+    monkeypatch.setattr("cluster.session.LARGEST_UPLOAD", 1 << 20)
+    (job.folder / "run").mkdir()
+    (job.folder / "run" / "large").write_bytes(bytes(2 << 20))
+    assert upload(job)  # the run does not travel
+    (job.folder / "large").write_bytes(bytes(2 << 20))
+    with pytest.raises(JobError, match="more than 1 MiB; move the job file"):
+        upload(job)
+
+
 def script(text: str, ray_folder: Path, **environment: str) -> dict[str, object]:
     """Run a script in a process of its own, where Ray can be started afresh; its last line is JSON."""
     env = {**os.environ, "RAY_TMPDIR": str(ray_folder), **environment}
@@ -70,7 +81,7 @@ def test_each_worker_sees_the_gpu_it_was_given_and_no_other(make_job, ray_folder
     job = make_job(
         """
         def trouble(x, y):
-            time.sleep(0.01)  # so that no worker does it all
+            time.sleep(0.4)  # so that all workers are there before it is done
     """,
         tile=[1],
         num_gpus=1,

@@ -1,0 +1,179 @@
+"""What every target sends: one job, the place its run lies at, a name and an attempt."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from landscape.errors import JobError, LandscapeError
+from landscape.spec import FileDirection, Job, TowardsDirection, digest, locate
+
+# KubeRay refuses names above 47 characters; "landscape-", a digest of 8 and an attempt leave this many.
+LONGEST_NAME = 24
+# A driver that is told to stop has this long to commit what is in flight. Ray's own default is 3 s, then SIGKILL.
+STOP_SECONDS = 60
+# What a driver on a cluster finds in its environment. A job ships its folder with its runtime environment, and the
+# driver ships it once more to its workers: without the second variable Ray takes that for a conflict.
+DRIVER_ENVIRONMENT = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS), "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One job on its way to a cluster.
+
+    Attributes:
+        folder: the job file's folder, as the user named it.
+        file: the job file's name in it.
+        run: an absolute folder or a URL; a relative one would lie in the shipped copy, and be lost with it.
+        digest: 8 hexadecimal digits of the job and its run: the same job has the same name again.
+        attempt: from 1; Ray and Kubernetes take each name once.
+    """
+
+    folder: Path
+    file: str
+    run: str
+    name: str
+    digest: str
+    attempt: int = 1
+    workers: int | None = None
+    gpus_per_worker: float | None = None
+
+    @property
+    def base(self) -> str:
+        """What all attempts of this job share."""
+        return f"landscape-{self.name}-{self.digest}"
+
+    @property
+    def id(self) -> str:
+        return f"{self.base}-{self.attempt}"
+
+
+def make_submission(
+    job: Job,
+    file: Path,
+    run: str,
+    name: str | None = None,
+    attempt: int = 1,
+    workers: int | None = None,
+    gpus_per_worker: float | None = None,
+) -> Submission:
+    """Check the options and name the submission; the default name is the run's last part.
+
+    Raises:
+        JobError: a name, number or run that no cluster could take.
+    """
+    refuse_secrets_in(run)
+    if workers is not None and workers < 1:
+        raise JobError(f"workers: must be at least 1, not {workers}")
+    if gpus_per_worker is not None and gpus_per_worker < 0:
+        raise JobError(f"gpus_per_worker: must be 0 or more, not {gpus_per_worker:g}")
+    if attempt < 1:
+        raise JobError(f"attempt: must be at least 1, not {attempt}")
+    given = job.model_dump(mode="json", exclude_unset=True) | {"run": run}
+    return Submission(
+        folder=file.parent,
+        file=file.name,
+        run=run,
+        name=plain_name(run) if name is None else checked_name(name),
+        digest=digest(given)[:8],
+        attempt=attempt,
+        workers=workers,
+        gpus_per_worker=gpus_per_worker,
+    )
+
+
+def checked_name(name: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name) or len(name) > LONGEST_NAME:
+        raise JobError(
+            f"name: must be lower-case letters, digits and '-', at most {LONGEST_NAME} (Kubernetes takes no other), "
+            f"not {name!r}"
+        )
+    return name
+
+
+def plain_name(run: str) -> str:
+    """The last part of a run's path, made to fit; 'run' where nothing of it does."""
+    last = re.sub(r"[^a-z0-9]+", "-", run.rstrip("/").rpartition("/")[2].lower())
+    return last.strip("-")[:LONGEST_NAME].strip("-") or "run"
+
+
+def refuse_secrets_in(url: str) -> None:
+    """Credentials in a URL would stand in the manifest, in Ray's dashboard and in the run's provenance."""
+    parts = urlsplit(url) if "://" in url else None
+    if parts is not None and "@" in parts.netloc:
+        raise JobError(
+            f"run: must not hold credentials ({parts.scheme}://…@{parts.netloc.rpartition('@')[2]}); "
+            "give them to the driver in its environment"
+        )
+
+
+def number(value: float) -> str:
+    return f"{value:g}"
+
+
+def command(submission: Submission, file: str, address: str | None = "auto") -> list[str]:
+    """The command that the cluster runs; it is the one a user would give, so it goes on where another stopped."""
+    words = ["landscape", "run", file, "--run", submission.run]
+    if address is not None:
+        words += ["--address", address]
+    if submission.workers is not None:
+        words += ["--workers", str(submission.workers)]
+    if submission.gpus_per_worker is not None:
+        words += ["--num-gpus", number(submission.gpus_per_worker)]
+    return words
+
+
+def quoted(words: Iterable[str]) -> str:
+    return shlex.join(words)
+
+
+# -- the files of a job -----------------------------------------------------------------------------------------
+
+
+def named_files(job: Job) -> Iterator[str]:
+    """The files that a job names, as they stand in it: weights and directions."""
+    for landscape in job.landscapes:
+        references: list[Any] = [landscape.origin]
+        for each in landscape.directions:
+            if isinstance(each, FileDirection):
+                references.append(each.path)
+            elif isinstance(each, TowardsDirection):
+                references.append(each.target)
+        yield from (each for each in references if isinstance(each, str) and each not in ("problem", "first", "last"))
+
+
+def refuse_files_left_behind(job: Job) -> None:
+    """A relative path that leaves the folder is not shipped with it.
+
+    Raises:
+        JobError: names the file; also where a file of the folder does not exist.
+    """
+    folder = job.folder.resolve()
+    for name in named_files(job):
+        if "://" in name or Path(name).is_absolute():
+            continue  # a place that every node sees
+        found = Path(locate(name, job.folder)).resolve()
+        if not found.is_relative_to(folder):
+            raise JobError(
+                f"job: {name!r} lies outside the job file's folder, which is what is shipped; "
+                "move it in, or name it by an absolute path that every node sees"
+            )
+        if not found.is_file():
+            raise JobError(f"job: the file {name!r} does not exist in {str(job.folder)!r}; mend its path")
+
+
+def first_line(text: str, limit: int = 300) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:limit] if lines else ""
+
+
+def tool_missing(tool: str, target: str) -> LandscapeError:
+    return LandscapeError(
+        f"{target}: {tool} is not on the PATH of this machine; give the command where it is, "
+        f"or write what it would send with --dry-run and send that"
+    )

@@ -1,0 +1,376 @@
+"""A KubeRay RayJob: spot workers, an on-demand head, token authentication, retries that go on where one stopped."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster.session import IGNORED_UPLOADS
+from cluster.submit.common import (
+    DRIVER_ENVIRONMENT,
+    STOP_SECONDS,
+    Submission,
+    command,
+    first_line,
+    named_files,
+    quoted,
+    tool_missing,
+)
+from cluster.submit.ray_jobs import next_attempt
+from landscape.errors import ClusterUnreachableError, JobError, LandscapeError
+from landscape.spec import Job
+
+LONGEST_NAME = 47  # KubeRay adds suffixes to make the names of pods and services, which hold 63
+LARGEST_FILES = 900_000  # bytes in a ConfigMap, which holds 1 MiB with its names
+JOB_FOLDER = "/job"
+RETRIES = 3  # each is a new cluster; what is done is not done again
+KEPT_SECONDS = 600  # a finished cluster stays this long, to be looked at
+USER = 1000  # of the image in deploy/Containerfile
+BASE_LABEL = "landscape/job"
+
+# RayJob's own words for an end, in those of Ray's jobs.
+DEPLOYMENT_ENDED = {"Complete": "SUCCEEDED", "Failed": "FAILED", "ValidationFailed": "FAILED"}
+
+
+@dataclass(frozen=True)
+class KubeRayOptions:
+    """What a Kubernetes cluster decides. One worker is one pod.
+
+    Attributes:
+        claim: a PersistentVolumeClaim (ReadWriteOnce suffices: only the head writes), mounted at `mount`.
+        secret: a Secret whose keys become the head's environment, such as the credentials of the run's bucket.
+        worker_selector, worker_tolerations: where spot machines are, as their labels and taints say.
+        queue: a Kueue LocalQueue.
+    """
+
+    image: str
+    ray_version: str
+    claim: str | None = None
+    mount: str = "/runs"
+    secret: str | None = None
+    namespace: str | None = None
+    queue: str | None = None
+    cpus_per_worker: int = 2
+    memory_per_worker: str = "8Gi"
+    head_cpus: int = 2
+    head_memory: str = "8Gi"
+    head_selector: Mapping[str, str] = field(default_factory=dict)
+    worker_selector: Mapping[str, str] = field(default_factory=dict)
+    worker_tolerations: tuple[Mapping[str, str], ...] = ()
+
+
+def parse_selector(given: list[str] | None) -> dict[str, str]:
+    """`key=value` texts as a node selector.
+
+    Raises:
+        JobError: one of them is not of this form.
+    """
+    found = {}
+    for each in given or []:
+        key, equals, value = each.partition("=")
+        if not key or not equals:
+            raise JobError(f"selector: must be key=value, a label of the nodes, not {each!r}")
+        found[key] = value
+    return found
+
+
+def parse_tolerations(given: list[str] | None) -> tuple[dict[str, str], ...]:
+    """`key`, `key=value` or either with `:Effect`, as kubectl writes taints."""
+    found = []
+    for each in given or []:
+        taint, _, effect = each.partition(":")
+        key, equals, value = taint.partition("=")
+        if not key or effect not in ("", "NoSchedule", "PreferNoSchedule", "NoExecute"):
+            raise JobError(
+                f"toleration: must be key[=value][:NoSchedule|PreferNoSchedule|NoExecute], a taint of the nodes, "
+                f"not {each!r}"
+            )
+        match = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
+        found.append({"key": key, **match, **({"effect": effect} if effect else {})})
+    return tuple(found)
+
+
+def run_on_cluster(run: str, claim: str | None, mount: str) -> str:
+    """Where the run lies for the head: a URL as it is, a relative folder on the claim, an absolute one below `mount`.
+
+    Raises:
+        JobError: it would die with the pods.
+    """
+    if "://" in run and not run.startswith("file://"):
+        return run
+    if claim is None:
+        raise JobError(
+            f"run: {run!r} would lie in a pod and be lost with it; give a volume with --claim, or a URL with --run"
+        )
+    path = Path(run.removeprefix("file://"))
+    if not path.is_absolute():
+        return str(Path(mount) / path.name)
+    if not path.is_relative_to(mount):
+        raise JobError(
+            f"run: {run!r} lies outside the claim's mount {mount!r}; give --run {mount}/{path.name} or --mount"
+        )
+    return str(path)
+
+
+# -- the files of the job ---------------------------------------------------------------------------------------
+
+
+def job_files(job: Job, file: Path, include: list[str] | None = None) -> dict[str, bytes]:
+    """What the ConfigMap carries: the job file, the folder's Python files, what the job names, what is included.
+
+    Not the whole folder, as a manifest is kept and shown in places where its other files have no business.
+
+    Raises:
+        JobError: it is more than a ConfigMap holds.
+    """
+    folder = file.absolute().parent
+    chosen = {file.name, *(each.name for each in folder.glob("*.py"))}
+    chosen.update(_package(job, folder))
+    chosen.update(name for name in named_files(job) if "://" not in name and not Path(name).is_absolute())
+    chosen.update(include or [])
+    found = {}
+    for name in sorted(chosen):
+        path = folder / name
+        if ".." in Path(name).parts or Path(name).is_absolute() or not path.is_file():
+            raise JobError(f"include: must be a file in the job file's folder, not {name!r}")
+        found[str(Path(name))] = path.read_bytes()
+    size = sum(map(len, found.values()))
+    if size > LARGEST_FILES:
+        largest = max(found, key=lambda name: len(found[name]))
+        raise JobError(
+            f"job: its files hold {size} bytes, a ConfigMap at most {LARGEST_FILES} ({largest!r} alone "
+            f"{len(found[largest])}); put large ones on the claim or in the image and name them by absolute paths"
+        )
+    return found
+
+
+def _package(job: Job, folder: Path) -> Iterator[str]:
+    """The callback's package, where it is a folder beside the job file."""
+    package = folder / str(job.problem).partition(":")[0].partition(".")[0]
+    if not package.is_dir():
+        return
+    for path in package.rglob("*.py"):
+        inside = path.relative_to(folder)
+        if not set(inside.parts) & set(IGNORED_UPLOADS):
+            yield str(inside)
+
+
+def _config_map(submission: Submission, files: Mapping[str, bytes], options: KubeRayOptions) -> dict[str, Any]:
+    """Text stays readable; keys have no slashes, so a volume gives each its path."""
+    text: dict[str, str] = {}
+    binary: dict[str, str] = {}
+    for name, content in files.items():
+        try:
+            text[_key(name, files)] = content.decode()
+        except UnicodeDecodeError:
+            binary[_key(name, files)] = base64.b64encode(content).decode()
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(submission, options),
+        **({"data": text} if text else {}),
+        **({"binaryData": binary} if binary else {}),
+    }
+
+
+def _key(name: str, files: Mapping[str, bytes]) -> str:
+    """A ConfigMap's keys are letters, digits, '.', '-' and '_': other names are numbered."""
+    plain = name.replace("-", "").replace("_", "").replace(".", "")
+    return name if plain.isascii() and plain.isalnum() else f"file-{list(files).index(name)}"
+
+
+# -- the manifest -----------------------------------------------------------------------------------------------
+
+
+def render(submission: Submission, files: Mapping[str, bytes], options: KubeRayOptions) -> str:
+    """Two documents, the job's files and the RayJob, for `kubectl apply -f -`.
+
+    Raises:
+        JobError: options that Kubernetes would refuse.
+    """
+    _check(submission, options)
+    documents = [_config_map(submission, files, options), _ray_job(submission, files, options)]
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1000)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines as blocks, so that a person can read the files; no anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _block)
+
+
+def _check(submission: Submission, options: KubeRayOptions) -> None:
+    if len(submission.id) > LONGEST_NAME:
+        raise JobError(f"name: {submission.id!r} has {len(submission.id)} characters, KubeRay takes {LONGEST_NAME}")
+    if submission.workers is None:
+        raise JobError("workers: KubeRay must be told how many pods; say --workers N")
+    gpus = submission.gpus_per_worker or 0
+    if gpus != int(gpus):
+        raise JobError(f"gpus_per_worker: a pod has whole GPUs, not {gpus:g}")
+    for name, value in (("cpus_per_worker", options.cpus_per_worker), ("head_cpus", options.head_cpus)):
+        if value < 1:
+            raise JobError(f"{name}: must be at least 1, not {value}")
+
+
+def _metadata(submission: Submission, options: KubeRayOptions) -> dict[str, Any]:
+    labels = {
+        "app.kubernetes.io/name": "landscape",
+        "app.kubernetes.io/instance": submission.id,
+        BASE_LABEL: submission.base,
+    }
+    return {
+        "name": submission.id,
+        **({"namespace": options.namespace} if options.namespace else {}),
+        "labels": labels,
+    }
+
+
+def _ray_job(submission: Submission, files: Mapping[str, bytes], options: KubeRayOptions) -> dict[str, Any]:
+    metadata = _metadata(submission, options)
+    if options.queue:
+        metadata["labels"] = metadata["labels"] | {"kueue.x-k8s.io/queue-name": options.queue}
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": metadata,
+        "spec": {
+            "entrypoint": quoted(command(submission, f"{JOB_FOLDER}/{submission.file}")),
+            "runtimeEnvYAML": yaml.safe_dump({"env_vars": DRIVER_ENVIRONMENT}),
+            "backoffLimit": RETRIES,
+            "shutdownAfterJobFinishes": True,
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "rayClusterSpec": {
+                "rayVersion": options.ray_version,
+                "authOptions": {"mode": "token"},
+                "headGroupSpec": _head(submission, files, options),
+                "workerGroupSpecs": [_workers(submission, options)],
+            },
+        },
+    }
+
+
+def _head(submission: Submission, files: Mapping[str, bytes], options: KubeRayOptions) -> dict[str, Any]:
+    """The driver and the cluster's state: on a machine that is not taken away, and without work of its own."""
+    items = [{"key": _key(name, files), "path": name} for name in files]
+    volumes: list[dict[str, Any]] = [{"name": "job", "configMap": {"name": submission.id, "items": items}}]
+    mounts: list[dict[str, Any]] = [{"name": "job", "mountPath": JOB_FOLDER, "readOnly": True}]
+    if options.claim:
+        volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": options.claim}})
+        mounts.append({"name": "runs", "mountPath": options.mount})
+    container: dict[str, Any] = {
+        "name": "ray-head",
+        "image": options.image,
+        "resources": _resources(options.head_cpus, options.head_memory, 0),
+        "volumeMounts": mounts,
+    }
+    if options.secret:
+        container["envFrom"] = [{"secretRef": {"name": options.secret}}]
+    pod = _pod(container, volumes, options.head_selector, ()) | {"terminationGracePeriodSeconds": STOP_SECONDS + 30}
+    return {"rayStartParams": {"num-cpus": "0"}, "template": {"spec": pod}}
+
+
+def _workers(submission: Submission, options: KubeRayOptions) -> dict[str, Any]:
+    """Pods that may be taken away at any moment. They read and write nothing but what the driver sends."""
+    gpus = int(submission.gpus_per_worker or 0)
+    container = {
+        "name": "ray-worker",
+        "image": options.image,
+        "resources": _resources(options.cpus_per_worker, options.memory_per_worker, gpus),
+    }
+    tolerations = options.worker_tolerations
+    if gpus:
+        tolerations = (*tolerations, {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"})
+    return {
+        "groupName": "workers",
+        "replicas": submission.workers,
+        "minReplicas": 0,
+        "maxReplicas": submission.workers,
+        "rayStartParams": {},
+        "template": {"spec": _pod(container, [], options.worker_selector, tolerations)},
+    }
+
+
+def _resources(cpus: int, memory: str, gpus: int) -> dict[str, Any]:
+    """Requests equal to limits: a pod that is short of memory is not the one that the kernel ends first."""
+    amounts: dict[str, Any] = {"cpu": str(cpus), "memory": memory, **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
+    return {"requests": amounts, "limits": amounts}
+
+
+def _pod(
+    container: dict[str, Any],
+    volumes: list[dict[str, Any]],
+    selector: Mapping[str, str],
+    tolerations: tuple[Mapping[str, str], ...],
+) -> dict[str, Any]:
+    guarded = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    return {
+        # The callback needs nothing of Kubernetes.
+        "automountServiceAccountToken": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        **({"nodeSelector": dict(selector)} if selector else {}),
+        **({"tolerations": [dict(each) for each in tolerations]} if tolerations else {}),
+        "containers": [container | {"securityContext": guarded}],
+        **({"volumes": volumes} if volumes else {}),
+    }
+
+
+# -- sending ----------------------------------------------------------------------------------------------------
+
+
+def free_attempt(submission: Submission, namespace: str | None) -> int:
+    """The first attempt that no RayJob of this cluster has had; Kubernetes would take a second one for the first.
+
+    Raises:
+        LandscapeError: an earlier one has not ended.
+    """
+    found = json.loads(
+        _kubectl("get", "rayjobs.ray.io", "-l", f"{BASE_LABEL}={submission.base}", "-o", "json", namespace=namespace)
+    )
+    return next_attempt(
+        submission.base,
+        {
+            each["metadata"]["name"]: DEPLOYMENT_ENDED.get(
+                each.get("status", {}).get("jobDeploymentStatus", ""), "RUNNING"
+            )
+            for each in found.get("items", [])
+        },
+    )
+
+
+def send(manifest: str, namespace: str | None) -> str:
+    """`kubectl apply -f -`; what kubectl said."""
+    return _kubectl("apply", "-f", "-", namespace=namespace, text=manifest)
+
+
+def _kubectl(*words: str, namespace: str | None, text: str | None = None) -> str:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        raise tool_missing("kubectl", "kuberay")
+    where = ["--namespace", namespace] if namespace else []
+    found = subprocess.run([kubectl, *where, *words], input=text, capture_output=True, text=True, check=False)
+    if found.returncode:
+        unreachable = "connect to the server" in found.stderr or "connection" in found.stderr
+        kind = ClusterUnreachableError if unreachable else LandscapeError
+        raise kind(f"kuberay: kubectl {words[0]} fails: {first_line(found.stderr)}")
+    return found.stdout.strip()

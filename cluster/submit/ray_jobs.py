@@ -1,0 +1,293 @@
+"""A Ray job: what is sent to a cluster's dashboard, and how its log, its outcome and its end are waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from cluster.submit.common import (
+    DRIVER_ENVIRONMENT,
+    STOP_SECONDS,
+    Submission,
+    command,
+    first_line,
+    quoted,
+)
+from landscape.errors import ClusterUnreachableError, Interrupted, JobError, LandscapeError, NotFoundError
+
+DEFAULT_ADDRESS = "http://127.0.0.1:8265"
+CONNECT_SECONDS = 5.0
+POLL_SECONDS = 0.5
+# A log whose connection breaks this many times in a row without a new line is given up; the job goes on.
+RECONNECTS = 20
+ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+
+Write = Callable[[str], None]
+
+
+def render(submission: Submission, excluded: Iterable[str]) -> dict[str, Any]:
+    """The arguments of `JobSubmissionClient.submit_job`; Ray ships the working directory."""
+    return {
+        "submission_id": submission.id,
+        "entrypoint": quoted(command(submission, submission.file)),
+        "runtime_env": {
+            "working_dir": str(submission.folder),
+            "excludes": list(excluded),
+            "env_vars": dict(DRIVER_ENVIRONMENT),
+        },
+        "metadata": {"run": submission.run, "job": submission.base},
+    }
+
+
+# -- the connection ---------------------------------------------------------------------------------------------
+
+
+def dashboard_address(given: str | None) -> str:
+    """The dashboard's URL: as given, else from RAY_API_SERVER_ADDRESS or (a URL only) RAY_ADDRESS, else this machine.
+
+    Raises:
+        JobError: it is not an http URL.
+    """
+    surrounding = os.environ.get("RAY_ADDRESS", "")
+    address = (
+        given
+        or os.environ.get("RAY_API_SERVER_ADDRESS")
+        or (surrounding if surrounding.startswith("http") else None)
+        or DEFAULT_ADDRESS
+    )
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise JobError(
+            f"address: must be the dashboard's URL such as {DEFAULT_ADDRESS}, not {address!r}; "
+            "host:port of a head node serves `landscape run --address` only"
+        )
+    return address.rstrip("/")
+
+
+def connect(given: str | None, allow_open: bool = False) -> Any:
+    """A `JobSubmissionClient`; the token is Ray's business (RAY_AUTH_MODE=token), and never passes through here.
+
+    Raises:
+        ClusterUnreachableError: no dashboard answers, or it refuses the token.
+        LandscapeError: it takes jobs from anybody, and is not on this machine.
+    """
+    address = dashboard_address(given)
+    _refuse_unreachable(address)
+    if not allow_open:
+        _refuse_open(address)
+    from ray.job_submission import JobSubmissionClient
+
+    if logging.getLogger().level > logging.INFO:  # else --debug was given
+        logging.getLogger("ray").setLevel(logging.WARNING)
+    with _only_address(address), _told(address):
+        return JobSubmissionClient(address)
+
+
+@contextlib.contextmanager
+def _only_address(address: str) -> Iterator[None]:
+    """Ray lets its own variables override an address that was given; here the given one counts."""
+    name = "RAY_API_SERVER_ADDRESS"
+    before = os.environ.get(name)
+    os.environ[name] = address
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+@contextlib.contextmanager
+def _told(address: str) -> Iterator[None]:
+    """Ray's and the connection's errors in our words."""
+    import requests
+    from ray.exceptions import AuthenticationError
+
+    try:
+        yield
+    except AuthenticationError:
+        raise ClusterUnreachableError(
+            f"address: the dashboard at {address!r} refuses the token; "
+            "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's"
+        ) from None
+    except (ConnectionError, requests.exceptions.RequestException) as error:
+        raise ClusterUnreachableError(_unreachable(address, str(error))) from None
+    except RuntimeError as error:
+        if "status code 404" in str(error) or "does not exist" in str(error):
+            raise NotFoundError(f"no such job on the cluster at {address!r}; its dashboard lists them") from None
+        raise LandscapeError(f"the cluster at {address!r} refuses: {first_line(str(error))}") from error
+
+
+def _refuse_unreachable(address: str) -> None:
+    parts = urlsplit(address)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((str(parts.hostname), port), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ClusterUnreachableError(_unreachable(address, str(error))) from None
+
+
+def _unreachable(address: str, cause: str) -> str:
+    return (
+        f"address: no Ray dashboard answers at {address!r} ({first_line(cause, 150)}); "
+        "start the head with a dashboard, forward its port, or give --address"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _refuse_open(address: str) -> None:
+    """Whoever reaches a cluster without a token can run code on it (CVE-2023-48022)."""
+    import requests
+
+    if is_loopback(str(urlsplit(address).hostname)):
+        return  # also a forwarded port, whose other end is for its owner to guard
+    try:
+        answer = requests.get(f"{address}/api/jobs/", timeout=CONNECT_SECONDS)
+    except requests.exceptions.RequestException as error:
+        raise ClusterUnreachableError(_unreachable(address, str(error))) from None
+    if answer.status_code == 200:
+        raise LandscapeError(
+            f"address: the cluster at {address!r} takes jobs from anybody who reaches it; start it with "
+            "RAY_AUTH_MODE=token, or say --allow-open where its network is closed"
+        )
+
+
+# -- sending ----------------------------------------------------------------------------------------------------
+
+
+def next_attempt(base: str, known: dict[str, str]) -> int:
+    """The first attempt that no job on the cluster has had.
+
+    Args:
+        known: submission id → status.
+
+    Raises:
+        LandscapeError: an earlier attempt has not ended.
+    """
+    numbers = [0]
+    for each, status in known.items():
+        found = re.fullmatch(rf"{re.escape(base)}-(\d+)", each)
+        if found is None:
+            continue
+        if status not in ENDED:
+            raise LandscapeError(
+                f"submit: this job is on the cluster already, {status.lower()} as {each}; "
+                f"see landscape logs {each}, or end it with landscape cancel {each}"
+            )
+        numbers.append(int(found[1]))
+    return max(numbers) + 1
+
+
+def attempts(client: Any) -> dict[str, str]:
+    with _told(client.get_address()):
+        return {each.submission_id: each.status.value for each in client.list_jobs() if each.submission_id}
+
+
+def send(client: Any, rendered: dict[str, Any]) -> str:
+    with _told(client.get_address()):
+        try:
+            return str(client.submit_job(**rendered))
+        except ValueError as error:  # the folder is too large to ship
+            raise JobError(f"job: its folder cannot be shipped: {first_line(str(error))}") from None
+
+
+# -- waiting ----------------------------------------------------------------------------------------------------
+
+
+def outcome(info: Any) -> int:
+    """The exit code that a job's end stands for."""
+    if info.status.value == "SUCCEEDED":
+        return 0
+    if info.status.value == "STOPPED":
+        return Interrupted.exit_code
+    code = info.driver_exit_code
+    if code is None or code == 0:
+        return 1
+    return 128 - int(code) if code < 0 else min(int(code), 255)  # below 0: the signal that killed it
+
+
+def log_so_far(client: Any, submission_id: str) -> str:
+    with _told(client.get_address()):
+        return str(client.get_job_logs(submission_id))
+
+
+def follow(client: Any, submission_id: str, write: Write) -> int:
+    """Write the job's log as it grows, until the job ends; its exit code."""
+    written, failures = 0, 0
+    told_waiting = False
+    while True:
+        with _told(client.get_address()):
+            info = client.get_job_info(submission_id)
+        if info.status.value == "PENDING":
+            if info.message and not told_waiting:
+                write(f"{first_line(info.message)}\n")
+                told_waiting = True
+            time.sleep(POLL_SECONDS)
+            continue
+        before, whole = written, False
+        with contextlib.suppress(OSError, RuntimeError):  # the connection broke: ask how the job is, then try again
+            for text in _tail(client, submission_id, written):
+                write(text)
+                written += len(text)
+            whole = True
+        with _told(client.get_address()):
+            info = client.get_job_info(submission_id)
+        failures = failures + 1 if written == before else 0
+        if info.status.value in ENDED and (whole or failures > RECONNECTS):
+            if info.status.value == "FAILED" and info.driver_exit_code is None and info.message:
+                write(f"{first_line(info.message)}\n")
+            return outcome(info)
+        if failures > RECONNECTS:
+            raise ClusterUnreachableError(
+                f"the log of {submission_id} broke off; the job goes on: landscape logs {submission_id} --follow"
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _tail(client: Any, submission_id: str, skip: int) -> Iterator[str]:
+    """The log from its character `skip` on; each connection tells it from the beginning."""
+    with asyncio.Runner() as runner:
+        lines = client.tail_job_logs(submission_id)
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                text = runner.run(_next(lines))
+                if len(text) > skip:
+                    yield text[skip:]
+                skip = max(0, skip - len(text))
+
+
+async def _next(lines: Any) -> str:
+    return str(await anext(lines))
+
+
+def cancel(client: Any, submission_id: str, clock: Callable[[], float] = time.monotonic) -> str:
+    """Ask a job to stop and wait until it has; what it came to.
+
+    Raises:
+        LandscapeError: it is still there after its time to stop has passed.
+    """
+    with _told(client.get_address()):
+        client.stop_job(submission_id)
+        end = clock() + STOP_SECONDS + 30
+        while clock() < end:
+            status = str(client.get_job_info(submission_id).status.value)
+            if status in ENDED:
+                return status
+            time.sleep(POLL_SECONDS)
+    raise LandscapeError(f"cancel: {submission_id} has not stopped within {STOP_SECONDS + 30} s; see its log")

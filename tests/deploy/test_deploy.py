@@ -1,0 +1,93 @@
+"""The files under deploy/ are what their readers take: schemas, known metrics, pinned versions, no secrets."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+SCHEMAS = ROOT.parent / "shared" / "data" / "kuberay"
+METRICS = {
+    "landscape_tiles_total",
+    "landscape_points_total",
+    "landscape_failures_total",
+    "landscape_tile_seconds",
+    "landscape_queue",
+}
+
+
+def strict(schema: object) -> object:
+    """The schema with unknown fields refused, as an API server would drop them in silence."""
+    if isinstance(schema, list):
+        return [strict(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: strict(value) for key, value in schema.items()}
+    if found.get("properties") and "additionalProperties" not in found:
+        found["additionalProperties"] = False
+    return found
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"), [("kuberay-raycluster.yaml", "raycluster"), ("examples/rayjob.yaml", "rayjob")]
+)
+def test_kuberay_accepts_the_manifests(file, kind):
+    validators = pytest.importorskip("jsonschema")
+    schema_file = SCHEMAS / f"ray.io_v1_{kind}.schema.json"
+    if not schema_file.is_file():
+        pytest.skip("KubeRay's schemas are not here")
+    document = list(yaml.safe_load_all((DEPLOY / file).read_text()))[-1]
+    schema = strict(json.loads(schema_file.read_text()))
+    schema["properties"]["metadata"] = {"type": "object", "required": ["name"]}  # the API server knows it itself
+    validators.Draft202012Validator(schema).validate(document)
+    assert len(document["metadata"]["name"]) <= 47
+    assert "kueue.x-k8s.io/queue-name" in document["metadata"]["labels"]
+    cluster = document["spec"].get("rayClusterSpec", document["spec"])
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert cluster["rayVersion"] == version("ray")
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+
+
+def test_the_cluster_launcher_accepts_its_file():
+    validators = pytest.importorskip("jsonschema")
+    schema = json.loads(files("ray.autoscaler").joinpath("ray-schema.json").read_text())
+    launcher = yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text())
+    validators.validate(launcher, schema)
+    starts = launcher["head_start_ray_commands"] + launcher["worker_start_ray_commands"]
+    assert all("RAY_AUTH_MODE=token" in each for each in starts if "ray start" in each)
+
+
+def test_the_dashboard_and_the_scrape_read_the_metrics_that_are_exported():
+    dashboard = json.loads((DEPLOY / "grafana-dashboard.json").read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    read = set(re.findall(r"ray_(landscape_\w+)", " ".join(expressions)))
+    assert {name.removesuffix("_bucket") for name in read} == METRICS
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    for expression in expressions:
+        assert expression.count("(") == expression.count(")")
+    (scrape,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
+    (kept,) = [rule for rule in scrape["metric_relabel_configs"] if rule["action"] == "keep"]
+    for name in METRICS - {"landscape_tile_seconds"} | {"landscape_tile_seconds_bucket"}:
+        assert re.fullmatch(kept["regex"], f"ray_{name}")
+
+
+def test_the_container_copies_what_the_package_needs_and_runs_as_a_user():
+    lines = (DEPLOY / "Containerfile").read_text().splitlines()
+    copied = [word for line in lines if line.startswith("COPY") for word in line.split()[1:-1]]
+    assert {"pyproject.toml", "README.md", "LICENSE", "deploy/constraints.txt", "landscape", "cluster"} == set(copied)
+    assert all((ROOT / each).exists() for each in copied)
+    assert [line for line in lines if line.startswith("USER")] == ["USER 1000"]
+
+
+def test_no_file_holds_a_token_or_a_key():
+    secret = re.compile(r"\b[0-9a-f]{32,}\b|AKIA[0-9A-Z]{16}|BEGIN [A-Z ]*PRIVATE KEY", re.IGNORECASE)
+    for path in DEPLOY.rglob("*"):
+        if path.is_file():
+            assert not secret.search(path.read_text()), path
