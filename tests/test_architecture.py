@@ -49,7 +49,7 @@ ALLOWED = {
     },
     "plotly": {"landscape/views/"},
     "kaleido": {"landscape/views/", "cluster/"},
-    "zarr": {"landscape/store.py"},
+    "zarr": {"landscape/store/"},
     "sklearn": {"landscape/recipes/"},
     "xarray": {"landscape/surface.py"},
     "meshio": {"landscape/views/", "cluster/"},

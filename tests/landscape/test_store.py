@@ -29,7 +29,6 @@ from small_models import (
 )
 
 from landscape import JobError, NotFoundError, Problem, open_run, run
-from landscape import store as store_module
 from landscape.errors import Interrupted, LandscapeError
 from landscape.grid import Grid, axis_coordinates, coarse_to_fine, tile_counts
 from landscape.lock import run_lock
@@ -176,7 +175,7 @@ def test_large_random_directions_are_kept_as_their_seed_alone(tmp_path, monkeypa
     problem = quadratic_problem()
     spec = {"name": "a", "size": 4}
     kept = run(make_job(tmp_path / "kept", lambda: problem, [spec]))["a"]
-    monkeypatch.setattr(store_module, "DIRECTION_BYTES", 10)
+    monkeypatch.setattr("landscape.store.layout.DIRECTION_BYTES", 10)
     job = make_job(tmp_path / "seed", lambda: problem, [spec], tile=2)
     asked = iter(range(1000))
     with pytest.raises(Interrupted):
@@ -198,7 +197,7 @@ def test_a_half_made_landscape_is_not_listed_and_is_replaced(tmp_path, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(store_module, "_make_directions", die)
+        patched.setattr("landscape.store.layout._make_directions", die)
         with pytest.raises(KeyboardInterrupt):
             run(job)
     assert (tmp_path / "landscapes.zarr" / "a" / "loss").is_dir()
@@ -347,7 +346,7 @@ def test_everything_is_synced_before_the_status_is_written(tmp_path, monkeypatch
         events.append(("sync", str(place.relative_to(root)) if place != root.parent else ".."))
 
     monkeypatch.setattr(DurableStore, "_set", recording_set)
-    monkeypatch.setattr(store_module.os, "fsync", recording_sync)
+    monkeypatch.setattr(os, "fsync", recording_sync)
     tile = store.tile((1, 1))
     store.write_tile(
         tile, constant(tile, 2.0) | {"accuracy": np.ones(tile.points), "accuracy_stderr": np.ones(tile.points)}

@@ -1,116 +1,31 @@
-"""The Zarr layout of a landscape: create it, commit whole tiles, find what is missing or damaged, read it.
+"""One landscape on disk: create it, commit whole tiles, find what is missing or damaged, read it.
 
-Only this module knows Zarr. A tile is a whole chunk; its observables are written and synced first and its
-`status` last, so a `status` other than 0 means that the tile is there. Every chunk ends in a CRC32C.
+A tile's observables are written and synced first and its `status` last, so a `status` other than 0 means that the
+tile is there.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import json
-import os
-import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
-from pathlib import Path as FilePath
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 from torch import Tensor
-from zarr.codecs import Crc32cCodec, ZstdCodec
-from zarr.core.buffer import Buffer
 from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
 from landscape.errors import JobError, LandscapeError, NotFoundError, nearest
-from landscape.files import fsync
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.parameters import State, direction_digest, flatten, unflatten
-from landscape.spec import locate
-from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Axis, Path, Surface
-
-SCHEMA_VERSION = 1
-FOLDER = "landscapes.zarr"
-DIRECTION_BYTES = 1 << 30  # above it a random direction is kept as its seed and digest alone
-DIRECTION_CHUNK = 1 << 24
-
-
-@dataclass(frozen=True)
-class PathPlan:
-    """Where the snapshots of a trajectory lie on the plane, before their losses are known."""
-
-    unit: str
-    step: tuple[int, ...]
-    coordinates: NDArray[np.float64]  # [snapshots, axes]
-    distance: NDArray[np.float64]
-
-
-class DurableStore(LocalStore):
-    """A local store that can make what it wrote survive a power cut: Zarr renames files, but never syncs them."""
-
-    def __init__(self, root: FilePath | str, *, read_only: bool = False) -> None:
-        super().__init__(root, read_only=read_only)
-        self._unsynced: set[FilePath] = set()
-        self._synced_folders: set[FilePath] = set()
-
-    async def _set(self, key: str, value: Buffer, exclusive: bool = False) -> None:
-        await super()._set(key, value, exclusive)
-        self._unsynced.add(self.root / key)
-
-    async def flush(self) -> None:
-        """Sync every file written since the last call, the folders that name them, and new folders above."""
-        files, self._unsynced = self._unsynced, set()
-        await asyncio.to_thread(self._sync_all, files)
-
-    def _sync_all(self, files: set[FilePath]) -> None:
-        folders = {file.parent for file in files}
-        for folder in tuple(folders):
-            above = folder
-            while above != self.root.parent and above not in self._synced_folders:
-                folders.add(above.parent)
-                above = above.parent
-        for place in (*files, *folders):
-            fsync(place)
-        self._synced_folders |= folders
-
-
-def store_root(run: str) -> FilePath:
-    return FilePath(locate(run, FilePath.cwd())) / FOLDER
-
-
-def landscape_names(run: str) -> list[str]:
-    """The landscapes of a run, finished or not, in the order of their names."""
-    root = store_root(run)
-    if not (root / "zarr.json").is_file():
-        return []
-    return sorted(each.parent.name for each in root.glob("*/zarr.json") if _is_complete(root, each.parent.name))
-
-
-def _is_complete(root: FilePath, name: str) -> bool:
-    """Whether the landscape's creation was finished: its attributes are written last."""
-    try:
-        return "schema_version" in zarr.open_group(LocalStore(root, read_only=True), path=name, mode="r").attrs
-    except (OSError, ValueError, KeyError):
-        return False
-
-
-def _remove_half_made(folder: FilePath) -> None:
-    """Remove what a driver that was killed while making it left; never one whose metadata have become unreadable."""
-    metadata = folder / "zarr.json"
-    if metadata.exists():
-        try:
-            json.loads(metadata.read_bytes())
-        except ValueError:
-            raise LandscapeError(
-                f"landscape {folder.name!r}: its metadata {str(metadata)!r} are damaged; "
-                "restore that file, or remove the folder to compute it anew"
-            ) from None
-    if folder.exists():
-        shutil.rmtree(folder)
+from landscape.store.chunks import Checked, Examination, chunks_where, listed, status_of
+from landscape.store.durable import DurableStore
+from landscape.store.layout import SCHEMA_VERSION, PathPlan, lay_out, with_stderr
+from landscape.store.runs import landscape_names, remove_half_made, store_root
+from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, Axis, Path, Surface
 
 
 class LandscapeStore:
@@ -147,16 +62,9 @@ class LandscapeStore:
         store = DurableStore(root)
         if not (root / "zarr.json").is_file():
             zarr.open_group(store, mode="a", zarr_format=3)
-        _remove_half_made(root / name)
+        remove_half_made(root / name)
         group = zarr.open_group(store, path=name, mode="a", zarr_format=3)
-        for axis, coordinates, described in zip(grid.names, grid.coordinates, axes, strict=True):
-            _make(group, axis, coordinates, (axis,), attributes=dict(described))
-        for observable in _with_stderr(observables):
-            _make_empty(group, observable, np.float64, np.nan, grid.shape, tile_shape, grid.dimensions)
-        _make_empty(group, "status", np.uint8, 0, grid.shape, tile_shape, grid.dimensions)
-        _make_directions(group, directions, layout, axes)
-        if path is not None:
-            _make_path(group, grid, path, int(np.prod(tile_shape)))
+        lay_out(group, grid, tile_shape, observables, axes, directions, layout, path)
         sync(store.flush())
         # Last, and in one file: a landscape without its attributes was never finished being made.
         group.attrs.update({"schema_version": SCHEMA_VERSION, "name": name, **attributes})
@@ -253,14 +161,14 @@ class LandscapeStore:
         Args:
             values: `loss`, `loss_stderr`, … as flat arrays over the tile's points in C order.
         """
-        for observable in _with_stderr(self.observables):
+        for observable in with_stderr(self.observables):
             self._arrays[observable][tile.windows] = values[observable].reshape(tile.shape)
         sync(self._flush())
         self._write_status("status", tile.windows, status_of(values["loss"]).reshape(tile.shape))
 
     def quarantine_tile(self, tile: Tile) -> None:
         """Mark a tile as given up; running the job again tries it anew."""
-        for observable in _with_stderr(self.observables):
+        for observable in with_stderr(self.observables):
             self._arrays[observable][tile.windows] = np.full(tile.shape, np.nan)
         sync(self._flush())
         self._write_status("status", tile.windows, np.full(tile.shape, QUARANTINED, np.uint8))
@@ -306,7 +214,7 @@ class LandscapeStore:
         damaged = list(status.damaged)
         gone = status.values == NOT_COMPUTED
         committed = self._tiles_where(~gone)
-        for observable in _with_stderr(self.observables):
+        for observable in with_stderr(self.observables):
             found = self._read_checked(observable, committed)
             damaged += found.damaged
             if observable == "loss":
@@ -324,7 +232,7 @@ class LandscapeStore:
         missing = {
             int(i) // self.path_chunk for i in np.flatnonzero(np.isin(status.values, (NOT_COMPUTED, QUARANTINED)))
         }
-        committed = _chunks_where(status.values != NOT_COMPUTED, (self.path_chunk,))
+        committed = chunks_where(status.values != NOT_COMPUTED, (self.path_chunk,))
         for name in ("path_loss", "path_projected_loss"):
             damaged += self._read_checked(name, committed).damaged
         damaged += status.damaged
@@ -333,12 +241,12 @@ class LandscapeStore:
         chunk = self.path_chunk
         return [slice(i * chunk, min((i + 1) * chunk, count)) for i in starts], damaged
 
-    def _read_checked(self, name: str, expected: Set[Index] = frozenset()) -> _Checked:
+    def _read_checked(self, name: str, expected: Set[Index] = frozenset()) -> Checked:
         """An array with its damaged chunks: those whose checksum fails, and those of `expected` that are absent."""
         array = self._arrays[name]
         absent = self._absent_chunks(name, expected)
         try:
-            return _Checked(array[...], [(name, index) for index in absent])
+            return Checked(array[...], [(name, index) for index in absent])
         except (ValueError, OSError):
             values = np.full(array.shape, array.fill_value, array.dtype)
         damaged = [(name, index) for index in absent]
@@ -348,17 +256,17 @@ class LandscapeStore:
                 values[windows] = array[windows]
             except (ValueError, OSError):
                 damaged.append((name, index))
-        return _Checked(values, damaged)
+        return Checked(values, damaged)
 
     def _absent_chunks(self, name: str, expected: Set[Index]) -> list[Index]:
         if not expected:
             return []
         prefix = f"{self.name}/{name}/c/"
-        there = {tuple(map(int, key[len(prefix) :].split("/"))) for key in sync(_listed(self._store, prefix))}
+        there = {tuple(map(int, key[len(prefix) :].split("/"))) for key in sync(listed(self._store, prefix))}
         return sorted(expected - there)
 
     def _tiles_where(self, mask: NDArray[np.bool_]) -> set[Index]:
-        return _chunks_where(mask, self.tile_shape)
+        return chunks_where(mask, self.tile_shape)
 
     def check_constants(self, names: Sequence[str] | None = None) -> list[str]:
         """Those of the coordinate, direction and path arrays that do not read as they were written.
@@ -419,7 +327,7 @@ class LandscapeStore:
         # The status first: what it promises was there before it, also when a driver writes meanwhile.
         status = self._read_checked("status").values.astype(np.uint8)
         committed = self._tiles_where(status != NOT_COMPUTED)
-        arrays = {name: self._read_checked(name, committed) for name in _with_stderr(self.observables)}
+        arrays = {name: self._read_checked(name, committed) for name in with_stderr(self.observables)}
         for found in arrays.values():
             for _, index in found.damaged:
                 status[self.tile(index).windows] = NOT_COMPUTED
@@ -447,116 +355,3 @@ class LandscapeStore:
         return Path(
             plan.unit, steps, coordinates, values["loss"], values["projected_loss"], plan.distance, values["status"]
         )
-
-
-@dataclass(frozen=True)
-class Examination:
-    """What a landscape lacks: tiles and stretches of the path to compute, and the chunks found damaged."""
-
-    missing: frozenset[Index]
-    path_missing: tuple[slice, ...]
-    damaged: tuple[tuple[str, Index], ...]
-
-    @property
-    def complete(self) -> bool:
-        return not self.missing and not self.path_missing
-
-
-@dataclass(frozen=True)
-class _Checked:
-    values: NDArray[Any]
-    damaged: list[tuple[str, Index]]
-
-
-def status_of(loss: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """1 where the loss is finite, 2 where it is NaN or infinite."""
-    return np.where(np.isfinite(loss), OK, NOT_FINITE).astype(np.uint8)
-
-
-def _chunks_where(mask: NDArray[np.bool_], chunks: Sequence[int]) -> set[Index]:
-    """The indices of the chunks in which `mask` holds anywhere."""
-    places = np.argwhere(mask) // np.asarray(chunks)
-    return set(map(tuple, np.unique(places, axis=0).tolist())) if len(places) else set()
-
-
-async def _listed(store: LocalStore, prefix: str) -> list[str]:
-    # Files with other names are leftovers of a write that was cut off.
-    return [key async for key in store.list_prefix(prefix) if key[len(prefix) :].replace("/", "").isdigit()]
-
-
-def _with_stderr(observables: Sequence[str]) -> Iterator[str]:
-    for name in observables:
-        yield name
-        yield f"{name}_stderr"
-
-
-def _make(group: zarr.Group, name: str, data: NDArray[Any], dimensions: tuple[str, ...], **options: Any) -> None:
-    group.create_array(
-        name, data=data, chunks=tuple(max(1, n) for n in data.shape), compressors=[Crc32cCodec()],
-        dimension_names=dimensions, config={"write_empty_chunks": True}, **options,
-    )  # fmt: skip
-
-
-def _make_empty(
-    group: zarr.Group, name: str, dtype: Any, fill: float, shape: Index, chunks: Index, dimensions: tuple[str, ...]
-) -> None:
-    # Without write_empty_chunks a tile of nothing but NaN would leave no trace.
-    group.create_array(
-        name, shape=shape, chunks=chunks, dtype=dtype, fill_value=fill, dimension_names=dimensions,
-        compressors=[ZstdCodec(level=1), Crc32cCodec()], config={"write_empty_chunks": True},
-    )  # fmt: skip
-
-
-def _make_directions(
-    group: zarr.Group,
-    directions: Sequence[State],
-    layout: Sequence[Mapping[str, Any]],
-    axes: Sequence[Mapping[str, Any]],
-) -> None:
-    size = sum(int(np.prod(place["shape"], dtype=np.int64)) for place in layout)
-    fits = 4 * size * len(directions) <= DIRECTION_BYTES
-    stored = [fits or axis["kind"] != "random" for axis in axes]
-    array = group.create_array(
-        "directions", shape=(len(directions), size), chunks=(1, min(max(size, 1), DIRECTION_CHUNK)), dtype=np.float32,
-        fill_value=0.0, compressors=[Crc32cCodec()], dimension_names=("axis", "parameter"),
-        attributes={"layout": [dict(place) for place in layout], "stored": stored},
-        config={"write_empty_chunks": True},
-    )  # fmt: skip
-    for k, direction in enumerate(directions):
-        if stored[k]:
-            array[k] = flatten(direction, layout)
-
-
-def _make_path(group: zarr.Group, grid: Grid, path: PathPlan, tile_points: int) -> None:
-    count, dimension = len(path.step), ("snapshot",)
-    _make(group, "path_step", np.array(path.step, np.int64), dimension, attributes={"unit": path.unit})
-    for k, axis in enumerate(grid.names):
-        _make(group, f"path_{axis}", np.ascontiguousarray(path.coordinates[:, k]), dimension)
-    _make(group, "path_distance", np.asarray(path.distance, np.float64), dimension)
-    # A snapshot costs two evaluations, and its weights travel to the worker: few at a time.
-    chunk = (max(1, min(count, tile_points // 2, 8)),)
-    for name in ("path_loss", "path_projected_loss"):
-        _make_empty(group, name, np.float64, np.nan, (count,), chunk, dimension)
-    _make_empty(group, "path_status", np.uint8, 0, (count,), chunk, dimension)
-
-
-def refuse_unwritable(run: str) -> None:
-    """Raise before anything is computed where the run cannot be written.
-
-    Raises:
-        JobError: the folder, or the one it would be made in, does not exist or takes no files.
-    """
-    place = store_root(run).parent
-    above = next(each for each in (place, *place.parents) if each.exists())
-    if not above.is_dir():
-        raise JobError(f"run: {str(above)!r} is a file, not a folder; name another run")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise JobError(f"run: no permission to write in {str(above)!r}; change its rights or name another run")
-
-
-def write_error(run: str, error: OSError) -> LandscapeError:
-    """A failed write as one line with its remedy."""
-    return LandscapeError(
-        f"run {run!r} cannot be written: {error.strerror or error}; what was committed is intact: "
-        "make room or mend the rights, then give the same command again"
-    )

@@ -1,0 +1,20 @@
+"""The Zarr store of a run's landscapes. Only this package knows Zarr."""
+
+from landscape.store.chunks import Examination, status_of
+from landscape.store.durable import DurableStore
+from landscape.store.landscape import LandscapeStore
+from landscape.store.layout import SCHEMA_VERSION, PathPlan
+from landscape.store.runs import landscape_names, refuse_unwritable, store_root, write_error
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "DurableStore",
+    "Examination",
+    "LandscapeStore",
+    "PathPlan",
+    "landscape_names",
+    "refuse_unwritable",
+    "status_of",
+    "store_root",
+    "write_error",
+]

@@ -1,0 +1,40 @@
+"""A local Zarr store whose writes survive a power cut."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from zarr.core.buffer import Buffer
+from zarr.storage import LocalStore
+
+from landscape.files import fsync
+
+
+class DurableStore(LocalStore):
+    """A local store that can make what it wrote survive a power cut: Zarr renames files, but never syncs them."""
+
+    def __init__(self, root: Path | str, *, read_only: bool = False) -> None:
+        super().__init__(root, read_only=read_only)
+        self._unsynced: set[Path] = set()
+        self._synced_folders: set[Path] = set()
+
+    async def _set(self, key: str, value: Buffer, exclusive: bool = False) -> None:
+        await super()._set(key, value, exclusive)
+        self._unsynced.add(self.root / key)
+
+    async def flush(self) -> None:
+        """Sync every file written since the last call, the folders that name them, and new folders above."""
+        files, self._unsynced = self._unsynced, set()
+        await asyncio.to_thread(self._sync_all, files)
+
+    def _sync_all(self, files: set[Path]) -> None:
+        folders = {file.parent for file in files}
+        for folder in tuple(folders):
+            above = folder
+            while above != self.root.parent and above not in self._synced_folders:
+                folders.add(above.parent)
+                above = above.parent
+        for place in (*files, *folders):
+            fsync(place)
+        self._synced_folders |= folders

@@ -1,0 +1,106 @@
+"""The arrays of a landscape on disk: names, dimensions, chunks, codecs. A tile is a chunk; each ends in a CRC32C."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.codecs import Crc32cCodec, ZstdCodec
+
+from landscape.grid import Grid, Index
+from landscape.parameters import State, flatten
+
+SCHEMA_VERSION = 1
+DIRECTION_BYTES = 1 << 30  # above it a random direction is kept as its seed and digest alone
+DIRECTION_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True)
+class PathPlan:
+    """Where the snapshots of a trajectory lie on the plane, before their losses are known."""
+
+    unit: str
+    step: tuple[int, ...]
+    coordinates: NDArray[np.float64]  # [snapshots, axes]
+    distance: NDArray[np.float64]
+
+
+def lay_out(
+    group: zarr.Group,
+    grid: Grid,
+    tile_shape: Index,
+    observables: Sequence[str],
+    axes: Sequence[Mapping[str, Any]],
+    directions: Sequence[State],
+    layout: Sequence[Mapping[str, Any]],
+    path: PathPlan | None,
+) -> None:
+    """Make every array of a landscape, with nothing computed."""
+    for axis, coordinates, described in zip(grid.names, grid.coordinates, axes, strict=True):
+        _make(group, axis, coordinates, (axis,), attributes=dict(described))
+    for observable in with_stderr(observables):
+        _make_empty(group, observable, np.float64, np.nan, grid.shape, tile_shape, grid.dimensions)
+    _make_empty(group, "status", np.uint8, 0, grid.shape, tile_shape, grid.dimensions)
+    _make_directions(group, directions, layout, axes)
+    if path is not None:
+        _make_path(group, grid, path, int(np.prod(tile_shape)))
+
+
+def with_stderr(observables: Sequence[str]) -> Iterator[str]:
+    for name in observables:
+        yield name
+        yield f"{name}_stderr"
+
+
+def _make(group: zarr.Group, name: str, data: NDArray[Any], dimensions: tuple[str, ...], **options: Any) -> None:
+    group.create_array(
+        name, data=data, chunks=tuple(max(1, n) for n in data.shape), compressors=[Crc32cCodec()],
+        dimension_names=dimensions, config={"write_empty_chunks": True}, **options,
+    )  # fmt: skip
+
+
+def _make_empty(
+    group: zarr.Group, name: str, dtype: Any, fill: float, shape: Index, chunks: Index, dimensions: tuple[str, ...]
+) -> None:
+    # Without write_empty_chunks a tile of nothing but NaN would leave no trace.
+    group.create_array(
+        name, shape=shape, chunks=chunks, dtype=dtype, fill_value=fill, dimension_names=dimensions,
+        compressors=[ZstdCodec(level=1), Crc32cCodec()], config={"write_empty_chunks": True},
+    )  # fmt: skip
+
+
+def _make_directions(
+    group: zarr.Group,
+    directions: Sequence[State],
+    layout: Sequence[Mapping[str, Any]],
+    axes: Sequence[Mapping[str, Any]],
+) -> None:
+    size = sum(int(np.prod(place["shape"], dtype=np.int64)) for place in layout)
+    fits = 4 * size * len(directions) <= DIRECTION_BYTES
+    stored = [fits or axis["kind"] != "random" for axis in axes]
+    array = group.create_array(
+        "directions", shape=(len(directions), size), chunks=(1, min(max(size, 1), DIRECTION_CHUNK)), dtype=np.float32,
+        fill_value=0.0, compressors=[Crc32cCodec()], dimension_names=("axis", "parameter"),
+        attributes={"layout": [dict(place) for place in layout], "stored": stored},
+        config={"write_empty_chunks": True},
+    )  # fmt: skip
+    for k, direction in enumerate(directions):
+        if stored[k]:
+            array[k] = flatten(direction, layout)
+
+
+def _make_path(group: zarr.Group, grid: Grid, path: PathPlan, tile_points: int) -> None:
+    count, dimension = len(path.step), ("snapshot",)
+    _make(group, "path_step", np.array(path.step, np.int64), dimension, attributes={"unit": path.unit})
+    for k, axis in enumerate(grid.names):
+        _make(group, f"path_{axis}", np.ascontiguousarray(path.coordinates[:, k]), dimension)
+    _make(group, "path_distance", np.asarray(path.distance, np.float64), dimension)
+    # A snapshot costs two evaluations, and its weights travel to the worker: few at a time.
+    chunk = (max(1, min(count, tile_points // 2, 8)),)
+    for name in ("path_loss", "path_projected_loss"):
+        _make_empty(group, name, np.float64, np.nan, (count,), chunk, dimension)
+    _make_empty(group, "path_status", np.uint8, 0, (count,), chunk, dimension)
