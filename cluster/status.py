@@ -53,6 +53,8 @@ def _landscape_status(surface: Surface, alive: bool) -> dict[str, Any]:
         "eta_seconds": missing / rate if running and rate else None,
         "seconds": progress.get("seconds"),
         "workers": progress.get("workers"),
+        "by_worker": progress.get("by_worker", []),
+        "reduced_batches": progress.get("reduced_batches", {}),
         "retries": progress.get("retries", 0),
         "updated": progress.get("updated"),
         "minimum": surface.minimum(),
@@ -84,12 +86,34 @@ def status_text(status: dict[str, Any]) -> str:
             place = ", ".join(f"{k} {v:.3g}" for k, v in each["minimum"].items() if k != "loss")
             parts.append(f"lowest loss {each['minimum']['loss']:.4g} at {place}")
         lines.append(", ".join(parts))
-        lines += [
-            f"{'':{width}}  {f['task']}: {f['cause']} ({f['attempts']} tries, {f['worker']})" for f in each["failures"]
-        ]
+        lines += [f"{'':{width}}  {line}" for line in (*_failure_lines(each), *_worker_lines(each))]
     if not status["landscapes"]:
         lines.append("no landscapes yet")
     return "\n".join(lines)
+
+
+def _failure_lines(landscape: dict[str, Any]) -> list[str]:
+    """Task, cause, how often and where it was tried."""
+    return [
+        f"{each['task']}: {each['cause']} ({each['attempts']} tries, {' '.join(filter(None, _place(each)))})"
+        for each in landscape["failures"]
+    ]
+
+
+def _place(failure: dict[str, Any]) -> tuple[str, str, str]:
+    node = failure.get("node", "")
+    return failure["worker"], failure.get("host", ""), f"node {node[:8]}" if node else ""
+
+
+def _worker_lines(landscape: dict[str, Any]) -> list[str]:
+    """What each worker has done, while they are at it."""
+    if landscape["state"] != "running":
+        return []
+    return [
+        f"{each['name']} on {each['host']} ({each['device']}): {each['tasks']} tiles, {each['points']} points, "
+        f"{each['points'] / each['seconds'] if each['seconds'] else 0:.3g} points/s"
+        for each in landscape["by_worker"]
+    ]
 
 
 def driver_alive(run: str) -> bool:
