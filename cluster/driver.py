@@ -135,6 +135,16 @@ class _LandscapeWork:
         if not self.left:
             self.tally.finish()
 
+    def plan_for(self, device: str, job: Job) -> bool:
+        """Plan for the workers' kind of device while nothing is kept yet; false where the record says another."""
+        if self.landscape.plan.device == device:
+            return True
+        if self.store is not None:
+            return False
+        self.landscape = self.landscape.on_device(device, job)
+        self.payload = ray.put(_payload(self.landscape))
+        return True
+
     def shrink_batches(self, batch_size: int | None) -> None:
         """Plan smaller batches, as the planned ones do not fit the workers' memory; recorded with the landscape."""
         if batch_size is None:
@@ -210,12 +220,14 @@ class Driver:
         if receipt.cause:
             raise JobError(f"problem: fails to load on {name}: {receipt.cause}")
         hand = self._crew.started(name, receipt)
-        plan = next(iter(self._works.values())).landscape.plan
-        if hand.device != plan.device:
-            raise JobError(
-                f"device: {hand.place} has {hand.device}, the landscape is planned for {plan.device}, and the bits "
-                f"would differ; set device: {hand.device} and another name or run"
-            )
+        for each in self._works.values():
+            if not each.finished and not each.plan_for(hand.device, self._prepared.job):
+                planned = each.landscape.plan.device
+                raise JobError(
+                    f"device: landscape {each.landscape.name!r} is computed on {planned}, {hand.place} has "
+                    f"{hand.device}, and the bits would differ; go on where it was begun, "
+                    "or give it another name or run"
+                )
         self._schedule.join(name)
 
     def _bury(self, name: str, cause: str, *, blame: bool = True) -> None:

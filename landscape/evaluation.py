@@ -271,11 +271,16 @@ def default_plan(
     return Plan(min(batch_size or preferred, num_samples), threads or 1, kind, precision, batch_norm, seed)
 
 
+def device_here() -> torch.device:
+    """The first GPU of this machine, else its CPU."""
+    return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+
+
 def pick_device(wanted: str) -> torch.device:
     """`auto` is the first GPU where there is one, else the CPU."""
     if wanted == "cuda" and not torch.cuda.is_available():
         raise JobError("device: cuda is asked for, but torch sees no GPU here; use device: cpu or auto")
-    return torch.device("cuda:0" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+    return torch.device("cpu") if wanted == "cpu" else device_here()
 
 
 def observe_names(

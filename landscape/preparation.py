@@ -13,7 +13,7 @@ from typing import Any
 from landscape.axes import make_axes, make_coordinates, make_path
 from landscape.directions import DirectionTensors, cosines
 from landscape.errors import JobError
-from landscape.evaluation import Plan, default_plan, observe_names, pick_device
+from landscape.evaluation import Plan, default_plan, device_here, observe_names
 from landscape.grid import Grid, Index
 from landscape.identity import changes, identity_of, refusal
 from landscape.parameters import State, describe_parameters, layout
@@ -42,7 +42,15 @@ class PreparedLandscape:
 
     def with_batch_size(self, batch_size: int) -> PreparedLandscape:
         """The same landscape in other batches, recorded as such."""
-        plan = replace(self.plan, batch_size=batch_size)
+        return self._planned(replace(self.plan, batch_size=batch_size))
+
+    def on_device(self, device: str, job: Job) -> PreparedLandscape:
+        """The same landscape planned for the kind of device that the workers have."""
+        samples = int(self.attributes["num_samples"])
+        plan = default_plan(samples, device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads)
+        return self._planned(plan)
+
+    def _planned(self, plan: Plan) -> PreparedLandscape:
         return replace(self, plan=plan, attributes={**self.attributes, "plan": asdict(plan)})
 
     @property
@@ -60,22 +68,23 @@ class PreparedJob:
     landscapes: tuple[PreparedLandscape, ...]
 
 
-def prepare(job: Job, *, device: str | None = None) -> PreparedJob:
+def prepare(job: Job) -> PreparedJob:
     """Check the whole job and work out every landscape; reads, and writes nothing.
 
-    Args:
-        device: the kind of device the workers have, `cpu` or `cuda`; default: as the job says, on this machine.
+    Where the job leaves the device open it is planned for this machine's; a driver plans anew when its workers
+    turn out to have another kind (`PreparedLandscape.on_device`).
 
     Raises:
         JobError: something in the job cannot be computed as it stands.
     """
     run = job.run_path
     refuse_unwritable(run)
-    kind = device or pick_device(job.device).type
+    here = device_here()
+    kind = here.type if job.device == "auto" else job.device
     problem = load_problem(job.problem, job.folder)
     specs, at_most, num_samples = _landscapes_of(job, run)
     samples = select_samples(problem.data, num_samples, job.seed, at_most=at_most)
-    names = observe_names(problem.model, problem.observe, samples, job.precision, pick_device(job.device))
+    names = observe_names(problem.model, problem.observe, samples, job.precision, here)
     weights = Weights(problem, read_trajectory(run), job.folder)
     common = _Common(job, run, problem, weights, samples_digest(samples), batch_length(samples), names, kind)
     return PreparedJob(job, run, problem, samples, tuple(_prepare_landscape(common, spec) for spec in specs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -174,6 +175,31 @@ def test_observables_that_change_between_points_are_refused(make_job):
     )
     with pytest.raises(JobError, match="return the same ones at every point"):
         cluster.run(job, workers=1)
+
+
+def test_a_job_is_planned_for_the_workers_devices_and_stays_on_them(make_job):
+    """Workers that say they have a GPU (they have not), and a driver that has none."""
+    job = make_job(tile=[1])
+    file = job.folder / "my_problem.py"
+    calm = file.read_text()
+    file.write_text(
+        calm
+        + """
+import sys
+if "ray" in sys.modules:
+    from cluster.worker import Worker
+    _describe = Worker.describe
+    Worker.describe = lambda self: {**_describe(self), "device": "cuda" if os.getpid() != DRIVER else "cpu"}
+""".replace("DRIVER", str(os.getpid()))
+    )
+    seen: list[int] = []
+    with pytest.raises(Interrupted):
+        cluster.run(job, 1, observer=lambda p: seen.append(p.points_done), stop=lambda: max(seen, default=0) > 5)
+    assert open_run(job.run_path)["plane"].attributes["plan"]["device"] == "cuda"
+    assert open_run(job.run_path)["plane"].attributes["plan"]["batch_size"] == 20
+    with pytest.raises(JobError, match="computed on cuda, here is cpu"):
+        landscape.run(job)
+    assert cluster.run(job, 1)["plane"].attributes["progress"]["state"] == "complete"
 
 
 def test_a_callable_of_this_session_serves_as_a_problem(make_job, tmp_path):
