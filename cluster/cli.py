@@ -189,7 +189,8 @@ def compute(job: Job, *, serial: bool = False, workers: int | None = None, addre
             found = run_on_ray(job, workers, address, display)
     status = run_status(found.path)
     print(status_text(status), flush=True)
-    return PARTIAL if any(each["failed"] or each["missing"] for each in status["landscapes"]) else DONE
+    mine = [each for each in status["landscapes"] if each["name"] in display.landscapes]
+    return PARTIAL if any(each["failed"] or each["missing"] for each in mine) else DONE
 
 
 @app.command

@@ -43,6 +43,7 @@ class ProgressDisplay:
         self._bar: Any = None
         self._tasks: dict[str, Any] = {}
         self._told: dict[str, int] = {}
+        self.landscapes: set[str] = set()
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
@@ -64,6 +65,7 @@ class ProgressDisplay:
             self._bar.stop()
 
     def __call__(self, progress: Progress) -> None:
+        self.landscapes.add(progress.landscape)
         if self._bar is None:
             self._line(progress)
             return

@@ -6,12 +6,12 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 
-from cluster.session import Placement, draining_nodes, explain_placement, placement
+from cluster.session import Placement, draining_nodes, explain_placement, places
 from cluster.worker import ProblemSource, Receipt, Worker, pack_samples
 from landscape.preparation import PreparedJob
 
@@ -101,8 +101,7 @@ class Crew:
         if self._asked is None and time.monotonic() - self._looked > LOOK_SECONDS:
             self._looked = time.monotonic()
             resources = ray.cluster_resources()
-            if resources.get("GPU" if self._wanted.num_gpus else "CPU", 0) > 0:  # all nodes may be gone for a while
-                self._wanted = placement(self._job, None, resources)
+            self._wanted = replace(self._wanted, workers=places(self._wanted, resources) or self._wanted.workers)
         return self._wanted.workers - len(self.hands)
 
     def on_draining_nodes(self) -> list[str]:

@@ -9,6 +9,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def diagnose(address: str | None = None) -> list[Finding]:
     for check in checks:
         found += _safely(check)
     if address:
-        found += _safely(lambda: _cluster(address))
+        found += _safely(partial(_cluster, address))
     return found
 
 
@@ -34,7 +35,14 @@ def _safely(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
     try:
         return list(check())
     except Exception as error:
-        return [_finding(check.__name__.strip("_"), WRONG, f"{type(error).__name__}: {error}", "see the message")]
+        return [
+            _finding(
+                getattr(check, "__name__", "cluster").strip("_"),
+                WRONG,
+                f"{type(error).__name__}: {error}",
+                "see the message",
+            )
+        ]
 
 
 def _finding(what: str, state: str, value: str, remedy: str = "") -> Finding:

@@ -118,11 +118,15 @@ class _LandscapeWork:
     def finished(self) -> bool:
         return self.store is not None and not self.tasks
 
-    @property
-    def tally(self) -> Tally:
-        """Begun when it is first asked for, so that its clock runs from this landscape's own first task."""
+    def begin(self) -> None:
+        """The clock of the tally runs from this landscape's own first task."""
         if self._tally is None:
             self._tally = start_tally(self.created(), self.landscape, self.tasks)
+
+    @property
+    def tally(self) -> Tally:
+        self.begin()
+        assert self._tally is not None
         return self._tally
 
     def created(self) -> LandscapeStore:
@@ -220,6 +224,12 @@ class Driver:
         if receipt.cause:
             raise JobError(f"problem: fails to load on {name}: {receipt.cause}")
         hand = self._crew.started(name, receipt)
+        others = {other.device for other in self._crew.ready() if other is not hand}
+        if others - {hand.device}:
+            raise JobError(
+                f"device: {hand.place} has {hand.device}, the other workers {', '.join(others)}, and their bits would "
+                "differ; set device: cpu or cuda, or leave out the nodes that have no GPU"
+            )
         for each in self._works.values():
             if not each.finished and not each.plan_for(hand.device, self._prepared.job):
                 planned = each.landscape.plan.device
@@ -271,7 +281,7 @@ class Driver:
         for _ in range(self._schedule.policy.kills):
             hand = self._first_ready()
             try:
-                receipt: Receipt = ray.get(hand.actor.measure.remote([new[0].payload]), timeout=MEASURE_SECONDS)
+                receipt = self._await(hand.actor.measure.remote([new[0].payload]))
             except RayError as error:
                 self._bury(hand.name, _short(error))
                 continue
@@ -279,6 +289,20 @@ class Driver:
                 each.shrink_batches(receipt.details.get("batch_size"))
             return float(receipt.details.get("seconds_per_point", DEFAULT_POINT_SECONDS))
         return DEFAULT_POINT_SECONDS
+
+    def _await(self, reference: Any) -> Receipt:
+        """One receipt, asking for the stop meanwhile.
+
+        Raises:
+            RayError: the worker died, or took so long that it is taken for hung.
+        """
+        end = time.monotonic() + MEASURE_SECONDS
+        while time.monotonic() < end:
+            self._check_stop()
+            if ray.wait([reference], timeout=POLL_SECONDS)[0]:
+                break
+        receipt: Receipt = ray.get(reference, timeout=POLL_SECONDS)
+        return receipt
 
     def _first_ready(self) -> Hand:
         while True:
@@ -307,6 +331,7 @@ class Driver:
 
     def _send(self, hand: Hand, task: Task) -> None:
         each = self._works[task.landscape]
+        each.begin()
         work = make_work(each.landscape, each.created(), task)
         states = [ray.put(pack_state(state)) for state in work.states]
         reference = hand.actor.evaluate.remote([each.payload], work.points, states)

@@ -48,7 +48,9 @@ def _plan_landscape(
     elements = sum(tensor.numel() for tensor in landscape.origin.values())
     missing = landscape.points
     if stored:
-        missing = sum(stored.tile(index).points for index in stored.examine().missing)
+        examined = stored.examine()
+        path = sum(2 * (window.stop - window.start) for window in examined.path_missing)
+        missing = path + sum(stored.tile(index).points for index in examined.missing)
     return {
         "name": landscape.name,
         "origin": landscape.attributes["origin"],

@@ -215,7 +215,8 @@ class Schedule(Generic[T]):
             return Answer("ignore")
         record = self._record(task)
         believed = not suspicious or self._confirmed.get(worker, 0) >= self.policy.confirmations
-        if not record.votes and (believed or not self._others({worker})):
+        alone = set(record.votes) <= {worker} and not self._others({worker})
+        if alone or (not record.votes and believed):
             self._settle(task, self.done)
             return Answer("commit")
         record.votes[worker] = fingerprint

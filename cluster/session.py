@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,9 @@ def _visible(device_ids: tuple[int, ...] | None) -> Iterator[None]:
     """Show Ray only these GPUs: it hands out what CUDA_VISIBLE_DEVICES lists when it starts."""
     before = os.environ.get("CUDA_VISIBLE_DEVICES")
     if device_ids is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, device_ids))
+        # Ids count among the devices that this process sees, which may be a choice already.
+        names = before.split(",") if before else []
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[i] if i < len(names) else str(i) for i in device_ids)
     try:
         yield
     finally:
@@ -113,8 +115,7 @@ def placement(job: Job, workers: int | None, resources: Mapping[str, float]) -> 
     Raises:
         JobError: what one worker asks for is more than the whole cluster has.
     """
-    gpus, cpus = resources.get("GPU", 0.0), resources.get("CPU", 0.0)
-    threads = job.threads or 1
+    gpus, threads = resources.get("GPU", 0.0), job.threads or 1
     per_worker = job.num_gpus
     if per_worker is None:
         per_worker = 1.0 if gpus >= 1 and job.device != "cpu" else 0.0
@@ -124,9 +125,15 @@ def placement(job: Job, workers: int | None, resources: Mapping[str, float]) -> 
         )
     # A worker with a GPU needs little of a CPU: nodes with fewer cores than GPUs must still be filled.
     num_cpus = 0 if per_worker else threads
-    fits = int(gpus / per_worker) if per_worker else int(cpus // threads)
-    count = workers or job.workers or max(1, fits)
-    return Placement(count, num_cpus, per_worker)
+    wanted = Placement(1, num_cpus, per_worker)
+    return replace(wanted, workers=workers or job.workers or max(1, places(wanted, resources)))
+
+
+def places(wanted: Placement, resources: Mapping[str, float]) -> int:
+    """For how many such workers the cluster has room; 0 while all its nodes are gone."""
+    if wanted.num_gpus:
+        return int(resources.get("GPU", 0.0) / wanted.num_gpus)
+    return int(resources.get("CPU", 0.0) // wanted.num_cpus)
 
 
 def upload(job: Job) -> dict[str, Any]:

@@ -123,6 +123,8 @@ def driver_alive(run: str) -> bool:
         if owner["host"] != socket.gethostname():
             return True  # another machine's: only the lock itself could tell
         os.kill(owner["pid"], 0)
+    except PermissionError:
+        return True  # it lives, and is somebody else's
     except (OSError, ValueError, KeyError):
         return False
     return True

@@ -19,7 +19,7 @@ from landscape.evaluation import Evaluator, Plan, pick_device
 from landscape.grid import Grid
 from landscape.parameters import State
 from landscape.pipeline import Outcome, Work, evaluate, measure_point
-from landscape.problem import Batch, load_problem, map_tensors, one_line
+from landscape.problem import Batch, load_problem, one_line
 
 Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
 
@@ -35,9 +35,8 @@ class Packed:
 def pack(tensor: torch.Tensor) -> Packed:
     plain = tensor.detach().cpu().contiguous()
     # numpy has no bfloat16: the bytes travel, the type beside them.
-    return Packed(
-        plain.reshape(-1).view(torch.uint8).numpy().reshape(*plain.shape, -1), str(plain.dtype).removeprefix("torch.")
-    )
+    bytes_ = plain.reshape(-1).view(torch.uint8).numpy().reshape(*plain.shape, plain.element_size())
+    return Packed(bytes_, str(plain.dtype).removeprefix("torch."))
 
 
 def unpack(packed: Packed) -> torch.Tensor:
@@ -144,6 +143,8 @@ class Worker:
             self._payload: Payload = self._fetch(payload[0])
             self._loaded = ""
             if self._evaluator is None or self._evaluator.plan != self._payload.plan:
+                # The old one goes first: model and samples fit the device once.
+                self._evaluator = None
                 self._evaluator = Evaluator(self._model, self._samples, self._observe, self._payload.plan, self._device)
             self._evaluator.load(
                 unpack_state(self._payload.origin), [unpack_state(each) for each in self._payload.directions]
@@ -164,7 +165,7 @@ def pack_samples(samples: Batch) -> Any:
 
 
 def _unpack_samples(samples: Any) -> Batch:
-    return map_tensors(lambda tensor: tensor, _map(samples, Packed, unpack))
+    return _map(samples, Packed, unpack)
 
 
 def _map(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:

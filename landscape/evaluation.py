@@ -191,9 +191,11 @@ class Evaluator:
         momenta = [module.momentum for module in self._norms]
         for module in self._norms:
             module.reset_running_stats()
-            module.momentum = None
             module.train()
-        for batch in self._batches:
+        for count, batch in enumerate(self._batches, 1):
+            for module in self._norms:
+                # A cumulative mean; what torch does for momentum None it does for batch normalisation only.
+                module.momentum = 1 / count
             self._observe_batch(batch)
         for module, momentum in zip(self._norms, momenta, strict=True):
             module.momentum = momentum

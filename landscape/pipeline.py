@@ -207,8 +207,6 @@ def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int)
     """The job's own tile shape, given per axis, or the one that suits the cost of a point."""
     if job.tile is None:
         return choose_tile_shape(grid.shape, seconds_per_point, workers)
-    if len(job.tile) not in (1, len(grid.shape)):
-        raise JobError(f"tile: must be one number or one per axis ({len(grid.shape)}), not {list(job.tile)}")
     per_axis = job.tile * len(grid.shape) if len(job.tile) == 1 else job.tile
     return tuple(min(t, n) for t, n in zip(reversed(per_axis), grid.shape, strict=True))
 

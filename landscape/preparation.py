@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import torch
+
 from landscape.axes import make_axes, make_coordinates, make_path
 from landscape.directions import DirectionTensors, cosines
 from landscape.errors import JobError
@@ -79,7 +81,7 @@ def prepare(job: Job) -> PreparedJob:
     """
     run = job.run_path
     refuse_unwritable(run)
-    here = device_here()
+    here = torch.device("cpu") if job.device == "cpu" else device_here()
     kind = here.type if job.device == "auto" else job.device
     problem = load_problem(job.problem, job.folder)
     specs, at_most, num_samples = _landscapes_of(job, run)
@@ -138,6 +140,7 @@ def _prepare_landscape(common: _Common, spec: Landscape) -> PreparedLandscape:
     path = (stored.path_plan() if stored else None) or make_path(spec, weights, origin, directions, infos)
     grid = (stored.grid() if stored else None) or Grid(spec.axis_names, make_coordinates(spec, path))
     plan = _plan(common, stored)
+    check_tile(job, grid)
     attributes = {
         "job": job.model_dump(mode="json") | {"landscapes": [spec.model_dump(mode="json")]},
         "identity": identity,
@@ -189,7 +192,13 @@ def _plan(common: _Common, stored: LandscapeStore | None) -> Plan:
         )
     plan = Plan(**stored.attributes["plan"])
     asked = {"batch_size": job.batch_size and min(job.batch_size, common.num_samples), "threads": job.threads}
-    changed = [f"{k} {getattr(plan, k)} to {v}" for k, v in asked.items() if v is not None and v != getattr(plan, k)]
+    # What was asked for when it was made is no change, also where the memory allowed less.
+    before = stored.attributes["job"]
+    changed = [
+        f"{k} {getattr(plan, k)} to {v}"
+        for k, v in asked.items()
+        if v is not None and v != getattr(plan, k) and getattr(job, k) != before.get(k)
+    ]
     if changed:
         raise JobError(refusal(stored.name, changed, "leave it out to go on as before"))
     return plan
@@ -210,11 +219,21 @@ def _stored(common: _Common, name: str, identity: Mapping[str, Any]) -> Landscap
     return store
 
 
+def check_tile(job: Job, grid: Grid) -> None:
+    if job.tile is not None and len(job.tile) not in (1, len(grid.shape)):
+        raise JobError(f"tile: must be one number or one per axis ({len(grid.shape)}), not {list(job.tile)}")
+
+
 def existing_store(prepared: PreparedJob, landscape: PreparedLandscape) -> LandscapeStore | None:
     """The landscape on disk, open for going on, its coordinates and directions mended where damaged."""
     if landscape.name not in landscape_names(prepared.run):
         return None
     store = LandscapeStore.open(prepared.run, landscape.name, write=True)
+    changed = changes(store.attributes["identity"], landscape.identity)
+    if changed or store.attributes["plan"] != asdict(landscape.plan):
+        raise JobError(
+            f"run: landscape {landscape.name!r} was made by another driver meanwhile; give the command again"
+        )
     recomputed = [each.attributes["digest"] for each in landscape.directions]
     if recomputed != store.direction_digests():
         raise JobError(

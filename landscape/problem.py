@@ -178,9 +178,8 @@ def load_problem(reference: str | Callable[[], Any], folder: Path | None = None)
 def import_callback(reference: str, folder: Path | None = None) -> Callable[[], Any]:
     """Import 'module:function'; a file beside the job wins over an installed module of the same name."""
     module_name, _, function = reference.partition(":")
-    if folder is not None and str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-        importlib.invalidate_caches()
+    if folder is not None:
+        _prefer(folder, module_name.partition(".")[0])
     try:
         module = importlib.import_module(module_name)
     except Exception as cause:
@@ -193,6 +192,18 @@ def import_callback(reference: str, folder: Path | None = None) -> Callable[[], 
         names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         raise JobError(f"problem: module {module_name!r} has no function {function!r}; {nearest(function, names)}")
     return callback  # type: ignore[no-any-return]
+
+
+def _prefer(folder: Path, top: str) -> None:
+    """Put `folder` first where modules are looked up, and forget one of the same name that came from elsewhere."""
+    if sys.path[:1] != [str(folder)]:
+        sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    beside = [folder / f"{top}.py", folder / top / "__init__.py"]
+    known = getattr(sys.modules.get(top), "__file__", None) or ""
+    if any(each.is_file() for each in beside) and Path(known).resolve() not in {each.resolve() for each in beside}:
+        for name in [name for name in sys.modules if name == top or name.startswith(f"{top}.")]:
+            del sys.modules[name]
 
 
 def one_line(error: BaseException) -> str:

@@ -32,7 +32,7 @@ def _is_complete(root: Path, name: str) -> bool:
     """Whether the landscape's creation was finished: its attributes are written last."""
     try:
         return "schema_version" in zarr.open_group(LocalStore(root, read_only=True), path=name, mode="r").attrs
-    except (OSError, ValueError, KeyError):
+    except (FileNotFoundError, ValueError, KeyError):
         return False
 
 
@@ -41,10 +41,12 @@ def remove_half_made(folder: Path) -> None:
     metadata = folder / "zarr.json"
     if metadata.exists():
         try:
-            json.loads(metadata.read_bytes())
-        except ValueError:
+            finished = "schema_version" in json.loads(metadata.read_bytes()).get("attributes", {})
+        except (ValueError, AttributeError):
+            finished = True
+        if finished:
             raise LandscapeError(
-                f"landscape {folder.name!r}: its metadata {str(metadata)!r} are damaged; "
+                f"landscape {folder.name!r}: its metadata {str(metadata)!r} cannot be read; "
                 "restore that file, or remove the folder to compute it anew"
             ) from None
     if folder.exists():

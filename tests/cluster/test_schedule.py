@@ -271,6 +271,17 @@ def test_a_lone_worker_is_believed():
     assert schedule.completed("u", "a", 0, fingerprint="nan", suspicious=True).verdict == "commit"
 
 
+def test_a_worker_left_alone_with_its_doubtful_answer_is_believed_in_the_end():
+    schedule = Schedule("a", Policy(in_flight=1))
+    schedule.join("v")
+    schedule.next_for("u", 0)
+    assert schedule.completed("u", "a", 0, fingerprint="nan", suspicious=True).verdict == "check"
+    schedule.lost("v", 0)
+    assert schedule.next_for("u", 0) == "a"
+    assert schedule.completed("u", "a", 1, fingerprint="nan", suspicious=True).verdict == "commit"
+    assert schedule.finished
+
+
 def test_a_draining_worker_gets_nothing_more():
     schedule = Schedule("abc")
     schedule.next_for("w", 0)
