@@ -43,7 +43,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 suite: $(READY) $(BROWSER)
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 # Workers, nodes and the driver killed every few seconds; the result must not differ in a bit.
 chaos: $(READY)
