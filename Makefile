@@ -7,11 +7,12 @@ BROWSER := $(VENV)/.browser
 # The suite stops Ray sessions of its own only; two processes fill two cores.
 JOBS ?= 2
 
-.PHONY: demo test lint types suite chaos format install clean help
+.PHONY: demo test lint types suite test-slow chaos format install clean help
 
 help:
 	@echo "make demo     train, compute and picture the landscapes of LeNet-5 on handwritten digits"
 	@echo "make test     lint, types, architecture and the whole suite"
+	@echo "make test-slow  faults on clusters of several nodes, submission for real, the whole ResNet plane"
 	@echo "make chaos    a job whose workers, nodes and driver are killed; FAULTS=200 for a long one"
 	@echo "make format   let ruff format the sources"
 	@echo "make clean    remove the environment and the demo's run"
@@ -48,6 +49,10 @@ suite: $(READY) $(BROWSER)
 # Workers, nodes and the driver killed every few seconds; the result must not differ in a bit.
 chaos: $(READY)
 	$(BIN)/python -W ignore tests/chaos/chaos.py --faults $(or $(FAULTS),20)
+
+# Clusters of several nodes, submission to a real Ray and Slurm, the whole ResNet plane.
+test-slow: $(READY)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m slow
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -111,6 +111,7 @@ def assert_undisturbed(job: Job) -> Surface:
     return found
 
 
+@pytest.mark.slow
 def test_a_node_is_lost_and_another_one_comes(make_job, ray_folder):
     job = make_job(SLOW.replace("0.02", "0.1"), tile=[1])
     progress = disturbed(
@@ -126,6 +127,7 @@ def test_a_node_is_lost_and_another_one_comes(make_job, ray_folder):
     assert progress["state"] == "complete"
 
 
+@pytest.mark.slow
 def test_all_nodes_are_lost_and_one_comes_back(make_job, ray_folder):
     job = make_job(SLOW, tile=[1])
     disturbed(
@@ -144,6 +146,7 @@ def test_all_nodes_are_lost_and_one_comes_back(make_job, ray_folder):
     assert_undisturbed(job)
 
 
+@pytest.mark.slow
 def test_workers_join_as_nodes_do_without_being_asked(make_job, ray_folder):
     job = make_job(SLOW.replace("0.02", "0.5"), tile=[1])
     progress = disturbed(
@@ -159,6 +162,7 @@ def test_workers_join_as_nodes_do_without_being_asked(make_job, ray_folder):
     assert progress["workers"] == 4
 
 
+@pytest.mark.slow
 def test_a_draining_node_ends_its_tiles_and_gets_no_more(make_job, ray_folder):
     job = make_job(SLOW.replace("0.02", "0.2"), tile=[1])
     progress = disturbed(
@@ -188,6 +192,7 @@ def test_a_draining_node_ends_its_tiles_and_gets_no_more(make_job, ray_folder):
     assert "leaves with its node" in str(progress["stderr"])
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_killed_and_replaced(make_job, ray_folder):
     job = make_job(
         """
@@ -206,6 +211,7 @@ def test_a_worker_that_hangs_is_killed_and_replaced(make_job, ray_folder):
     assert "no progress" in str(progress["stderr"])
 
 
+@pytest.mark.slow
 def test_a_straggler_is_overtaken_by_a_backup(make_job, ray_folder):
     job = make_job(
         """
@@ -228,6 +234,7 @@ def test_a_straggler_is_overtaken_by_a_backup(make_job, ray_folder):
     assert progress["retries"] == 0
 
 
+@pytest.mark.slow
 def test_a_worker_that_answers_nan_where_others_do_not_is_dismissed(make_job, ray_folder):
     job = make_job(SLOW.replace("0.02", "0.2"), tile=[1])
     file = job.folder / "my_problem.py"
@@ -247,6 +254,7 @@ def test_a_worker_that_answers_nan_where_others_do_not_is_dismissed(make_job, ra
     assert "two others agree" in str(progress["stderr"])
 
 
+@pytest.mark.slow
 def test_answers_of_the_wrong_shape_cost_the_worker_not_the_tile(make_job, ray_folder):
     job = make_job(tile=[1])
     file = job.folder / "my_problem.py"
@@ -296,6 +304,7 @@ def test_out_of_memory_at_one_tile_is_recorded_and_does_not_stop_the_job(make_jo
     assert list(found.attributes["progress"]["reduced_batches"].values()) == [10]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["gcs_server", "raylet"])
 def test_ray_itself_is_killed_under_the_driver_and_the_next_run_goes_on(make_job, ray_folder, victim):
     job = make_job(SLOW.replace("0.02", "0.2"), tile=[1])

@@ -39,7 +39,7 @@ BROKEN = """
         if x == 1 and y == 3:
             raise ValueError("this point is wrong")
 """
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 def free_port() -> int:

@@ -27,6 +27,7 @@ SLOW = """
 
 missing = [tool for tool in TOOLS if shutil.which(tool) is None]
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(bool(missing), reason=f"no {', '.join(missing)}: apt install slurm-wlm munge"),
     pytest.mark.skipif(os.geteuid() != 0, reason="slurmd needs root"),
     pytest.mark.timeout(280),

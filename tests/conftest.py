@@ -13,4 +13,4 @@ def pytest_collection_modifyitems(config, items):
     if "slow" not in (config.option.markexpr or ""):
         for item in items:
             if item.get_closest_marker("slow"):
-                item.add_marker(pytest.mark.skip(reason="slow; run with -m slow"))
+                item.add_marker(pytest.mark.skip(reason="slow; `make test-slow` runs it"))
