@@ -10,12 +10,13 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from cluster.assignment import LandscapeWork
 from cluster.crew import LOOK_SECONDS, Crew, Hand
 from cluster.metrics import Metrics
 from cluster.schedule import Policy, Schedule
 from cluster.session import ray_session
 from cluster.signals import graceful_stop
-from cluster.worker import Payload, Receipt, pack_state
+from cluster.worker import Receipt, pack_state
 from landscape.errors import Interrupted, JobError, LandscapeError
 from landscape.lock import run_lock
 from landscape.pipeline import (
@@ -23,17 +24,15 @@ from landscape.pipeline import (
     Task,
     commit,
     make_work,
-    missing_tasks,
     quarantine,
-    start_tally,
     task_points,
     tile_shape_for,
     well_formed,
 )
-from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
-from landscape.progress import Failure, Observer, Tally
+from landscape.preparation import PreparedJob, create_store, existing_store, prepare
+from landscape.progress import Failure, Observer
 from landscape.spec import Job
-from landscape.store import LandscapeStore, write_error
+from landscape.store import write_error
 from landscape.surface import Run
 
 log = logging.getLogger("landscape")
@@ -84,7 +83,7 @@ def _run_locked(
     stop: Callable[[], bool],
     policy: Policy,
 ) -> None:
-    jobs = [_LandscapeWork(landscape, existing_store(prepared, landscape)) for landscape in prepared.landscapes]
+    jobs = [LandscapeWork(landscape, existing_store(prepared, landscape)) for landscape in prepared.landscapes]
     for each in jobs:
         each.examine()
     for each in jobs:
@@ -99,76 +98,13 @@ def _run_locked(
         Driver(prepared, jobs, crew, observer, lambda: stop() or signalled(), policy).run()
 
 
-class _LandscapeWork:
-    """One landscape in the driver's hands: its store once made, what is missing, its tally."""
-
-    def __init__(self, landscape: PreparedLandscape, store: LandscapeStore | None) -> None:
-        self.landscape, self.store = landscape, store
-        self.tasks: list[Task] = []
-        self.left = 0
-        self.payload: Any = None
-        self._tally: Tally | None = None
-
-    def examine(self) -> None:
-        if self.store is not None:
-            self.tasks = list(missing_tasks(self.store, self.landscape.name))
-            self.left = len(self.tasks)
-
-    @property
-    def finished(self) -> bool:
-        return self.store is not None and not self.tasks
-
-    def begin(self) -> None:
-        """The clock of the tally runs from this landscape's own first task."""
-        if self._tally is None:
-            self._tally = start_tally(self.created(), self.landscape, self.tasks)
-
-    @property
-    def tally(self) -> Tally:
-        self.begin()
-        assert self._tally is not None
-        return self._tally
-
-    def created(self) -> LandscapeStore:
-        assert self.store is not None, "stores are made before tasks are sent"
-        return self.store
-
-    def settle(self) -> None:
-        """One task fewer: committed or given up. The last one closes the landscape."""
-        self.left -= 1
-        if not self.left:
-            self.tally.finish()
-
-    def plan_for(self, device: str, job: Job) -> bool:
-        """Plan for the workers' kind of device while nothing is kept yet; false where the record says another."""
-        if self.landscape.plan.device == device:
-            return True
-        if self.store is not None:
-            return False
-        self.landscape = self.landscape.on_device(device, job)
-        self.payload = ray.put(_payload(self.landscape))
-        return True
-
-    def shrink_batches(self, batch_size: int | None) -> None:
-        """Plan smaller batches, as the planned ones do not fit the workers' memory; recorded with the landscape."""
-        if batch_size is None:
-            return
-        log.warning("batch_size: %d does not fit the device; %d is used", self.landscape.plan.batch_size, batch_size)
-        self.landscape = self.landscape.with_batch_size(batch_size)
-        self.payload = ray.put(_payload(self.landscape))
-
-    def interrupt(self) -> None:
-        if self.left and self._tally is not None:
-            self._tally.finish("interrupted")
-
-
 class Driver:
     """A `ray.wait` loop over plain actors. Receipts come inline; only this process writes the store."""
 
     def __init__(
         self,
         prepared: PreparedJob,
-        works: list[_LandscapeWork],
+        works: list[LandscapeWork],
         crew: Crew,
         observer: Observer,
         stop: Callable[[], bool],
@@ -184,7 +120,7 @@ class Driver:
 
     def run(self) -> None:
         for each in self._works.values():
-            each.payload = ray.put(_payload(each.landscape))
+            each.payload = ray.put(each.pack())
         try:
             self._make_stores()
             tasks = [task for each in self._works.values() for task in each.tasks]
@@ -272,7 +208,7 @@ class Driver:
             each.store = create_store(self._prepared, each.landscape, shape)
             each.examine()
 
-    def _measure(self, new: list[_LandscapeWork]) -> float:
+    def _measure(self, new: list[LandscapeWork]) -> float:
         """Seconds per point; where user code raises at these two points, or kills, a guess: their tile will tell.
 
         Batches that do not fit the device are found here, before any value is kept, and made smaller for the
@@ -381,7 +317,7 @@ class Driver:
         each.tally.workers = [other.record() for other in self._crew.ready()]
         self._observer(each.tally.progress())
 
-    def _accept(self, each: _LandscapeWork, hand: Hand, task: Task, receipt: Receipt) -> None:
+    def _accept(self, each: LandscapeWork, hand: Hand, task: Task, receipt: Receipt) -> None:
         """Commit what the schedule believes, and part with the workers it no longer does."""
         outcome = receipt.outcome
         assert outcome is not None
@@ -423,16 +359,6 @@ class Driver:
             self._handle(ready)
             self._schedule.abandon()
         raise Interrupted(f"run {self._prepared.run!r} is interrupted; what is done is kept: the same command goes on")
-
-
-def _payload(landscape: PreparedLandscape) -> Payload:
-    return Payload(
-        landscape.name,
-        pack_state(landscape.origin),
-        [pack_state(each.tensors) for each in landscape.directions],
-        landscape.grid,
-        landscape.plan,
-    )
 
 
 def _short(error: BaseException) -> str:

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from landscape.errors import one_line
 from landscape.evaluation import Evaluator, Plan, pick_device
 from landscape.grid import Grid
 from landscape.parameters import State
 from landscape.pipeline import Outcome, Work, evaluate, measure_point
-from landscape.problem import Batch, load_problem, one_line
+from landscape.problem import load_problem
+from landscape.samples import Batch
 
 Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
 

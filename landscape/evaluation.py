@@ -16,18 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from landscape.errors import JobError
+from landscape.errors import JobError, one_line
 from landscape.parameters import State, persistent_buffers
-from landscape.problem import (
-    Batch,
-    Observe,
-    batch_length,
-    check_observed,
-    map_tensors,
-    one_line,
-    split_batches,
-    tensors_of,
-)
+from landscape.problem import Observe, check_observed
+from landscape.samples import Batch, batch_length, map_tensors, split_batches, tensors_of
 from landscape.spec import BatchNorm, Precision
 
 Floats = NDArray[np.float64]

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import Interrupted, JobError
+from landscape.errors import Interrupted, JobError, one_line
 from landscape.evaluation import Evaluator, Values, is_out_of_memory, pick_device
 from landscape.grid import Grid, Index, choose_tile_shape, coarse_to_fine, tile_counts
 from landscape.lock import run_lock
 from landscape.parameters import State
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
-from landscape.problem import one_line
 from landscape.progress import Failure, Observer, Tally
 from landscape.spec import Job
 from landscape.store import LandscapeStore, write_error

@@ -19,8 +19,9 @@ from landscape.evaluation import Plan, default_plan, device_here, observe_names
 from landscape.grid import Grid, Index
 from landscape.identity import changes, identity_of, refusal
 from landscape.parameters import State, describe_parameters, layout
-from landscape.problem import Batch, Problem, batch_length, load_problem, samples_digest, select_samples
+from landscape.problem import Problem, load_problem
 from landscape.provenance import provenance
+from landscape.samples import Batch, batch_length, samples_digest, select_samples
 from landscape.snapshots import read_info, read_trajectory
 from landscape.spec import CollectLandscape, Job, Landscape, PcaDirection, digest
 from landscape.store import LandscapeStore, PathPlan, landscape_names, refuse_unwritable

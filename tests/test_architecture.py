@@ -18,6 +18,7 @@ LAYERS = [
     {"files"},
     {"spec"},
     {"parameters", "grid"},
+    {"samples"},
     {"problem"},
     {"snapshots", "checkpoints", "trajectory"},
     {"directions"},
@@ -41,6 +42,7 @@ HEAVY = {"ray", "plotly", "zarr", "kaleido", "meshio", "sklearn", "cyclopts", "r
 ALLOWED = {
     "ray": {
         "cluster/driver.py",
+        "cluster/assignment.py",
         "cluster/crew.py",
         "cluster/session.py",
         "cluster/metrics.py",

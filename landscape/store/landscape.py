@@ -28,16 +28,30 @@ from landscape.store.runs import landscape_names, remove_half_made, store_root
 from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, Axis, Path, Surface
 
 
+class _Arrays(dict[str, Any]):
+    """The arrays of a group by their known names, each opened when it is first needed.
+
+    Listing the group instead would stumble over the temporary files of a writer beside us.
+    """
+
+    def __init__(self, group: zarr.Group) -> None:
+        super().__init__()
+        self._group = group
+
+    def __missing__(self, name: str) -> Any:
+        # The setting is not stored with an array: opened without it, a tile of nothing but NaN leaves no trace.
+        self[name] = self._group[name].with_config({"write_empty_chunks": True})  # type: ignore[union-attr]
+        return self[name]
+
+
 class LandscapeStore:
     """One landscape on disk. Made by `create`, or `open` for reading and going on."""
 
     def __init__(self, store: LocalStore, name: str, group: zarr.Group) -> None:
         self.name, self._store, self._group = name, store, group
         self.attributes: dict[str, Any] = dict(group.attrs)
-        # The setting is not stored with an array: opened without it, a tile of nothing but NaN leaves no trace.
-        self._arrays: dict[str, Any] = {
-            key: array.with_config({"write_empty_chunks": True}) for key, array in group.arrays()
-        }
+        self._arrays: dict[str, Any] = _Arrays(group)
+        self.has_path = "path_status" in group
 
     # -- making and opening ---------------------------------------------------------------------------------
 
@@ -124,10 +138,6 @@ class LandscapeStore:
         if self.check_constants(self.axis_names):
             return None
         return Grid(self.axis_names, tuple(self._arrays[axis][:] for axis in self.axis_names))
-
-    @property
-    def has_path(self) -> bool:
-        return "path_status" in self._arrays
 
     @property
     def path_chunk(self) -> int:
