@@ -56,7 +56,9 @@ def test_a_finished_job_needs_no_cluster(make_job, monkeypatch):
     job = make_job()
     cluster.run(job, workers=1)
     monkeypatch.setattr("cluster.driver.ray_session", lambda *given: pytest.fail("a session was started"))
-    cluster.run(job, workers=1)
+    before = points_evaluated(job)
+    assert (cluster.run(job, workers=1)["plane"].status == OK).all()
+    assert points_evaluated(job) == before
 
 
 def test_a_killed_worker_is_replaced_and_its_tiles_computed(make_job):

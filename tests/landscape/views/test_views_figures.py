@@ -269,5 +269,5 @@ def test_rounding_never_leaves_the_colour_scale(make: ModuleType, seed: int) -> 
     alpha, beta = np.linspace(-1, 1, 9), np.linspace(-1, 1, 7)
     surface = make.two_axes("any", alpha, beta, low + span * make.bowl(alpha[None], beta[:, None]))
     for log in (False, True):
-        figure(surface, "contour", log=log, theme="dark", levels=seed + 30)
-        figure(surface, "contour", log=log)
+        assert figure(surface, "contour", log=log, theme="dark", levels=seed + 30).data
+        assert figure(surface, "contour", log=log).data
