@@ -50,7 +50,7 @@ def _plan_landscape(
     if stored:
         examined = stored.examine()
         path = sum(2 * (window.stop - window.start) for window in examined.path_missing)
-        missing = path + sum(stored.tile(index).points for index in examined.missing)
+        missing = path + examined.missing_points(stored.shape, stored.tile_shape)
     return {
         "name": landscape.name,
         "origin": landscape.attributes["origin"],

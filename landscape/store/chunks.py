@@ -18,13 +18,25 @@ from landscape.surface import NOT_FINITE, OK
 class Examination:
     """What a landscape lacks: tiles and stretches of the path to compute, and the chunks found damaged."""
 
-    missing: frozenset[Index]
+    missing_mask: NDArray[np.bool_]  # over the tiles
     path_missing: tuple[slice, ...]
     damaged: tuple[tuple[str, Index], ...]
 
     @property
+    def missing(self) -> frozenset[Index]:
+        return frozenset(map(tuple, np.argwhere(self.missing_mask).tolist()))
+
+    @property
     def complete(self) -> bool:
-        return not self.missing and not self.path_missing
+        return not self.missing_mask.any() and not self.path_missing
+
+    def missing_points(self, shape: Index, tile_shape: Index) -> int:
+        """The points of the missing tiles; those at the grid's end are cut off."""
+        points = np.ones((), np.int64)
+        for size, edge in zip(shape, tile_shape, strict=True):
+            starts = np.arange(0, size, edge)
+            points = np.multiply.outer(points, np.minimum(edge, size - starts))
+        return int(points[self.missing_mask].sum())
 
 
 @dataclass(frozen=True)

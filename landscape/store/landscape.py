@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Mapping, Sequence, Set
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,12 @@ from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.parameters import State, direction_digest, flatten, unflatten
 from landscape.store.chunks import Checked, Examination, chunks_where, listed, status_of
 from landscape.store.durable import DurableStore
+from landscape.store.inspection import count_statuses, examine_tiles, lowest
 from landscape.store.layout import SCHEMA_VERSION, PathPlan, lay_out, with_stderr
+from landscape.store.reading import ChunkReader
 from landscape.store.runs import landscape_names, remove_half_made, store_root
-from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, Axis, Path, Surface
+from landscape.store.writing import write_chunks
+from landscape.surface import NOT_COMPUTED, QUARANTINED, Axis, Path, Surface
 
 
 class _Arrays(dict[str, Any]):
@@ -110,11 +114,11 @@ class LandscapeStore:
 
     # -- what it holds --------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def shape(self) -> Index:
         return tuple(self._arrays["status"].shape)
 
-    @property
+    @cached_property
     def tile_shape(self) -> Index:
         return tuple(self._arrays["status"].chunks)
 
@@ -171,33 +175,40 @@ class LandscapeStore:
         Args:
             values: `loss`, `loss_stderr`, … as flat arrays over the tile's points in C order.
         """
-        for observable in with_stderr(self.observables):
-            self._arrays[observable][tile.windows] = values[observable].reshape(tile.shape)
-        sync(self._flush())
-        self._write_status("status", tile.windows, status_of(values["loss"]).reshape(tile.shape))
+        self.write_tiles([(tile, values)])
+
+    def write_tiles(self, tiles: Sequence[tuple[Tile, Mapping[str, NDArray[np.float64]]]]) -> None:
+        """Commit several whole tiles with two syncs in all: every observable of each, then the status of each."""
+        if not tiles:
+            return
+        names = tuple(with_stderr(self.observables))
+        self._write([(name, tile.index, values[name].reshape(tile.shape)) for tile, values in tiles for name in names])
+        self._write_status(
+            [("status", tile.index, status_of(values["loss"]).reshape(tile.shape)) for tile, values in tiles]
+        )
 
     def quarantine_tile(self, tile: Tile) -> None:
         """Mark a tile as given up; running the job again tries it anew."""
-        for observable in with_stderr(self.observables):
-            self._arrays[observable][tile.windows] = np.full(tile.shape, np.nan)
-        sync(self._flush())
-        self._write_status("status", tile.windows, np.full(tile.shape, QUARANTINED, np.uint8))
+        self._write([(name, tile.index, np.full(tile.shape, np.nan)) for name in with_stderr(self.observables)])
+        self._write_status([("status", tile.index, np.full(tile.shape, QUARANTINED, np.uint8))])
 
     def write_path(self, window: slice, loss: NDArray[np.float64], projected: NDArray[np.float64]) -> None:
         """Commit one chunk of the path, like a tile."""
-        self._arrays["path_loss"][window] = loss
-        self._arrays["path_projected_loss"][window] = projected
-        sync(self._flush())
-        self._write_status("path_status", (window,), np.maximum(status_of(loss), status_of(projected)))
+        index = (window.start // self.path_chunk,)
+        self._write([("path_loss", index, loss), ("path_projected_loss", index, projected)])
+        self._write_status([("path_status", index, np.maximum(status_of(loss), status_of(projected)))])
 
     def quarantine_path(self, window: slice) -> None:
-        for name in ("path_loss", "path_projected_loss"):
-            self._arrays[name][window] = np.full(window.stop - window.start, np.nan)
-        sync(self._flush())
-        self._write_status("path_status", (window,), np.full(window.stop - window.start, QUARANTINED, np.uint8))
+        index, count = (window.start // self.path_chunk,), window.stop - window.start
+        self._write([(name, index, np.full(count, np.nan)) for name in ("path_loss", "path_projected_loss")])
+        self._write_status([("path_status", index, np.full(count, QUARANTINED, np.uint8))])
 
-    def _write_status(self, array: str, windows: tuple[slice, ...], status: NDArray[np.uint8]) -> None:
-        self._arrays[array][windows] = status
+    def _write_status(self, chunks: Sequence[tuple[str, Index, NDArray[np.uint8]]]) -> None:
+        self._write(chunks)
+
+    def _write(self, chunks: Sequence[tuple[str, Index, NDArray[Any]]]) -> None:
+        """Write whole chunks; when this returns they are on the disk."""
+        write_chunks(self._store, [(self._arrays[name], index, values) for name, index, values in chunks])
         sync(self._flush())
 
     async def _flush(self) -> None:
@@ -219,22 +230,28 @@ class LandscapeStore:
     # -- what is missing, what is damaged --------------------------------------------------------------------
 
     def examine(self) -> Examination:
-        """Read and check every chunk of the grid and the path."""
-        status = self._read_checked("status")
-        damaged = list(status.damaged)
-        gone = status.values == NOT_COMPUTED
-        committed = self._tiles_where(~gone)
-        for observable in with_stderr(self.observables):
-            found = self._read_checked(observable, committed)
-            damaged += found.damaged
-            if observable == "loss":
-                # A chunk that reads well but holds nothing where `status` promises a value.
-                damaged += [
-                    ("loss", index) for index in self._tiles_where((status.values == OK) & ~np.isfinite(found.values))
-                ]
-        missing = set(self._tiles_where(gone | (status.values == QUARANTINED))) | {index for _, index in damaged}
+        """Read and check every chunk of the grid and the path, few of them in memory at once."""
+        readers = {name: self._reader(name) for name in with_stderr(self.observables)}
+        missing, damaged = examine_tiles(self._reader("status"), readers)
         path_missing, path_damaged = self._examine_path() if self.has_path else ([], [])
-        return Examination(frozenset(missing), tuple(path_missing), tuple(dict.fromkeys(damaged + path_damaged)))
+        return Examination(missing, tuple(path_missing), tuple(dict.fromkeys(damaged + path_damaged)))
+
+    def counts(self) -> NDArray[np.int64]:
+        """Points by status 0 to 3, the snapshots of the path among them; reads the status alone."""
+        found = count_statuses(self._reader("status"))
+        return found + count_statuses(self._reader("path_status")) if self.has_path else found
+
+    def minimum(self) -> dict[str, float]:
+        """The lowest loss and its coordinates; empty where there is none, or where the coordinates are damaged."""
+        best, grid = lowest(self._reader("status"), self._reader("loss")), self.grid()
+        if best is None or grid is None:
+            return {}
+        value, index = best
+        places = zip(grid.names, grid.coordinates, reversed(index), strict=True)
+        return {"loss": value, **{name: float(axis[i]) for name, axis, i in places}}
+
+    def _reader(self, name: str) -> ChunkReader:
+        return ChunkReader(self._store, self._arrays[name])
 
     def _examine_path(self) -> tuple[list[slice], list[tuple[str, Index]]]:
         damaged: list[tuple[str, Index]] = []
