@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from landscape.errors import Interrupted, JobError, one_line
 from landscape.evaluation import Evaluator, Values, is_out_of_memory, pick_device
-from landscape.grid import Grid, Index, choose_tile_shape, coarse_to_fine, tile_counts
+from landscape.grid import Grid, Index, choose_tile_shape, coarse_to_fine_order, tile_counts
 from landscape.lock import run_lock
 from landscape.parameters import State
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
@@ -31,7 +32,7 @@ DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Task:
     """One unit of work of a landscape: a tile of the grid, or a stretch of the path."""
 
@@ -42,6 +43,47 @@ class Task:
     @property
     def label(self) -> str:
         return f"path {self.path[0]}-{self.path[1] - 1}" if self.path else f"tile {self.tile}"
+
+
+class TaskList(Sequence[Task]):
+    """What is left to do of a landscape: stretches of the path, then tiles, eight bytes each until one is taken."""
+
+    def __init__(
+        self,
+        landscape: str,
+        path: Sequence[tuple[int, int]] = (),
+        tiles: NDArray[np.int64] | None = None,
+        counts: Index = (),
+        points: int = 0,
+    ) -> None:
+        """
+        Args:
+            tiles: their numbers in C order, in the order of their turn, of `counts` tiles per dimension.
+            points: how many evaluations they cost in all.
+        """
+        self._landscape, self._path, self._counts, self.points = landscape, path, counts, points
+        self._tiles = np.empty(0, np.int64) if tiles is None else tiles
+
+    def __len__(self) -> int:
+        return len(self._path) + len(self._tiles)
+
+    @overload
+    def __getitem__(self, position: int) -> Task: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[Task]: ...
+    def __getitem__(self, position: int | slice) -> Task | list[Task]:
+        if isinstance(position, slice):
+            return [self[k] for k in range(*position.indices(len(self)))]
+        if not -len(self) <= position < len(self):
+            raise IndexError(position)
+        position %= len(self)
+        if position < len(self._path):
+            return Task(self._landscape, path=self._path[position])
+        number, index = int(self._tiles[position - len(self._path)]), []
+        for count in reversed(self._counts):
+            number, component = divmod(number, count)
+            index.append(component)
+        return Task(self._landscape, tile=tuple(reversed(index)))
 
 
 @dataclass(frozen=True)
@@ -109,7 +151,7 @@ def _run_locked(prepared: PreparedJob, observer: Observer, stop: Callable[[], bo
         if store is None:
             landscape, seconds = fit_to_memory(prepared, landscape, check_stop)
             store = create_store(prepared, landscape, tile_shape_for(prepared.job, landscape.grid, seconds, 1))
-        tasks = list(missing_tasks(store, landscape.name))
+        tasks = missing_tasks(store, landscape.name)
         tally = start_tally(store, landscape, tasks)
         if tasks:
             evaluator = make_evaluator(prepared, landscape, check_stop)
@@ -167,10 +209,9 @@ def try_task(evaluator: Evaluator, work: Work) -> Outcome | tuple[str, str]:
     return cause
 
 
-def start_tally(store: LandscapeStore, landscape: PreparedLandscape, tasks: Sequence[Task]) -> Tally:
+def start_tally(store: LandscapeStore, landscape: PreparedLandscape, tasks: TaskList) -> Tally:
     path_tasks = -(-len(landscape.path.step) // store.path_chunk) if landscape.path else 0
-    missing_points = sum(task_points(store, task) for task in tasks)
-    return Tally(store, landscape.points, missing_points, store.tile_count + path_tasks, len(tasks))
+    return Tally(store, landscape.points, tasks.points, store.tile_count + path_tasks, len(tasks))
 
 
 def make_evaluator(
@@ -210,17 +251,16 @@ def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int)
     return tuple(min(t, n) for t, n in zip(reversed(per_axis), grid.shape, strict=True))
 
 
-def missing_tasks(store: LandscapeStore, landscape: str) -> Iterator[Task]:
+def missing_tasks(store: LandscapeStore, landscape: str) -> TaskList:
     """What is left to do, every chunk being checked: the path first, then tiles coarse to fine."""
     found = store.examine()
     for array, index in found.damaged:
         chunk = "/".join(map(str, index))
         log.warning("landscape %r: %s chunk %s is damaged and computed again", landscape, array, chunk)
-    for window in found.path_missing:
-        yield Task(landscape, path=(window.start, window.stop))
-    for index in coarse_to_fine(tile_counts(store.shape, store.tile_shape)):
-        if index in found.missing:
-            yield Task(landscape, tile=index)
+    path = [(window.start, window.stop) for window in found.path_missing]
+    points = 2 * sum(stop - start for start, stop in path) + found.missing_points(store.shape, store.tile_shape)
+    counts = tile_counts(store.shape, store.tile_shape)
+    return TaskList(landscape, path, coarse_to_fine_order(found.missing_mask), counts, points)
 
 
 def task_points(store: LandscapeStore, task: Task) -> int:
@@ -245,18 +285,25 @@ def evaluate(evaluator: Evaluator, work: Work) -> Outcome:
 
 def commit(store: LandscapeStore, task: Task, outcome: Outcome) -> None:
     """Write a task's outcome to the store, whole."""
-    names = set(outcome.points.mean)
-    if names != set(store.observables):
-        raise JobError(
-            f"observe: returned {sorted(names)}, the landscape {store.name!r} holds {sorted(store.observables)}; "
-            "return the same ones at every point, or give the landscape another name"
-        )
-    if task.tile is not None:
-        store.write_tile(store.tile(task.tile), outcome.points.arrays())
-    else:
-        assert task.path is not None
-        assert outcome.states is not None
-        store.write_path(slice(*task.path), outcome.states.mean["loss"], outcome.points.mean["loss"])
+    commit_all(store, [(task, outcome)])
+
+
+def commit_all(store: LandscapeStore, outcomes: Sequence[tuple[Task, Outcome]]) -> None:
+    """Write the outcomes of several tasks to the store, each whole; the tiles among them share their syncs."""
+    for _, outcome in outcomes:
+        names = set(outcome.points.mean)
+        if names != set(store.observables):
+            raise JobError(
+                f"observe: returned {sorted(names)}, the landscape {store.name!r} holds {sorted(store.observables)}; "
+                "return the same ones at every point, or give the landscape another name"
+            )
+    store.write_tiles(
+        [(store.tile(task.tile), outcome.points.arrays()) for task, outcome in outcomes if task.tile is not None]
+    )
+    for task, outcome in outcomes:
+        if task.path is not None:
+            assert outcome.states is not None
+            store.write_path(slice(*task.path), outcome.states.mean["loss"], outcome.points.mean["loss"])
 
 
 def well_formed(store: LandscapeStore, task: Task, outcome: Outcome) -> bool:

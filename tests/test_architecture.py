@@ -41,8 +41,6 @@ LATE = {("surface", "views"), ("surface", "store"), ("surface", "trajectory")}
 HEAVY = {"ray", "plotly", "zarr", "kaleido", "meshio", "sklearn", "cyclopts", "rich", "xarray"}
 ALLOWED = {
     "ray": {
-        "cluster/driver.py",
-        "cluster/assignment.py",
         "cluster/crew.py",
         "cluster/session.py",
         "cluster/metrics.py",
