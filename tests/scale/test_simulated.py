@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import math
 import random
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from simulated import (
+    NoMetrics,
+    NoStore,
+    SimulatedCrew,
+    VirtualClock,
+    constant_outcome,
+    plane,
+    prepared,
+    simulate,
+)
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scale"))
-from simulated import NoStore, simulate
-
+from cluster.assignment import LandscapeWork
+from cluster.driver import Driver
 from cluster.schedule import Policy
+from landscape.evaluation import Values
+from landscape.pipeline import Outcome
 
 BUSY, RECEIPTS_PER_SECOND = 0.95, 2000
 
@@ -74,12 +83,6 @@ def test_what_a_receipt_costs_does_not_grow_with_the_crew():
 
 def test_a_worker_that_lies_is_outvoted(caplog):
     """Its losses are NaN where two others agree on a number: it goes, and its tiles are right."""
-    from simulated import NoMetrics, SimulatedCrew, VirtualClock, constant_outcome, plane, prepared
-
-    from cluster.assignment import LandscapeWork
-    from cluster.driver import Driver
-    from landscape.evaluation import Values
-    from landscape.pipeline import Outcome
 
     class Checking(NoStore):
         def write_tiles(self, tiles):
