@@ -12,7 +12,8 @@ from cluster.backlog import Backlog
 from cluster.crew import LOOK_SECONDS, NODE_LOST, RayCrew
 from cluster.hands import MEASURE, START, Arrival, Crew, Hand
 from cluster.metrics import Metrics
-from cluster.schedule import Policy, Schedule
+from cluster.policy import Policy
+from cluster.schedule import Schedule
 from cluster.session import ray_session
 from cluster.signals import graceful_stop
 from cluster.worker import Receipt

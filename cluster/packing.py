@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,10 +53,14 @@ def unpack_state(state: Mapping[str, Packed]) -> dict[str, torch.Tensor]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A random direction as what it is drawn from, and the digest of what must come out."""
+    """A random direction as what it is drawn from, and the digest of what must come out.
+
+    A norm is a sum, and how many threads share it decides how it rounds: they are as many as the driver's.
+    """
 
     spec: RandomDirection
     digest: str
+    threads: int
 
 
 class OtherDirection(JobError):
@@ -68,11 +73,21 @@ def pack_directions(
     """The directions as tensors; random ones of more than `at_most` bytes as their recipes."""
     at_most = RECIPE_BYTES if at_most is None else at_most
     return [
-        Recipe(_random_spec(each.attributes), str(each.attributes["digest"]))
+        Recipe(_random_spec(each.attributes), str(each.attributes["digest"]), torch.get_num_threads())
         if each.attributes.get("kind") == "random" and _size(each.tensors) > at_most
         else pack_state(each.tensors)
         for each in directions
     ]
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _random_spec(attributes: Mapping[str, Any]) -> RandomDirection:
@@ -95,7 +110,8 @@ def unpack_direction(
         return unpack_state(packed)
     spec = packed.spec
     assert spec.seed is not None
-    found = random_direction(origin, parameters, spec.seed, spec.normalise, spec.ignore)
+    with _threads(packed.threads):
+        found = random_direction(origin, parameters, spec.seed, spec.normalise, spec.ignore)
     if direction_digest(found) != packed.digest:
         raise OtherDirection(
             f"directions: seed {spec.seed} gives another direction on a worker than on the driver (torch "

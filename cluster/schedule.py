@@ -8,51 +8,12 @@ from __future__ import annotations
 import statistics
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 from cluster.backlog import Backlog
+from cluster.policy import Answer, Fate, Policy, Record
 
 T = TypeVar("T", bound=Hashable)
-
-Verdict = Literal["commit", "check", "ignore", "quarantine"]
-Fate = Literal["retry", "quarantine"]
-
-
-@dataclass(frozen=True)
-class Policy:
-    """The numbers behind the decisions. Seconds, and multiples of the median task.
-
-    Backups follow cubed's rule (`runtime/backup.py`): enough tasks done to know the median, and a task far over it.
-    """
-
-    in_flight: int = 2  # the next task is at the worker when it ends one
-    attempts: int = 3  # exceptions of user code before a task is given up
-    kills: int = 3  # workers that die over a task before it is given up
-    straggler_factor: float = 3.0
-    straggler_done: int = 10
-    hang_factor: float = 20.0
-    hang_seconds: float = 300.0
-    confirmations: int = 2  # suspicious answers of a worker that others confirmed, until it is believed
-    longest_step: float = 30.0  # a clock that jumps further than this, or back, says nothing about the tasks
-
-
-@dataclass
-class _Record:
-    """What happened to one task so far."""
-
-    exceptions: int = 0
-    kills: int = 0
-    avoid: set[str] = field(default_factory=set)  # workers that failed it or have answered it
-    votes: dict[str, str] = field(default_factory=dict)  # worker → fingerprint of its suspicious answer
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What to do with a receipt, and which workers turned out to be wrong."""
-
-    verdict: Verdict
-    distrusted: tuple[str, ...] = ()
 
 
 class Schedule(Generic[T]):
@@ -72,7 +33,7 @@ class Schedule(Generic[T]):
         self.done = 0
         self.quarantined: set[T] = set()
         self.retries = self.backups = self.checks = 0
-        self._records: dict[T, _Record] = {}
+        self._records: dict[T, Record] = {}
         self._confirmed: dict[str, int] = {}
         # Workers that could take more, by how many tasks they have; as dicts, which keep their order.
         self._open: list[dict[str, None]] = [{} for _ in range(self.policy.in_flight)]
@@ -96,7 +57,7 @@ class Schedule(Generic[T]):
 
     def attempts(self, task: T) -> int:
         """How often a task has failed so far, by exceptions and by dead workers."""
-        record = self._records.get(task, _Record())
+        record = self._records.get(task, Record())
         return record.exceptions + record.kills
 
     def is_disputed(self, task: T) -> bool:
@@ -300,8 +261,8 @@ class Schedule(Generic[T]):
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _record(self, task: T) -> _Record:
-        return self._records.setdefault(task, _Record())
+    def _record(self, task: T) -> Record:
+        return self._records.setdefault(task, Record())
 
     def _advance(self, now: float) -> None:
         """The schedule's own time: it follows `now`, but neither back nor by a leap."""

@@ -50,6 +50,20 @@ def test_only_large_random_directions_travel_as_recipes():
     assert packing.RECIPE_BYTES == 1 << 30
 
 
+def test_a_direction_is_drawn_with_as_many_threads_as_the_driver_has(monkeypatch):
+    (recipe,), seen = pack_directions([drawn(7, "layer", ())], at_most=0), []
+    assert recipe.threads == torch.get_num_threads()
+
+    def counting(*given):
+        seen.append(torch.get_num_threads())
+        return random_direction(*given)
+
+    monkeypatch.setattr(packing, "random_direction", counting)
+    before = torch.get_num_threads()
+    unpack_direction(Recipe(recipe.spec, recipe.digest, before + 3), state_of(model()), describe_parameters(model()))
+    assert (seen, torch.get_num_threads()) == ([before + 3], before)
+
+
 def test_a_machine_that_draws_something_else_says_so_in_one_line():
     (recipe,) = pack_directions([drawn(7, "filter", ())], at_most=0)
     other = {name: tensor * 1.5 for name, tensor in state_of(model()).items()}

@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cluster.schedule import Policy, Schedule
+from cluster.policy import Policy
+from cluster.schedule import Schedule
 
 WORKERS = ("a", "b", "c", "d")
 

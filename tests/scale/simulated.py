@@ -22,7 +22,7 @@ import numpy as np
 from cluster.assignment import LandscapeWork
 from cluster.driver import Driver
 from cluster.hands import MEASURE, START, Arrival, Hand
-from cluster.schedule import Policy
+from cluster.policy import Policy
 from cluster.worker import Receipt
 from landscape.evaluation import Plan, Values
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts

@@ -20,7 +20,7 @@ from simulated import (
 
 from cluster.assignment import LandscapeWork
 from cluster.driver import Driver
-from cluster.schedule import Policy
+from cluster.policy import Policy
 from landscape.evaluation import Values
 from landscape.pipeline import Outcome
 
