@@ -20,7 +20,10 @@ from simulated import (
 
 from cluster.assignment import LandscapeWork
 from cluster.driver import Driver
+from cluster.hands import MEASURE, Arrival
 from cluster.policy import Policy
+from cluster.worker import Receipt
+from landscape.errors import Interrupted, JobError
 from landscape.evaluation import Values
 from landscape.pipeline import Outcome
 
@@ -109,3 +112,41 @@ def test_a_worker_that_lies_is_outvoted(caplog):
     assert (store.commits == 1).all()
     assert "worker-3" in caplog.text
     assert "two others agree" in caplog.text
+
+
+def test_what_came_in_before_an_error_of_the_same_round_is_committed():
+    class Breaking(SimulatedCrew):
+        def arrivals(self, seconds):
+            found = super().arrivals(seconds)
+            if self.receipts < 40:
+                return found
+            return [*found, Arrival(next(iter(self.ready)), MEASURE, Receipt(cause="it broke", fatal=True)), *found]
+
+    store = NoStore((20, 20), (1, 1))
+    work = LandscapeWork(plane(store.shape), store)
+    work.examine()
+    crew = Breaking(10, clock := VirtualClock(), ten_seconds, tasks=len(work.tasks))
+    driver = Driver(
+        prepared(work.landscape, "nowhere"), [work], crew, lambda progress: None, lambda: False, Policy(), NoMetrics(),
+        clock,
+    )  # fmt: skip
+    with pytest.raises(JobError, match="it broke"):
+        driver.run()
+    assert store.commits.sum() == crew.receipts >= 40
+    assert store.attributes["progress"]["state"] == "interrupted"
+    assert store.attributes["progress"]["points_done"] == crew.receipts
+
+
+def test_a_stop_keeps_what_ends_within_two_seconds_and_drops_the_rest():
+    store, clock = NoStore((30, 30), (1, 1)), VirtualClock()
+    work = LandscapeWork(plane(store.shape), store)
+    work.examine()
+    crew = SimulatedCrew(50, clock, ten_seconds, tasks=len(work.tasks))
+    driver = Driver(
+        prepared(work.landscape, "nowhere"), [work], crew, lambda progress: None, lambda: crew.receipts >= 100,
+        Policy(), NoMetrics(), clock,
+    )  # fmt: skip
+    with pytest.raises(Interrupted, match="the same command goes on"):
+        driver.run()
+    assert 100 <= store.commits.sum() == crew.receipts < 160
+    assert store.commits.max() == 1
