@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 from cyclopts import App, CycloptsError, Parameter
 
 from cluster.cli_submit import register as register_submit
+from cluster.logs import as_json, bind, chosen, configure, say
 from landscape import __version__
 from landscape.errors import JobError, LandscapeError
 
@@ -23,7 +24,8 @@ DONE, FAILED, BAD_USAGE, PARTIAL, INTERRUPTED = 0, 1, 2, 4, 130
 
 app = App(
     name="landscape",
-    help="Compute and see neural-network loss landscapes, on this machine or a Ray cluster.",
+    help="Compute and see neural-network loss landscapes, on this machine or a Ray cluster. "
+    "Every command takes --debug (tracebacks) and --log-format text|json (what stderr says; or LANDSCAPE_LOG_FORMAT).",
     help_format="plaintext",
     version=__version__,
     version_flags=["--version"],
@@ -35,11 +37,13 @@ Json = Annotated[bool, Parameter(negative="", help="Print one JSON document inst
 
 def main() -> NoReturn:
     """Entry point. Codes: 0 done, 1 failed, 2 bad usage, 3 not found, 4 partial, 5 no cluster, 130 interrupted."""
-    arguments = [each for each in sys.argv[1:] if each != "--debug"]
-    debug = len(arguments) < len(sys.argv) - 1
+    arguments, debug, form = _common_options(sys.argv[1:])
     # A library below kaleido parses sys.argv when it is imported, and takes our --log for an option of its own.
     del sys.argv[1:]
-    logging.basicConfig(level=logging.INFO if debug else logging.WARNING, format="%(message)s", stream=sys.stderr)
+    try:
+        configure(chosen(form), debug)
+    except JobError as error:
+        _die(str(error), BAD_USAGE, debug)
     # Until a job installs its own handlers, both signals end the command the same way.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -62,18 +66,32 @@ def main() -> NoReturn:
     sys.exit(code if isinstance(code, int) else DONE)
 
 
+def _common_options(arguments: list[str]) -> tuple[list[str], bool, str | None]:
+    """What all commands take, anywhere: the other arguments, whether --debug is given, the value of --log-format."""
+    left, form = [], None
+    given = iter(arguments)
+    for each in given:
+        name, equals, value = each.partition("=")
+        if name == "--log-format":
+            form = value if equals else next(given, "")
+        elif each != "--debug":
+            left.append(each)
+    return left, "--debug" in arguments, form
+
+
 def _die(message: str, code: int, debug: bool) -> NoReturn:
-    if debug:
+    if debug and not as_json():
         import traceback
 
         traceback.print_exc()
-    print(message, file=sys.stderr)
+    say(message, "error", logging.ERROR, code=code, traceback=_trace() if debug else "")
     sys.exit(code)
 
 
-def say(text: str) -> None:
-    """Progress and remarks, for people."""
-    print(text, file=sys.stderr, flush=True)
+def _trace() -> str:
+    import traceback
+
+    return traceback.format_exc()
 
 
 def show(data: Any, as_json: bool, text: str) -> None:
@@ -186,6 +204,7 @@ def compute(job: Job, *, serial: bool = False, workers: int | None = None, addre
         else:
             from cluster.driver import run as run_on_ray
 
+    bind(run=job.run_path)
             found = run_on_ray(job, workers, address, display)
     status = run_status(found.path)
     print(status_text(status), flush=True)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from cluster.logs import say
+
 if TYPE_CHECKING:
     from cluster.submit.common import Submission
     from cluster.submit.kuberay import KubeRayOptions
@@ -177,7 +179,7 @@ def _submit_slurm(submission: Submission, options: SlurmOptions, dry_run: bool) 
         return 0
     number = slurm.send(script)
     print(number, flush=True)
-    _say(f"sent; follow it with: tail -F {submission.base}-{number}.log; stop it with: scancel {number}")
+    say(f"sent; follow it with: tail -F {submission.base}-{number}.log; stop it with: scancel {number}")
     return 0
 
 
@@ -195,9 +197,9 @@ def _submit_kuberay(
     if find_attempt:
         submission = replace(submission, attempt=kuberay.free_attempt(submission, options.namespace))
         manifest = kuberay.render(submission, files, options)
-    _say(kuberay.send(manifest, options.namespace))
+    say(kuberay.send(manifest, options.namespace))
     print(submission.id, flush=True)
-    _say(
+    say(
         f"follow it with: kubectl logs -f job/{submission.id}; "
         f"remove it with: kubectl delete rayjob,configmap -l app.kubernetes.io/instance={submission.id}"
     )
@@ -230,7 +232,7 @@ def _submit_ray(
     identifier = ray_jobs.send(client, ray_jobs.render(submission, excluded))
     print(identifier, flush=True)
     if detach:
-        _say(f"sent; see landscape logs {identifier} --follow, or end it with landscape cancel {identifier}")
+        say(f"sent; see landscape logs {identifier} --follow, or end it with landscape cancel {identifier}")
         return 0
     return _watched(identifier, lambda: ray_jobs.follow(client, identifier, _write_error))
 
@@ -286,10 +288,6 @@ def cancel(identifier: str, *, address: str | None = None, allow_open: Flag = Fa
 
     print(f"{identifier} {ray_jobs.cancel(ray_jobs.connect(address, allow_open), identifier).lower()}", flush=True)
     return 0
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _write_error(text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from cluster import journal
 from cluster.assignment import LandscapeWork
 from cluster.crew import LOOK_SECONDS, Crew, Hand
 from cluster.metrics import Metrics
@@ -34,8 +34,6 @@ from landscape.progress import Failure, Observer
 from landscape.spec import Job
 from landscape.store import write_error
 from landscape.surface import Run
-
-log = logging.getLogger("landscape")
 
 POLL_SECONDS = 0.25
 MEASURE_SECONDS = 600.0  # a worker that takes longer for two points is taken for hung
@@ -143,7 +141,7 @@ class Driver:
         for _ in range(self._crew.missing()):
             name, reference = self._crew.hire()
             self._pending[reference] = (name, None)
-        self._crew.explain_absence(log.warning)
+        self._crew.explain_absence(journal.absent)
         now = time.monotonic()
         for name in self._schedule.hung(now):
             self._bury(name, "no progress for far longer than the median task")
@@ -153,7 +151,7 @@ class Driver:
             for name in self._crew.on_draining_nodes():
                 self._schedule.drain(name)
         for name in [name for name in self._schedule.leaving if self._schedule.idle(name)]:
-            log.warning("%s leaves with its node", self._crew.hands[name].place)
+            journal.leaves(self._crew.hands[name])
             self._part(name, blame=False, cause="")
 
     def _started(self, name: str, receipt: Receipt) -> None:
@@ -180,9 +178,10 @@ class Driver:
         """A worker is gone or no good: its tasks go back, one that killed three is given up."""
         if cause == NODE_LOST:
             blame = False  # no tile takes a machine away, and however many go, others may come
+        journal.ready(hand)
         else:
             self._deaths_in_a_row += 1
-        log.warning("%s is lost (%s); its tasks go back to the queue", self._crew.hands[name].place, cause)
+        journal.lost(self._crew.hands[name], cause)
         self._part(name, blame=blame, cause=cause)
         if self._deaths_in_a_row > DEATHS + DEATHS * self._crew.size:
             raise LandscapeError(
@@ -300,6 +299,7 @@ class Driver:
             else:
                 self._receive(name, task, receipt)
 
+            journal.said(self._crew.hands[name], receipt)
     def _receive(self, name: str, task: Task, receipt: Receipt) -> None:
         each, hand, now = self._works[task.landscape], self._crew.hands[name], time.monotonic()
         if receipt.outcome is None:
@@ -310,6 +310,7 @@ class Driver:
         elif not well_formed(each.created(), task, receipt.outcome):
             self._bury(name, f"its answer to {task.label} has the wrong shape", blame=False)
             return
+            journal.failed(hand, task, self._schedule.attempts(task), receipt)
         else:
             self._deaths_in_a_row = 0
             self._accept(each, hand, task, receipt)
@@ -336,6 +337,7 @@ class Driver:
         elif answer.verdict == "quarantine":
             self._give_up(task, hand, "workers disagree on its values")
         for name in answer.distrusted:
+            journal.done(hand, task, self._schedule.attempts(task) + 1, points, outcome.seconds)
             if name in self._crew.hands:
                 self._bury(name, f"two others agree on {task.label} and it does not", blame=False)
 
@@ -344,7 +346,9 @@ class Driver:
         quarantine(each.created(), task)
         self._metrics.failed()
         attempts = self._schedule.attempts(task)
-        each.tally.fail(Failure(task.label, attempts, hand.name, cause, trace, hand.host, hand.node))
+        failure = Failure(task.label, attempts, hand.name, cause, trace, hand.host, hand.node)
+        each.tally.fail(failure)
+        journal.given_up(task.landscape, failure)
         each.settle()
 
     # -- the end ----------------------------------------------------------------------------------------------

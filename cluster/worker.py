@@ -8,13 +8,15 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from cluster.logs import Listener, Said
 from landscape.errors import one_line
 from landscape.evaluation import Evaluator, Plan, pick_device
 from landscape.grid import Grid
@@ -85,6 +87,19 @@ class Receipt:
     cause: str = ""
     traceback: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
+    said: tuple[Said, ...] = ()  # what was logged meanwhile
+
+
+def _reporting(work: Callable[..., Receipt]) -> Callable[..., Receipt]:
+    """The method, its receipt carrying what was logged meanwhile: the driver logs it beside its own."""
+
+    @wraps(work)
+    def call(self: Worker, *arguments: Any) -> Receipt:
+        with self._listener.listening():
+            receipt = work(self, *arguments)
+        return replace(receipt, said=self._listener.take())
+
+    return call
 
 
 class Worker:
@@ -100,7 +115,9 @@ class Worker:
         self._device = pick_device("auto" if use_gpu else "cpu")
         self._loaded = ""
         self._evaluator: Evaluator | None = None
+        self._listener = Listener()
 
+    @_reporting
     def start(self) -> Receipt:
         """Load the problem; says where this worker runs."""
         try:
@@ -119,6 +136,7 @@ class Worker:
             "device": self._device.type, "visible_devices": visible,
         }  # fmt: skip
 
+    @_reporting
     def measure(self, payload: Sequence[Any]) -> Receipt:
         """Seconds per point of a landscape, and the batch size where the planned one does not fit the memory."""
         try:
@@ -128,6 +146,7 @@ class Worker:
             return Receipt(cause=one_line(error), traceback=traceback.format_exc())
         return Receipt(details={"seconds_per_point": seconds, **_reduced(evaluator)})
 
+    @_reporting
     def evaluate(self, payload: Sequence[Any], points: np.ndarray, states: Sequence[Any]) -> Receipt:
         """One task. `payload` and `states` hold references, so that each node fetches what they name once."""
         try:
