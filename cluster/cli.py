@@ -144,6 +144,7 @@ def run(
     serial: Annotated[bool, Parameter(negative="")] = False,
     workers: int | None = None,
     address: str | None = None,
+    allow_open: Annotated[bool, Parameter(negative="")] = False,
     run: str | None = None,
     num_samples: int | None = None,
     seed: int | None = None,
@@ -167,6 +168,8 @@ def run(
         How many actors; default: one per GPU, else one per core.
     address
         host:port or auto, to attach to a Ray cluster; default: RAY_ADDRESS, else a private local Ray.
+    allow_open
+        Also attach to a cluster that is not on this machine and asks for no token.
     run
         The run folder.
     device_ids
@@ -180,7 +183,7 @@ def run(
         raise JobError(f"workers: must be at least 1, not {workers}")
     if serial and (workers or address):
         raise JobError("serial: runs in this process alone; leave out workers and address")
-    return compute(given, serial=serial, workers=workers, address=address)
+    return compute(given, serial=serial, workers=workers, address=address, allow_open=allow_open)
 
 
 def _job(path: Path, **overrides: Any) -> Job:
@@ -189,11 +192,19 @@ def _job(path: Path, **overrides: Any) -> Job:
     return read_job(path, **overrides)
 
 
-def compute(job: Job, *, serial: bool = False, workers: int | None = None, address: str | None = None) -> int:
+def compute(
+    job: Job,
+    *,
+    serial: bool = False,
+    workers: int | None = None,
+    address: str | None = None,
+    allow_open: bool = False,
+) -> int:
     """Run a job with progress on stderr; prints a line per landscape; 0 or 4 where something was given up."""
     from cluster.console import ProgressDisplay
     from cluster.status import run_status, status_text
 
+    bind(run=job.run_path)
     with ProgressDisplay() as display:
         if serial:
             from cluster.signals import graceful_stop
@@ -204,8 +215,7 @@ def compute(job: Job, *, serial: bool = False, workers: int | None = None, addre
         else:
             from cluster.driver import run as run_on_ray
 
-    bind(run=job.run_path)
-            found = run_on_ray(job, workers, address, display)
+            found = run_on_ray(job, workers, address, display, allow_open=allow_open)
     status = run_status(found.path)
     print(status_text(status), flush=True)
     mine = [each for each in status["landscapes"] if each["name"] in display.landscapes]

@@ -11,7 +11,8 @@ from typing import Any
 
 import ray
 
-from cluster.session import Placement, draining_nodes, explain_placement, places
+from cluster.placement import Placement, explain_placement, places
+from cluster.session import draining_nodes, supply
 from cluster.worker import ProblemSource, Receipt, Worker, pack_samples
 from landscape.preparation import PreparedJob
 
@@ -100,8 +101,7 @@ class Crew:
         """How many workers to hire now: up to what is wanted, which grows with the cluster unless it was given."""
         if self._asked is None and time.monotonic() - self._looked > LOOK_SECONDS:
             self._looked = time.monotonic()
-            resources = ray.cluster_resources()
-            self._wanted = replace(self._wanted, workers=places(self._wanted, resources) or self._wanted.workers)
+            self._wanted = replace(self._wanted, workers=places(self._wanted, supply()) or self._wanted.workers)
         return self._wanted.workers - len(self.hands)
 
     def on_draining_nodes(self) -> list[str]:
@@ -114,7 +114,7 @@ class Crew:
         if self.ready():
             self._alone_since, self._explained = time.monotonic(), False
         elif not self._explained and time.monotonic() - self._alone_since > EXPLAIN_SECONDS:
-            tell(explain_placement(self._wanted, ray.cluster_resources(), ray.available_resources()))
+            tell(explain_placement(self._wanted, supply(), ray.available_resources()))
             self._explained = True
 
     def close(self) -> None:

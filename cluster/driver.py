@@ -49,6 +49,7 @@ def run(
     observer: Observer | None = None,
     stop: Callable[[], bool] = lambda: False,
     policy: Policy | None = None,
+    allow_open: bool = False,
 ) -> Run:
     """Compute a job on Ray, or go on with it where it stopped; returns when done.
 
@@ -58,6 +59,7 @@ def run(
         observer: is told the `Progress` after every task.
         stop: is asked several times a second; when true, what is in flight is dropped and `Interrupted` raised.
         policy: when a task is tried again, backed up, checked or given up, and when a worker counts as hung.
+        allow_open: also attach to a cluster that answers beyond loopback and asks for no token.
 
     Returns:
         The run, opened for reading. Tasks that were given up are listed in its landscapes' `failures`.
@@ -65,7 +67,9 @@ def run(
     prepared = prepare(job)
     try:
         with run_lock(prepared.run):
-            _run_locked(prepared, workers, address, observer or (lambda progress: None), stop, policy or Policy())
+            _run_locked(
+                prepared, workers, address, observer or (lambda progress: None), stop, policy or Policy(), allow_open
+            )
     except LandscapeError:
         raise
     except OSError as error:
@@ -80,6 +84,7 @@ def _run_locked(
     observer: Observer,
     stop: Callable[[], bool],
     policy: Policy,
+    allow_open: bool,
 ) -> None:
     jobs = [LandscapeWork(landscape, existing_store(prepared, landscape)) for landscape in prepared.landscapes]
     for each in jobs:
@@ -91,7 +96,7 @@ def _run_locked(
     if all(each.finished for each in jobs):
         return  # nothing to do needs no cluster
     # The handlers come after `ray.init`, which puts one of its own in place.
-    with ray_session(prepared.job, address, workers) as placement, graceful_stop() as signalled:
+    with ray_session(prepared.job, address, workers, allow_open) as placement, graceful_stop() as signalled:
         crew = Crew(prepared, placement, workers)
         Driver(prepared, jobs, crew, observer, lambda: stop() or signalled(), policy).run()
 
@@ -173,12 +178,12 @@ class Driver:
                     "or give it another name or run"
                 )
         self._schedule.join(name)
+        journal.ready(hand)
 
     def _bury(self, name: str, cause: str, *, blame: bool = True) -> None:
         """A worker is gone or no good: its tasks go back, one that killed three is given up."""
         if cause == NODE_LOST:
             blame = False  # no tile takes a machine away, and however many go, others may come
-        journal.ready(hand)
         else:
             self._deaths_in_a_row += 1
         journal.lost(self._crew.hands[name], cause)
@@ -294,23 +299,23 @@ class Driver:
             except RayError as error:
                 self._bury(name, _short(error))
                 continue
+            journal.said(self._crew.hands[name], receipt)
             if task is None:
                 self._started(name, receipt)
             else:
                 self._receive(name, task, receipt)
 
-            journal.said(self._crew.hands[name], receipt)
     def _receive(self, name: str, task: Task, receipt: Receipt) -> None:
         each, hand, now = self._works[task.landscape], self._crew.hands[name], time.monotonic()
         if receipt.outcome is None:
             fate = self._schedule.failed(name, task, now)
             self._deaths_in_a_row = 0
+            journal.failed(hand, task, self._schedule.attempts(task), receipt)
             if fate == "quarantine":
                 self._give_up(task, hand, receipt.cause, receipt.traceback)
         elif not well_formed(each.created(), task, receipt.outcome):
             self._bury(name, f"its answer to {task.label} has the wrong shape", blame=False)
             return
-            journal.failed(hand, task, self._schedule.attempts(task), receipt)
         else:
             self._deaths_in_a_row = 0
             self._accept(each, hand, task, receipt)
@@ -332,12 +337,12 @@ class Driver:
             commit(each.created(), task, outcome)
             hand.tasks, hand.points, hand.seconds = hand.tasks + 1, hand.points + points, hand.seconds + outcome.seconds
             self._metrics.committed(points, outcome.seconds)
+            journal.done(hand, task, self._schedule.attempts(task) + 1, points, outcome.seconds)
             each.tally.done(task.label, points, receipt.details.get("batch_size"))
             each.settle()
         elif answer.verdict == "quarantine":
             self._give_up(task, hand, "workers disagree on its values")
         for name in answer.distrusted:
-            journal.done(hand, task, self._schedule.attempts(task) + 1, points, outcome.seconds)
             if name in self._crew.hands:
                 self._bury(name, f"two others agree on {task.label} and it does not", blame=False)
 

@@ -38,7 +38,7 @@ LAYERS = [
 # `surface.figure(...)` draws, `open_run(...)[name]` reads the store, `run.history` reads what training left.
 LATE = {("surface", "views"), ("surface", "store"), ("surface", "trajectory")}
 
-HEAVY = {"ray", "plotly", "zarr", "kaleido", "meshio", "sklearn", "cyclopts", "rich", "xarray"}
+HEAVY = {"ray", "grpc", "plotly", "zarr", "kaleido", "meshio", "sklearn", "cyclopts", "rich", "xarray"}
 ALLOWED = {
     "ray": {
         "cluster/driver.py",
@@ -46,9 +46,11 @@ ALLOWED = {
         "cluster/crew.py",
         "cluster/session.py",
         "cluster/metrics.py",
+        "cluster/attach.py",
         "cluster/doctor.py",
         "cluster/submit/",
     },
+    "grpc": {"cluster/attach.py"},
     "plotly": {"landscape/views/"},
     "kaleido": {"landscape/views/", "cluster/"},
     "zarr": {"landscape/store/"},

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.session import Placement, explain_placement, placement, upload
+from cluster.placement import Placement, Supply, explain_placement, placement
+from cluster.session import upload
 from landscape.errors import JobError
 from landscape.spec import Job
 from landscape.surface import open_run
@@ -20,30 +21,52 @@ PLAIN = {"run": "r", "problem": "a:b"}
 
 
 @pytest.mark.parametrize(
-    ("fields", "workers", "resources", "expected"),
+    ("fields", "workers", "nodes", "expected"),
     [
-        ({}, None, {"CPU": 8}, Placement(8, 1, 0)),
-        ({"threads": 3}, None, {"CPU": 8}, Placement(2, 3, 0)),
-        ({}, 5, {"CPU": 2}, Placement(5, 1, 0)),
-        ({"workers": 3}, None, {"CPU": 2}, Placement(3, 1, 0)),
-        ({}, None, {"CPU": 64, "GPU": 4}, Placement(4, 0, 1)),
-        ({"num_gpus": 0.5}, None, {"CPU": 64, "GPU": 4}, Placement(8, 0, 0.5)),
-        ({"device": "cpu"}, None, {"CPU": 6, "GPU": 4}, Placement(6, 1, 0)),
-        ({}, None, {"CPU": 0.5}, Placement(1, 1, 0)),
+        ({}, None, [{"CPU": 8}], Placement(8, 1, 0)),
+        ({"threads": 3}, None, [{"CPU": 8}], Placement(2, 3, 0)),
+        ({"threads": 3}, None, [{"CPU": 4}, {"CPU": 4}, {"CPU": 2}], Placement(2, 3, 0)),
+        ({}, 5, [{"CPU": 2}], Placement(5, 1, 0)),
+        ({"workers": 3}, None, [{"CPU": 2}], Placement(3, 1, 0)),
+        ({}, None, [{"CPU": 64, "GPU": 4}], Placement(4, 0, 1)),
+        ({}, None, [{}, {"CPU": 8, "GPU": 2}, {"CPU": 8, "GPU": 1}], Placement(3, 0, 1)),
+        ({"num_gpus": 0.5}, None, [{"CPU": 64, "GPU": 4}], Placement(8, 0, 0.5)),
+        ({"num_gpus": 2}, None, [{"GPU": 3}, {"GPU": 1}], Placement(1, 0, 2)),
+        ({"device": "cpu"}, None, [{"CPU": 6, "GPU": 4}], Placement(6, 1, 0)),
+        ({}, None, [{"CPU": 0.5}], Placement(1, 1, 0)),
     ],
 )
-def test_one_worker_per_gpu_else_one_per_core(fields, workers, resources, expected):
-    assert placement(Job(**PLAIN, **fields), workers, resources) == expected
+def test_one_worker_per_gpu_else_one_per_core(fields, workers, nodes, expected):
+    assert placement(Job(**PLAIN, **fields), workers, Supply(tuple(nodes))) == expected
 
 
-def test_more_gpus_than_the_cluster_has_are_refused():
-    with pytest.raises(JobError, match="asks for 2 GPUs, the cluster has 1"):
-        placement(Job(**PLAIN, num_gpus=2), None, {"CPU": 4, "GPU": 1})
+IMPOSSIBLE = [
+    ({"num_gpus": 2}, "num_gpus: a worker asks for 2 GPUs, the cluster has 3, on one node 1 at most", "GPU 2 of 3"),
+    ({"threads": 4}, "threads: a worker asks for 4 CPUs, the cluster has 6, on one node 2 at most", "CPU 4 of 6"),
+]
+
+
+@pytest.mark.parametrize(("fields", "refusal", "explanation"), IMPOSSIBLE)
+def test_a_worker_that_no_node_holds_is_refused_or_waited_for_where_nodes_may_be_added(fields, refusal, explanation):
+    nodes = ({"CPU": 2, "GPU": 1},) * 3
+    job = Job(**PLAIN, **({"device": "cpu"} if "threads" in fields else {}), **fields)
+    with pytest.raises(JobError, match=refusal):
+        placement(job, None, Supply(nodes))
+    waiting = placement(job, None, Supply(nodes, grows=True))
+    assert waiting.workers == 1
+    text = explain_placement(waiting, Supply(nodes, grows=True), {"CPU": 6, "GPU": 3})
+    assert explanation in text
+    assert text.endswith("waiting for a larger node, of which its autoscaler is told")
+
+
+def test_a_gpu_that_is_asked_for_is_not_replaced_by_a_core():
+    with pytest.raises(JobError, match="asks for 1 GPUs, the cluster has 0"):
+        placement(Job(**PLAIN, device="cuda"), None, Supply(({"CPU": 8},)))
 
 
 def test_an_unplaced_worker_is_explained():
-    text = explain_placement(Placement(2, 0, 1), {"CPU": 4, "GPU": 2}, {"CPU": 4})
-    assert "GPU 1 of 2 (0 free)" in text
+    text = explain_placement(Placement(2, 0, 1), Supply(({"CPU": 4, "GPU": 2},)), {"CPU": 4})
+    assert "GPU 1 of 2 (0 free, 2 on one node); waiting for the cluster" in text
 
 
 def test_only_a_callback_beside_the_job_file_is_uploaded_and_never_the_run(make_job):

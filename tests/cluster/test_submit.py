@@ -286,18 +286,10 @@ def test_a_cluster_elsewhere_that_asks_for_no_token_is_refused(code, refused, mo
         address = f"http://127.0.0.1:{server.server_port}"
         try:
             if refused:
-                with pytest.raises(LandscapeError, match="from anybody"):
+                with pytest.raises(LandscapeError, match="runs code of anybody"):
                     ray_jobs.connect(address)
             else:
                 with pytest.raises(LandscapeError, match="token"):  # it asks, and the stand-in takes none
                     ray_jobs.connect(address)
         finally:
             server.shutdown()
-
-
-@pytest.mark.parametrize(
-    ("host", "here"),
-    [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("10.0.0.1", False)],
-)
-def test_only_this_machine_counts_as_loopback(host, here):
-    assert ray_jobs.is_loopback(host) is here
