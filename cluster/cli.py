@@ -328,19 +328,24 @@ def import_(checkpoints: list[str], *, run: str, unit: Literal["epoch", "step"] 
 
 
 @app.command
-def doctor(*, address: str | None = None, json: Json = False) -> int:
-    """Show what this machine and cluster have, what is wrong, and how to mend it. Exit code 1 where something is.
+def doctor(*, address: str | None = None, run: str | None = None, json: Json = False) -> int:
+    """Show what this machine, cluster and run folder have, what is wrong, and how to mend it.
+
+    Exit code 1 where something is wrong, 5 where the cluster does not answer.
 
     Parameters
     ----------
     address
         A Ray cluster to look at too.
+    run
+        A run to try out too: a probe is written there, synced, read and deleted.
     """
     from cluster.doctor import diagnose, diagnosis_text
+    from cluster.findings import exit_code
 
-    found = diagnose(address)
+    found = diagnose(address, run)
     show(found, json, diagnosis_text(found))
-    return FAILED if any(each["state"] == "wrong" for each in found) else DONE
+    return exit_code(found)
 
 
 register_submit(app)

@@ -47,7 +47,7 @@ ALLOWED = {
         "cluster/session.py",
         "cluster/metrics.py",
         "cluster/attach.py",
-        "cluster/doctor.py",
+        "cluster/doctor_cluster.py",
         "cluster/submit/",
     },
     "grpc": {"cluster/attach.py"},

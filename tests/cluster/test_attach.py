@@ -137,9 +137,12 @@ def head(token: str | None) -> Iterator[str]:
 
 
 def run(job, address: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "ignore", "-m", "cluster.cli", "run", job.folder / "job.yaml"]
+    return command("run", job.folder / "job.yaml", "--address", address, *words, **environment)
+
+
+def command(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*command, "--address", address, *words],
+        [sys.executable, "-W", "ignore", "-m", "cluster.cli", *map(str, words)],
         env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=150,
     )  # fmt: skip
 
@@ -161,6 +164,11 @@ def test_an_open_cluster_beyond_loopback_is_refused_unless_it_is_told_otherwise(
         monkeypatch.setenv(attach.IN_A_RAY_JOB, "{}")
         attach.check_address(address, allow_open=False)  # who submitted this job has decided
         monkeypatch.delenv(attach.IN_A_RAY_JOB)
+        looked = command("doctor", "--address", address)
+        assert looked.returncode == 1
+        assert "who reaches the head can run code on it; start every node with RAY_AUTH_MODE=token" in looked.stdout
+        assert f"node {socket.gethostname()}" in looked.stdout
+        assert "2 of 2 CPUs free" in looked.stdout
         started = time.monotonic()
         greedy = run(job, address, "--allow-open", "--num-gpus", "1")
         assert greedy.returncode == 2, greedy.stderr
@@ -179,6 +187,11 @@ def test_a_cluster_with_a_token_is_attached_to_with_it_and_refused_without(make_
             assert refused.returncode == 5, refused.stderr
             assert "asks for a token; set RAY_AUTH_MODE=token" in refused.stderr
             assert len(refused.stderr.splitlines()) == 1
+        assert command("doctor", "--address", address).returncode == 5
+        looked = command("doctor", "--address", address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
+        assert "the cluster asks for a token" in looked.stdout
+        assert "wrong" not in looked.stdout
+        assert looked.returncode == 0
         done = run(job, address, "--workers", "1", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
         assert done.returncode == 0, done.stderr
         wrong = run(job, address, "--run", f"{job.folder}/other", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="f" * 64)
