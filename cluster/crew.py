@@ -13,7 +13,7 @@ import ray
 
 from cluster.placement import Placement, explain_placement, places
 from cluster.session import draining_nodes, supply
-from cluster.worker import ProblemSource, Receipt, Worker, pack_samples
+from cluster.worker import Look, ProblemSource, Receipt, Worker, pack_samples
 from landscape.preparation import PreparedJob
 
 log = logging.getLogger("landscape")
@@ -59,7 +59,8 @@ class Crew:
         self._job, self._wanted = prepared.job, wanted
         self._asked = asked or prepared.job.workers
         self._samples = ray.put(pack_samples(prepared.samples))
-        self._source = ProblemSource(prepared.job.problem, prepared.job.folder, tuple(sys.path))
+        look = None if prepared.looked else Look(prepared.landscapes[0].observables, prepared.job.precision)
+        self._source = ProblemSource(prepared.job.problem, prepared.job.folder, tuple(sys.path), look)
         self._born = 0
         self._looked = self._alone_since = time.monotonic()
         self._explained = False

@@ -17,13 +17,14 @@ import numpy as np
 import torch
 
 from cluster.logs import Listener, Said
-from landscape.errors import one_line
-from landscape.evaluation import Evaluator, Plan, pick_device
+from landscape.errors import JobError, one_line
+from landscape.evaluation import Evaluator, Plan, observe_names, pick_device
 from landscape.grid import Grid
 from landscape.parameters import State
 from landscape.pipeline import Outcome, Work, evaluate, measure_point
 from landscape.problem import load_problem
 from landscape.samples import Batch
+from landscape.spec import Precision
 
 Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
 
@@ -71,12 +72,21 @@ class Payload:
 
 
 @dataclass(frozen=True)
+class Look:
+    """What `observe` is said to return, where the driver could not see for itself."""
+
+    observables: tuple[str, ...]
+    precision: Precision
+
+
+@dataclass(frozen=True)
 class ProblemSource:
     """How a worker gets the problem: the callback, and where to import it from."""
 
     callback: str | Callable[[], Any]
     folder: Path
     path: tuple[str, ...] = ()
+    look: Look | None = None
 
 
 @dataclass(frozen=True)
@@ -125,9 +135,19 @@ class Worker:
             problem = load_problem(self._source.callback, self._source.folder)
             self._model, self._observe = problem.model, problem.observe
             self._samples: Batch = _unpack_samples(self._fetch(self._samples_reference))
+            self._look()
         except Exception as error:
             return Receipt(cause=one_line(error), traceback=traceback.format_exc())
         return Receipt(details=self.describe())
+
+    def _look(self) -> None:
+        """The first look at two samples, where it was left to the workers."""
+        look = self._source.look
+        if look is None:
+            return
+        found = observe_names(self._model, self._observe, self._samples, look.precision, self._device)
+        if found != look.observables:
+            raise JobError(f"observe: returns {', '.join(found)}, the problem names {', '.join(look.observables)}")
 
     def describe(self) -> dict[str, Any]:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")

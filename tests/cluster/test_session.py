@@ -154,6 +154,61 @@ def test_device_ids_restrict_a_local_ray(make_job, ray_folder):
     assert set(open_run(job.run_path)["plane"]["device"].ravel()) == {1.0, 3.0}
 
 
+GPU_CODE = """
+import os
+
+from my_problem import Plane, data_of, observe
+from landscape import Problem
+
+
+def on_gpus(model, batch):
+    if not os.environ.get("CUDA_VISIBLE_DEVICES"):
+        raise RuntimeError("no GPU here")
+    return observe(model, batch)
+
+
+def problem():
+    return Problem(Plane(), data_of(), on_gpus, observables={observables})
+"""
+
+
+@pytest.mark.parametrize(
+    ("observables", "code", "said"),
+    [
+        (("device", "loss"), 0, ""),
+        (None, 2, "name what it returns for the workers to look: Problem(..., observables=('loss', ...))"),
+        (("loss",), 2, "observe: returns loss, device, the problem names loss"),
+    ],
+)
+def test_what_runs_on_gpus_alone_is_looked_at_by_a_worker(make_job, ray_folder, observables, code, said):
+    """The driver sees no GPU; Ray has a make-believe one, which its workers are given."""
+    job = make_job()
+    plain = (job.folder / "my_problem.py").read_text()
+    (job.folder / "my_problem.py").write_text(plain + "\n\ndef data_of():\n    return torch.linspace(-1, 1, 24)\n")
+    (job.folder / "gpu_problem.py").write_text(GPU_CODE.format(observables=observables))
+    ended = script(
+        f"""
+        import json, torch
+        torch.cuda.device_count = lambda: 1   # as far as the session can tell
+        import cluster
+        from landscape.errors import JobError
+        from landscape.spec import read_job
+        try:
+            cluster.run(read_job({str(job.folder / "job.yaml")!r}, problem="gpu_problem:problem", device="cuda"))
+            print(json.dumps([0, ""]))
+        except JobError as error:
+            print(json.dumps([error.exit_code, str(error)]))
+        """,
+        ray_folder,
+    )
+    assert ended[0] == code, ended
+    assert said in ended[1]
+    if code == 0:
+        assert open_run(job.run_path)["plane"].observables == ("loss", "device")
+    else:
+        assert not (Path(job.run_path) / "landscapes.zarr" / "plane").exists()
+
+
 def test_device_ids_that_are_not_there_are_refused(make_job):
     import cluster
 
