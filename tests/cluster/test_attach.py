@@ -110,6 +110,7 @@ def head(token: str | None) -> Iterator[str]:
     """`ray start --head` on this machine's own address, ended by its process id."""
     folder = Path(tempfile.mkdtemp(prefix="ll"))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment["PYTHONPATH"] = str(Path(attach.__file__).parents[1])
     environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token} if token else {"RAY_AUTH_MODE": "disabled"}
     with socket.socket() as one, socket.socket() as two:
         for each in (one, two):

@@ -183,6 +183,8 @@ def test_what_cannot_be_sent_is_refused_in_one_line(write_job, submit, tools, tm
         ((job, "--target", "slurm", "--workers", 1), bare, 1, "sbatch is not on the PATH"),
         ((job, "--target", "kuberay", "--workers", 1, "--claim", "c"), tools, 2, "image"),
         ((job, "--target", "lsf"), tools, 2, "target"),
+        ((job, "--nodes", 2, "--dry-run"), tools, 2, "nodes: serves --target slurm only, not ray"),
+        ((job, *pod, "--claim", "c", "--detach"), tools, 2, "detach: serves --target ray only, not kuberay"),
         ((job, "--address", "http://127.0.0.1:1"), tools, 5, "no Ray dashboard"),
     ]:
         found = submit(*words, environment=environment)
