@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 from cyclopts import App, CycloptsError, Parameter
 
 from cluster.cli_submit import register as register_submit
-from cluster.logs import as_json, bind, chosen, configure, say
+from cluster.logs import as_json, bind, chosen, configure, masked, say
 from landscape import __version__
 from landscape.errors import JobError, LandscapeError
 
@@ -83,7 +83,7 @@ def _die(message: str, code: int, debug: bool) -> NoReturn:
     if debug and not as_json():
         import traceback
 
-        traceback.print_exc()
+        print(masked(traceback.format_exc()), end="", file=sys.stderr)
     say(message, "error", logging.ERROR, code=code, traceback=_trace() if debug else "")
     sys.exit(code)
 

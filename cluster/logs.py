@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
 from landscape.errors import JobError
+
+# The part of a URL that may be a name and a password.
+CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 
 Format = Literal["text", "json"]
 FORMATS = ("text", "json")
@@ -36,6 +40,18 @@ def told(event: str, **fields: Any) -> dict[str, Any]:
     """
     known = {name: fields[name] for name in FIELDS if name in fields}
     return {"event": event, "fields": {k: v for k, v in (known | fields).items() if v not in (None, "")}}
+
+
+def masked(text: str) -> str:
+    """The text without credentials in its URLs, such as a user's own argument that an error repeats."""
+    return CREDENTIALS.sub("…@", text)
+
+
+class Text(logging.Formatter):
+    """The message, and the traceback where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(super().format(record))
 
 
 class JsonLines(logging.Formatter):
@@ -59,7 +75,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return masked(json.dumps(line, default=str, ensure_ascii=False))
 
 
 def chosen(given: str | None = None) -> Format:
@@ -80,7 +96,7 @@ def configure(form: Format, debug: bool) -> None:
     Text shows what a person must know; JSON lines also tell of every task.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter("%(message)s"))
+    handler.setFormatter(JsonLines() if form == "json" else Text("%(message)s"))
     logging.basicConfig(level=logging.INFO if debug else logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("landscape").setLevel(logging.INFO if form == "json" or debug else logging.WARNING)
     for name in (WORKERS, TASKS):
@@ -108,7 +124,7 @@ def say(text: str, event: str = "remark", level: int = logging.INFO, **fields: A
     if as_json():
         logging.getLogger("landscape").log(level, text, extra=told(event, **fields))
     else:
-        print(text, file=sys.stderr, flush=True)
+        print(masked(text), file=sys.stderr, flush=True)
 
 
 # -- what a worker says ------------------------------------------------------------------------------------------

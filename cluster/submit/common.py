@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from landscape.errors import JobError, LandscapeError
 from landscape.spec import FileDirection, Job, TowardsDirection, digest, locate
@@ -67,7 +66,6 @@ def make_submission(
     Raises:
         JobError: a name, number or run that no cluster could take.
     """
-    refuse_secrets_in(run)
     if workers is not None and workers < 1:
         raise JobError(f"workers: must be at least 1, not {workers}")
     if gpus_per_worker is not None and gpus_per_worker < 0:
@@ -100,16 +98,6 @@ def plain_name(run: str) -> str:
     """The last part of a run's path, made to fit; 'run' where nothing of it does."""
     last = re.sub(r"[^a-z0-9]+", "-", run.rstrip("/").rpartition("/")[2].lower())
     return last.strip("-")[:LONGEST_NAME].strip("-") or "run"
-
-
-def refuse_secrets_in(url: str) -> None:
-    """Credentials in a URL would stand in the manifest, in Ray's dashboard and in the run's provenance."""
-    parts = urlsplit(url) if "://" in url else None
-    if parts is not None and "@" in parts.netloc:
-        raise JobError(
-            f"run: must not hold credentials ({parts.scheme}://…@{parts.netloc.rpartition('@')[2]}); "
-            "give them to the driver in its environment"
-        )
 
 
 def number(value: float) -> str:

@@ -48,7 +48,7 @@ def test_a_line_is_as_it_was():
         setattr(record, name, value)
     assert JsonLines().format(record) == (
         '{"time": "2026-11-18T11:06:40.250+00:00", "level": "warning", "event": "worker-lost", '
-        '"message": "worker-2 is\\nlost", "run": "runs/\\u00e9", "worker": "worker-2", "seconds": 2.5, "pid": 41}'
+        '"message": "worker-2 is\\nlost", "run": "runs/é", "worker": "worker-2", "seconds": 2.5, "pid": 41}'
     )
 
 
