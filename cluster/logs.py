@@ -78,6 +78,16 @@ class JsonLines(logging.Formatter):
         return masked(json.dumps(line, default=str, ensure_ascii=False))
 
 
+class Stderr(logging.Handler):
+    """Whatever stderr is at the moment: a program that calls a command may have put another in place since."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            print(self.format(record), file=sys.stderr, flush=True)
+        except Exception:
+            self.handleError(record)
+
+
 def chosen(given: str | None = None) -> Format:
     """The format that was asked for, on the command line or in the environment.
 
@@ -91,13 +101,14 @@ def chosen(given: str | None = None) -> Format:
 
 
 def configure(form: Format, debug: bool) -> None:
-    """Send all that is logged, and Python's warnings, to stderr in this format; replaces what was set up before.
+    """Send all that is logged, and Python's warnings, to stderr in this format; replaces what an earlier call set up.
 
     Text shows what a person must know; JSON lines also tell of every task.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    root, handler = logging.getLogger(), Stderr()
     handler.setFormatter(JsonLines() if form == "json" else Text("%(message)s"))
-    logging.basicConfig(level=logging.INFO if debug else logging.WARNING, handlers=[handler], force=True)
+    root.handlers[:] = [*(each for each in root.handlers if not isinstance(each, Stderr)), handler]
+    root.setLevel(logging.INFO if debug else logging.WARNING)
     logging.getLogger("landscape").setLevel(logging.INFO if form == "json" or debug else logging.WARNING)
     for name in (WORKERS, TASKS):
         logging.getLogger(name).setLevel(logging.NOTSET if form == "json" or debug else logging.CRITICAL)

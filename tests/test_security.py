@@ -102,7 +102,7 @@ def test_credentials_in_a_url_are_refused_and_not_repeated(job_file, fields):
 def test_a_secret_in_an_argument_is_masked_where_an_error_repeats_it(capsys, monkeypatch):
     from cluster.cli import main
 
-    for words in (["status", "s3://key:hidden@bucket/run"], ["--log-format=json", "status", "s3://key:hidden@bucket"]):
+    for words in (["--log-format=json", "status", "s3://key:hidden@bucket"], ["status", "s3://key:hidden@bucket/run"]):
         monkeypatch.setattr(sys, "argv", ["landscape", *words])
         with pytest.raises(SystemExit):
             main()

@@ -31,6 +31,7 @@ class Submission:
         run: an absolute folder or a URL; a relative one would lie in the shipped copy, and be lost with it.
         digest: 8 hexadecimal digits of the job and its run: the same job has the same name again.
         attempt: from 1; Ray and Kubernetes take each name once.
+        log_format: what the driver's log is there: the one of the command that sends it.
     """
 
     folder: Path
@@ -41,6 +42,7 @@ class Submission:
     attempt: int = 1
     workers: int | None = None
     gpus_per_worker: float | None = None
+    log_format: str = "text"
 
     @property
     def base(self) -> str:
@@ -113,6 +115,8 @@ def command(submission: Submission, file: str, address: str | None = "auto") -> 
         words += ["--workers", str(submission.workers)]
     if submission.gpus_per_worker is not None:
         words += ["--num-gpus", number(submission.gpus_per_worker)]
+    if submission.log_format != "text":
+        words += ["--log-format", submission.log_format]
     return words
 
 

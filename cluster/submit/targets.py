@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from cluster.logs import say
+from cluster.logs import as_json, say
 from landscape.errors import Interrupted, JobError
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ class What:
         from cluster.submit.common import make_submission
 
         number = 1 if self.attempt is None else self.attempt
-        return make_submission(job, file, place, self.name, number, self.workers, self.gpus_per_worker)
+        made = make_submission(job, file, place, self.name, number, self.workers, self.gpus_per_worker)
+        return replace(made, log_format="json" if as_json() else "text")
 
     def cpus(self, job: Job) -> int:
         """A worker without a GPU fills its cores; one with a GPU needs a second one to feed it."""
