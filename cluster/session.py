@@ -16,6 +16,7 @@ from landscape.errors import ClusterUnreachableError, JobError
 from landscape.spec import Job
 
 NODE_GROUP = "ray.io/node-group"
+QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": True}
 LARGEST_UPLOAD = 200 << 20
 IGNORED_UPLOADS = (".git", ".venv", "__pycache__", "runs", "node_modules", ".mypy_cache", ".ruff_cache")
 
@@ -30,19 +31,19 @@ def ray_session(job: Job, address: str | None, workers: int | None, allow_open: 
     """
     import ray
 
-    address = address or os.environ.get("RAY_ADDRESS") or None
-    attached = address not in (None, "local")
-    if attached:
-        assert address is not None
-        answer = check_address(address, allow_open)
+    place = address or os.environ.get("RAY_ADDRESS") or "local"
+    attached = place != "local"
+    guarded = attached and check_address(place, allow_open) == "token"
     if attached and job.device_ids is not None:
         raise JobError(
             "device_ids: restricts a local Ray only; "
             "on a cluster set CUDA_VISIBLE_DEVICES where each node's `ray start` runs"
         )
     started_here = not ray.is_initialized()
-    if started_here:
-        _start(job, address if attached else None, workers, asks_for_token=attached and answer == "token")
+    if started_here and attached:
+        _attach(job, place, guarded)
+    elif started_here:
+        _start(job, workers)
     try:
         yield placement(job, workers, supply())
     finally:
@@ -50,18 +51,22 @@ def ray_session(job: Job, address: str | None, workers: int | None, allow_open: 
             ray.shutdown()
 
 
-def _start(job: Job, address: str | None, workers: int | None, asks_for_token: bool) -> None:
+def _attach(job: Job, address: str, guarded: bool) -> None:
     import ray
 
-    common: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": True}
-    if address is not None:
-        try:
-            ray.init(address=address, runtime_env=upload(job), **common)
-        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-            if asks_for_token and isinstance(error, (ConnectionError, RuntimeError)):
-                raise wrong_token(address, "refuses the token") from error
-            raise ClusterUnreachableError(unreachable(address, str(error))) from error
-        return
+    shipped = upload(job)
+    try:
+        ray.init(address=address, runtime_env=shipped, **QUIET)
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        if guarded and isinstance(error, (ConnectionError, RuntimeError)):
+            raise wrong_token(address, "refuses the token") from error
+        raise ClusterUnreachableError(unreachable(address, str(error))) from error
+
+
+def _start(job: Job, workers: int | None) -> None:
+    """A private Ray of this process's own."""
+    import ray
+
     gpus = _local_gpus(job)
     with _visible(job.device_ids):
         ray.init(
@@ -69,7 +74,7 @@ def _start(job: Job, address: str | None, workers: int | None, asks_for_token: b
             num_cpus=max(os.cpu_count() or 1, (workers or job.workers or 1) * (job.threads or 1)),
             num_gpus=gpus,
             include_dashboard=False,
-            **common,
+            **QUIET,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -106,10 +107,11 @@ def own_address() -> str:
 
 
 @contextmanager
-def head(token: str | None) -> Iterator[str]:
+def head(token: str | None, **surroundings: str) -> Iterator[str]:
     """`ray start --head` on this machine's own address, ended by its process id."""
     folder = Path(tempfile.mkdtemp(prefix="ll"))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= surroundings
     environment["PYTHONPATH"] = str(Path(attach.__file__).parents[1])
     environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token} if token else {"RAY_AUTH_MODE": "disabled"}
     with socket.socket() as one, socket.socket() as two:
@@ -175,6 +177,13 @@ def test_an_open_cluster_beyond_loopback_is_refused_unless_it_is_told_otherwise(
         assert greedy.returncode == 2, greedy.stderr
         assert "num_gpus: a worker asks for 1 GPUs, the cluster has 0" in greedy.stderr
         assert time.monotonic() - started < 60
+        large = job.folder / "large"
+        with large.open("wb") as file:
+            file.truncate(201 << 20)
+        shipped = run(job, address, "--allow-open")
+        assert shipped.returncode == 2, shipped.stderr
+        assert "holds more than 200 MiB" in shipped.stderr
+        large.unlink()
         told = run(job, address, "--allow-open", "--workers", "1")
         assert told.returncode == 0, told.stderr
 
@@ -199,3 +208,32 @@ def test_a_cluster_with_a_token_is_attached_to_with_it_and_refused_without(make_
         assert wrong.returncode == 5, wrong.stderr
         assert "refuses the token" in wrong.stderr
         assert TOKEN not in done.stdout + done.stderr + wrong.stderr
+
+
+@pytest.mark.slow
+def test_where_a_launcher_may_add_nodes_a_worker_without_a_place_is_explained_and_is_demand(make_job):
+    """As on a cluster of `ray up` or KubeRay, whose nodes are labelled with their kind."""
+    job = make_job()
+    with head(TOKEN, RAY_NODE_TYPE_NAME="head") as address:
+        environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
+        words = ["run", job.folder / "job.yaml", "--address", address, "--num-gpus", "2", "--workers", "1"]
+        started = time.monotonic()
+        driver = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "cluster.cli", *map(str, words)],
+            env=environment, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert driver.stderr is not None
+        try:
+            line = driver.stderr.readline()
+            assert "each asks for GPU 2 of 0 (0 free, 0 on one node); waiting for a larger node" in line
+            assert "of which its autoscaler is told" in line
+            assert time.monotonic() - started < 60
+            ray = [Path(sys.executable).parent / "ray", "status", f"--address={address}"]
+            status = subprocess.run(ray, env=environment, capture_output=True, text=True, check=False, timeout=60)
+            assert "'GPU': 2.0" in status.stdout, status
+            driver.send_signal(signal.SIGINT)
+            driver.wait(timeout=60)
+            assert driver.returncode == 130
+        finally:
+            driver.kill()
+            driver.communicate()
