@@ -13,7 +13,7 @@ from landscape.errors import ClusterUnreachableError, JobError
 CONNECT_SECONDS = 5.0
 IN_A_RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
-Answer = Literal["open", "token", "none"]
+Answer = Literal["open", "token", "tls", "none"]
 
 
 def check_address(address: str, allow_open: bool) -> Answer:
@@ -37,6 +37,8 @@ def check_address(address: str, allow_open: bool) -> Answer:
     if not host or not port.isdigit():
         raise JobError(f"address: must be host:port or auto, not {address!r}")
     _refuse_unreachable(address, host.strip("[]"), int(port))
+    if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+        return "tls"  # both sides show certificates: it answers no stranger, and this one could not ask
     answer = ask(place)
     if answer == "none":
         raise ClusterUnreachableError(unreachable(address, "what listens there is no Ray head"))
@@ -116,7 +118,8 @@ def ask(place: str, seconds: float = CONNECT_SECONDS) -> Answer:
     def as_it_is(content: bytes) -> bytes:
         return content
 
-    with grpc.insecure_channel(place) as channel:
+    # As Ray itself does: a proxy for the web is not the way to a cluster.
+    with grpc.insecure_channel(place, options=[("grpc.enable_http_proxy", 0)]) as channel:
         question = channel.unary_unary(
             "/ray.rpc.NodeInfoGcsService/GetClusterId", request_serializer=as_it_is, response_deserializer=as_it_is
         )

@@ -50,6 +50,8 @@ def examine(address: str) -> Iterator[Finding]:
 def _guard(address: str, answer: str) -> Finding:
     if answer == "token":
         return finding("authentication", GOOD, "the cluster asks for a token")
+    if answer == "tls":
+        return finding("authentication", GOOD, "certificates on both sides (RAY_USE_TLS)")
     local = is_loopback(address.rpartition(":")[0])
     return finding(
         "authentication", NOTE if local else WRONG, "none: who reaches the head can run code on it",

@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 from landscape.errors import JobError
 
 # The part of a URL that may be a name and a password.
-CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
+CREDENTIALS = re.compile(r"(?<=://)[^/\s@\"']+@")
 
 Format = Literal["text", "json"]
 FORMATS = ("text", "json")

@@ -51,6 +51,12 @@ def test_what_listens_but_is_no_head_is_told_from_one():
         server.shutdown(socket.SHUT_RDWR)
 
 
+def test_a_cluster_behind_certificates_is_left_to_ray(monkeypatch):
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert attach.check_address(f"127.0.0.1:{server.getsockname()[1]}", allow_open=False) == "tls"
+
+
 @pytest.mark.parametrize(
     ("address", "kind", "said"),
     [
