@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 from cyclopts import App, CycloptsError, Parameter
 
 from cluster.cli_submit import register as register_submit
+from cluster.logs import as_json, bind, chosen, configure, masked, say
 from landscape import __version__
 from landscape.errors import JobError, LandscapeError
 
@@ -23,7 +24,8 @@ DONE, FAILED, BAD_USAGE, PARTIAL, INTERRUPTED = 0, 1, 2, 4, 130
 
 app = App(
     name="landscape",
-    help="Compute and see neural-network loss landscapes, on this machine or a Ray cluster.",
+    help="Compute and see neural-network loss landscapes, on this machine or a Ray cluster. "
+    "Every command takes --debug (tracebacks) and --log-format text|json (what stderr says; or LANDSCAPE_LOG_FORMAT).",
     help_format="plaintext",
     version=__version__,
     version_flags=["--version"],
@@ -35,11 +37,13 @@ Json = Annotated[bool, Parameter(negative="", help="Print one JSON document inst
 
 def main() -> NoReturn:
     """Entry point. Codes: 0 done, 1 failed, 2 bad usage, 3 not found, 4 partial, 5 no cluster, 130 interrupted."""
-    arguments = [each for each in sys.argv[1:] if each != "--debug"]
-    debug = len(arguments) < len(sys.argv) - 1
+    arguments, debug, form = _common_options(sys.argv[1:])
     # A library below kaleido parses sys.argv when it is imported, and takes our --log for an option of its own.
     del sys.argv[1:]
-    logging.basicConfig(level=logging.INFO if debug else logging.WARNING, format="%(message)s", stream=sys.stderr)
+    try:
+        configure(chosen(form), debug)
+    except JobError as error:
+        _die(str(error), BAD_USAGE, debug)
     # Until a job installs its own handlers, both signals end the command the same way.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -62,18 +66,32 @@ def main() -> NoReturn:
     sys.exit(code if isinstance(code, int) else DONE)
 
 
+def _common_options(arguments: list[str]) -> tuple[list[str], bool, str | None]:
+    """What all commands take, anywhere: the other arguments, whether --debug is given, the value of --log-format."""
+    left, form = [], None
+    given = iter(arguments)
+    for each in given:
+        name, equals, value = each.partition("=")
+        if name == "--log-format":
+            form = value if equals else next(given, "")
+        elif each != "--debug":
+            left.append(each)
+    return left, "--debug" in arguments, form
+
+
 def _die(message: str, code: int, debug: bool) -> NoReturn:
-    if debug:
+    if debug and not as_json():
         import traceback
 
-        traceback.print_exc()
-    print(message, file=sys.stderr)
+        print(masked(traceback.format_exc()), end="", file=sys.stderr)
+    say(message, "error", logging.ERROR, code=code, traceback=_trace() if debug else "")
     sys.exit(code)
 
 
-def say(text: str) -> None:
-    """Progress and remarks, for people."""
-    print(text, file=sys.stderr, flush=True)
+def _trace() -> str:
+    import traceback
+
+    return traceback.format_exc()
 
 
 def show(data: Any, as_json: bool, text: str) -> None:
@@ -126,6 +144,7 @@ def run(
     serial: Annotated[bool, Parameter(negative="")] = False,
     workers: int | None = None,
     address: str | None = None,
+    allow_open: Annotated[bool, Parameter(negative="")] = False,
     run: str | None = None,
     num_samples: int | None = None,
     seed: int | None = None,
@@ -149,6 +168,8 @@ def run(
         How many actors; default: one per GPU, else one per core.
     address
         host:port or auto, to attach to a Ray cluster; default: RAY_ADDRESS, else a private local Ray.
+    allow_open
+        Also attach to a cluster that is not on this machine and asks for no token.
     run
         The run folder.
     device_ids
@@ -162,7 +183,7 @@ def run(
         raise JobError(f"workers: must be at least 1, not {workers}")
     if serial and (workers or address):
         raise JobError("serial: runs in this process alone; leave out workers and address")
-    return compute(given, serial=serial, workers=workers, address=address)
+    return compute(given, serial=serial, workers=workers, address=address, allow_open=allow_open)
 
 
 def _job(path: Path, **overrides: Any) -> Job:
@@ -171,11 +192,19 @@ def _job(path: Path, **overrides: Any) -> Job:
     return read_job(path, **overrides)
 
 
-def compute(job: Job, *, serial: bool = False, workers: int | None = None, address: str | None = None) -> int:
+def compute(
+    job: Job,
+    *,
+    serial: bool = False,
+    workers: int | None = None,
+    address: str | None = None,
+    allow_open: bool = False,
+) -> int:
     """Run a job with progress on stderr; prints a line per landscape; 0 or 4 where something was given up."""
     from cluster.console import ProgressDisplay
     from cluster.status import run_status, status_text
 
+    bind(run=job.run_path)
     with ProgressDisplay() as display:
         if serial:
             from cluster.signals import graceful_stop
@@ -186,7 +215,7 @@ def compute(job: Job, *, serial: bool = False, workers: int | None = None, addre
         else:
             from cluster.driver import run as run_on_ray
 
-            found = run_on_ray(job, workers, address, display)
+            found = run_on_ray(job, workers, address, display, allow_open=allow_open)
     status = run_status(found.path)
     print(status_text(status), flush=True)
     mine = [each for each in status["landscapes"] if each["name"] in display.landscapes]
@@ -299,19 +328,24 @@ def import_(checkpoints: list[str], *, run: str, unit: Literal["epoch", "step"] 
 
 
 @app.command
-def doctor(*, address: str | None = None, json: Json = False) -> int:
-    """Show what this machine and cluster have, what is wrong, and how to mend it. Exit code 1 where something is.
+def doctor(*, address: str | None = None, run: str | None = None, json: Json = False) -> int:
+    """Show what this machine, cluster and run folder have, what is wrong, and how to mend it.
+
+    Exit code 1 where something is wrong, 5 where the cluster does not answer.
 
     Parameters
     ----------
     address
         A Ray cluster to look at too.
+    run
+        A run to try out too: a probe is written there, synced, read and deleted.
     """
     from cluster.doctor import diagnose, diagnosis_text
+    from cluster.findings import exit_code
 
-    found = diagnose(address)
+    found = diagnose(address, run)
     show(found, json, diagnosis_text(found))
-    return FAILED if any(each["state"] == "wrong" for each in found) else DONE
+    return exit_code(found)
 
 
 register_submit(app)

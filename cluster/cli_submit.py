@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json as json_module
 import sys
-from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-if TYPE_CHECKING:
-    from cluster.submit.common import Submission
-    from cluster.submit.kuberay import KubeRayOptions
-    from cluster.submit.slurm import SlurmOptions
-    from landscape.spec import Job
+from cluster.submit.targets import Flag, ToKubeRay, ToRay, ToSlurm, What, watched
+from landscape.errors import JobError
 
-Flag = Annotated[bool, Parameter(negative="")]
-Words = Annotated[list[str] | None, Parameter(negative="")]
 Target = Literal["ray", "kuberay", "slurm"]
+NOTHING, TO_RAY, TO_KUBERAY, TO_SLURM = What(), ToRay(), ToKubeRay(), ToSlurm()  # what is not given
 
 
 def register(app: App) -> None:
@@ -31,32 +26,10 @@ def submit(
     job: Path,
     *,
     target: Target = "ray",
-    dry_run: Flag = False,
-    detach: Flag = False,
-    address: str | None = None,
-    name: str | None = None,
-    run: str | None = None,
-    attempt: int | None = None,
-    workers: int | None = None,
-    gpus_per_worker: float | None = None,
-    cpus_per_worker: int | None = None,
-    allow_open: Flag = False,
-    nodes: int = 1,
-    time: str | None = None,
-    partition: str | None = None,
-    account: str | None = None,
-    memory: str | None = None,
-    setup: str | None = None,
-    image: str | None = None,
-    claim: str | None = None,
-    mount: str = "/runs",
-    secret: str | None = None,
-    namespace: str | None = None,
-    queue: str | None = None,
-    include: Words = None,
-    head_selector: Words = None,
-    worker_selector: Words = None,
-    worker_toleration: Words = None,
+    what: Annotated[What, Parameter(name="*")] = NOTHING,
+    ray: Annotated[ToRay, Parameter(name="*", group="To Ray")] = TO_RAY,
+    kuberay: Annotated[ToKubeRay, Parameter(name="*", group="To KubeRay")] = TO_KUBERAY,
+    slurm: Annotated[ToSlurm, Parameter(name="*", group="To Slurm")] = TO_SLURM,
 ) -> int:
     """Send a job to a cluster; the same command again goes on where an earlier one stopped.
 
@@ -68,183 +41,23 @@ def submit(
         The YAML job file. Its folder goes with it.
     target
         ray: a Ray cluster's dashboard; kuberay: Kubernetes with KubeRay; slurm: sbatch.
-    dry_run
-        Print exactly what would be sent, and send nothing. No cluster is asked.
-    detach
-        ray: end when the job is accepted.
-    address
-        ray: the dashboard's URL; default: RAY_API_SERVER_ADDRESS, RAY_ADDRESS, http://127.0.0.1:8265.
-    name
-        Part of the identifier; default: the run's last part.
-    run
-        The run instead of the file's: a folder that the cluster sees, or a URL.
-    attempt
-        The number in the identifier; default: the first that is free, 1 in a dry run.
-    workers
-        How many workers evaluate; kuberay: one pod each.
-    gpus_per_worker
-        GPUs of each worker.
-    cpus_per_worker
-        kuberay, slurm: CPU cores of each worker; default: the job's threads, 2 with a GPU.
-    allow_open
-        ray: also send to a cluster that is not on this machine and asks for no token.
-    nodes
-        slurm: over how many nodes the workers are spread.
-    time
-        slurm: the time limit of one allocation; at its end the job is requeued and goes on.
-    partition
-        slurm: the partition.
-    account
-        slurm: the account.
-    memory
-        slurm: memory of a node, kuberay: of a worker, such as 16G and 16Gi.
-    setup
-        slurm: a line of shell that makes `landscape` available, such as 'source venv/bin/activate'.
-    image
-        kuberay: the container image (deploy/Containerfile builds it).
-    claim
-        kuberay: the PersistentVolumeClaim that the run lies on.
-    mount
-        kuberay: where the claim is mounted.
-    secret
-        kuberay: a Secret for the head's environment, such as a bucket's credentials.
-    namespace
-        kuberay: the namespace.
-    queue
-        kuberay: a Kueue LocalQueue.
-    include
-        kuberay: a further file of the job's folder; may be repeated.
-    head_selector
-        kuberay: key=value of the nodes that the head may use; may be repeated.
-    worker_selector
-        kuberay: key=value of the (spot) nodes that workers use; may be repeated.
-    worker_toleration
-        kuberay: key[=value][:Effect], a taint of those nodes; may be repeated.
     """
-    from importlib.metadata import version
-
-    from cluster.submit import common, kuberay, slurm
+    from cluster.submit.common import refuse_files_left_behind
     from landscape.spec import read_job
 
-    given = read_job(job, run=run)
-    common.refuse_files_left_behind(given)
-
-    def submission(place: str) -> Submission:
-        return common.make_submission(given, job, place, name, attempt or 1, workers, gpus_per_worker)
-
-    if attempt is not None and attempt < 1:
-        common.make_submission(given, job, given.run_path, name, attempt)
-    # A worker without a GPU fills its cores; one with a GPU needs a second one to feed it.
-    cpus = cpus_per_worker if cpus_per_worker is not None else (2 if gpus_per_worker else given.threads or 1)
-    if target == "slurm":
-        options = slurm.SlurmOptions(nodes, cpus, time, partition, account, memory, setup)
-        return _submit_slurm(submission(given.run_path), options, dry_run)
-    if target == "kuberay":
-        place = kuberay.run_on_cluster(run or given.run, claim, mount)
-        pods = kuberay.KubeRayOptions(
-            image=_required(image, "image", "a container image with this system; deploy/Containerfile builds it"),
-            ray_version=version("ray"),
-            claim=claim,
-            mount=mount,
-            secret=secret,
-            namespace=namespace,
-            queue=queue,
-            cpus_per_worker=cpus,
-            memory_per_worker=memory or "8Gi",
-            head_selector=kuberay.parse_selector(head_selector),
-            worker_selector=kuberay.parse_selector(worker_selector),
-            worker_tolerations=kuberay.parse_tolerations(worker_toleration),
-        )
-        files = kuberay.job_files(given, job, include)
-        return _submit_kuberay(submission(place), files, pods, dry_run, attempt is None)
-    return _submit_ray(given, submission(given.run_path), address, allow_open, dry_run, detach, attempt is None)
+    targets: dict[str, ToRay | ToKubeRay | ToSlurm] = {"ray": ray, "kuberay": kuberay, "slurm": slurm}
+    _refuse_others_options(target, targets)
+    given = read_job(job, run=what.run)
+    refuse_files_left_behind(given)
+    return targets[target].send(what, given, job)
 
 
-def _required(value: str | None, name: str, what: str) -> str:
-    from landscape.errors import JobError
-
-    if value is None:
-        raise JobError(f"{name}: is required here: {what}")
-    return value
-
-
-def _submit_slurm(submission: Submission, options: SlurmOptions, dry_run: bool) -> int:
-    from cluster.submit import slurm
-
-    script = slurm.render(submission, options)
-    if dry_run:
-        sys.stdout.write(script)
-        return 0
-    number = slurm.send(script)
-    print(number, flush=True)
-    _say(f"sent; follow it with: tail -F {submission.base}-{number}.log; stop it with: scancel {number}")
-    return 0
-
-
-def _submit_kuberay(
-    submission: Submission, files: dict[str, bytes], options: KubeRayOptions, dry_run: bool, find_attempt: bool
-) -> int:
-    from dataclasses import replace
-
-    from cluster.submit import kuberay
-
-    manifest = kuberay.render(submission, files, options)
-    if dry_run:
-        sys.stdout.write(manifest)
-        return 0
-    if find_attempt:
-        submission = replace(submission, attempt=kuberay.free_attempt(submission, options.namespace))
-        manifest = kuberay.render(submission, files, options)
-    _say(kuberay.send(manifest, options.namespace))
-    print(submission.id, flush=True)
-    _say(
-        f"follow it with: kubectl logs -f job/{submission.id}; "
-        f"remove it with: kubectl delete rayjob,configmap -l app.kubernetes.io/instance={submission.id}"
-    )
-    return 0
-
-
-def _submit_ray(
-    job: Job,
-    submission: Submission,
-    address: str | None,
-    allow_open: bool,
-    dry_run: bool,
-    detach: bool,
-    find_attempt: bool,
-) -> int:
-    from dataclasses import replace
-
-    from cluster.session import refuse_large_upload, upload_excludes
-    from cluster.submit import ray_jobs
-
-    excluded = upload_excludes(job.folder, submission.run)
-    refuse_large_upload(job.folder, excluded)
-    if dry_run:
-        print(json_module.dumps(ray_jobs.render(submission, excluded), indent=2))
-        return 0
-    client = ray_jobs.connect(address, allow_open)
-    if find_attempt:
-        number = ray_jobs.next_attempt(submission.base, ray_jobs.attempts(client))
-        submission = replace(submission, attempt=number)
-    identifier = ray_jobs.send(client, ray_jobs.render(submission, excluded))
-    print(identifier, flush=True)
-    if detach:
-        _say(f"sent; see landscape logs {identifier} --follow, or end it with landscape cancel {identifier}")
-        return 0
-    return _watched(identifier, lambda: ray_jobs.follow(client, identifier, _write_error))
-
-
-def _watched(identifier: str, follow: Callable[[], int]) -> int:
-    """Ctrl-C ends the watching, not the job."""
-    from landscape.errors import Interrupted
-
-    try:
-        return follow()
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"no longer watching; the job goes on: landscape logs {identifier} --follow, landscape cancel {identifier}"
-        ) from None
+def _refuse_others_options(target: str, targets: dict[str, ToRay | ToKubeRay | ToSlurm]) -> None:
+    """An option of another target would be passed over in silence."""
+    for name, options in targets.items():
+        given = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
+        if name != target and given:
+            raise JobError(f"{given[0]}: serves --target {name} only, not {target}; leave it out, or name that target")
 
 
 def logs(identifier: str, *, follow: Flag = False, address: str | None = None, allow_open: Flag = False) -> int:
@@ -265,7 +78,7 @@ def logs(identifier: str, *, follow: Flag = False, address: str | None = None, a
 
     client = ray_jobs.connect(address, allow_open)
     if follow:
-        return _watched(identifier, lambda: ray_jobs.follow(client, identifier, _write_output))
+        return watched(identifier, lambda: ray_jobs.follow(client, identifier, _write_output))
     _write_output(ray_jobs.log_so_far(client, identifier))
     return 0
 
@@ -286,15 +99,6 @@ def cancel(identifier: str, *, address: str | None = None, allow_open: Flag = Fa
 
     print(f"{identifier} {ray_jobs.cancel(ray_jobs.connect(address, allow_open), identifier).lower()}", flush=True)
     return 0
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _write_error(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
 
 
 def _write_output(text: str) -> None:

@@ -6,6 +6,7 @@ import sys
 from types import TracebackType
 from typing import Any, Self
 
+from cluster.logs import as_json, say
 from landscape.progress import Progress
 
 
@@ -36,6 +37,21 @@ def describe(progress: Progress) -> str:
     return ", ".join(parts)
 
 
+def _fields(progress: Progress) -> dict[str, Any]:
+    """The same for machines."""
+    return {
+        "landscape": progress.landscape,
+        "seconds": round(progress.seconds, 3),
+        "points_done": progress.points_done,
+        "points": progress.points,
+        "rate": round(progress.rate, 3),
+        "eta_seconds": round(progress.eta, 1) if progress.rate > 0 else None,
+        "workers": progress.workers,
+        "retries": progress.retries,
+        "failures": progress.failures,
+    }
+
+
 class ProgressDisplay:
     """An observer of `Progress`, as a context manager."""
 
@@ -46,7 +62,7 @@ class ProgressDisplay:
         self.landscapes: set[str] = set()
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not as_json():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
             from rich.progress import Progress as Bar
@@ -80,4 +96,4 @@ class ProgressDisplay:
         tenth = 10 * progress.points_done // progress.points if progress.points else 10
         if self._told.get(progress.landscape) != tenth:
             self._told[progress.landscape] = tenth
-            print(describe(progress), file=sys.stderr, flush=True)
+            say(describe(progress), "progress", **_fields(progress))

@@ -14,8 +14,9 @@ from ray.exceptions import RayError, RayTaskError
 
 from cluster.hands import MEASURE, START, Arrival, Hand
 from cluster.packing import pack_samples, pack_state
-from cluster.session import Placement, draining_nodes, explain_placement, places
-from cluster.worker import ProblemSource, Receipt, Worker
+from cluster.placement import Placement, explain_placement, places
+from cluster.session import draining_nodes, supply
+from cluster.worker import Look, ProblemSource, Receipt, Worker
 from landscape.pipeline import Work
 from landscape.preparation import PreparedJob
 
@@ -37,7 +38,8 @@ class RayCrew:
         self._job, self._wanted, self._clock = prepared.job, wanted, clock
         self._asked = asked or prepared.job.workers
         self._samples = ray.put(pack_samples(prepared.samples))
-        self._source = ProblemSource(prepared.job.problem, prepared.job.folder, tuple(sys.path))
+        look = None if prepared.looked else Look(prepared.landscapes[0].observables, prepared.job.precision)
+        self._source = ProblemSource(prepared.job.problem, prepared.job.folder, tuple(sys.path), look)
         self._born = 0
         self._looked = self._alone_since = clock()
         self._explained = False
@@ -87,8 +89,7 @@ class RayCrew:
         """How many workers to hire now: up to what is wanted, which grows with the cluster unless it was given."""
         if self._asked is None and self._clock() - self._looked > LOOK_SECONDS:
             self._looked = self._clock()
-            resources = ray.cluster_resources()
-            self._wanted = replace(self._wanted, workers=places(self._wanted, resources) or self._wanted.workers)
+            self._wanted = replace(self._wanted, workers=places(self._wanted, supply()) or self._wanted.workers)
         return self._wanted.workers - len(self.hands)
 
     def on_draining_nodes(self) -> list[str]:
@@ -96,10 +97,11 @@ class RayCrew:
         return [hand.name for hand in self.hands.values() if hand.node in leaving]
 
     def explain_absence(self, tell: Callable[[str], None]) -> None:
+        """Say once, in one line, why no worker has started, when that takes long."""
         if self.ready:
             self._alone_since, self._explained = self._clock(), False
         elif not self._explained and self._clock() - self._alone_since > EXPLAIN_SECONDS:
-            tell(explain_placement(self._wanted, ray.cluster_resources(), ray.available_resources()))
+            tell(explain_placement(self._wanted, supply(), ray.available_resources()))
             self._explained = True
 
     def close(self) -> None:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from cluster.cli import PARTIAL, compute, say
+from cluster.cli import PARTIAL, compute
 from cluster.console import seconds_text
+from cluster.logs import say
 from landscape.errors import JobError, LandscapeError
 from landscape.spec import Job
 

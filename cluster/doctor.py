@@ -2,78 +2,68 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import shutil
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from statistics import median
 
-GOOD, NOTE, WRONG = "good", "note", "wrong"
-SMALLEST_DISK, SMALLEST_SHM = 2e9, 1e9
+from cluster.doctor_cluster import SMALLEST_DISK, SMALLEST_SHM, examine
+from cluster.findings import GOOD, NOTE, WRONG, Check, Finding, finding, judged, safely
+from landscape.files import whole_file
 
-Finding = dict[str, str]
+# What a head takes unless told otherwise: the cluster's own port, the dashboard, Ray Client.
+HEAD_PORTS = (6379, 8265, 10001)
+PROBE_BYTES, PROBES = 64 << 10, 5
+SLOW_STORE = 0.2  # seconds to commit one file; a tile is some ten of them
 
 
-def diagnose(address: str | None = None) -> list[Finding]:
+def diagnose(address: str | None = None, run: str | None = None) -> list[Finding]:
     """Every check in turn; one that breaks is itself a finding."""
-    checks: list[Callable[[], Iterator[Finding]]] = [_python, _torch, _ray, _zarr, _browser, _memory, _disk]
-    found: list[Finding] = []
-    for check in checks:
-        found += _safely(check)
-    if address:
-        found += _safely(partial(_cluster, address))
-    return found
-
-
-def _safely(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    try:
-        return list(check())
-    except Exception as error:
-        return [
-            _finding(
-                getattr(check, "__name__", "cluster").strip("_"),
-                WRONG,
-                f"{type(error).__name__}: {error}",
-                "see the message",
-            )
-        ]
-
-
-def _finding(what: str, state: str, value: str, remedy: str = "") -> Finding:
-    return {"what": what, "state": state, "value": value, "remedy": remedy}
+    checks: list[tuple[str, Check]] = [
+        ("python", _python), ("torch", _torch), ("ray", _ray), ("zarr", _zarr), ("browser", _browser),
+        ("shared memory", _memory), ("disk", _disk), ("network", _network),
+    ]  # fmt: skip
+    if run is not None:
+        checks.append(("run", partial(probe_run, run)))
+    if address is not None:
+        checks.append(("address", partial(examine, address)))
+    return [each for what, check in checks for each in safely(what, check)]
 
 
 def _python() -> Iterator[Finding]:
     good = sys.version_info >= (3, 11)
-    yield _finding("python", GOOD if good else WRONG, platform.python_version(), "" if good else "needs 3.11 or later")
+    yield finding("python", GOOD if good else WRONG, platform.python_version(), "" if good else "needs 3.11 or later")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield _finding("cores", GOOD, f"{cores} of {os.cpu_count()}")
+    yield finding("cores", GOOD, f"{cores} of {os.cpu_count()}")
 
 
 def _torch() -> Iterator[Finding]:
     import torch
 
-    yield _finding("torch", GOOD, torch.__version__)
+    yield finding("torch", GOOD, torch.__version__)
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             free, total = torch.cuda.mem_get_info(index)
-            yield _finding(
+            yield finding(
                 f"gpu {index}",
                 GOOD,
                 f"{torch.cuda.get_device_name(index)}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free",
             )
     elif torch.version.cuda:
-        yield _finding(
+        yield finding(
             "gpu", WRONG, "torch is built for CUDA and sees no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES"
         )
     else:
-        yield _finding(
+        yield finding(
             "gpu",
             NOTE,
             "none: torch is the CPU build",
@@ -82,16 +72,16 @@ def _torch() -> Iterator[Finding]:
 
 
 def _ray() -> Iterator[Finding]:
-    yield _finding("ray", GOOD, version("ray"))
+    yield finding("ray", GOOD, version("ray"))
     address = os.environ.get("RAY_ADDRESS")
     if address:
-        yield _finding("RAY_ADDRESS", NOTE, address, "`landscape run` attaches to it unless --address says otherwise")
+        yield finding("RAY_ADDRESS", NOTE, address, "`landscape run` attaches to it unless --address says otherwise")
 
 
 def _zarr() -> Iterator[Finding]:
     found = version("zarr")
     old = tuple(int(part) for part in found.split(".")[:3]) < (3, 1, 3)
-    yield _finding(
+    yield finding(
         "zarr",
         WRONG if old else GOOD,
         found,
@@ -105,19 +95,19 @@ def _browser() -> Iterator[Finding]:
     try:
         found = version("kaleido")
     except PackageNotFoundError:
-        yield _finding(
+        yield finding(
             "kaleido",
             NOTE,
             "not installed",
             "PNG and SVG export needs it: pip install 'loss-landscape-cluster[export]'",
         )
         return
-    yield _finding("kaleido", GOOD, found)
+    yield finding("kaleido", GOOD, found)
     browser = find_browser()
     if browser:
-        yield _finding("browser", GOOD, browser)
+        yield finding("browser", GOOD, browser)
     else:
-        yield _finding(
+        yield finding(
             "browser",
             NOTE,
             "no Chromium found",
@@ -130,7 +120,7 @@ def _memory() -> Iterator[Finding]:
     if shm.is_dir():
         free = shutil.disk_usage(shm).free
         small = free < SMALLEST_SHM
-        yield _finding(
+        yield finding(
             "shared memory", WRONG if small else GOOD, f"{free / 1e9:.1f} GB free",
             "Ray keeps samples and directions there: give the container --shm-size" if small else "",
         )  # fmt: skip
@@ -140,46 +130,93 @@ def _disk() -> Iterator[Finding]:
     for name, place in (("disk", Path.cwd()), ("temporary folder", Path(tempfile.gettempdir()))):
         usage = shutil.disk_usage(place)
         small = usage.free < SMALLEST_DISK
-        yield _finding(name, WRONG if small else GOOD, f"{usage.free / 1e9:.1f} GB free", "make room" if small else "")
+        yield finding(name, WRONG if small else GOOD, f"{usage.free / 1e9:.1f} GB free", "make room" if small else "")
     if not os.access(Path.cwd(), os.W_OK):
-        yield _finding("working directory", WRONG, "not writable", "change to a folder of your own")
+        yield finding("working directory", WRONG, "not writable", "change to a folder of your own")
 
 
-def _cluster(address: str) -> Iterator[Finding]:
-    import ray
-
-    from cluster.session import ray_session
-    from landscape.spec import Job
-
-    with ray_session(Job(run=".", problem="doctor:none"), address, 1):
-        resources = ray.cluster_resources()
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        yield _finding(
-            "cluster",
-            GOOD,
-            f"{address}: {len(nodes)} nodes, {resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs",
-        )
-        here = (platform.python_version(), version("ray"), version("torch"))
-        for node, there in _node_versions(nodes):
-            same = there == here
-            yield _finding(
-                f"node {node}", GOOD if same else WRONG, "python {}, ray {}, torch {}".format(*there),
-                "" if same else "the driver here has python {}, ray {}, torch {}: install the same".format(*here),
-            )  # fmt: skip
+def _network() -> Iterator[Finding]:
+    """Whether this machine has a name and free ports, and whether a head started here would find its own."""
+    host = socket.gethostname()
+    try:
+        place = socket.gethostbyname(host)
+    except OSError:
+        yield finding("host name", WRONG, f"{host!r} has no address", "add it to /etc/hosts: Ray's nodes look it up")
+        return
+    yield finding("host name", GOOD, f"{host}, {place}")
+    with socket.socket() as any_port:
+        any_port.bind(("", 0))  # raises where none is left
+    taken = [port for port in HEAD_PORTS if not _free(port)]
+    yield judged(
+        "ports", bool(taken), f"{', '.join(map(str, taken))} in use" if taken else "those of a Ray head are free",
+        "a head that is to start here needs others, or is there already; `landscape run` takes free ones", NOTE,
+    )  # fmt: skip
 
 
-def _node_versions(nodes: list[dict[str, Any]]) -> Iterator[tuple[str, tuple[str, str, str]]]:
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+def _free(port: int) -> bool:
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(("", port))
+        except OSError:
+            return False
+    return True
 
-    def look_here() -> tuple[str, str, str]:
-        return platform.python_version(), version("ray"), version("torch")
 
-    look = ray.remote(look_here)
-    for node in nodes:
-        strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        looked = look.options(num_cpus=0, scheduling_strategy=strategy).remote()
-        yield node["NodeManagerHostname"], ray.get(looked, timeout=60)
+# -- the run -----------------------------------------------------------------------------------------------------
+
+
+def probe_run(run: str) -> Iterator[Finding]:
+    """Whether a run can be kept there, and how long a commit takes; leaves nothing behind."""
+    from landscape.spec import locate
+
+    folder = Path(locate(run, Path.cwd()))
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    try:
+        times = list(probe(str(there)))
+    except OSError as error:
+        yield finding("run", WRONG, f"{there}: {error.strerror or error}", "change its rights, or name another place")
+        return
+    yield finding("run", GOOD, str(folder) if there == folder else f"{folder} (new, in {there})")
+    free = shutil.disk_usage(there).free
+    yield judged("run's disk", free < SMALLEST_DISK, f"{free / 1e9:.1f} GB free", "make room, or name another place")
+    slow = any(seconds > SLOW_STORE for _, seconds in times)
+    yield judged(
+        "run's latency", slow, ", ".join(f"{what} {1000 * seconds:.3g} ms" for what, seconds in times),
+        "each tile waits for it some ten times: prefer a faster file system, or larger tiles", NOTE,
+    )  # fmt: skip
+
+
+def probe(folder: str) -> Iterator[tuple[str, float]]:
+    """What a commit does, each with its median seconds: lock, write and sync, read back, delete."""
+    from filelock import FileLock
+
+    content, file = os.urandom(PROBE_BYTES), Path(folder) / f".probe-{os.getpid()}"
+    seconds: dict[str, list[float]] = {}
+
+    def timed(what: str, step: Callable[[], object]) -> object:
+        start = time.perf_counter()
+        result = step()
+        seconds.setdefault(what, []).append(time.perf_counter() - start)
+        return result
+
+    try:
+        lock = FileLock(str(file), timeout=5)
+        timed("lock", lock.acquire)
+        lock.release()
+        for _ in range(PROBES):
+            timed("write and sync", lambda: _write(file, content))
+            if timed("read", file.read_bytes) != content:
+                raise OSError(errno.EIO, "what is read is not what was written")
+            timed("delete", file.unlink)
+    finally:
+        file.unlink(missing_ok=True)
+    yield from ((what, median(each)) for what, each in seconds.items())
+
+
+def _write(file: Path, content: bytes) -> None:
+    with whole_file(file) as temporary:
+        temporary.write_bytes(content)
 
 
 def diagnosis_text(found: list[Finding]) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from cluster import journal
 from cluster.assignment import LandscapeWork
 from cluster.backlog import Backlog
 from cluster.crew import LOOK_SECONDS, NODE_LOST, RayCrew
@@ -36,8 +36,6 @@ from landscape.spec import Job
 from landscape.store import write_error
 from landscape.surface import Run
 
-log = logging.getLogger("landscape")
-
 POLL_SECONDS = 0.25
 MEASURE_SECONDS = 600.0  # a worker that takes longer for two points is taken for hung
 DEATHS = 3  # in a row and per worker, without a task done in between, until the job ends
@@ -51,6 +49,7 @@ def run(
     observer: Observer | None = None,
     stop: Callable[[], bool] = lambda: False,
     policy: Policy | None = None,
+    allow_open: bool = False,
 ) -> Run:
     """Compute a job on Ray, or go on with it where it stopped; returns when done.
 
@@ -60,6 +59,7 @@ def run(
         observer: is told the `Progress` after every task.
         stop: is asked several times a second; when true, what is in flight is dropped and `Interrupted` raised.
         policy: when a task is tried again, backed up, checked or given up, and when a worker counts as hung.
+        allow_open: also attach to a cluster that answers beyond loopback and asks for no token.
 
     Returns:
         The run, opened for reading. Tasks that were given up are listed in its landscapes' `failures`.
@@ -67,7 +67,9 @@ def run(
     prepared = prepare(job)
     try:
         with run_lock(prepared.run):
-            _run_locked(prepared, workers, address, observer or (lambda progress: None), stop, policy or Policy())
+            _run_locked(
+                prepared, workers, address, observer or (lambda progress: None), stop, policy or Policy(), allow_open
+            )
     except LandscapeError:
         raise
     except OSError as error:
@@ -82,6 +84,7 @@ def _run_locked(
     observer: Observer,
     stop: Callable[[], bool],
     policy: Policy,
+    allow_open: bool,
 ) -> None:
     jobs = [LandscapeWork(landscape, existing_store(prepared, landscape)) for landscape in prepared.landscapes]
     for each in jobs:
@@ -93,7 +96,7 @@ def _run_locked(
     if all(each.finished for each in jobs):
         return  # nothing to do needs no cluster
     # The handlers come after `ray.init`, which puts one of its own in place.
-    with ray_session(prepared.job, address, workers) as placement, graceful_stop() as signalled:
+    with ray_session(prepared.job, address, workers, allow_open) as placement, graceful_stop() as signalled:
         crew = RayCrew(prepared, placement, workers)
         Driver(prepared, jobs, crew, observer, lambda: stop() or signalled(), policy, Metrics()).run()
 
@@ -104,6 +107,7 @@ class _Believed:
 
     hand: Hand
     task: Task
+    attempt: int
     outcome: Outcome
     batch_size: int | None
 
@@ -154,7 +158,7 @@ class Driver:
         self._check_stop()
         for _ in range(self._crew.missing()):
             self._crew.hire()
-        self._crew.explain_absence(log.warning)
+        self._crew.explain_absence(journal.absent)
         now = self._clock()
         for name in self._schedule.hung(now):
             self._bury(name, "no progress for far longer than the median task")
@@ -164,7 +168,7 @@ class Driver:
             for name in self._crew.on_draining_nodes():
                 self._schedule.drain(name)
         for name in [name for name in self._schedule.leaving if self._schedule.idle(name)]:
-            log.warning("%s leaves with its node", self._crew.hands[name].place)
+            journal.leaves(self._crew.hands[name])
             self._part(name, blame=False, cause="")
 
     def _started(self, name: str, receipt: Receipt) -> None:
@@ -187,6 +191,7 @@ class Driver:
                     "or give it another name or run"
                 )
         self._schedule.join(name)
+        journal.ready(hand)
 
     def _bury(self, name: str, cause: str, *, blame: bool = True) -> None:
         """A worker is gone or no good: its tasks go back, one that killed three is given up."""
@@ -194,7 +199,7 @@ class Driver:
             blame = False  # no tile takes a machine away, and however many go, others may come
         else:
             self._deaths_in_a_row += 1
-        log.warning("%s is lost (%s); its tasks go back to the queue", self._crew.hands[name].place, cause)
+        journal.lost(self._crew.hands[name], cause)
         self._part(name, blame=blame, cause=cause)
         if self._deaths_in_a_row > DEATHS + DEATHS * self._crew.size:
             raise LandscapeError(
@@ -275,7 +280,9 @@ class Driver:
                     continue  # lost in this very round
                 if each.receipt is None:
                     self._bury(each.worker, each.lost)
-                elif each.asked == START:
+                    continue
+                journal.said(self._crew.hands[each.worker], each.receipt)
+                if each.asked == START:
                     self._started(each.worker, each.receipt)
                 elif each.asked == MEASURE:
                     self._refuse_fatal(each.receipt)
@@ -296,17 +303,20 @@ class Driver:
         each, hand = self._works[task.landscape], self._crew.hands[name]
         if receipt.outcome is None:
             self._deaths_in_a_row = 0
-            if self._schedule.failed(name, task, self._clock()) == "quarantine":
+            fate = self._schedule.failed(name, task, self._clock())
+            journal.failed(hand, task, self._schedule.attempts(task), receipt)
+            if fate == "quarantine":
                 self._give_up(task, hand, receipt.cause, receipt.traceback)
             self._report(each)
         elif not well_formed(each.created(), task, receipt.outcome):
             self._bury(name, f"its answer to {task.label} has the wrong shape", blame=False)
         else:
             self._deaths_in_a_row = 0
+            attempt = self._schedule.attempts(task) + 1  # nothing is kept of a task that is done
             if not self._believes(hand, task, receipt.outcome):
                 self._report(each)
             else:
-                believed.append(_Believed(hand, task, receipt.outcome, receipt.details.get("batch_size")))
+                believed.append(_Believed(hand, task, attempt, receipt.outcome, receipt.details.get("batch_size")))
 
     def _believes(self, hand: Hand, task: Task, outcome: Outcome) -> bool:
         """Whether the schedule does; parts with the workers that it no longer does."""
@@ -334,6 +344,7 @@ class Driver:
                 each.hand.tasks, each.hand.points = each.hand.tasks + 1, each.hand.points + points
                 each.hand.seconds += seconds
                 self._metrics.committed(points, seconds)
+                journal.done(each.hand, each.task, each.attempt, points, seconds)
                 work.tally.done(each.task.label, points, each.batch_size)
                 work.settle()
                 self._report(work)
@@ -347,7 +358,9 @@ class Driver:
         quarantine(each.created(), task)
         self._metrics.failed()
         attempts = self._schedule.attempts(task)
-        each.tally.fail(Failure(task.label, attempts, hand.name, cause, trace, hand.host, hand.node))
+        failure = Failure(task.label, attempts, hand.name, cause, trace, hand.host, hand.node)
+        each.tally.fail(failure)
+        journal.given_up(task.landscape, failure)
         each.settle()
 
     # -- the end ----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 
 from cluster.console import seconds_text
 from landscape.grid import tile_counts
-from landscape.pipeline import make_evaluator, measure_point, tile_shape_for
+from landscape.pipeline import DEFAULT_POINT_SECONDS, make_evaluator, measure_point, tile_shape_for
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.spec import Job
 from landscape.store import LandscapeStore, landscape_names
@@ -22,7 +22,10 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     """Check the job as `run` would, time one point here, and work out the rest."""
     prepared = prepare(job)
     count = workers or job.workers or max(1, torch.cuda.device_count() or (os.cpu_count() or 1) // (job.threads or 1))
-    seconds = measure_point(make_evaluator(prepared, prepared.landscapes[0]), prepared.landscapes[0].grid)
+    first = prepared.landscapes[0]
+    # A plan for GPUs is made on a head that has none, too: a guess then stands for the seconds.
+    measured = first.plan.device == "cpu" or torch.cuda.is_available()
+    seconds = measure_point(make_evaluator(prepared, first), first.grid) if measured else DEFAULT_POINT_SECONDS
     landscapes = [_plan_landscape(prepared, each, seconds, count) for each in prepared.landscapes]
     missing = sum(each["missing_points"] for each in landscapes)
     return {
@@ -30,6 +33,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
         "num_samples": prepared.landscapes[0].attributes["num_samples"],
         "plan": prepared.landscapes[0].attributes["plan"],
         "seconds_per_point": seconds,
+        "measured": measured,
         "workers": count,
         "landscapes": landscapes,
         "points": sum(each["points"] for each in landscapes),
@@ -92,7 +96,8 @@ def plan_text(plan: dict[str, Any]) -> str:
         )
         lines += [f"  {axis['name']}: {axis['low']:g} to {axis['high']:g}, {axis['what']}" for axis in each["axes"]]
     lines.append(
-        f"{plan['num_samples']} samples a point, {plan['seconds_per_point']:.3g} s a point here "
+        f"{plan['num_samples']} samples a point, {plan['seconds_per_point']:.3g} s a point "
+        f"{'here' if plan['measured'] else 'as a guess, since there is no GPU here'} "
         f"({plan['plan']['device']}, {plan['plan']['precision']}, batches of {plan['plan']['batch_size']}): "
         f"about {seconds_text(plan['seconds'])} on {plan['workers']} worker{'s' * (plan['workers'] != 1)}"
     )

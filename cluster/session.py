@@ -4,71 +4,69 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from cluster.attach import IN_A_RAY_JOB, check_address, unreachable, wrong_token
+from cluster.placement import Placement, Supply, placement
 from landscape.errors import ClusterUnreachableError, JobError
 from landscape.spec import Job
 
-CONNECT_SECONDS = 5.0
+NODE_GROUP = "ray.io/node-group"
+QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": True}
 LARGEST_UPLOAD = 200 << 20
 IGNORED_UPLOADS = (".git", ".venv", "__pycache__", "runs", "node_modules", ".mypy_cache", ".ruff_cache")
 
 
-@dataclass(frozen=True)
-class Placement:
-    """How many workers, and what each asks of the cluster."""
-
-    workers: int
-    num_cpus: int
-    num_gpus: float
-
-
 @contextlib.contextmanager
-def ray_session(job: Job, address: str | None, workers: int | None) -> Iterator[Placement]:
+def ray_session(job: Job, address: str | None, workers: int | None, allow_open: bool = False) -> Iterator[Placement]:
     """Start a private local Ray, or attach to the cluster at `address` (default: RAY_ADDRESS); leaves it after.
 
     Raises:
         ClusterUnreachableError: nothing answers at the address.
-        JobError: the job asks for devices or workers that cannot be had.
+        JobError: the job asks for devices or workers that cannot be had, or the cluster takes code from anybody.
     """
     import ray
 
-    address = address or os.environ.get("RAY_ADDRESS") or None
-    attached = address not in (None, "local")
-    if attached:
-        assert address is not None
-        _refuse_unreachable(address)
+    place = address or os.environ.get("RAY_ADDRESS") or "local"
+    attached = place != "local"
+    guarded = attached and check_address(place, allow_open) == "token"
     if attached and job.device_ids is not None:
         raise JobError(
             "device_ids: restricts a local Ray only; "
             "on a cluster set CUDA_VISIBLE_DEVICES where each node's `ray start` runs"
         )
     started_here = not ray.is_initialized()
-    if started_here:
-        _start(job, address if attached else None, workers)
+    if started_here and attached:
+        _attach(job, place, guarded)
+    elif started_here:
+        _start(job, workers)
     try:
-        yield placement(job, workers, ray.cluster_resources())
+        yield placement(job, workers, supply())
     finally:
         if started_here:
             ray.shutdown()
 
 
-def _start(job: Job, address: str | None, workers: int | None) -> None:
+def _attach(job: Job, address: str, guarded: bool) -> None:
     import ray
 
-    common: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": True}
-    if address is not None:
-        try:
-            ray.init(address=address, runtime_env=upload(job), **common)
-        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-            raise ClusterUnreachableError(_unreachable(address, str(error))) from error
-        return
+    shipped = upload(job)
+    try:
+        ray.init(address=address, runtime_env=shipped, **QUIET)
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        if guarded and isinstance(error, (ConnectionError, RuntimeError)):
+            raise wrong_token(address, "refuses the token") from error
+        raise ClusterUnreachableError(unreachable(address, str(error))) from error
+
+
+def _start(job: Job, workers: int | None) -> None:
+    """A private Ray of this process's own."""
+    import ray
+
     gpus = _local_gpus(job)
     with _visible(job.device_ids):
         ray.init(
@@ -76,7 +74,7 @@ def _start(job: Job, address: str | None, workers: int | None) -> None:
             num_cpus=max(os.cpu_count() or 1, (workers or job.workers or 1) * (job.threads or 1)),
             num_gpus=gpus,
             include_dashboard=False,
-            **common,
+            **QUIET,
         )
 
 
@@ -109,31 +107,14 @@ def _visible(device_ids: tuple[int, ...] | None) -> Iterator[None]:
                 os.environ["CUDA_VISIBLE_DEVICES"] = before
 
 
-def placement(job: Job, workers: int | None, resources: Mapping[str, float]) -> Placement:
-    """One worker per GPU where there are GPUs, else one per CPU core and thread; or as the job says.
+def supply() -> Supply:
+    """What the cluster has at this moment; takes a session."""
+    import ray
 
-    Raises:
-        JobError: what one worker asks for is more than the whole cluster has.
-    """
-    gpus, threads = resources.get("GPU", 0.0), job.threads or 1
-    per_worker = job.num_gpus
-    if per_worker is None:
-        per_worker = 1.0 if gpus >= 1 and job.device != "cpu" else 0.0
-    if per_worker > gpus:
-        raise JobError(
-            f"num_gpus: a worker asks for {per_worker:g} GPUs, the cluster has {gpus:g}; ask for less or add nodes"
-        )
-    # A worker with a GPU needs little of a CPU: nodes with fewer cores than GPUs must still be filled.
-    num_cpus = 0 if per_worker else threads
-    wanted = Placement(1, num_cpus, per_worker)
-    return replace(wanted, workers=workers or job.workers or max(1, places(wanted, resources)))
-
-
-def places(wanted: Placement, resources: Mapping[str, float]) -> int:
-    """For how many such workers the cluster has room; 0 while all its nodes are gone."""
-    if wanted.num_gpus:
-        return int(resources.get("GPU", 0.0) / wanted.num_gpus)
-    return int(resources.get("CPU", 0.0) // wanted.num_cpus)
+    nodes = [each for each in ray.nodes() if each["Alive"]]
+    # What `ray up` and KubeRay start is labelled with its kind; an autoscaler takes waiting actors for demand.
+    managed = any(NODE_GROUP in each.get("Labels", {}) for each in nodes)
+    return Supply(tuple(each["Resources"] for each in nodes), grows=managed)
 
 
 def upload(job: Job) -> dict[str, Any]:
@@ -144,7 +125,7 @@ def upload(job: Job) -> dict[str, Any]:
     Raises:
         JobError: the folder holds more than can be shipped.
     """
-    if not isinstance(job.problem, str) or "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
+    if not isinstance(job.problem, str) or IN_A_RAY_JOB in os.environ:
         return {}
     module = job.folder / (job.problem.partition(":")[0].partition(".")[0])
     if not (module.with_suffix(".py").is_file() or module.is_dir()):
@@ -175,42 +156,6 @@ def refuse_large_upload(folder: Path, excluded: Sequence[str]) -> None:
                 f"problem: the folder {str(folder)!r} is shipped to the cluster and holds more than "
                 f"{LARGEST_UPLOAD >> 20} MiB; move the job file and its callback to a folder of their own"
             )
-
-
-def _refuse_unreachable(address: str) -> None:
-    """Ray waits a minute for a cluster that is not there; a connection attempt tells in seconds."""
-    if address.startswith("ray://"):
-        raise JobError(
-            "address: ray:// (Ray Client) cannot run a driver that streams results; "
-            "give host:port of the head node from inside the cluster"
-        )
-    if address == "auto":
-        return
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise JobError(f"address: must be host:port or auto, not {address!r}")
-    try:
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-    except OSError as error:
-        raise ClusterUnreachableError(_unreachable(address, str(error))) from error
-
-
-def _unreachable(address: str, cause: str) -> str:
-    cause = " ".join(cause.split())[:200]
-    return (
-        f"address: no Ray cluster answers at {address!r} ({cause}); "
-        "start one with `ray start --head`, or leave the address out"
-    )
-
-
-def explain_placement(wanted: Placement, resources: Mapping[str, float], available: Mapping[str, float]) -> str:
-    """Why no worker starts: what was asked, what the cluster has and what of that is free."""
-    parts = [
-        f"{name} {asked:g} of {resources.get(name, 0):g} ({available.get(name, 0):g} free)"
-        for name, asked in (("CPU", wanted.num_cpus), ("GPU", wanted.num_gpus))
-        if asked
-    ]
-    return f"no worker has started yet: each asks for {', '.join(parts) or 'a place'}; waiting for the cluster"
 
 
 def draining_nodes() -> set[str]:

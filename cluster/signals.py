@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+
+from cluster.logs import say
 
 
 @contextlib.contextmanager
@@ -24,7 +25,7 @@ def graceful_stop() -> Iterator[Callable[[], bool]]:
         if received:
             os._exit(130)
         received.append(number)
-        print("stopping; again to stop at once", file=sys.stderr, flush=True)
+        say("stopping; again to stop at once", "stopping")
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False

@@ -7,20 +7,23 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cluster.logs import Listener, Said
 from cluster.packing import OtherDirection, Packed, Recipe, unpack_direction, unpack_samples, unpack_state
-from landscape.errors import one_line
-from landscape.evaluation import Evaluator, Plan, pick_device
+from landscape.errors import JobError, one_line
+from landscape.evaluation import Evaluator, Plan, observe_names, pick_device
 from landscape.grid import Grid
 from landscape.parameters import describe_parameters
 from landscape.pipeline import Outcome, Work, evaluate, measure_point
 from landscape.problem import load_problem
 from landscape.samples import Batch
+from landscape.spec import Precision
 
 Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
 
@@ -37,12 +40,21 @@ class Payload:
 
 
 @dataclass(frozen=True)
+class Look:
+    """What `observe` is said to return, where the driver could not see for itself."""
+
+    observables: tuple[str, ...]
+    precision: Precision
+
+
+@dataclass(frozen=True)
 class ProblemSource:
     """How a worker gets the problem: the callback, and where to import it from."""
 
     callback: str | Callable[[], Any]
     folder: Path
     path: tuple[str, ...] = ()
+    look: Look | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,19 @@ class Receipt:
     traceback: str = ""
     fatal: bool = False  # no other worker will fare better
     details: Mapping[str, Any] = field(default_factory=dict)
+    said: tuple[Said, ...] = ()  # what was logged meanwhile
+
+
+def _reporting(work: Callable[..., Receipt]) -> Callable[..., Receipt]:
+    """The method, its receipt carrying what was logged meanwhile: the driver logs it beside its own."""
+
+    @wraps(work)
+    def call(self: Worker, *arguments: Any) -> Receipt:
+        with self._listener.listening():
+            receipt = work(self, *arguments)
+        return replace(receipt, said=self._listener.take())
+
+    return call
 
 
 class Worker:
@@ -69,7 +94,9 @@ class Worker:
         self._device = pick_device("auto" if use_gpu else "cpu")
         self._loaded = ""
         self._evaluator: Evaluator | None = None
+        self._listener = Listener()
 
+    @_reporting
     def start(self) -> Receipt:
         """Load the problem; says where this worker runs."""
         try:
@@ -78,9 +105,19 @@ class Worker:
             self._model, self._observe = problem.model, problem.observe
             self._parameters = describe_parameters(problem.model)
             self._samples: Batch = unpack_samples(self._fetch(self._samples_reference))
+            self._look()
         except Exception as error:
             return Receipt(cause=one_line(error), traceback=traceback.format_exc())
         return Receipt(details=self.describe())
+
+    def _look(self) -> None:
+        """The first look at two samples, where it was left to the workers."""
+        look = self._source.look
+        if look is None:
+            return
+        found = observe_names(self._model, self._observe, self._samples, look.precision, self._device)
+        if found != look.observables:
+            raise JobError(f"observe: returns {', '.join(found)}, the problem names {', '.join(look.observables)}")
 
     def describe(self) -> dict[str, Any]:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -89,6 +126,7 @@ class Worker:
             "device": self._device.type, "visible_devices": visible,
         }  # fmt: skip
 
+    @_reporting
     def measure(self, payload: Sequence[Any]) -> Receipt:
         """Seconds per point of a landscape, and the batch size where the planned one does not fit the memory."""
         try:
@@ -98,6 +136,7 @@ class Worker:
             return _failed(error)
         return Receipt(details={"seconds_per_point": seconds, **_reduced(evaluator)})
 
+    @_reporting
     def evaluate(self, payload: Sequence[Any], points: np.ndarray, states: Sequence[Any]) -> Receipt:
         """One task. `payload` and `states` hold references, so that each node fetches what they name once."""
         try:

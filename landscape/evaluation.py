@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -295,4 +295,9 @@ def observe_names(
         raise
     except Exception as cause:
         raise JobError(f"observe: raised {one_line(cause)} on the first {batch_length(few)} samples") from cause
+    return ordered_names(names)
+
+
+def ordered_names(names: Iterable[str]) -> tuple[str, ...]:
+    """The observables as everything lists them: `loss`, then the others by name."""
     return ("loss", *sorted(name for name in names if name != "loss"))

@@ -15,7 +15,7 @@ import torch
 from landscape.axes import make_axes, make_coordinates, make_path
 from landscape.directions import DirectionTensors, cosines
 from landscape.errors import JobError
-from landscape.evaluation import Plan, default_plan, device_here, observe_names
+from landscape.evaluation import Plan, default_plan, device_here, observe_names, ordered_names
 from landscape.grid import Grid, Index
 from landscape.identity import changes, identity_of, refusal
 from landscape.parameters import State, describe_parameters, layout
@@ -69,6 +69,7 @@ class PreparedJob:
     problem: Problem
     samples: Batch
     landscapes: tuple[PreparedLandscape, ...]
+    looked: bool = True  # whether `observe` was seen to return the observables, or the first worker must look
 
 
 def prepare(job: Job) -> PreparedJob:
@@ -87,10 +88,38 @@ def prepare(job: Job) -> PreparedJob:
     problem = load_problem(job.problem, job.folder)
     specs, at_most, num_samples = _landscapes_of(job, run)
     samples = select_samples(problem.data, num_samples, job.seed, at_most=at_most)
-    names = observe_names(problem.model, problem.observe, samples, job.precision, here)
+    names, looked = _observables(problem, samples, job, here)
     weights = Weights(problem, read_trajectory(run), job.folder)
     common = _Common(job, run, problem, weights, samples_digest(samples), batch_length(samples), names, kind)
-    return PreparedJob(job, run, problem, samples, tuple(_prepare_landscape(common, spec) for spec in specs))
+    landscapes = tuple(_prepare_landscape(common, spec) for spec in specs)
+    return PreparedJob(job, run, problem, samples, landscapes, looked)
+
+
+def _observables(problem: Problem, samples: Batch, job: Job, here: torch.device) -> tuple[tuple[str, ...], bool]:
+    """What `observe` returns, and whether it was seen to: code for GPUs alone fails on a driver that has none.
+
+    Raises:
+        JobError: it fails where it should run, or returns something else than one value per sample, or than it names.
+    """
+    named = ordered_names(problem.observables) if problem.observables else None
+    try:
+        found = observe_names(problem.model, problem.observe, samples, job.precision, here)
+    except JobError as error:
+        # A cause says that it did not run; without one it ran, and what it returned is wrong on any device.
+        elsewhere = job.device == "cuda" and here.type == "cpu" and error.__cause__ is not None
+        if elsewhere and named:
+            return named, False
+        if elsewhere:
+            raise JobError(
+                f"{error}; if it runs on GPUs alone, name what it returns for the workers to look: "
+                "Problem(..., observables=('loss', ...))"
+            ) from error
+        raise
+    if named and found != named:
+        raise JobError(
+            f"observables: the problem names {', '.join(named)}, observe returns {', '.join(found)}; mend one of them"
+        )
+    return found, True
 
 
 def _landscapes_of(job: Job, run: str) -> tuple[tuple[Landscape, ...], bool, int]:

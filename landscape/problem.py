@@ -37,11 +37,14 @@ class Problem:
         observe: `observe(model, batch)` → {"loss": Tensor[N], …}, one value per sample of the batch, `loss`
             required. It runs under `torch.no_grad`; one that needs derivatives with respect to its inputs
             (physics-informed networks) opens `torch.enable_grad` itself. It must use the model it is given.
+        observables: the names that `observe` returns. Needed only where `observe` runs on GPUs alone and the driver
+            has none: a job with `device: cuda` then leaves the first look to the workers.
     """
 
     model: nn.Module
     data: Any
     observe: Observe
+    observables: Sequence[str] | None = None
 
     @classmethod
     def supervised(
@@ -59,7 +62,8 @@ class Problem:
             metrics: name → function (outputs, targets) → Tensor[N], or the names of built-in ones
                 (`accuracy`, `top5`, `error`). Default: `accuracy` for a cross-entropy or NLL criterion, else none.
         """
-        return cls(model, data, Supervised(criterion, metrics))
+        observe = Supervised(criterion, metrics)
+        return cls(model, data, observe, ("loss", *observe.metrics))
 
 
 class Supervised:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, Union
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import (
@@ -87,6 +88,18 @@ class Frozen(BaseModel):
     """A value: immutable, compared by content, closed to unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    @field_validator("*")
+    @classmethod
+    def _no_credentials(cls, value: Any) -> Any:
+        """Those of a URL would stand in the run's provenance, in manifests and on dashboards."""
+        parts = urlsplit(value) if isinstance(value, str) and "://" in value else None
+        if parts is not None and "@" in parts.netloc:
+            place = parts.netloc.rpartition("@")[2]
+            raise ValueError(
+                f"must not hold credentials ({parts.scheme}://…@{place}); give them to the driver in its environment"
+            )
+        return value
 
 
 class RandomDirection(Frozen):

@@ -1,7 +1,16 @@
-"""Property tests draw the same examples in every run and leave no files behind; slow tests run when asked for."""
+"""Property tests draw the same examples in every run and leave no files behind; slow tests run when asked for.
+
+Every Ray of the tests asks for a token of theirs: on this machine's own address an open one would be refused.
+"""
+
+import os
+import secrets
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+os.environ["RAY_AUTH_MODE"] = "token"
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # the processes of one run share it
 
 settings.register_profile(
     "suite", deadline=None, database=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

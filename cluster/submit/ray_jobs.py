@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import os
 import re
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+from cluster.attach import CONNECT_SECONDS, is_loopback, open_cluster
 from cluster.submit.common import (
     DRIVER_ENVIRONMENT,
     STOP_SECONDS,
@@ -25,7 +25,6 @@ from cluster.submit.common import (
 from landscape.errors import ClusterUnreachableError, Interrupted, JobError, LandscapeError, NotFoundError
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
-CONNECT_SECONDS = 5.0
 POLL_SECONDS = 0.5
 # A log whose connection breaks this many times in a row without a new line is given up; the job goes on.
 RECONNECTS = 20
@@ -78,7 +77,7 @@ def connect(given: str | None, allow_open: bool = False) -> Any:
 
     Raises:
         ClusterUnreachableError: no dashboard answers, or it refuses the token.
-        LandscapeError: it takes jobs from anybody, and is not on this machine.
+        JobError: it takes jobs from anybody, and is not on this machine.
     """
     address = dashboard_address(given)
     _refuse_unreachable(address)
@@ -144,15 +143,7 @@ def _unreachable(address: str, cause: str) -> str:
     )
 
 
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _refuse_open(address: str) -> None:
-    """Whoever reaches a cluster without a token can run code on it (CVE-2023-48022)."""
     import requests
 
     if is_loopback(str(urlsplit(address).hostname)):
@@ -162,10 +153,7 @@ def _refuse_open(address: str) -> None:
     except requests.exceptions.RequestException as error:
         raise ClusterUnreachableError(_unreachable(address, str(error))) from None
     if answer.status_code == 200:
-        raise LandscapeError(
-            f"address: the cluster at {address!r} takes jobs from anybody who reaches it; start it with "
-            "RAY_AUTH_MODE=token, or say --allow-open where its network is closed"
-        )
+        raise open_cluster(address)
 
 
 # -- sending ----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import secrets
 import shutil
 import signal
 import subprocess
@@ -92,7 +93,8 @@ class Chaos:
         (self.folder / "job.yaml").write_text(yaml.safe_dump(job))
 
     def start_cluster(self) -> None:
-        os.environ["RAY_TMPDIR"] = str(self.ray_folder)
+        # An open cluster on this machine's own address would be refused.
+        os.environ.update(RAY_TMPDIR=str(self.ray_folder), RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
         from ray.cluster_utils import Cluster
 
         self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": FAST})

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.session import Placement, explain_placement, placement, upload
+from cluster.placement import Placement, Supply, explain_placement, placement
+from cluster.session import upload
 from landscape.errors import JobError
 from landscape.spec import Job
 from landscape.surface import open_run
@@ -20,30 +21,52 @@ PLAIN = {"run": "r", "problem": "a:b"}
 
 
 @pytest.mark.parametrize(
-    ("fields", "workers", "resources", "expected"),
+    ("fields", "workers", "nodes", "expected"),
     [
-        ({}, None, {"CPU": 8}, Placement(8, 1, 0)),
-        ({"threads": 3}, None, {"CPU": 8}, Placement(2, 3, 0)),
-        ({}, 5, {"CPU": 2}, Placement(5, 1, 0)),
-        ({"workers": 3}, None, {"CPU": 2}, Placement(3, 1, 0)),
-        ({}, None, {"CPU": 64, "GPU": 4}, Placement(4, 0, 1)),
-        ({"num_gpus": 0.5}, None, {"CPU": 64, "GPU": 4}, Placement(8, 0, 0.5)),
-        ({"device": "cpu"}, None, {"CPU": 6, "GPU": 4}, Placement(6, 1, 0)),
-        ({}, None, {"CPU": 0.5}, Placement(1, 1, 0)),
+        ({}, None, [{"CPU": 8}], Placement(8, 1, 0)),
+        ({"threads": 3}, None, [{"CPU": 8}], Placement(2, 3, 0)),
+        ({"threads": 3}, None, [{"CPU": 4}, {"CPU": 4}, {"CPU": 2}], Placement(2, 3, 0)),
+        ({}, 5, [{"CPU": 2}], Placement(5, 1, 0)),
+        ({"workers": 3}, None, [{"CPU": 2}], Placement(3, 1, 0)),
+        ({}, None, [{"CPU": 64, "GPU": 4}], Placement(4, 0, 1)),
+        ({}, None, [{}, {"CPU": 8, "GPU": 2}, {"CPU": 8, "GPU": 1}], Placement(3, 0, 1)),
+        ({"num_gpus": 0.5}, None, [{"CPU": 64, "GPU": 4}], Placement(8, 0, 0.5)),
+        ({"num_gpus": 2}, None, [{"GPU": 3}, {"GPU": 1}], Placement(1, 0, 2)),
+        ({"device": "cpu"}, None, [{"CPU": 6, "GPU": 4}], Placement(6, 1, 0)),
+        ({}, None, [{"CPU": 0.5}], Placement(1, 1, 0)),
     ],
 )
-def test_one_worker_per_gpu_else_one_per_core(fields, workers, resources, expected):
-    assert placement(Job(**PLAIN, **fields), workers, resources) == expected
+def test_one_worker_per_gpu_else_one_per_core(fields, workers, nodes, expected):
+    assert placement(Job(**PLAIN, **fields), workers, Supply(tuple(nodes))) == expected
 
 
-def test_more_gpus_than_the_cluster_has_are_refused():
-    with pytest.raises(JobError, match="asks for 2 GPUs, the cluster has 1"):
-        placement(Job(**PLAIN, num_gpus=2), None, {"CPU": 4, "GPU": 1})
+IMPOSSIBLE = [
+    ({"num_gpus": 2}, "num_gpus: a worker asks for 2 GPUs, the cluster has 3, on one node 1 at most", "GPU 2 of 3"),
+    ({"threads": 4}, "threads: a worker asks for 4 CPUs, the cluster has 6, on one node 2 at most", "CPU 4 of 6"),
+]
+
+
+@pytest.mark.parametrize(("fields", "refusal", "explanation"), IMPOSSIBLE)
+def test_a_worker_that_no_node_holds_is_refused_or_waited_for_where_nodes_may_be_added(fields, refusal, explanation):
+    nodes = ({"CPU": 2, "GPU": 1},) * 3
+    job = Job(**PLAIN, **({"device": "cpu"} if "threads" in fields else {}), **fields)
+    with pytest.raises(JobError, match=refusal):
+        placement(job, None, Supply(nodes))
+    waiting = placement(job, None, Supply(nodes, grows=True))
+    assert waiting.workers == 1
+    text = explain_placement(waiting, Supply(nodes, grows=True), {"CPU": 6, "GPU": 3})
+    assert explanation in text
+    assert text.endswith("waiting for a larger node, of which its autoscaler is told")
+
+
+def test_a_gpu_that_is_asked_for_is_not_replaced_by_a_core():
+    with pytest.raises(JobError, match="asks for 1 GPUs, the cluster has 0"):
+        placement(Job(**PLAIN, device="cuda"), None, Supply(({"CPU": 8},)))
 
 
 def test_an_unplaced_worker_is_explained():
-    text = explain_placement(Placement(2, 0, 1), {"CPU": 4, "GPU": 2}, {"CPU": 4})
-    assert "GPU 1 of 2 (0 free)" in text
+    text = explain_placement(Placement(2, 0, 1), Supply(({"CPU": 4, "GPU": 2},)), {"CPU": 4})
+    assert "GPU 1 of 2 (0 free, 2 on one node); waiting for the cluster" in text
 
 
 def test_only_a_callback_beside_the_job_file_is_uploaded_and_never_the_run(make_job):
@@ -129,6 +152,61 @@ def test_device_ids_restrict_a_local_ray(make_job, ray_folder):
         ray_folder,
     )
     assert set(open_run(job.run_path)["plane"]["device"].ravel()) == {1.0, 3.0}
+
+
+GPU_CODE = """
+import os
+
+from my_problem import Plane, data_of, observe
+from landscape import Problem
+
+
+def on_gpus(model, batch):
+    if not os.environ.get("CUDA_VISIBLE_DEVICES"):
+        raise RuntimeError("no GPU here")
+    return observe(model, batch)
+
+
+def problem():
+    return Problem(Plane(), data_of(), on_gpus, observables={observables})
+"""
+
+
+@pytest.mark.parametrize(
+    ("observables", "code", "said"),
+    [
+        (("device", "loss"), 0, ""),
+        (None, 2, "name what it returns for the workers to look: Problem(..., observables=('loss', ...))"),
+        (("loss",), 2, "observe: returns loss, device, the problem names loss"),
+    ],
+)
+def test_what_runs_on_gpus_alone_is_looked_at_by_a_worker(make_job, ray_folder, observables, code, said):
+    """The driver sees no GPU; Ray has a make-believe one, which its workers are given."""
+    job = make_job()
+    plain = (job.folder / "my_problem.py").read_text()
+    (job.folder / "my_problem.py").write_text(plain + "\n\ndef data_of():\n    return torch.linspace(-1, 1, 24)\n")
+    (job.folder / "gpu_problem.py").write_text(GPU_CODE.format(observables=observables))
+    ended = script(
+        f"""
+        import json, torch
+        torch.cuda.device_count = lambda: 1   # as far as the session can tell
+        import cluster
+        from landscape.errors import JobError
+        from landscape.spec import read_job
+        try:
+            cluster.run(read_job({str(job.folder / "job.yaml")!r}, problem="gpu_problem:problem", device="cuda"))
+            print(json.dumps([0, ""]))
+        except JobError as error:
+            print(json.dumps([error.exit_code, str(error)]))
+        """,
+        ray_folder,
+    )
+    assert ended[0] == code, ended
+    assert said in ended[1]
+    if code == 0:
+        assert open_run(job.run_path)["plane"].observables == ("loss", "device")
+    else:
+        assert not (Path(job.run_path) / "landscapes.zarr" / "plane").exists()
 
 
 def test_device_ids_that_are_not_there_are_refused(make_job):

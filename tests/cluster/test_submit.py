@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from cluster.submit import kuberay, ray_jobs, slurm
-from cluster.submit.common import Submission, checked_name, plain_name, refuse_secrets_in
+from cluster.submit.common import Submission, checked_name, plain_name
 from landscape.errors import JobError, LandscapeError
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -228,13 +228,6 @@ def test_the_outcome_of_a_job_is_an_exit_code(status, code, expected):
     assert ray_jobs.outcome(Info(status, code)) == expected
 
 
-@pytest.mark.parametrize("url", ["s3://key:secret@bucket/run", "https://user@host/run"])
-def test_credentials_in_the_run_are_refused_and_not_repeated(url):
-    with pytest.raises(JobError, match="must not hold credentials") as refused:
-        refuse_secrets_in(url)
-    assert "secret" not in str(refused.value).replace("credentials", "")
-
-
 REFUSED = [
     (lambda: checked_name("Großes"), "lower-case"),
     (lambda: checked_name("a" * 25), "at most 24"),
@@ -286,18 +279,10 @@ def test_a_cluster_elsewhere_that_asks_for_no_token_is_refused(code, refused, mo
         address = f"http://127.0.0.1:{server.server_port}"
         try:
             if refused:
-                with pytest.raises(LandscapeError, match="from anybody"):
+                with pytest.raises(LandscapeError, match="runs code of anybody"):
                     ray_jobs.connect(address)
             else:
                 with pytest.raises(LandscapeError, match="token"):  # it asks, and the stand-in takes none
                     ray_jobs.connect(address)
         finally:
             server.shutdown()
-
-
-@pytest.mark.parametrize(
-    ("host", "here"),
-    [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("10.0.0.1", False)],
-)
-def test_only_this_machine_counts_as_loopback(host, here):
-    assert ray_jobs.is_loopback(host) is here

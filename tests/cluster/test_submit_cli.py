@@ -161,6 +161,15 @@ def test_a_relative_run_becomes_a_place_outside_the_shipped_copy(write_job, subm
     assert f"--run {elsewhere}/mine " in found["entrypoint"]
 
 
+def test_the_driver_there_logs_as_the_command_here_does(write_job, submit, tools):
+    job = write_job()
+    asked = submit(job, "--log-format", "json", "--dry-run", environment=tools)
+    assert json.loads(asked.stdout)["entrypoint"].endswith(" --log-format json")
+    script = submit(job, "--target", "slurm", "--workers", 1, "--dry-run", "--log-format=json", environment=tools)
+    assert " --log-format json &\n" in script.stdout
+    assert "--log-format" not in submit(job, "--dry-run", environment=tools).stdout
+
+
 def test_what_cannot_be_sent_is_refused_in_one_line(write_job, submit, tools, tmp_path):
     job = write_job()
     outside = {"directions": [{"kind": "file", "path": "../d1.safetensors"}, {"kind": "random"}], "name": "a"}
@@ -183,6 +192,8 @@ def test_what_cannot_be_sent_is_refused_in_one_line(write_job, submit, tools, tm
         ((job, "--target", "slurm", "--workers", 1), bare, 1, "sbatch is not on the PATH"),
         ((job, "--target", "kuberay", "--workers", 1, "--claim", "c"), tools, 2, "image"),
         ((job, "--target", "lsf"), tools, 2, "target"),
+        ((job, "--nodes", 2, "--dry-run"), tools, 2, "nodes: serves --target slurm only, not ray"),
+        ((job, *pod, "--claim", "c", "--detach"), tools, 2, "detach: serves --target ray only, not kuberay"),
         ((job, "--address", "http://127.0.0.1:1"), tools, 5, "no Ray dashboard"),
     ]:
         found = submit(*words, environment=environment)

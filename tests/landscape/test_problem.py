@@ -17,8 +17,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomS
 
 from landscape import JobError, Problem, run
 from landscape.evaluation import Evaluator, Plan
+from landscape.preparation import prepare
 from landscape.problem import import_callback, load_problem
 from landscape.samples import batch_length, map_tensors, samples_digest, select_samples, split_batches, tensors_of
+from landscape.spec import Job
 
 INPUTS, TARGETS = torch.arange(60.0).reshape(20, 3), torch.arange(20)
 
@@ -198,6 +200,28 @@ def test_a_data_set_of_named_tuples_and_dicts_keeps_them():
     assert isinstance(found, Pair)
     found = select_samples(DataLoader([{"x": x} for x in INPUTS]), 4, 0)
     assert found["x"].shape == (4, 3)
+
+
+def test_a_problem_that_names_other_observables_than_it_returns_is_refused(tmp_path):
+    problem = Problem(
+        nn.Linear(3, 1), INPUTS, lambda model, batch: {"loss": model(batch)[:, 0]}, observables=["loss", "accuracy"]
+    )
+    job = Job(run=str(tmp_path / "run"), problem=lambda: problem, num_samples=4)
+    with pytest.raises(JobError, match="the problem names loss, accuracy, observe returns loss; mend one"):
+        prepare(job)
+
+
+@pytest.mark.parametrize("returned", [{"loss": torch.ones(1)}, {"accuracy": torch.ones(2)}])
+def test_what_is_wrong_on_any_device_is_refused_on_a_driver_without_a_gpu(tmp_path, returned):
+    problem = Problem(nn.Linear(3, 1), INPUTS, lambda model, batch: returned, observables=["loss"])
+    job = Job(run=str(tmp_path / "run"), problem=lambda: problem, num_samples=4, device="cuda")
+    with pytest.raises(JobError, match="observe: "):
+        prepare(job)
+
+
+def test_supervised_names_its_observables():
+    problem = Problem.supervised(nn.Linear(3, 4), (INPUTS, TARGETS), metrics=["top5", "accuracy"])
+    assert problem.observables == ("loss", "top5", "accuracy")
 
 
 BAD_DATA = {

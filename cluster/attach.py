@@ -1,0 +1,130 @@
+"""A cluster's address before Ray is asked to attach: who answers there, and whether it takes code from anybody."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from pathlib import Path
+from typing import Literal
+
+from landscape.errors import ClusterUnreachableError, JobError
+
+CONNECT_SECONDS = 5.0
+IN_A_RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
+Answer = Literal["open", "token", "tls", "none"]
+
+
+def check_address(address: str, allow_open: bool) -> Answer:
+    """How the cluster answers a stranger; refused where none does, or where anybody can run code on it.
+
+    Inside a Ray job the address is that of the cluster it runs on: whoever submitted it has decided.
+
+    Raises:
+        JobError: it is not host:port, or answers beyond loopback and asks for no token.
+        ClusterUnreachableError: no cluster answers there, or it asks for a token that this process does not have.
+    """
+    if address.startswith("ray://"):
+        raise JobError(
+            "address: ray:// (Ray Client) cannot run a driver that streams results; "
+            "give host:port of the head node from inside the cluster"
+        )
+    place = _cluster_here() if address == "auto" else address
+    if place is None:
+        raise ClusterUnreachableError(unreachable(address, "no Ray runs on this machine"))
+    host, _, port = place.rpartition(":")
+    if not host or not port.isdigit():
+        raise JobError(f"address: must be host:port or auto, not {address!r}")
+    _refuse_unreachable(address, host.strip("[]"), int(port))
+    if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+        return "tls"  # both sides show certificates: it answers no stranger, and this one could not ask
+    answer = ask(place)
+    if answer == "none":
+        raise ClusterUnreachableError(unreachable(address, "what listens there is no Ray head"))
+    if answer == "token" and not has_token():
+        raise wrong_token(address, "asks for a token")
+    if answer == "open" and not (allow_open or IN_A_RAY_JOB in os.environ or is_loopback(host)):
+        raise open_cluster(place)
+    return answer
+
+
+def open_cluster(address: str) -> JobError:
+    """Whoever reaches a cluster without a token can run code on it (CVE-2023-48022)."""
+    return JobError(
+        f"address: the cluster at {address!r} runs code of anybody who reaches it; start it with "
+        "RAY_AUTH_MODE=token, or say --allow-open where its network is closed"
+    )
+
+
+def wrong_token(address: str, complaint: str) -> ClusterUnreachableError:
+    return ClusterUnreachableError(
+        f"address: the cluster at {address!r} {complaint}; "
+        "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's"
+    )
+
+
+def unreachable(address: str, cause: str) -> str:
+    cause = " ".join(cause.split())[:200]
+    return (
+        f"address: no Ray cluster answers at {address!r} ({cause}); "
+        "start one with `ray start --head`, or leave the address out"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def has_token() -> bool:
+    """Whether this process would show a token: Ray reads the environment, and where that is silent its usual file."""
+    mode = os.environ.get("RAY_AUTH_MODE")
+    if mode:
+        return mode.lower() == "token"
+    named = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    return named or (Path.home() / ".ray" / "auth_token").is_file()
+
+
+def _cluster_here() -> str | None:
+    """What `auto` stands for: RAY_ADDRESS, else the cluster that this machine belongs to, as Ray itself finds it."""
+    from ray._private import services
+
+    try:
+        found = services.get_ray_address_from_environment("auto", None)
+    except ConnectionError:
+        return None
+    return None if found is None else str(found)
+
+
+def _refuse_unreachable(address: str, host: str, port: int) -> None:
+    """Ray waits a minute for a cluster that is not there; a connection attempt tells in seconds."""
+    try:
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ClusterUnreachableError(unreachable(address, str(error))) from error
+
+
+def ask(place: str, seconds: float = CONNECT_SECONDS) -> Answer:
+    """Whether the head at host:port answers a stranger, who shows no token: `open`, `token`, or `none` for no head.
+
+    Ray has no call for it: its own clients always show what they have. The question is the first that every client
+    asks, for the cluster's id; the empty message is a valid one.
+    """
+    import grpc
+
+    def as_it_is(content: bytes) -> bytes:
+        return content
+
+    # As Ray itself does: a proxy for the web is not the way to a cluster.
+    with grpc.insecure_channel(place, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        question = channel.unary_unary(
+            "/ray.rpc.NodeInfoGcsService/GetClusterId", request_serializer=as_it_is, response_deserializer=as_it_is
+        )
+        try:
+            question(b"", timeout=seconds)
+        except grpc.RpcError as error:
+            return "token" if error.code() == grpc.StatusCode.UNAUTHENTICATED else "none"
+    return "open"

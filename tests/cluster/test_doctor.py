@@ -1,0 +1,121 @@
+"""`landscape doctor`: in good and in bad situations; whatever is not good says how to mend it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+
+import pytest
+
+from cluster import doctor
+from cluster.cli import main
+from cluster.doctor import diagnose, diagnosis_text, probe_run
+from cluster.doctor_cluster import _node, _resources
+from cluster.findings import GOOD, NOTE, WRONG, exit_code, safely
+from landscape.errors import JobError
+
+SEEN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0", "cuda": 0, "shm": 9e9, "disk": 9e9}
+
+
+def by_name(found):
+    return {each["what"]: each for each in found}
+
+
+def test_this_machine_is_looked_at_and_what_is_not_good_has_a_remedy(tmp_path):
+    found = diagnose(run=str(tmp_path / "deep" / "run"))
+    names = by_name(found)
+    wanted = {"python", "torch", "ray", "zarr", "disk", "host name", "ports", "run", "run's latency"}
+    assert wanted <= set(names)
+    assert all(each["remedy"] for each in found if each["state"] != GOOD)
+    assert names["run"]["state"] == GOOD
+    assert "write and sync" in names["run's latency"]["value"]
+    assert list(tmp_path.iterdir()) == [], "the probe leaves nothing, and makes no run"
+    assert len(diagnosis_text(found).splitlines()) == len(found) + 1
+
+
+def test_a_place_that_takes_no_files_is_wrong(tmp_path):
+    (tmp_path / "file").write_text("")
+    (found,) = probe_run(str(tmp_path / "file" / "run"))
+    assert found["state"] == WRONG
+    assert "Not a directory" in found["value"]
+    assert found["remedy"]
+
+
+def test_a_slow_place_is_noted(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "SLOW_STORE", 0.0)
+    assert by_name(probe_run(str(tmp_path)))["run's latency"]["state"] == NOTE
+
+
+def test_a_port_that_is_taken_is_noted(monkeypatch):
+    with socket.create_server(("", 0)) as taken:
+        monkeypatch.setattr(doctor, "HEAD_PORTS", (taken.getsockname()[1],))
+        found = by_name(doctor._network())["ports"]
+    assert found["state"] == NOTE
+    assert "in use" in found["value"]
+
+
+NODE = {"NodeManagerHostname": "a", "NodeID": "0" * 56, "Resources": {"CPU": 2.0}}
+NODES = [
+    (NODE, {}, []),
+    (NODE, {"torch": "2.12.0"}, ["torch 2.12.0 there"]),
+    (NODE, {"torch": "none"}, ["torch none there"]),
+    (NODE | {"Resources": {"GPU": 2.0}}, {"cuda": 1}, ["Ray counts 2 GPUs, torch sees 1"]),
+    (NODE, {"shm": 6.4e7}, ["0.1 GB of shared memory"]),
+    (NODE, {"disk": 1e9}, ["1.0 GB free in its temporary folder"]),
+    (NODE, {"clock": 0.0}, ["its clock is"]),
+]
+
+
+@pytest.mark.parametrize(("node", "seen", "said"), NODES)
+def test_what_is_wrong_on_a_node_is_named(node, seen, said, monkeypatch):
+    monkeypatch.setattr("cluster.doctor_cluster.platform.python_version", lambda: "3.11.7")
+    monkeypatch.setattr("cluster.doctor_cluster.version", lambda name: SEEN[name])
+    monkeypatch.setattr("cluster.doctor_cluster.time.time", lambda: 1e9)
+    bad = [each for each in _node("node a", node, SEEN | {"clock": 1e9} | seen) if each["state"] != GOOD]
+    assert len(bad) == len(said)
+    for each, words in zip(bad, said, strict=True):
+        assert words in each["value"]
+        assert each["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "free", "state"),
+    [
+        ({"CPU": 2.0}, {"CPU": 1.0}, GOOD),
+        ({"CPU": 2.0}, {}, NOTE),
+        ({}, {}, WRONG),
+    ],
+)
+def test_a_cluster_without_room_is_said_to_have_none(resources, free, state):
+    found = _resources([NODE | {"Resources": resources}], free, 1.0)
+    assert found["state"] == state
+    assert bool(found["remedy"]) is (state != GOOD)
+
+
+def test_a_check_that_breaks_is_a_finding_and_our_errors_bring_their_remedy():
+    def breaks():
+        yield {"state": GOOD}
+        raise ZeroDivisionError("by zero")
+
+    def refuses():
+        raise JobError("run: is no place; name another")
+        yield
+
+    first, second = safely("a", breaks)
+    assert (first["state"], second["state"], second["value"]) == (GOOD, WRONG, "ZeroDivisionError: by zero")
+    (found,) = safely("run", refuses)
+    assert (found["value"], found["remedy"]) == ("is no place", "name another")
+    assert exit_code([first]) == 0
+    assert exit_code([first, second]) == 1
+
+
+def test_a_cluster_that_does_not_answer_ends_with_5(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["landscape", "doctor", "--address", "127.0.0.1:1", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 5
+    found = by_name(json.loads(capsys.readouterr().out))["address"]
+    assert found["state"] == WRONG
+    assert "no Ray cluster answers" in found["value"]
+    assert "ray start --head" in found["remedy"]

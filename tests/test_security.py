@@ -1,0 +1,187 @@
+"""What SECURITY.md promises: no secret is written anywhere, no name leaves the run, no file's content is executed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import landscape
+from landscape.errors import JobError
+from landscape.spec import Job, read_job
+
+ROOT = Path(__file__).parents[1]
+SECRETS = {
+    "AWS_ACCESS_KEY_ID": "AKIAFAKEFAKEFAKEFAKE",
+    "AWS_SECRET_ACCESS_KEY": "fakesecretkey0123456789",
+    "AWS_SESSION_TOKEN": "fakesessiontoken0123456789",
+    "GOOGLE_APPLICATION_CREDENTIALS": "/home/me/fakecredentials.json",
+    "RAY_AUTH_TOKEN": "f4ce" * 16,
+}
+PROBLEM = """
+import torch
+from torch import nn
+from landscape import Problem
+
+
+def problem():
+    torch.manual_seed(0)
+    return Problem(nn.Linear(2, 1), torch.randn(8, 2), lambda model, batch: {"loss": model(batch)[:, 0] ** 2})
+"""
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    (tmp_path / "secure_problem.py").write_text(PROBLEM)
+    job = {
+        "run": "run", "problem": "secure_problem:problem", "num_samples": 8,
+        "landscapes": [{"name": "a", "size": 4, "directions": [{"kind": "random"}, {"kind": "random"}]}],
+    }  # fmt: skip
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    return tmp_path / "job.yaml"
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------
+
+EVERY_COMMAND = """
+import sys
+from cluster.cli import app
+from cluster.logs import configure
+
+configure("json", debug=True)
+job, run = "job.yaml", "run"
+pods = ("--target", "kuberay", "--image", "i", "--claim", "c", "--workers", "2", "--secret", "bucket")
+for words in (
+    ("plan", job, "--json"), ("run", job, "--serial"), ("status", run, "--json"), ("validate", run, "--json"),
+    ("export", run, "--to", "csv,npz,html"), ("doctor", "--run", run, "--json"),
+    ("submit", job, "--dry-run"), ("submit", job, "--dry-run", *pods),
+    ("submit", job, "--dry-run", "--target", "slurm", "--workers", "4", "--nodes", "2"),
+):
+    app(words, exit_on_error=False, print_error=False)
+"""
+
+
+def test_nothing_that_is_written_or_said_holds_a_secret_of_the_environment(job_file):
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", EVERY_COMMAND],
+        cwd=job_file.parent, capture_output=True, text=True, check=False, timeout=250,
+        env={**os.environ, **SECRETS, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert "RayJob" in ended.stdout
+    assert "#SBATCH" in ended.stdout
+    written = {path: path.read_bytes() for path in job_file.parent.rglob("*") if path.is_file()}
+    assert any(path.name == "zarr.json" for path in written)
+    for name, secret in SECRETS.items():
+        assert secret not in ended.stdout + ended.stderr, name
+        for path, content in written.items():
+            assert secret.encode() not in content, (name, path)
+
+
+HOLDERS = [
+    {"run": "s3://key:hidden@bucket/run"},
+    {"landscapes": [{"name": "a", "origin": "https://me:hidden@host/w.safetensors"}]},
+    {"landscapes": [{"name": "a", "directions": [{"kind": "towards", "target": "s3://k:hidden@b/w"}]}]},
+    {"landscapes": [{"name": "a", "directions": [{"kind": "file", "path": "gs://hidden@b/w"}]}]},
+]
+
+
+@pytest.mark.parametrize("fields", HOLDERS)
+def test_credentials_in_a_url_are_refused_and_not_repeated(job_file, fields):
+    with pytest.raises(JobError, match=r"must not hold credentials \(\w+://…@.*; give them to the driver") as refused:
+        read_job(job_file, **fields)
+    assert "hidden" not in str(refused.value)
+    assert list(job_file.parent.glob("run*")) == []
+
+
+def test_a_secret_in_an_argument_is_masked_where_an_error_repeats_it(capsys, monkeypatch):
+    from cluster.cli import main
+
+    for words in (["--log-format=json", "status", "s3://key:hidden@bucket"], ["status", "s3://key:hidden@bucket/run"]):
+        monkeypatch.setattr(sys, "argv", ["landscape", *words])
+        with pytest.raises(SystemExit):
+            main()
+        shown = capsys.readouterr()
+        assert "hidden" not in shown.out + shown.err
+        assert "s3:" in shown.err
+
+
+# -- names and paths ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["..", "../a", "/a", "a/b", "a\\b", ".a", "", "a\n", "a\0", "ä", "zarr.json"])
+def test_a_landscape_cannot_be_called_what_leaves_the_run(name):
+    with pytest.raises(JobError, match="name"):
+        Job(run="r", problem="a:b", landscapes=[{"name": name}])
+
+
+def test_names_that_are_given_to_readers_do_not_leave_the_run(job_file):
+    landscape.run(read_job(job_file))
+    outside = job_file.parent / "outside"
+    (job_file.parent / "run" / "landscapes.zarr" / "a").rename(outside)
+    opened = landscape.open_run(job_file.parent / "run")
+    for name in ("../../outside", str(outside), "../landscapes.zarr/a"):
+        with pytest.raises(KeyError):
+            opened[name]
+
+
+def test_no_file_outside_the_jobs_folder_is_shipped(job_file, tmp_path_factory):
+    from cluster.submit.common import refuse_files_left_behind
+    from cluster.submit.kuberay import job_files
+
+    outside = tmp_path_factory.mktemp("outside") / "secret.py"
+    outside.write_text("PASSWORD = 'hidden'")
+    (job_file.parent / "link.safetensors").symlink_to(outside)
+    landscapes = [{"name": "a", "directions": [{"kind": "file", "path": "link.safetensors"}]}]
+    linked = read_job(job_file, landscapes=landscapes)
+    with pytest.raises(JobError, match="outside the job file's folder"):
+        refuse_files_left_behind(linked)
+    job = read_job(job_file)
+    for name in ("../outside/secret.py", str(outside)):
+        with pytest.raises(JobError, match="include: must be a file in the job file's folder"):
+            job_files(job, job_file, [name])
+    with pytest.raises(JobError, match="a link that leaves the job file's folder"):
+        job_files(job, job_file, ["link.safetensors"])
+    (job_file.parent / "linked.py").symlink_to(outside)
+    with pytest.raises(JobError, match=r"'linked.py' is a link that leaves"):
+        job_files(job, job_file)
+
+
+# -- no code in data ---------------------------------------------------------------------------------------------
+
+LOADERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+
+
+def calls(path: Path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), {each.arg: ast.unparse(each.value) for each in node.keywords}, node
+
+
+def loaders(path: Path):
+    """What is used of modules that execute what they read; the name of an exception is harmless."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in LOADERS:
+            yield node.attr
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] in LOADERS:
+            yield from (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted((ROOT / "landscape").rglob("*.py")), *sorted((ROOT / "cluster").rglob("*.py"))],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)  # fmt: skip
+def test_no_content_of_a_file_is_executed(path):
+    assert set(loaders(path)) <= {"UnpicklingError"}
+    for name, options, node in calls(path):
+        if name == "torch.load":
+            assert options.get("weights_only") == "True", ast.unparse(node)
+        if name in ("np.load", "numpy.load"):
+            assert options.get("allow_pickle", "False") == "False", ast.unparse(node)
+        assert name not in ("yaml.load", "yaml.unsafe_load", "yaml.full_load", "eval", "exec"), ast.unparse(node)
+        assert options.get("shell") != "True", ast.unparse(node)
