@@ -1,7 +1,7 @@
 """A job on three nodes while a seeded killer takes a worker, a raylet or the driver every few seconds.
 
 `python tests/chaos/chaos.py --faults 20` prints what was survived, what was computed twice and what it cost, and
-ends with 1 if the result differs from the undisturbed serial one in a single bit.
+ends with 1 if the result differs from the undisturbed serial one in a single bit. A line per fault goes to stderr.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class Chaos:
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="chaos")))
     ray_folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="ll")))
     faults: Counter[str] = field(default_factory=Counter)
+    began: float = field(default_factory=time.monotonic)
 
     def prepare(self) -> None:
         (self.folder / "my_problem.py").write_text(PROBLEM)
@@ -154,11 +155,16 @@ class Chaos:
             if driver.poll() is None and self.faults.total() < faults:
                 kind = chance.choice(kinds)
                 if kind(chance, driver):
-                    self.faults[kind.__name__.removeprefix("kill_")] += 1
+                    self.note(run, kind.__name__.removeprefix("kill_"))
         if driver.returncode:
             raise SystemExit(
                 f"the job ended with {driver.returncode}:\n{(self.folder / f'{run}.log').read_text()[-3000:]}"
             )
+
+    def note(self, run: str, kind: str) -> None:
+        self.faults[kind] += 1
+        seconds = time.monotonic() - self.began
+        print(f"{seconds:7.1f} s  fault {self.faults.total():3d}: {kind} in {run}", file=sys.stderr, flush=True)
 
     def same(self, run: str) -> bool:
         from landscape.surface import open_run
@@ -217,14 +223,15 @@ def main() -> int:
             waste += chaos.points() - before - grid
             wrong += not chaos.same(f"run-{jobs}")
             jobs += 1
-            print(f"{chaos.faults.total()} faults, {jobs} jobs, {wrong} wrong", file=sys.stderr, flush=True)
+            at = time.monotonic() - chaos.began
+            print(f"{at:7.1f} s  run-{jobs - 1} is done: {wrong} wrong so far", file=sys.stderr, flush=True)
     finally:
         chaos.close()
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(chaos.faults.items()))
     print(f"faults survived: {chaos.faults.total()} ({kinds}) in {jobs} jobs of {given.size} x {given.size} points")
     print(f"results that differ from the undisturbed one: {wrong}")
     print(f"points computed twice: {waste} of {jobs * grid} ({waste / (jobs * grid):.1%})")
-    print(f"seconds: {seconds / jobs:.1f} a job, {plain:.1f} undisturbed on the same cluster")
+    print(f"seconds: {seconds:.0f} in all, {seconds / jobs:.1f} a job, {plain:.1f} undisturbed on the same cluster")
     return 1 if wrong else 0
 
 
