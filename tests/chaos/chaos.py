@@ -33,6 +33,8 @@ FAST = {
     "health_check_failure_threshold": 2,
 }
 
+WAIT_FOR_VICTIM = 30.0
+
 PROBLEM = """
 import os, time
 from pathlib import Path
@@ -122,11 +124,17 @@ class Chaos:
     # -- the killer -------------------------------------------------------------------------------------------
 
     def kill_worker(self, chance: random.Random, driver: subprocess.Popen[bytes]) -> bool:
-        mine = {process.pid for member in self.members for process in tree(raylet_pid(member))}
-        victims = [pid for pid in sorted(mine) if name_of(pid).startswith("ray::Worker")]
+        """Wait for one where the faults before have left none: else only nodes and drivers would be hit in a row."""
+        end = time.monotonic() + WAIT_FOR_VICTIM
+        while not (victims := self.workers()) and driver.poll() is None and time.monotonic() < end:
+            time.sleep(0.1)
         if victims:
             os.kill(chance.choice(victims), signal.SIGKILL)
         return bool(victims)
+
+    def workers(self) -> list[int]:
+        mine = {process.pid for member in self.members for process in tree(raylet_pid(member))}
+        return [pid for pid in sorted(mine) if name_of(pid).startswith("ray::Worker")]
 
     def kill_raylet(self, chance: random.Random, driver: subprocess.Popen[bytes]) -> bool:
         """Take a node away as a reclaimed machine goes, and let another one come."""
