@@ -7,6 +7,7 @@ ends with 1 if the result differs from the undisturbed serial one in a single bi
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import shutil
@@ -76,13 +77,19 @@ class Chaos:
     seed: int
     pause: tuple[float, float]
     point_seconds: float
+    limit: float
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="chaos")))
     ray_folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="ll")))
     faults: Counter[str] = field(default_factory=Counter)
     began: float = field(default_factory=time.monotonic)
 
     def prepare(self) -> None:
-        (self.folder / "my_problem.py").write_text(PROBLEM)
+        # Found by PYTHONPATH, not shipped: nodes that share a machine share what Ray unpacks, and one that goes away
+        # takes it from under the others.
+        library = self.folder / "library"
+        library.mkdir()
+        (library / "my_problem.py").write_text(PROBLEM)
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(library), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         one, zero = torch.ones(1, 1), torch.zeros(1, 1)
         save_file({"x": one, "y": zero}, self.folder / "d1.safetensors")
         save_file({"x": zero, "y": one.clone()}, self.folder / "d2.safetensors")
@@ -118,7 +125,7 @@ class Chaos:
         subprocess.run(self.command("calm", "--serial"), check=True, capture_output=True)
 
     def points(self) -> int:
-        log = self.folder / "points.log"
+        log = self.folder / "library" / "points.log"
         return log.read_bytes().count(b"\n") if log.exists() else 0
 
     # -- the killer -------------------------------------------------------------------------------------------
@@ -160,14 +167,17 @@ class Chaos:
             end = time.monotonic() + chance.uniform(*self.pause)
             while time.monotonic() < end and driver.poll() is None:
                 time.sleep(0.1)
-            if driver.poll() is None and self.faults.total() < faults:
+            if driver.poll() is None and self.faults.total() < faults and not self.late:
                 kind = chance.choice(kinds)
                 if kind(chance, driver):
                     self.note(run, kind.__name__.removeprefix("kill_"))
         if driver.returncode:
-            raise SystemExit(
-                f"the job ended with {driver.returncode}:\n{(self.folder / f'{run}.log').read_text()[-3000:]}"
-            )
+            told = [line for line in (self.folder / f"{run}.log").read_text().splitlines() if "raylet)" not in line]
+            raise SystemExit(f"the job ended with {driver.returncode}:\n" + "\n".join(told[-40:]))
+
+    @property
+    def late(self) -> bool:
+        return time.monotonic() - self.began > self.limit
 
     def note(self, run: str, kind: str) -> None:
         self.faults[kind] += 1
@@ -214,8 +224,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pause", type=float, nargs=2, default=(2.0, 5.0), help="seconds between two faults")
     parser.add_argument("--point-seconds", type=float, default=0.02)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop killing after so long")
     given = parser.parse_args()
-    chaos = Chaos(given.size, given.nodes, given.seed, tuple(given.pause), given.point_seconds)
+    chaos = Chaos(given.size, given.nodes, given.seed, tuple(given.pause), given.point_seconds, given.seconds)
     chaos.prepare()
     chaos.undisturbed()
     chaos.start_cluster()
@@ -224,7 +235,7 @@ def main() -> int:
         chaos.disturb("warm", 0)
         plain, grid = time.monotonic() - start, given.size**2
         jobs, seconds, waste, wrong = 0, 0.0, 0, 0
-        while chaos.faults.total() < given.faults:
+        while chaos.faults.total() < given.faults and not chaos.late:
             before, start = chaos.points(), time.monotonic()
             chaos.disturb(f"run-{jobs}", given.faults)
             seconds += time.monotonic() - start
