@@ -213,11 +213,11 @@ def test_a_host_without_memory_takes_smaller_batches_then_another_worker(make_jo
     job = make_job(tile=[1], batch_size=20)
     file = job.folder / "my_problem.py"
     hungry = textwrap.dedent("""
-        if len(batch) > 2 and "ray" in __import__("sys").modules:
+        if "ray" in __import__("sys").modules:
             if x == 1.0 and y == 3.0 and len(batch) > 10:
                 note("large", str(len(batch)))
                 torch.empty(2**50)
-            if x == -1.0 and y == 3.0 and once("first"):
+            if x == -1.0 and y == 3.0 and len(batch) > 2 and once("first"):
                 note(f"starved-{os.getpid()}", "")
             if x == -1.0 and y == 3.0 and (HERE / f"starved-{os.getpid()}").exists():
                 note("small", str(len(batch)))
@@ -230,7 +230,7 @@ def test_a_host_without_memory_takes_smaller_batches_then_another_worker(make_jo
     assert (found.status == OK).all()
     assert (job.folder / "large").read_text().split() == ["20"]
     tried = [int(each) for each in (job.folder / "small").read_text().split()]
-    assert {20, 10, 5} <= set(tried), "the batch was halved where it did not help"
+    assert tried == [20, 10, 5, 2, 1], "the batch was halved where it did not help"
     assert found.attributes["progress"]["retries"] == 1, "and the tile went to the other worker"
     assert sorted(found.attributes["progress"]["reduced_batches"].values()) == [10]
     expected = undisturbed(job)
