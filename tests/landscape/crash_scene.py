@@ -267,7 +267,8 @@ def again(folder: Path, seed: str, runs: str) -> dict[str, Any]:
     for _ in range(int(runs)):
         run, kills = fresh(folder, "again"), 0
         while True:
-            number, torn = chance.randrange(len(calls) // 3), chance.random() < 0.5
+            # Far enough for a landscape to be made in one session: a half-made one is begun anew.
+            number, torn = chance.randrange(len(calls)), chance.random() < 0.5
             code, told = forked(lambda r=run, n=number, t=torn: under(r, die_at(n, t)))  # type: ignore[misc]
             problem = told or forked(lambda r=run: inspect(r, calm, intact=True))[1]  # type: ignore[misc]
             wrong += [problem] if problem else []
