@@ -20,6 +20,8 @@ from cluster.status import run_status
 from landscape.spec import Job
 from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, open_run
 
+pytestmark = pytest.mark.slow
+
 CLI = (sys.executable, "-W", "ignore", "-m", "cluster.cli")
 
 
