@@ -12,7 +12,7 @@ JOBS ?= 2
 help:
 	@echo "make demo     train, compute and picture the landscapes of LeNet-5 on handwritten digits"
 	@echo "make test     lint, types, architecture and the whole suite"
-	@echo "make test-slow  faults on clusters of several nodes, submission for real, the whole ResNet plane"
+	@echo "make test-slow  submission for real, the whole ResNet plane, a kill and a power cut at every change of the disk"
 	@echo "make chaos    a job whose workers, nodes and driver are killed; FAULTS=200 for a long one"
 	@echo "make format   let ruff format the sources"
 	@echo "make clean    remove the environment and the demo's run"
@@ -50,7 +50,7 @@ suite: $(READY) $(BROWSER)
 chaos: $(READY)
 	$(BIN)/python -W ignore tests/chaos/chaos.py --faults $(or $(FAULTS),20)
 
-# Clusters of several nodes, submission to a real Ray and Slurm, the whole ResNet plane.
+# Submission to a real Ray and Slurm, the whole ResNet plane, every single point of a crash and of a power cut.
 test-slow: $(READY)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m slow
 

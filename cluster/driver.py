@@ -38,6 +38,7 @@ from landscape.surface import Run
 
 POLL_SECONDS = 0.25
 MEASURE_SECONDS = 600.0  # a worker that takes longer for two points is taken for hung
+LOADS = 3  # workers that fail to load the problem, with none that has, until the job ends
 DEATHS = 3  # in a row and per worker, without a task done in between, until the job ends
 DRAIN_SECONDS = 2.0  # what ends within it after a stop is still committed; the rest is dropped
 
@@ -128,7 +129,7 @@ class Driver:
     ) -> None:
         self._prepared, self._crew, self._observer, self._stop = prepared, crew, observer, stop
         self._works = {each.landscape.name: each for each in works}
-        self._deaths_in_a_row = 0
+        self._deaths_in_a_row = self._unloaded = 0
         self._schedule: Schedule[Task] = Schedule((), policy)
         self._metrics, self._clock = metrics, clock
         self._looked = 0.0
@@ -173,7 +174,9 @@ class Driver:
 
     def _started(self, name: str, receipt: Receipt) -> None:
         if receipt.cause:
-            raise JobError(f"problem: fails to load on {name}: {receipt.cause}")
+            self._not_started(name, receipt.cause)
+            return
+        self._unloaded = 0
         hand = self._crew.started(name, receipt)
         # Every one before was compared like this: any other stands for all.
         other = next((each for each in self._crew.ready.values() if each is not hand), hand)
@@ -192,6 +195,13 @@ class Driver:
                 )
         self._schedule.join(name)
         journal.ready(hand)
+
+    def _not_started(self, name: str, cause: str) -> None:
+        """The driver has loaded the problem: where workers cannot, one may be at fault; all are not."""
+        self._unloaded += 1
+        if not self._crew.ready and self._unloaded >= LOADS:
+            raise JobError(f"problem: fails to load on {name}: {cause}")
+        self._bury(name, f"it cannot load the problem: {cause}", blame=False)
 
     def _bury(self, name: str, cause: str, *, blame: bool = True) -> None:
         """A worker is gone or no good: its tasks go back, one that killed three is given up."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from landscape.errors import LandscapeError
+from landscape.files import make_folder
 
 
 @contextlib.contextmanager
@@ -23,7 +24,7 @@ def run_lock(run: str) -> Iterator[None]:
         LandscapeError: another driver that is alive holds it; says which.
     """
     folder = Path(run)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     owner = folder / "driver.json"
     lock = FileLock(str(folder / "driver.lock"))
     try:

@@ -24,6 +24,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from landscape.checkpoints import import_checkpoints, load_weights
 from landscape.errors import JobError
+from landscape.files import make_folder
 from landscape.parameters import persistent_buffers, state_of
 from landscape.snapshots import (
     Snapshot,
@@ -170,7 +171,7 @@ class TrajectoryCollector:
 
     def _clear_beyond_start(self, run: str | Path, starting: bool) -> None:
         with refusing_disk_errors(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
         if starting:
             return remove_trajectory(self._folder)
         remove_trajectory(self._folder, beyond={self.options.unit: self._number})

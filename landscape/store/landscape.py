@@ -84,8 +84,8 @@ class LandscapeStore:
         group = zarr.open_group(store, path=name, mode="a", zarr_format=3)
         lay_out(group, grid, tile_shape, observables, axes, directions, layout, path)
         sync(store.flush())
-        # Last, and in one file: a landscape without its attributes was never finished being made.
-        group.attrs.update({"schema_version": SCHEMA_VERSION, "name": name, **attributes})
+        # Last, and in one write, which `attrs.update` is not: without its attributes a landscape was never made.
+        group.update_attributes({"schema_version": SCHEMA_VERSION, "name": name, **attributes})
         sync(store.flush())
         found = cls.open(run, name, write=True)
         found.consolidate()
@@ -218,7 +218,7 @@ class LandscapeStore:
     def update_attributes(self, **changes: Any) -> None:
         """Replace some of the group's attributes; the driver alone writes them."""
         self.attributes.update(changes)
-        self._group.attrs.update(changes)
+        self._group.update_attributes(changes)
 
     def consolidate(self) -> None:
         """Copy all metadata of the run into the root's, which xarray reads at once and warns where it is not."""
