@@ -20,7 +20,7 @@ SMALLEST_DISK, SMALLEST_SHM = 2e9, 1e9
 Finding = dict[str, str]
 
 
-def diagnose(address: str | None = None) -> list[Finding]:
+def diagnose(address: str | None = None, run: str | None = None) -> list[Finding]:
     """Every check in turn; one that breaks is itself a finding."""
     checks: list[Callable[[], Iterator[Finding]]] = [_python, _torch, _ray, _zarr, _browser, _memory, _disk]
     found: list[Finding] = []
@@ -28,6 +28,8 @@ def diagnose(address: str | None = None) -> list[Finding]:
         found += _safely(check)
     if address:
         found += _safely(partial(_cluster, address))
+    if run:
+        found += _safely(partial(_run_place, run))
     return found
 
 
@@ -143,6 +145,18 @@ def _disk() -> Iterator[Finding]:
         yield _finding(name, WRONG if small else GOOD, f"{usage.free / 1e9:.1f} GB free", "make room" if small else "")
     if not os.access(Path.cwd(), os.W_OK):
         yield _finding("working directory", WRONG, "not writable", "change to a folder of your own")
+
+
+def _run_place(run: str) -> Iterator[Finding]:
+    from landscape.errors import LandscapeError
+    from landscape.folders import open_folder, probe
+
+    times: list[str] = []
+    try:
+        times += [f"{what} {1000 * seconds:.3g} ms" for what, seconds in probe(run)]
+        yield _finding("run", GOOD, f"{open_folder(run).name}: {', '.join(times)}")
+    except LandscapeError as error:
+        yield _finding("run", WRONG, str(error))
 
 
 def _cluster(address: str) -> Iterator[Finding]:

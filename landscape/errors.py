@@ -31,6 +31,14 @@ class ClusterUnreachableError(LandscapeError, ConnectionError):
     exit_code = 5
 
 
+class StoreError(LandscapeError):
+    """An object store does not answer, or refuses; never a sign of damage: what it holds is as it was."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class Interrupted(LandscapeError):
     """SIGINT or SIGTERM arrived: the store is valid and the same command goes on."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import Interrupted, JobError, one_line
+from landscape.errors import Interrupted, JobError, StoreError, one_line
 from landscape.evaluation import Evaluator, Values, is_out_of_memory, pick_device
 from landscape.grid import Grid, Index, choose_tile_shape, coarse_to_fine, tile_counts
 from landscape.lock import run_lock
@@ -148,6 +148,8 @@ def compute_serially(
                 quarantine(store, task)
                 tally.fail(Failure(task.label, ATTEMPTS, "this process", *outcome))
             observer(tally.progress())
+    except StoreError:
+        raise  # what does not answer takes no last word either
     except BaseException:
         tally.finish("interrupted")
         raise

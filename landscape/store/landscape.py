@@ -15,16 +15,17 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 from torch import Tensor
+from zarr.abc.store import Store
 from zarr.core.sync import sync
-from zarr.storage import LocalStore
 
 from landscape.errors import JobError, LandscapeError, NotFoundError, nearest
+from landscape.folders import Folder, Place, open_folder
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.parameters import State, direction_digest, flatten, unflatten
 from landscape.store.chunks import Checked, Examination, chunks_where, listed, status_of
 from landscape.store.durable import DurableStore
 from landscape.store.layout import SCHEMA_VERSION, PathPlan, lay_out, with_stderr
-from landscape.store.runs import landscape_names, remove_half_made, store_root
+from landscape.store.runs import METADATA, is_complete, landscape_names, open_zarr, remove_half_made
 from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, Axis, Path, Surface
 
 
@@ -44,11 +45,17 @@ class _Arrays(dict[str, Any]):
         return self[name]
 
 
+async def _flush(store: Store) -> None:
+    """Have what was written survive a power cut; an object that was put already does."""
+    if isinstance(store, DurableStore):
+        await store.flush()
+
+
 class LandscapeStore:
     """One landscape on disk. Made by `create`, or `open` for reading and going on."""
 
-    def __init__(self, store: LocalStore, name: str, group: zarr.Group) -> None:
-        self.name, self._store, self._group = name, store, group
+    def __init__(self, folder: Folder, store: Store, name: str, group: zarr.Group) -> None:
+        self.name, self._folder, self._store, self._group = name, folder, store, group
         self.attributes: dict[str, Any] = dict(group.attrs)
         self._arrays: dict[str, Any] = _Arrays(group)
         self.has_path = "path_status" in group
@@ -58,7 +65,7 @@ class LandscapeStore:
     @classmethod
     def create(
         cls,
-        run: str,
+        run: Place,
         name: str,
         grid: Grid,
         tile_shape: Index,
@@ -71,35 +78,33 @@ class LandscapeStore:
         attributes: Mapping[str, Any],
     ) -> LandscapeStore:
         """Lay out a landscape with nothing computed. A half-made one of a killed driver is replaced."""
-        root = store_root(run)
-        root.parent.mkdir(parents=True, exist_ok=True)
-        store = DurableStore(root)
-        if not (root / "zarr.json").is_file():
+        open_folder(run).make()
+        store = open_zarr(run, read_only=False)
+        if not sync(store.exists(METADATA)):
             zarr.open_group(store, mode="a", zarr_format=3)
-        remove_half_made(root / name)
+        remove_half_made(run, name)
         group = zarr.open_group(store, path=name, mode="a", zarr_format=3)
         lay_out(group, grid, tile_shape, observables, axes, directions, layout, path)
-        sync(store.flush())
+        sync(_flush(store))
         # Last, and in one file: a landscape without its attributes was never finished being made.
         group.attrs.update({"schema_version": SCHEMA_VERSION, "name": name, **attributes})
-        sync(store.flush())
+        sync(_flush(store))
         found = cls.open(run, name, write=True)
         found.consolidate()
         return found
 
     @classmethod
-    def open(cls, run: str, name: str, *, write: bool = False) -> LandscapeStore:
+    def open(cls, run: Place, name: str, *, write: bool = False) -> LandscapeStore:
         """Open an existing landscape; a reader needs no lock, also while it is being written.
 
         Raises:
             NotFoundError: there is none of that name.
             JobError: it was written by a newer version of this software.
         """
-        names = landscape_names(run)
-        if name not in names:
-            raise NotFoundError(f"landscape {name!r} is not in run {run!r}; {nearest(name, names)}")
-        store = DurableStore(store_root(run), read_only=not write)
-        found = cls(store, name, zarr.open_group(store, path=name, mode="r+" if write else "r"))
+        if not is_complete(run, name):
+            raise NotFoundError(f"landscape {name!r} is not in run {run!r}; {nearest(name, landscape_names(run))}")
+        store = open_zarr(run, read_only=not write)
+        found = cls(open_folder(run), store, name, zarr.open_group(store, path=name, mode="r+" if write else "r"))
         version = found.attributes["schema_version"]
         if not isinstance(version, int) or version > SCHEMA_VERSION:
             raise JobError(
@@ -171,38 +176,41 @@ class LandscapeStore:
         Args:
             values: `loss`, `loss_stderr`, … as flat arrays over the tile's points in C order.
         """
-        for observable in with_stderr(self.observables):
-            self._arrays[observable][tile.windows] = values[observable].reshape(tile.shape)
-        sync(self._flush())
+        names = with_stderr(self.observables)
+        self._write_together(tile.windows, {name: values[name].reshape(tile.shape) for name in names})
         self._write_status("status", tile.windows, status_of(values["loss"]).reshape(tile.shape))
 
     def quarantine_tile(self, tile: Tile) -> None:
         """Mark a tile as given up; running the job again tries it anew."""
-        for observable in with_stderr(self.observables):
-            self._arrays[observable][tile.windows] = np.full(tile.shape, np.nan)
-        sync(self._flush())
+        nothing = np.full(tile.shape, np.nan)
+        self._write_together(tile.windows, dict.fromkeys(with_stderr(self.observables), nothing))
         self._write_status("status", tile.windows, np.full(tile.shape, QUARANTINED, np.uint8))
 
     def write_path(self, window: slice, loss: NDArray[np.float64], projected: NDArray[np.float64]) -> None:
         """Commit one chunk of the path, like a tile."""
-        self._arrays["path_loss"][window] = loss
-        self._arrays["path_projected_loss"][window] = projected
-        sync(self._flush())
+        self._write_together((window,), {"path_loss": loss, "path_projected_loss": projected})
         self._write_status("path_status", (window,), np.maximum(status_of(loss), status_of(projected)))
 
     def quarantine_path(self, window: slice) -> None:
-        for name in ("path_loss", "path_projected_loss"):
-            self._arrays[name][window] = np.full(window.stop - window.start, np.nan)
-        sync(self._flush())
+        nothing = np.full(window.stop - window.start, np.nan)
+        self._write_together((window,), dict.fromkeys(("path_loss", "path_projected_loss"), nothing))
         self._write_status("path_status", (window,), np.full(window.stop - window.start, QUARANTINED, np.uint8))
 
     def _write_status(self, array: str, windows: tuple[slice, ...], status: NDArray[np.uint8]) -> None:
         self._arrays[array][windows] = status
         sync(self._flush())
 
+    def _write_together(self, windows: tuple[slice, ...], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """One window of several arrays, in no order, synced: side by side where each put waits for an answer."""
+
+        def write(name: str) -> None:
+            self._arrays[name][windows] = arrays[name]
+
+        self._folder.map(write, arrays)
+        sync(self._flush())
+
     async def _flush(self) -> None:
-        if isinstance(self._store, DurableStore):
-            await self._store.flush()
+        await _flush(self._store)
 
     def update_attributes(self, **changes: Any) -> None:
         """Replace some of the group's attributes; the driver alone writes them."""

@@ -227,7 +227,7 @@ def test_run_json_says_what_was_trained(tmp_path):
         ({"create_landscape": {"trian": True}}, "trian"),
         ({"start_step": -1}, "start_step"),
         ({"start_epoch": 1.5}, "start_epoch"),
-        ({"run": "s3://bucket/run"}, "run"),
+        ({"run": "ftp://host/run"}, "run"),
     ],
 )
 def test_options_that_are_not_usable_are_refused_before_anything_is_written(tmp_path, options, field):

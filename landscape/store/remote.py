@@ -1,0 +1,83 @@
+"""A Zarr store in an object store: a put is whole and stays, and a network that fails is no damage."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import obstore
+from zarr.abc.store import ByteRequest
+from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.storage import ObjectStore
+
+from landscape.folders.objects import ObjectFolder
+from landscape.folders.opening import open_objects
+
+
+def open_remote(url: str, *, read_only: bool) -> RemoteStore:
+    return RemoteStore(open_objects(url), read_only=read_only)
+
+
+class RemoteStore(ObjectStore[Any]):
+    """Zarr's own store for obstore, its errors told apart.
+
+    Only an object that is not there may read as absent. A store that does not answer raises `StoreError`, which is
+    no `OSError`: whoever looks for damaged chunks must not find one for every answer that did not come.
+    """
+
+    def __init__(self, folder: ObjectFolder, *, read_only: bool = False) -> None:
+        super().__init__(folder.store, read_only=read_only)
+        self._folder = folder
+
+    def with_read_only(self, read_only: bool = False) -> RemoteStore:
+        return type(self)(self._folder, read_only=read_only)
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        if byte_range is not None:
+            with self._folder.speaking():
+                return await super().get(key, prototype, byte_range)
+        try:
+            with self._folder.speaking(may_be_absent=True):
+                found = await obstore.get_async(self.store, key)
+                return prototype.buffer.from_bytes(bytes(await found.bytes_async()))
+        except FileNotFoundError:
+            return None
+
+    async def exists(self, key: str) -> bool:
+        with self._folder.speaking():
+            return await super().exists(key)
+
+    async def set(self, key: str, value: Buffer) -> None:
+        self._folder.check_guard()
+        with self._folder.speaking():
+            await super().set(key, value)
+
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        self._folder.check_guard()
+        with self._folder.speaking():
+            await super().set_if_not_exists(key, value)
+
+    async def delete(self, key: str) -> None:
+        self._folder.check_guard()
+        with self._folder.speaking():
+            await super().delete(key)
+
+    async def delete_dir(self, prefix: str) -> None:
+        self._folder.check_guard()
+        with self._folder.speaking():
+            await super().delete_dir(prefix)
+
+    async def list(self) -> AsyncGenerator[str, None]:
+        with self._folder.speaking():
+            async for key in super().list():
+                yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncGenerator[str, None]:
+        with self._folder.speaking():
+            async for key in super().list_prefix(prefix):
+                yield key
+
+    async def list_dir(self, prefix: str) -> AsyncGenerator[str, None]:
+        with self._folder.speaking():
+            async for key in super().list_dir(prefix):
+                yield key
