@@ -32,11 +32,14 @@ class ClusterUnreachableError(LandscapeError, ConnectionError):
 
 
 class StoreError(LandscapeError):
-    """An object store does not answer, or refuses; never a sign of damage: what it holds is as it was."""
+    """An object store does not answer, or refuses; never a sign of damage: what it holds is as it was.
 
-    def __init__(self, message: str, reason: str = "") -> None:
+    `reason` is the cause alone; `passing` says that a connection broke, which another try may mend.
+    """
+
+    def __init__(self, message: str, *, reason: str = "", passing: bool = False) -> None:
         super().__init__(message)
-        self.reason = reason
+        self.reason, self.passing = reason, passing
 
 
 class Interrupted(LandscapeError):

@@ -2,91 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
-from obstore.store import from_url
 
-from landscape.errors import JobError
+from landscape.errors import StoreError
 from landscape.folders.base import Folder, Log, R, T
 from landscape.folders.refusals import beyond_end, missing_bucket, store_error
+from landscape.folders.settings import FIRST_WAIT, make_store
 
-REQUEST_SECONDS = 30.0  # without a byte, until a request is given up and tried again
-RETRY_SECONDS = 180.0  # until one that fails for ever is an error; credentials may expire after 5 minutes
-SLOWEST = 20  # times longer may a request take as a whole: a large chunk on a slow line
 PART = 16 << 20
 SIDE_BY_SIDE = 8
 LOG_SECONDS = 30.0
+LONGEST_WAIT = 5.0  # between two tries
 
 Tag = dict[str, Any]
 
 _guards: dict[str, Callable[[], None]] = {}  # by the name of a folder, what is asked before anything in it is written
-
-
-def connect(url: str, settings: Mapping[str, str]) -> ObjectFolder:
-    """The folder at a URL; credentials, endpoint and region are the environment's, as each cloud names them.
-
-    Raises:
-        JobError: the store cannot be set up; says which setting is wrong.
-    """
-    _refuse_endpoints(settings)
-    seconds = _seconds(settings, "LANDSCAPE_STORE_TIMEOUT", REQUEST_SECONDS)
-    retry = _seconds(settings, "LANDSCAPE_STORE_RETRY", RETRY_SECONDS)
-    return ObjectFolder(url, dict(settings), seconds, retry)
-
-
-def _refuse_endpoints(settings: Mapping[str, str]) -> None:
-    for name, value in settings.items():
-        if "ENDPOINT" not in name and "BASE_URL" not in name:
-            continue
-        parts = urlsplit(value)
-        if "@" in parts.netloc:
-            raise JobError(f"{name}: must not hold credentials; give them in the variables that are made for them")
-        if parts.scheme == "http" and not _allows_http(settings):
-            prefix = name.partition("_")[0]
-            raise JobError(f"{name}: is plain http, which is refused unless {prefix}_ALLOW_HTTP=true is set as well")
-
-
-def _allows_http(settings: Mapping[str, str]) -> bool:
-    return any(k.endswith("_ALLOW_HTTP") and v.lower() in ("1", "true", "yes", "on") for k, v in settings.items())
-
-
-def _seconds(settings: Mapping[str, str], name: str, default: float) -> float:
-    try:
-        value = float(settings.get(name, default))
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e6:
-        raise JobError(f"{name}: must be a number of seconds above 0, not {settings[name]!r}")
-    return value
-
-
-def _store(url: str, settings: Mapping[str, str], seconds: float, retry: float) -> Any:
-    # Options given here replace those that obstore would read from the environment.
-    client = {
-        "allow_http": _allows_http(settings), "read_timeout": timedelta(seconds=seconds),
-        "connect_timeout": timedelta(seconds=min(seconds, 5.0)), "timeout": timedelta(seconds=SLOWEST * seconds),
-    }  # fmt: skip
-    backoff = {"max_backoff": timedelta(seconds=min(15.0, retry / 4))}
-    retries: Any = {"max_retries": 1000, "retry_timeout": timedelta(seconds=retry), "backoff": backoff}
-    config: Any = {"account_name": settings["AZURE_STORAGE_ACCOUNT"]} if "AZURE_STORAGE_ACCOUNT" in settings else None
-    try:
-        return from_url(url, config=config, client_options=client, retry_config=retries)  # type: ignore[call-overload]
-    except (BaseError, ValueError) as error:
-        raise JobError(f"run: {url!r} cannot be opened: {store_error(url, error, settings).reason}") from None
 
 
 @dataclass
@@ -108,8 +53,8 @@ class ObjectFolder(Folder):
     """Objects below a prefix. Errors of the network are `StoreError`, never taken for an absent object."""
 
     def __init__(self, url: str, settings: Mapping[str, str], seconds: float, retry: float) -> None:
-        self.name, self._settings, self._seconds = url, settings, seconds
-        self.store: Any = _store(url, settings, seconds, retry)
+        self.name, self._settings, self._seconds, self._retry = url, settings, seconds, retry
+        self.store: Any = make_store(url, settings, seconds, retry)
 
     def brisk(self, seconds: float) -> ObjectFolder:
         """The same folder for requests that are worth nothing after so many seconds."""
@@ -124,6 +69,38 @@ class ObjectFolder(Folder):
             if may_be_absent and isinstance(error, FileNotFoundError) and not missing_bucket(error):
                 raise
             raise store_error(self.name, error, self._settings) from None
+
+    def ask(self, question: Callable[[], R], *, may_be_absent: bool = False) -> R:
+        """What obstore answers. It tries again by itself, but not where an answer breaks off."""
+        for wait in self._waits():
+            try:
+                with self.speaking(may_be_absent=may_be_absent):
+                    return question()
+            except StoreError as error:
+                if wait is None or not error.passing:
+                    raise
+                time.sleep(wait)
+        raise AssertionError
+
+    async def ask_async(self, question: Callable[[], Awaitable[R]], *, may_be_absent: bool = False) -> R:
+        """The same within an event loop."""
+        for wait in self._waits():
+            try:
+                with self.speaking(may_be_absent=may_be_absent):
+                    return await question()
+            except StoreError as error:
+                if wait is None or not error.passing:
+                    raise
+                await asyncio.sleep(wait)
+        raise AssertionError
+
+    def _waits(self) -> Iterator[float | None]:
+        """Seconds to wait before the next try; None where there is to be none."""
+        end, wait = time.monotonic() + self._retry, FIRST_WAIT
+        while time.monotonic() + wait < end:
+            yield wait
+            wait = min(2 * wait, LONGEST_WAIT)
+        yield None
 
     @contextlib.contextmanager
     def guarded(self, check: Callable[[], None]) -> Iterator[None]:
@@ -142,8 +119,7 @@ class ObjectFolder(Folder):
     # -- reading ----------------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        with self.speaking():
-            return any(len(batch) > 0 for batch in obstore.list(self.store, chunk_size=1))
+        return self.ask(lambda: any(len(batch) > 0 for batch in obstore.list(self.store, chunk_size=1)))
 
     def read(self, path: str) -> bytes | None:
         found = self.read_tagged(path)
@@ -151,22 +127,27 @@ class ObjectFolder(Folder):
 
     def read_tagged(self, path: str) -> tuple[bytes, Tag, datetime] | None:
         """Content, the tag that `replace` compares, and when it was put by the store's clock."""
+
+        def get() -> tuple[bytes, Tag, datetime]:
+            found = obstore.get(self.store, path)
+            meta = found.meta
+            return bytes(found.bytes()), _tag(meta), meta["last_modified"]
+
         try:
-            with self.speaking(may_be_absent=True):
-                found = obstore.get(self.store, path)
-                meta = found.meta
-                return bytes(found.bytes()), _tag(meta), meta["last_modified"]
+            return self.ask(get, may_be_absent=True)
         except FileNotFoundError:
             return None
 
     def read_range(self, path: str, start: int, count: int) -> bytes:
-        with self.speaking(may_be_absent=True):
+        def get() -> bytes:
             try:
                 return bytes(obstore.get_range(self.store, path, start=start, length=count))
             except BaseError as error:
                 if beyond_end(error):
                     return b""
                 raise
+
+        return self.ask(get, may_be_absent=True)
 
     @contextlib.contextmanager
     def fetched(self, path: str) -> Iterator[Path]:
@@ -178,8 +159,7 @@ class ObjectFolder(Folder):
     def _download(self, path: str, local: Path) -> None:
         """In parts side by side: one request for all could last longer than a request may."""
         try:
-            with self.speaking(may_be_absent=True):
-                size = int(obstore.head(self.store, path)["size"])
+            size = self.ask(lambda: int(obstore.head(self.store, path)["size"]), may_be_absent=True)
         except FileNotFoundError:
             raise FileNotFoundError(errno.ENOENT, "no such object", self.place(path)) from None
         with open(local, "wb") as file:
@@ -190,13 +170,11 @@ class ObjectFolder(Folder):
             self.map(fetch, range(0, size, PART))
 
     def names(self, below: str) -> list[str]:
-        with self.speaking():
-            found = obstore.list_with_delimiter(self.store, prefix=below or None)
+        found = self.ask(lambda: obstore.list_with_delimiter(self.store, prefix=below or None))
         return sorted(each["path"].rpartition("/")[2] for each in found["objects"])
 
     def folders(self, below: str) -> list[str]:
-        with self.speaking():
-            found = obstore.list_with_delimiter(self.store, prefix=below or None)
+        found = self.ask(lambda: obstore.list_with_delimiter(self.store, prefix=below or None))
         return sorted(each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"])
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
@@ -213,8 +191,7 @@ class ObjectFolder(Folder):
 
     def write(self, path: str, data: bytes) -> None:
         self.check_guard()
-        with self.speaking():
-            obstore.put(self.store, path, data)
+        self.ask(lambda: obstore.put(self.store, path, data))
 
     @contextlib.contextmanager
     def whole(self, path: str) -> Iterator[Path]:
@@ -222,38 +199,42 @@ class ObjectFolder(Folder):
             local = Path(folder) / path.rpartition("/")[2]
             yield local
             self.check_guard()
-            with self.speaking():
-                obstore.put(self.store, path, local)
+            self.ask(lambda: obstore.put(self.store, path, local))
 
     def create(self, path: str, data: bytes) -> Tag | None:
-        """Put an object that must not be there; its tag, or None where it is there."""
-        with self.speaking():
-            try:
-                return _tag(obstore.put(self.store, path, data, mode="create"))
-            except AlreadyExistsError:
-                return None
+        """Put an object that must not be there; its tag, or None where it is there.
+
+        That may be our own: where an answer is lost it is put again.
+        """
+        return self._put_if(path, data, "create")
 
     def replace(self, path: str, data: bytes, tag: Tag) -> Tag | None:
-        """Put an object that must still be the one of `tag`; its new tag, or None where it is not."""
-        with self.speaking():
+        """Put an object that must still be the one of `tag`; its new tag, or None where it is not, like `create`."""
+        return self._put_if(path, data, {key: value for key, value in tag.items() if value is not None})
+
+    def _put_if(self, path: str, data: bytes, mode: Any) -> Tag | None:
+        def put() -> Tag | None:
             try:
-                mode: Any = {key: value for key, value in tag.items() if value is not None}
                 return _tag(obstore.put(self.store, path, data, mode=mode))
             except (AlreadyExistsError, PreconditionError, FileNotFoundError) as error:
                 if missing_bucket(error):
                     raise
                 return None
 
+        return self.ask(put)
+
     def delete(self, path: str) -> None:
         self.check_guard()
-        with contextlib.suppress(FileNotFoundError), self.speaking(may_be_absent=True):
-            obstore.delete(self.store, path)
+        with contextlib.suppress(FileNotFoundError):
+            self.ask(lambda: obstore.delete(self.store, path), may_be_absent=True)
 
     def delete_below(self, path: str) -> None:
-        self.check_guard()
-        with self.speaking():
+        def delete() -> None:
             for batch in obstore.list(self.store, prefix=path):
                 obstore.delete(self.store, [each["path"] for each in batch])
+
+        self.check_guard()
+        self.ask(delete)
 
     def remove_leftovers(self, patterns: Iterable[str]) -> None:
         pass

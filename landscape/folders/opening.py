@@ -55,12 +55,13 @@ def open_objects(url: str) -> ObjectFolder:
 @lru_cache(maxsize=32)
 def _open(url: str, settings: tuple[tuple[str, str], ...]) -> ObjectFolder:
     try:
-        from landscape.folders.objects import connect
+        from landscape.folders.objects import ObjectFolder
+        from landscape.folders.settings import time_limits
     except ImportError:
         raise JobError(
             f"run: {url!r} needs the package obstore; `pip install 'loss-landscape-cluster[object-store]'`"
         ) from None
-    return connect(url, dict(settings))
+    return ObjectFolder(url, dict(settings), *time_limits(dict(settings)))
 
 
 def checked_url(url: str) -> str:

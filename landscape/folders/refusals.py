@@ -45,7 +45,9 @@ def store_error(name: str, error: BaseException, settings: Mapping[str, str]) ->
     else:
         remedy = "see that it answers"
     return StoreError(
-        f"store {name!r}: {reason}; what was committed is intact: {remedy}, then give the same command again", reason
+        f"store {name!r}: {reason}; what was committed is intact: {remedy}, then give the same command again",
+        reason=reason,
+        passing=kind == "GenericError" and "HTTP error" in text and "builder error" not in text,
     )
 
 
@@ -54,7 +56,7 @@ def _reason(text: str, settings: Mapping[str, str]) -> str:
     code = re.search(r"<Code>(\w+)</Code>", text)
     line = text.partition("\n")[0]
     method = re.search(r"Error performing ([A-Z]+) ", line)
-    line = re.sub(r"^.*?(?:HTTP error|status code|Error performing [^-]*-|Generic \w+ error): ?", "", line)
+    line = re.sub(r"^.*(?:HTTP error|status code): ?|^Generic \w+ error: ?", "", line)
     line = re.sub(r"<.*", "", line)
     line = re.sub(r"\w+://\S+", "(its address)", line).strip(" :.")
     for name, value in settings.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import obstore
@@ -33,51 +33,52 @@ class RemoteStore(ObjectStore[Any]):
         return type(self)(self._folder, read_only=read_only)
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        async def whole() -> Buffer:
+            found = await obstore.get_async(self.store, key)
+            return prototype.buffer.from_bytes(bytes(await found.bytes_async()))
+
         if byte_range is not None:
-            with self._folder.speaking():
-                return await super().get(key, prototype, byte_range)
+            return await self._folder.ask_async(lambda: super(RemoteStore, self).get(key, prototype, byte_range))
         try:
-            with self._folder.speaking(may_be_absent=True):
-                found = await obstore.get_async(self.store, key)
-                return prototype.buffer.from_bytes(bytes(await found.bytes_async()))
+            return await self._folder.ask_async(whole, may_be_absent=True)
         except FileNotFoundError:
             return None
 
     async def exists(self, key: str) -> bool:
-        with self._folder.speaking():
-            return await super().exists(key)
+        return await self._folder.ask_async(lambda: super(RemoteStore, self).exists(key))
 
     async def set(self, key: str, value: Buffer) -> None:
         self._folder.check_guard()
-        with self._folder.speaking():
-            await super().set(key, value)
+        await self._folder.ask_async(lambda: super(RemoteStore, self).set(key, value))
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         self._folder.check_guard()
-        with self._folder.speaking():
-            await super().set_if_not_exists(key, value)
+        await self._folder.ask_async(lambda: super(RemoteStore, self).set_if_not_exists(key, value))
 
     async def delete(self, key: str) -> None:
         self._folder.check_guard()
-        with self._folder.speaking():
-            await super().delete(key)
+        await self._folder.ask_async(lambda: super(RemoteStore, self).delete(key))
 
     async def delete_dir(self, prefix: str) -> None:
         self._folder.check_guard()
-        with self._folder.speaking():
-            await super().delete_dir(prefix)
+        await self._folder.ask_async(lambda: super(RemoteStore, self).delete_dir(prefix))
 
     async def list(self) -> AsyncGenerator[str, None]:
-        with self._folder.speaking():
-            async for key in super().list():
-                yield key
+        for key in await self._all(super().list):
+            yield key
 
     async def list_prefix(self, prefix: str) -> AsyncGenerator[str, None]:
-        with self._folder.speaking():
-            async for key in super().list_prefix(prefix):
-                yield key
+        for key in await self._all(lambda: super(RemoteStore, self).list_prefix(prefix)):
+            yield key
 
     async def list_dir(self, prefix: str) -> AsyncGenerator[str, None]:
-        with self._folder.speaking():
-            async for key in super().list_dir(prefix):
-                yield key
+        for key in await self._all(lambda: super(RemoteStore, self).list_dir(prefix)):
+            yield key
+
+    async def _all(self, listing: Callable[[], AsyncGenerator[str, None]]) -> tuple[str, ...]:
+        """A whole listing: one that broke off in the middle is begun anew."""
+
+        async def collect() -> tuple[str, ...]:
+            return tuple([key async for key in listing()])
+
+        return await self._folder.ask_async(collect)

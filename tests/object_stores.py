@@ -59,39 +59,39 @@ class Raw:
     def __init__(self, place: str, endpoint: str) -> None:
         self.place, self.kind = place, place.partition("://")[0] if "://" in place else "local"
         self._s3 = client(endpoint) if self.kind == "s3" else None
-        self._prefix = urlsplit(place).path.strip("/") + "/"
+        self._bucket, self._prefix = urlsplit(place).netloc, urlsplit(place).path.strip("/") + "/"
 
     def keys(self) -> list[str]:
         if self.kind == "local":
             return sorted(p.relative_to(self.place).as_posix() for p in Path(self.place).rglob("*") if p.is_file())
-        pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=self._prefix)
+        pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
         return sorted(each["Key"].removeprefix(self._prefix) for page in pages for each in page.get("Contents", ()))
 
     def read(self, key: str) -> bytes:
         if self.kind == "local":
             return (Path(self.place) / key).read_bytes()
-        return self._s3.get_object(Bucket=BUCKET, Key=self._prefix + key)["Body"].read()
+        return self._s3.get_object(Bucket=self._bucket, Key=self._prefix + key)["Body"].read()
 
     def write(self, key: str, data: bytes) -> None:
         if self.kind == "local":
             (Path(self.place) / key).parent.mkdir(parents=True, exist_ok=True)
             (Path(self.place) / key).write_bytes(data)
         else:
-            self._s3.put_object(Bucket=BUCKET, Key=self._prefix + key, Body=data)
+            self._s3.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data)
 
     def delete(self, key: str) -> None:
         if self.kind == "local":
             (Path(self.place) / key).unlink()
         else:
-            self._s3.delete_object(Bucket=BUCKET, Key=self._prefix + key)
+            self._s3.delete_object(Bucket=self._bucket, Key=self._prefix + key)
 
     def values(self) -> dict[str, bytes]:
         """Every chunk of every array: what must be the same to the bit."""
         return {key: self.read(key) for key in self.keys() if key.startswith("landscapes.zarr/") and "/c/" in key}
 
 
-def new_url() -> str:
-    return f"s3://{BUCKET}/{uuid.uuid4().hex[:12]}/run"
+def new_url(bucket: str = BUCKET) -> str:
+    return f"s3://{bucket}/{uuid.uuid4().hex[:12]}/run"
 
 
 class Trouble(ThreadingHTTPServer):
@@ -104,6 +104,7 @@ class Trouble(ThreadingHTTPServer):
         self.behind, self.share, self.silence = urlsplit(endpoint), share, silence
         self.random, self.lock = random.Random(seed), threading.Lock()
         self.down = False
+        self.script: list[str] = []  # fates of the next requests, before chance decides
         self.spoilt: dict[str, int] = {}
         self.log: list[tuple[float, str, str]] = []
         self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
@@ -112,6 +113,8 @@ class Trouble(ThreadingHTTPServer):
         with self.lock:
             if self.down:
                 return "503"
+            if self.script:
+                return self.script.pop(0)
             if self.random.random() >= self.share:
                 return "well"
             kind = self.random.choice(["500", "503", "cut", "late", *(["silence"] if self.silence else [])])
