@@ -21,12 +21,13 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from landscape.errors import StoreError
 from landscape.folders.base import Folder, Log, R, T
-from landscape.folders.refusals import beyond_end, missing_bucket, store_error
+from landscape.folders.refusals import beyond_end, has_credentials, missing_bucket, store_error
 from landscape.folders.settings import FIRST_WAIT, make_store
 
 PART = 16 << 20
 SIDE_BY_SIDE = 8
 LOG_SECONDS = 30.0
+CREDENTIAL_SECONDS = 10.0
 LONGEST_WAIT = 5.0  # between two tries
 
 Tag = dict[str, Any]
@@ -119,7 +120,9 @@ class ObjectFolder(Folder):
     # -- reading ----------------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        return self.ask(lambda: any(len(batch) > 0 for batch in obstore.list(self.store, chunk_size=1)))
+        # The first question of every command: where there are no credentials, asking the machine for some takes long.
+        asked = self if has_credentials(self._settings) else self.brisk(CREDENTIAL_SECONDS)
+        return asked.ask(lambda: any(len(batch) > 0 for batch in obstore.list(asked.store, chunk_size=1)))
 
     def read(self, path: str) -> bytes | None:
         found = self.read_tagged(path)

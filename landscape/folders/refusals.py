@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from landscape.errors import StoreError
 
 _SECRET = re.compile(r"SECRET|KEY|TOKEN|PASSWORD|SIGNATURE|SAS|CREDENTIAL", re.IGNORECASE)
+_CREDENTIALS = re.compile(r"KEY|TOKEN|CREDENTIAL|SERVICE_ACCOUNT|CLIENT_ID|SKIP_SIGNATURE")
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist", re.IGNORECASE)
 _ASKS_MACHINE = re.compile(r"169\.254\.169\.254|metadata\.google|/metadata/identity|instance.?metadata", re.IGNORECASE)
 CREDENTIALS = {
@@ -15,6 +16,11 @@ CREDENTIALS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
+
+
+def has_credentials(settings: Mapping[str, str]) -> bool:
+    """Whether the environment names any; else the machine itself is asked for its own."""
+    return any(value and _CREDENTIALS.search(name) for name, value in settings.items())
 
 
 def missing_bucket(error: BaseException) -> bool:
