@@ -17,7 +17,7 @@ from cluster.schedule import Schedule
 from cluster.session import ray_session
 from cluster.signals import graceful_stop
 from cluster.worker import Receipt
-from landscape.errors import Interrupted, JobError, LandscapeError
+from landscape.errors import Interrupted, JobError, LandscapeError, StoreError
 from landscape.lock import run_lock
 from landscape.pipeline import (
     DEFAULT_POINT_SECONDS,
@@ -145,6 +145,8 @@ class Driver:
             for worker in waiting.in_flight:
                 self._schedule.join(worker)
             self._loop()
+        except StoreError:
+            raise  # what does not answer takes no last word either
         except BaseException:
             for each in self._works.values():
                 each.interrupt()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-from pathlib import Path
 from typing import Any
 
 from cluster.console import seconds_text
+from landscape.errors import StoreError
+from landscape.lock import driver_alive
 from landscape.spec import digest
 from landscape.store import LandscapeStore, landscape_names
 from landscape.surface import NOT_COMPUTED, QUARANTINED, open_run
@@ -112,20 +110,6 @@ def _worker_lines(landscape: dict[str, Any]) -> list[str]:
     ]
 
 
-def driver_alive(run: str) -> bool:
-    """Whether the driver that writes this run lives, as far as this machine can tell."""
-    try:
-        owner = json.loads((Path(run) / "driver.json").read_text())
-        if owner["host"] != socket.gethostname():
-            return True  # another machine's: only the lock itself could tell
-        os.kill(owner["pid"], 0)
-    except PermissionError:
-        return True  # it lives, and is somebody else's
-    except (OSError, ValueError, KeyError):
-        return False
-    return True
-
-
 def validate_run(run: str) -> dict[str, Any]:
     """Read every chunk of every landscape; check checksums, schema and recorded digests.
 
@@ -164,6 +148,8 @@ def _validate(store: LandscapeStore) -> dict[str, Any]:
 def _validate_snapshot(snapshot: Any) -> str | None:
     try:
         snapshot.load()
+    except StoreError:
+        raise  # no answer says nothing of the snapshot
     except Exception as error:
         return str(error)
     return None

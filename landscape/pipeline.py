@@ -12,7 +12,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import Interrupted, JobError, one_line
+from landscape.errors import Interrupted, JobError, StoreError, one_line
 from landscape.evaluation import Evaluator, Values, is_out_of_memory, pick_device
 from landscape.grid import Grid, Index, choose_tile_shape, coarse_to_fine_order, tile_counts
 from landscape.lock import run_lock
@@ -190,6 +190,8 @@ def compute_serially(
                 quarantine(store, task)
                 tally.fail(Failure(task.label, ATTEMPTS, "this process", *outcome))
             observer(tally.progress())
+    except StoreError:
+        raise  # what does not answer takes no last word either
     except BaseException:
         tally.finish("interrupted")
         raise

@@ -17,6 +17,7 @@ LAYERS = [
     {"errors"},
     {"files"},
     {"spec"},
+    {"folders"},
     {"parameters", "grid"},
     {"samples"},
     {"problem"},
@@ -26,7 +27,7 @@ LAYERS = [
     {"weights"},
     {"surface"},
     {"store"},
-    {"lock", "progress", "provenance"},
+    {"lease", "lock", "progress", "provenance"},
     {"axes"},
     {"identity"},
     {"preparation"},
@@ -38,7 +39,7 @@ LAYERS = [
 # `surface.figure(...)` draws, `open_run(...)[name]` reads the store, `run.history` reads what training left.
 LATE = {("surface", "views"), ("surface", "store"), ("surface", "trajectory")}
 
-HEAVY = {"ray", "grpc", "plotly", "zarr", "kaleido", "meshio", "sklearn", "cyclopts", "rich", "xarray"}
+HEAVY = {"ray", "grpc", "plotly", "zarr", "obstore", "kaleido", "meshio", "sklearn", "cyclopts", "rich", "xarray"}
 ALLOWED = {
     "ray": {
         "cluster/crew.py",
@@ -52,6 +53,7 @@ ALLOWED = {
     "plotly": {"landscape/views/"},
     "kaleido": {"landscape/views/", "cluster/"},
     "zarr": {"landscape/store/"},
+    "obstore": {"landscape/folders/", "landscape/store/"},
     "sklearn": {"landscape/recipes/"},
     "xarray": {"landscape/surface.py"},
     "meshio": {"landscape/views/", "cluster/"},

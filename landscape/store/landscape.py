@@ -16,10 +16,11 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 from torch import Tensor
+from zarr.abc.store import Store
 from zarr.core.sync import sync
-from zarr.storage import LocalStore
 
 from landscape.errors import JobError, LandscapeError, NotFoundError, nearest
+from landscape.folders import Folder, Place, open_folder
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.parameters import State, direction_digest, flatten, unflatten
 from landscape.store.chunks import Checked, Examination, chunks_where, listed, status_of
@@ -27,7 +28,7 @@ from landscape.store.durable import DurableStore
 from landscape.store.inspection import count_statuses, examine_tiles, lowest
 from landscape.store.layout import SCHEMA_VERSION, PathPlan, lay_out, with_stderr
 from landscape.store.reading import ChunkReader
-from landscape.store.runs import landscape_names, remove_half_made, store_root
+from landscape.store.runs import METADATA, is_complete, landscape_names, open_zarr, remove_half_made
 from landscape.store.writing import write_chunks
 from landscape.surface import NOT_COMPUTED, QUARANTINED, Axis, Path, Surface
 
@@ -48,11 +49,17 @@ class _Arrays(dict[str, Any]):
         return self[name]
 
 
+async def _flush(store: Store) -> None:
+    """Have what was written survive a power cut; an object that was put already does."""
+    if isinstance(store, DurableStore):
+        await store.flush()
+
+
 class LandscapeStore:
     """One landscape on disk. Made by `create`, or `open` for reading and going on."""
 
-    def __init__(self, store: LocalStore, name: str, group: zarr.Group) -> None:
-        self.name, self._store, self._group = name, store, group
+    def __init__(self, folder: Folder, store: Store, name: str, group: zarr.Group) -> None:
+        self.name, self._folder, self._store, self._group = name, folder, store, group
         self.attributes: dict[str, Any] = dict(group.attrs)
         self._arrays: dict[str, Any] = _Arrays(group)
         self.has_path = "path_status" in group
@@ -62,7 +69,7 @@ class LandscapeStore:
     @classmethod
     def create(
         cls,
-        run: str,
+        run: Place,
         name: str,
         grid: Grid,
         tile_shape: Index,
@@ -75,35 +82,33 @@ class LandscapeStore:
         attributes: Mapping[str, Any],
     ) -> LandscapeStore:
         """Lay out a landscape with nothing computed. A half-made one of a killed driver is replaced."""
-        root = store_root(run)
-        root.parent.mkdir(parents=True, exist_ok=True)
-        store = DurableStore(root)
-        if not (root / "zarr.json").is_file():
+        open_folder(run).make()
+        store = open_zarr(run, read_only=False)
+        if not sync(store.exists(METADATA)):
             zarr.open_group(store, mode="a", zarr_format=3)
-        remove_half_made(root / name)
+        remove_half_made(run, name)
         group = zarr.open_group(store, path=name, mode="a", zarr_format=3)
         lay_out(group, grid, tile_shape, observables, axes, directions, layout, path)
-        sync(store.flush())
+        sync(_flush(store))
         # Last, and in one write, which `attrs.update` is not: without its attributes a landscape was never made.
         group.update_attributes({"schema_version": SCHEMA_VERSION, "name": name, **attributes})
-        sync(store.flush())
+        sync(_flush(store))
         found = cls.open(run, name, write=True)
         found.consolidate()
         return found
 
     @classmethod
-    def open(cls, run: str, name: str, *, write: bool = False) -> LandscapeStore:
+    def open(cls, run: Place, name: str, *, write: bool = False) -> LandscapeStore:
         """Open an existing landscape; a reader needs no lock, also while it is being written.
 
         Raises:
             NotFoundError: there is none of that name.
             JobError: it was written by a newer version of this software.
         """
-        names = landscape_names(run)
-        if name not in names:
-            raise NotFoundError(f"landscape {name!r} is not in run {run!r}; {nearest(name, names)}")
-        store = DurableStore(store_root(run), read_only=not write)
-        found = cls(store, name, zarr.open_group(store, path=name, mode="r+" if write else "r"))
+        if not is_complete(run, name):
+            raise NotFoundError(f"landscape {name!r} is not in run {run!r}; {nearest(name, landscape_names(run))}")
+        store = open_zarr(run, read_only=not write)
+        found = cls(open_folder(run), store, name, zarr.open_group(store, path=name, mode="r+" if write else "r"))
         version = found.attributes["schema_version"]
         if not isinstance(version, int) or version > SCHEMA_VERSION:
             raise JobError(
@@ -212,8 +217,7 @@ class LandscapeStore:
         sync(self._flush())
 
     async def _flush(self) -> None:
-        if isinstance(self._store, DurableStore):
-            await self._store.flush()
+        await _flush(self._store)
 
     def update_attributes(self, **changes: Any) -> None:
         """Replace some of the group's attributes; the driver alone writes them."""
