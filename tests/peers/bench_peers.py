@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from adapters import contenders
+from adapters import COMPILED, contenders
 from report import agreements, record, table
 from rounds import run_rounds
 from subjects import SUBJECTS, Lattice, MissingData
@@ -60,6 +60,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--batch-sizes", type=int, nargs="+", default=BATCH_SIZES, help="of which each peer gets its best"
     )
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--compiled", action="store_true", help="also the bare forward under torch.compile (needs gcc)")
     parser.add_argument("--json", type=Path, help="write everything that was measured to this file")
     parser.add_argument(
         "--quick", action="store_true", help="256 samples, 2 rounds of 3 × 3: whether it works, no figures"
@@ -85,9 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 print(f"{name}: left out: {reason}")
                 found["results"].append({"model": name, "reason": str(reason)})
                 continue
-            rows = run_rounds(
-                contenders(Path(folder)), subject, lattice, options.rounds, options.batch_sizes, _progress
-            )
+            tools = [*([COMPILED] if options.compiled else []), *contenders(Path(folder))]
+            rows = run_rounds(tools, subject, lattice, options.rounds, options.batch_sizes, _progress)
             agreed = agreements(subject, rows)
         print(table(subject, lattice, rows, agreed), end="\n\n")
         found["results"].append(record(subject, lattice, rows, agreed))

@@ -39,9 +39,12 @@ def _agreement(row: Row, exact: dict[Any, float], mine: dict[Any, float]) -> Agr
     return Agreement(*gaps, len(compared), len(values))
 
 
-def fastest_peer(rows: Sequence[Row]) -> Row | None:
+def fastest_peers(rows: Sequence[Row]) -> dict[str, Row]:
+    """The fastest of all, and the fastest of those that are used as documented."""
     peers = [row for row in rows if row.contender.kind == "peer" and row.seconds]
-    return min(peers, key=lambda row: row.median, default=None)
+    documented = [row for row in peers if row.contender.documented]
+    groups = {"fastest peer": peers, "fastest as documented": documented}
+    return {label: min(group, key=lambda row: row.median) for label, group in groups.items() if group}
 
 
 def spread(values: Sequence[float], scale: float = 1.0, digits: int = 1) -> str:
@@ -63,15 +66,13 @@ def table(subject: Subject, lattice: Lattice, rows: Sequence[Row], agreed: dict[
         "",
         *(_line(line, widths) for line in (heads, ["-" * width for width in widths], *lines)),
     ]
-    best = fastest_peer(rows)
-    if best is not None:
-        text += ["", *(_verdict(best, row) for row in ours)]
+    text += ["", *(_verdict(label, best, row) for label, best in fastest_peers(rows).items() for row in ours)]
     return "\n".join(text)
 
 
-def _verdict(best: Row, row: Row) -> str:
+def _verdict(label: str, best: Row, row: Row) -> str:
     wall, cpu = (spread(ratios(best, row, cpu=cpu), digits=2) for cpu in (False, True))
-    return f"fastest peer, {best.name}, ÷ {row.name}: {wall}; by CPU time {cpu}"
+    return f"{label}, {best.name}, ÷ {row.name}: {wall}; by CPU time {cpu}"
 
 
 def _cells(row: Row, ours: Sequence[Row], agreed: Agreement | None) -> list[str]:
@@ -95,14 +96,14 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 def record(subject: Subject, lattice: Lattice, rows: Sequence[Row], agreed: dict[str, Agreement]) -> dict[str, Any]:
     """The same for machines, with every single time."""
     ours = [row for row in rows if row.contender.kind == "ours" and row.seconds]
-    best = fastest_peer(rows)
     return {
         "model": subject.name, "source": subject.source, "samples": len(subject.targets),
         "points_per_round": len(lattice.points), "step": lattice.step,
-        "fastest_peer": best.name if best else None,
+        "fastest": {label: best.name for label, best in fastest_peers(rows).items()},
         "rows": [
             {
-                "name": row.name, "kind": row.contender.kind, "remark": row.contender.remark, "reason": row.reason,
+                "name": row.name, "kind": row.contender.kind, "documented": row.contender.documented,
+                "remark": row.contender.remark, "reason": row.reason,
                 "batch_size": row.batch_size, "batch_size_trials": row.trials, **row.notes,
                 "first_call_seconds": row.first_seconds,
                 "seconds_per_point": row.seconds, "cpu_seconds_per_point": row.cpu_seconds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from adapters import Contender, Prepared, Surface
 from subjects import Lattice, Points, Subject
 
-TRIALS = 3  # of one point for each batch size; the quickest counts
+TRIALS = 5  # of one point for each batch size, in turns; the quickest counts
 
 
 @dataclass
@@ -77,20 +77,22 @@ def _begin(row: Row, subject: Subject, lattice: Lattice, batch_sizes: Sequence[i
     adapter = row.contender.adapter
     if row.contender.tuned:
         sizes = sorted({min(size, len(subject.targets)) for size in batch_sizes})
-        row.trials = {size: _quickest(adapter(subject, Lattice(1), size)) for size in sizes}
+        row.trials = _try_batch_sizes({size: adapter(subject, Lattice(1), size) for size in sizes})
         row.batch_size = min(row.trials, key=row.trials.__getitem__)
     begun = time.perf_counter()
     prepared = adapter(subject, lattice, row.batch_size)
     row.surface = prepared.compute()
     row.first_seconds = time.perf_counter() - begun
     row.notes, row.losses_at = dict(prepared.notes), prepared.losses_at
-    if "plan" in row.notes:
-        row.batch_size = row.notes["plan"]["batch_size"]
+    if not row.contender.tuned:
+        row.batch_size = row.notes.get("plan", {}).get("batch_size", len(subject.targets))
     return prepared.compute
 
 
-def _quickest(prepared: Prepared) -> float:
-    return min(_timed(prepared.compute)[0] for _ in range(TRIALS))
+def _try_batch_sizes(prepared: Mapping[int, Prepared]) -> dict[int, float]:
+    """Seconds for one point by batch size."""
+    found = [{size: _timed(each.compute)[0] for size, each in prepared.items()} for _ in range(TRIALS)]
+    return {size: min(trial[size] for trial in found) for size in prepared}
 
 
 def _timed(compute: Callable[[], Any]) -> tuple[float, float]:
