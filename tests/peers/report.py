@@ -56,7 +56,7 @@ def table(subject: Subject, lattice: Lattice, rows: Sequence[Row], agreed: dict[
     """Text, in Markdown, that reads well as it is."""
     ours = [row for row in rows if row.contender.kind == "ours" and row.seconds]
     columns = ["tool", "batch", "first s", "ms per point", *(f"÷ {row.name}" for row in ours)]
-    heads = [*columns, "max |Δ| float64", "max |Δ| this", "remark"]
+    heads = [*columns, "max Δ float64", "max Δ this", "remark"]
     lines = [_cells(row, ours, agreed.get(row.name)) for row in rows]
     widths = [max(len(line[k]) for line in [heads, *lines]) for k in range(len(heads))]
     rounds = max((len(row.seconds) for row in rows), default=0)
@@ -85,7 +85,7 @@ def _cells(row: Row, ours: Sequence[Row], agreed: Agreement | None) -> list[str]
     by_pair = [spread(ratios(row, each), digits=2) for each in ours]
     engine = row.notes.get("plan", {}).get("engine")
     remark = ", ".join(part for part in (row.contender.remark, f"engine {engine}" if engine else "") if part)
-    first = f"{row.first_seconds:.1f}"
+    first = "" if row.contender.tuned else f"{row.first_seconds:.1f}"  # the trials of batch sizes came before it
     return [row.name, size, first, spread(row.seconds, 1e3), *by_pair, *gaps, remark]
 
 
