@@ -202,8 +202,7 @@ def _probe_store(url: str) -> Iterator[Finding]:
     except LandscapeError as error:
         yield finding("run", WRONG, str(error))
         return
-    yield finding("run", GOOD, open_folder(url).name)
-    yield finding("run's latency", GOOD, ", ".join(times))
+    yield finding("run", GOOD, f"{open_folder(url).name}: {', '.join(times)}")
 
 
 def probe(folder: str) -> Iterator[tuple[str, float]]:
