@@ -6,7 +6,7 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -16,14 +16,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from landscape.engine import Engine
 from landscape.errors import JobError, one_line
-from landscape.parameters import State, persistent_buffers
+from landscape.forward import Forward, Stacked, make_forward
+from landscape.moving import MovingWeights, targets_of
+from landscape.parameters import State
 from landscape.problem import Observe, check_observed
+from landscape.reuse import Reuse
 from landscape.samples import Batch, batch_length, map_tensors, split_batches, tensors_of
 from landscape.spec import BatchNorm, Precision
 
 Floats = NDArray[np.float64]
 Result = TypeVar("Result")
+Row = tuple[list[str], Tensor]  # the names of the observables; mean and standard error of each, [2·names]
 
 
 @dataclass(frozen=True)
@@ -81,28 +86,35 @@ class Evaluator:
         if plan.batch_norm == "batch":
             _use_batch_statistics(self._norms)
         self._samples = map_tensors(lambda tensor: _to(tensor, device, self._dtype), samples)
-        self._use_batches(plan.batch_size)
         self._checked = False
+        self._reuse: Reuse | None = None
+        self._forward: Forward | None = None
+        self._set_batches(plan.batch_size)
 
     def load(self, origin: State, directions: Sequence[State]) -> None:
         """Set θ₀ and the axes; coordinates given later are relative to them."""
-        targets = {**dict(self._model.named_parameters()), **persistent_buffers(self._model)}
-        self._origin = {
-            name: _to(tensor, self.device, self._dtype) for name, tensor in origin.items() if name in targets
-        }
-        self._targets = [targets[name] for name in self._origin]
-        self._directions = [
-            [(targets[name], _to(tensor, self.device, self._dtype)) for name, tensor in each.items() if name in targets]
-            for each in directions
-        ]
+        self._origin, self._directions = origin, directions
+        self._set_engine()
+
+    def use(self, engine: Engine, batch_size: int | None = None) -> None:
+        """Go on with another engine, and in other batches."""
+        self.plan = replace(self.plan, engine=str(engine), batch_size=batch_size or self.plan.batch_size)
+        self._set_batches(self.plan.batch_size)
+        self._set_engine()
 
     def evaluate(self, points: Floats) -> Values:
         """The observables at `points` [P, axes]."""
-        return self._gather([partial(self._set_point, point) for point in points.tolist()])
+        # Row by row, as the points of one share most of the work of setting their weights.
+        order = np.lexsort(points.T[::-1]) if points.shape[1] else np.arange(len(points))
+        rows = self._stacked_rows if isinstance(self._forward, Stacked) else self._rows
+        return self._gather(partial(rows, points[order].tolist()), np.argsort(order))
 
     def evaluate_states(self, states: Sequence[State]) -> Values:
         """The observables at whole sets of weights, such as the snapshots of a trajectory."""
-        return self._gather([partial(self._set_state, state) for state in states])
+        try:
+            return self._gather(partial(self._state_rows, states), np.arange(len(states)))
+        finally:
+            self._weights.restore()
 
     def within_memory(self, compute: Callable[[], Result]) -> Result:
         """Call `compute`; where the memory does not suffice, again with half the batch, as often as it takes.
@@ -118,65 +130,142 @@ class Evaluator:
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 if self.batch_size == 1 or not is_out_of_memory(error):
                     raise
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
             self._use_batches(self.batch_size // 2)
 
+    def first_batches(self, count: int, point: Sequence[float]) -> float:
+        """Seconds that the first `count` batches take at a point, the setting of its weights left out."""
+        with arithmetic(self.plan, self.device), torch.no_grad():
+            self._set_point(point)
+            self._wait()
+            start = time.perf_counter()
+            torch.manual_seed(self.plan.seed)
+            for index, batch in enumerate(self._batches[:count]):
+                self._observe_batch(index, batch)
+            self._wait()
+            return time.perf_counter() - start
+
+    # -- batches and engine -----------------------------------------------------------------------------------
+
     def _use_batches(self, batch_size: int) -> None:
+        self._set_batches(batch_size)
+        self._set_forward()
+
+    def _set_batches(self, batch_size: int) -> None:
         self.batch_size = batch_size
         self._batches = split_batches(self._samples, batch_size)
 
+    def _set_engine(self) -> None:
+        engine = Engine.parse(self.plan.engine)
+        layout = torch.channels_last if engine.channels_last else torch.contiguous_format
+        self._model.to(memory_format=layout)  # type: ignore[call-overload]
+        self._weights = MovingWeights(self._model, self._origin, self._directions, channels_last=engine.channels_last)
+        self._set_forward()
+
+    def _set_forward(self) -> None:
+        """What depends on the batches: graphs of them, what is remembered of them."""
+        if self._reuse is not None:
+            self._reuse.close()
+        self._reuse = self._forward = None
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        engine, targets = Engine.parse(self.plan.engine), targets_of(self._model)
+        if engine.base == "eager" and not engine.folded and self.plan.batch_norm == "eval" and self._weights.moved:
+            self._reuse = Reuse(self._model, [targets[name] for name in self._weights.moved], self.device)
+        self._forward = make_forward(engine, self._model, self._observe, self._reuse)
+
+    @property
+    def forward(self) -> Forward:
+        assert self._forward is not None, "load comes before evaluate"
+        return self._forward
+
+    # -- points -----------------------------------------------------------------------------------------------
+
     def _set_point(self, point: Sequence[float]) -> None:
-        # Always from the origin: walking from point to point would add up rounding.
-        if self._targets:
-            torch._foreach_copy_(self._targets, list(self._origin.values()))
-        for coordinate, moved in zip(point, self._directions, strict=True):
-            if moved:
-                tensors, directions = zip(*moved, strict=True)
-                torch._foreach_add_(list(tensors), list(directions), alpha=coordinate)
+        self._weights.set_point(point)
+        self.forward.refresh()
 
-    def _set_state(self, state: State) -> None:
-        for target, name in zip(self._targets, self._origin, strict=True):
-            target.copy_(state[name])
+    def _rows(self, points: Sequence[Sequence[float]]) -> Iterator[Row]:
+        for point in points:
+            self._on_point()
+            self._set_point(point)
+            yield self._observe_point(is_point=True)
 
-    def _gather(self, setters: Sequence[Callable[[], None]]) -> Values:
-        """Set the weights of each point and observe; one transfer from the device for all points."""
+    def _state_rows(self, states: Sequence[State]) -> Iterator[Row]:
+        for state in states:
+            self._on_point()
+            self._weights.set_state(state)
+            self.forward.refresh()
+            yield self._observe_point(is_point=False)
+
+    def _stacked_rows(self, points: Sequence[Sequence[float]]) -> Iterator[Row]:
+        """Several points at once; a last group is filled up, as other shapes would give other bits."""
+        at_once = Engine.parse(self.plan.engine).points
+        for start in range(0, len(points), at_once):
+            self._on_point()
+            group = points[start : start + at_once]
+            names, samples = self._observe_stacked([*group, *[group[-1]] * (at_once - len(group))])
+            for row in samples.unbind(1)[: len(group)]:
+                yield names, mean_and_stderr(row).reshape(-1)
+
+    def _gather(self, rows: Callable[[], Iterator[Row]], places: NDArray[np.int64]) -> Values:
+        """The rows of all points, put in their places; one transfer from the device for all of them."""
         start = time.perf_counter()
         names: list[str] = []
-        rows: list[Tensor] = []
+        found: list[Tensor] = []
         with arithmetic(self.plan, self.device), torch.no_grad():
-            for set_weights in setters:
-                self._on_point()
-                set_weights()
-                names, row = self._observe_point()
-                rows.append(row)
-            table = torch.stack(rows).cpu().numpy() if rows else np.zeros((0, 0))
+            for each in rows():
+                names = each[0]
+                found.append(each[1])
+            table = torch.stack(found).cpu().numpy()[places] if found else np.zeros((0, 0))
         mean = {name: np.ascontiguousarray(table[:, 2 * k]) for k, name in enumerate(names)}
         stderr = {name: np.ascontiguousarray(table[:, 2 * k + 1]) for k, name in enumerate(names)}
         return Values(mean, stderr, time.perf_counter() - start)
 
-    def _observe_point(self) -> tuple[list[str], Tensor]:
+    def _observe_point(self, *, is_point: bool) -> Row:
         # Common random numbers: a stochastic `observe` draws the same ones at every point, in every order.
         torch.manual_seed(self.plan.seed)
         if self.plan.batch_norm == "recalibrate":
             self._recalibrate()
-        pieces = [self._observe_batch(batch) for batch in self._batches]
+        numbered = enumerate(self._batches)
+        pieces = [self._observe_batch(index if is_point else None, batch) for index, batch in numbered]
         names = list(pieces[0])
         samples = torch.stack([torch.cat([piece[name] for piece in pieces]) for name in names])
         return names, mean_and_stderr(samples).reshape(-1)
 
-    def _observe_batch(self, batch: Batch) -> dict[str, Tensor]:
+    def _observe_stacked(self, points: Sequence[Sequence[float]]) -> tuple[list[str], Tensor]:
+        """Names, and the observables of all samples at several points: float64 [names, points, samples]."""
+        assert isinstance(self._forward, Stacked)
+        torch.manual_seed(self.plan.seed)
+        weights = self._weights.stacked(points)
+        pieces = []
+        for batch in self._batches:
+            with self._autocast():
+                values = self._forward.observe_points(weights, batch)
+            check_observed({name: value[0] for name, value in values.items()}, batch_length(batch))
+            pieces.append({name: value.to(self.device, torch.float64) for name, value in values.items()})
+        names = list(pieces[0])
+        return names, torch.stack([torch.cat([piece[name] for piece in pieces], dim=1) for name in names])
+
+    def _observe_batch(self, index: int | None, batch: Batch) -> dict[str, Tensor]:
         versions = [] if self._checked else [tensor._version for tensor in tensors_of(batch)]
-        count = batch_length(batch)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.plan.precision == "bfloat16"):
-            values = self._observe(self._model, batch)
+        with self._autocast():
+            values = self.forward.observe(index, batch)
         if not self._checked and [tensor._version for tensor in tensors_of(batch)] != versions:
             raise JobError(
                 "observe: must not change its batch in place, as every point sees the same samples; clone it first"
             )
-        found = check_observed(values, count)
+        found = check_observed(values, batch_length(batch))
         self._checked = True
         return {name: value.detach().to(self.device, torch.float64) for name, value in found.items()}
+
+    def _autocast(self) -> contextlib.AbstractContextManager[None]:
+        # Its cache holds for one block only, and must not be filled while a CUDA graph is captured.
+        enabled = self.plan.precision == "bfloat16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def _recalibrate(self) -> None:
         """Running statistics anew from the samples, as the mean over batches; everything else stays in eval mode."""
@@ -188,7 +277,7 @@ class Evaluator:
             for module in self._norms:
                 # A cumulative mean; what torch does for momentum None it does for batch normalisation only.
                 module.momentum = 1 / count
-            self._observe_batch(batch)
+            self._observe_batch(None, batch)
         for module, momentum in zip(self._norms, momenta, strict=True):
             module.momentum = momentum
             module.eval()
