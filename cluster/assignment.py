@@ -13,6 +13,7 @@ from landscape.preparation import PreparedLandscape
 from landscape.progress import Tally
 from landscape.spec import Job
 from landscape.store import LandscapeStore
+from landscape.tuning import Tuned
 
 log = logging.getLogger("landscape")
 
@@ -67,12 +68,9 @@ class LandscapeWork:
         self.payload = ray.put(self.pack())
         return True
 
-    def shrink_batches(self, batch_size: int | None) -> None:
-        """Plan smaller batches, as the planned ones do not fit the workers' memory; recorded with the landscape."""
-        if batch_size is None:
-            return
-        log.warning("batch_size: %d does not fit the device; %d is used", self.landscape.plan.batch_size, batch_size)
-        self.landscape = self.landscape.with_batch_size(batch_size)
+    def adopt(self, tuned: Tuned) -> None:
+        """Plan as a worker found best; recorded with the landscape."""
+        self.landscape = self.landscape.tuned(tuned)
         self.payload = ray.put(self.pack())
 
     def interrupt(self) -> None:

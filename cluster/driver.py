@@ -20,9 +20,9 @@ from cluster.worker import Receipt, pack_state
 from landscape.errors import Interrupted, JobError, LandscapeError
 from landscape.lock import run_lock
 from landscape.pipeline import (
-    DEFAULT_POINT_SECONDS,
     Task,
     commit,
+    freedom_of,
     make_work,
     quarantine,
     task_points,
@@ -34,6 +34,7 @@ from landscape.progress import Failure, Observer
 from landscape.spec import Job
 from landscape.store import write_error
 from landscape.surface import Run
+from landscape.tuning import DEFAULT_POINT_SECONDS, Tuned
 
 log = logging.getLogger("landscape")
 
@@ -209,21 +210,29 @@ class Driver:
             each.examine()
 
     def _measure(self, new: list[LandscapeWork]) -> float:
-        """Seconds per point; where user code raises at these two points, or kills, a guess: their tile will tell.
+        """Seconds per point, once the engine is chosen; where user code kills at the points tried, a guess.
 
         Batches that do not fit the device are found here, before any value is kept, and made smaller for the
         whole job: later they would give other bits.
         """
+        freedom, chosen = freedom_of(self._prepared)
+        for each in new if chosen is not None else ():
+            assert chosen is not None
+            each.landscape = each.landscape.in_batches(chosen.batch_size)
+            each.payload = ray.put(each.pack())
         for _ in range(self._schedule.policy.kills):
             hand = self._first_ready()
             try:
-                receipt = self._await(hand.actor.measure.remote([new[0].payload]))
+                receipt = self._await(hand.actor.tune.remote([new[0].payload], freedom))
             except RayError as error:
                 self._bury(hand.name, _short(error))
                 continue
+            tuned = receipt.details.get("tuned") or Tuned(new[0].landscape.plan)
+            if tuned.warning:
+                log.warning("%s", tuned.warning)
             for each in new:
-                each.shrink_batches(receipt.details.get("batch_size"))
-            return float(receipt.details.get("seconds_per_point", DEFAULT_POINT_SECONDS))
+                each.adopt(tuned)
+            return float(tuned.seconds_per_point)
         return DEFAULT_POINT_SECONDS
 
     def _await(self, reference: Any) -> Receipt:

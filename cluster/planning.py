@@ -10,10 +10,11 @@ import torch
 
 from cluster.console import seconds_text
 from landscape.grid import tile_counts
-from landscape.pipeline import make_evaluator, measure_point, tile_shape_for
+from landscape.pipeline import make_evaluator, tile_shape_for
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.spec import Job
 from landscape.store import LandscapeStore, landscape_names
+from landscape.tuning import Freedom, tune
 
 CALIBRATED_BYTES = 8  # per value: float64
 
@@ -22,7 +23,10 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     """Check the job as `run` would, time one point here, and work out the rest."""
     prepared = prepare(job)
     count = workers or job.workers or max(1, torch.cuda.device_count() or (os.cpu_count() or 1) // (job.threads or 1))
-    seconds = measure_point(make_evaluator(prepared, prepared.landscapes[0]), prepared.landscapes[0].grid)
+    first = prepared.landscapes[0]
+    # A point as it is: what an engine gains is found, and kept, when the job runs.
+    tuned = tune(make_evaluator(prepared, first), first.grid, Freedom(first.plan.engine))
+    seconds = tuned.seconds_per_point
     landscapes = [_plan_landscape(prepared, each, seconds, count) for each in prepared.landscapes]
     missing = sum(each["missing_points"] for each in landscapes)
     return {
@@ -30,6 +34,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
         "num_samples": prepared.landscapes[0].attributes["num_samples"],
         "plan": prepared.landscapes[0].attributes["plan"],
         "seconds_per_point": seconds,
+        "precision_error": tuned.precision_error,
         "workers": count,
         "landscapes": landscapes,
         "points": sum(each["points"] for each in landscapes),

@@ -19,9 +19,10 @@ from landscape.errors import one_line
 from landscape.evaluation import Evaluator, Plan, pick_device
 from landscape.grid import Grid
 from landscape.parameters import State
-from landscape.pipeline import Outcome, Work, evaluate, measure_point
+from landscape.pipeline import Outcome, Work, evaluate
 from landscape.problem import load_problem
 from landscape.samples import Batch
+from landscape.tuning import Freedom, tune
 
 Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
 
@@ -119,14 +120,14 @@ class Worker:
             "device": self._device.type, "visible_devices": visible,
         }  # fmt: skip
 
-    def measure(self, payload: Sequence[Any]) -> Receipt:
-        """Seconds per point of a landscape, and the batch size where the planned one does not fit the memory."""
+    def tune(self, payload: Sequence[Any], freedom: Freedom) -> Receipt:
+        """The engine and the batch size that suit a landscape on this device, and the seconds a point costs."""
         try:
             landscape, evaluator = self._load(payload)
-            seconds = evaluator.within_memory(lambda: measure_point(evaluator, landscape.grid))
+            tuned = tune(evaluator, landscape.grid, freedom)
         except Exception as error:
             return Receipt(cause=one_line(error), traceback=traceback.format_exc())
-        return Receipt(details={"seconds_per_point": seconds, **_reduced(evaluator)})
+        return Receipt(details={"tuned": tuned})
 
     def evaluate(self, payload: Sequence[Any], points: np.ndarray, states: Sequence[Any]) -> Receipt:
         """One task. `payload` and `states` hold references, so that each node fetches what they name once."""

@@ -23,6 +23,7 @@ from landscape.moving import MovingWeights, targets_of
 from landscape.parameters import State
 from landscape.problem import Observe, check_observed
 from landscape.reuse import Reuse
+from landscape.rewrites import Folded, PoolingByMaxima
 from landscape.samples import Batch, batch_length, map_tensors, split_batches, tensors_of
 from landscape.spec import BatchNorm, Precision
 
@@ -77,6 +78,7 @@ class Evaluator:
         on_point: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.plan, self.device, self._observe, self._on_point = plan, device, observe, on_point
+        self._given = model
         self._dtype = torch.float64 if plan.precision == "float64" else torch.float32
         self._model = private_copy(model).to(device)
         # `Module.to(dtype)` would drop the imaginary part of complex weights; these two leave them alone.
@@ -132,17 +134,63 @@ class Evaluator:
                     raise
             self._use_batches(self.batch_size // 2)
 
-    def first_batches(self, count: int, point: Sequence[float]) -> float:
-        """Seconds that the first `count` batches take at a point, the setting of its weights left out."""
+    # -- for measuring ----------------------------------------------------------------------------------------
+
+    def time_batches(self, count: int, point: Sequence[float]) -> float:
+        """Seconds that the first `count` batches take at a point, the setting of its weights among them."""
         with arithmetic(self.plan, self.device), torch.no_grad():
-            self._set_point(point)
             self._wait()
             start = time.perf_counter()
             torch.manual_seed(self.plan.seed)
-            for index, batch in enumerate(self._batches[:count]):
-                self._observe_batch(index, batch)
+            if isinstance(self._forward, Stacked):
+                points = [point] * Engine.parse(self.plan.engine).points
+                self._observe_stacked(points, self._batches[:count])
+            else:
+                self._set_point(point)
+                for index, batch in enumerate(self._batches[:count]):
+                    self._observe_batch(index, batch)
+                points = [point]
             self._wait()
-            return time.perf_counter() - start
+            return (time.perf_counter() - start) / len(points)
+
+    def twin(self, plan: Plan) -> Evaluator:
+        """Another evaluator of the same landscape, with another plan; the samples are shared where it can be."""
+        found = Evaluator(self._given, self._samples, self._observe, plan, self.device, self._on_point)
+        found.load(self._origin, self._directions)
+        return found
+
+    @property
+    def samples(self) -> int:
+        return batch_length(self._samples)
+
+    @property
+    def batches(self) -> int:
+        return len(self._batches)
+
+    @property
+    def modules(self) -> int:
+        return sum(1 for _ in self._model.modules())
+
+    @property
+    def moved_parameters(self) -> int:
+        return self._weights.parameters
+
+    @property
+    def has_convolutions(self) -> bool:
+        return any(each.dim() in (4, 5) for each in self._model.parameters())
+
+    def pools(self) -> bool:
+        """Whether there is max-pooling that could be done by maxima."""
+        with torch.no_grad(), PoolingByMaxima() as pooling:
+            self._observe(self._model, self._batches[0])
+        return pooling.met
+
+    def folds(self) -> bool:
+        """Whether there are batch normalisations that could be folded into convolutions."""
+        try:
+            return self.plan.batch_norm == "eval" and bool(Folded(self._model))
+        except Exception:
+            return False  # control flow that cannot be traced, or nothing to fold
 
     # -- batches and engine -----------------------------------------------------------------------------------
 
@@ -203,7 +251,7 @@ class Evaluator:
         for start in range(0, len(points), at_once):
             self._on_point()
             group = points[start : start + at_once]
-            names, samples = self._observe_stacked([*group, *[group[-1]] * (at_once - len(group))])
+            names, samples = self._observe_stacked([*group, *[group[-1]] * (at_once - len(group))], self._batches)
             for row in samples.unbind(1)[: len(group)]:
                 yield names, mean_and_stderr(row).reshape(-1)
 
@@ -232,13 +280,13 @@ class Evaluator:
         samples = torch.stack([torch.cat([piece[name] for piece in pieces]) for name in names])
         return names, mean_and_stderr(samples).reshape(-1)
 
-    def _observe_stacked(self, points: Sequence[Sequence[float]]) -> tuple[list[str], Tensor]:
-        """Names, and the observables of all samples at several points: float64 [names, points, samples]."""
+    def _observe_stacked(self, points: Sequence[Sequence[float]], batches: Sequence[Batch]) -> tuple[list[str], Tensor]:
+        """Names, and the observables of the batches' samples at several points: float64 [names, points, samples]."""
         assert isinstance(self._forward, Stacked)
         torch.manual_seed(self.plan.seed)
         weights = self._weights.stacked(points)
         pieces = []
-        for batch in self._batches:
+        for batch in batches:
             with self._autocast():
                 values = self._forward.observe_points(weights, batch)
             check_observed({name: value[0] for name, value in values.items()}, batch_length(batch))

@@ -26,6 +26,7 @@ LAYERS = [
     {"moving", "rewrites", "reuse"},
     {"forward"},
     {"evaluation"},
+    {"tuning"},
     {"weights"},
     {"surface"},
     {"store"},
