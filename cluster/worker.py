@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from landscape.arithmetic import Plan, pick_device
 from landscape.errors import one_line
-from landscape.evaluation import Evaluator, Plan, pick_device
+from landscape.evaluation import Evaluator
 from landscape.grid import Grid
 from landscape.parameters import State
 from landscape.pipeline import Outcome, Work, evaluate

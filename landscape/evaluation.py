@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from landscape.arithmetic import Plan, arithmetic, default_plan, is_out_of_memory
 from landscape.engine import Engine
 from landscape.errors import JobError, one_line
 from landscape.forward import Forward, Stacked, make_forward
@@ -25,24 +26,11 @@ from landscape.problem import Observe, check_observed
 from landscape.reuse import Reuse
 from landscape.rewrites import Folded, PoolingByMaxima
 from landscape.samples import Batch, batch_length, map_tensors, split_batches, tensors_of
-from landscape.spec import BatchNorm, Precision
+from landscape.spec import Precision
 
 Floats = NDArray[np.float64]
 Result = TypeVar("Result")
 Row = tuple[list[str], Tensor]  # the names of the observables; mean and standard error of each, [2·names]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The arithmetic of a landscape: with the job, all that decides its bits. Recorded, and reused on resume."""
-
-    batch_size: int
-    threads: int
-    device: Literal["cpu", "cuda"]
-    precision: Precision = "float32"
-    batch_norm: BatchNorm = "eval"
-    seed: int = 0
-    engine: str = "eager"
 
 
 @dataclass(frozen=True)
@@ -181,16 +169,18 @@ class Evaluator:
 
     def pools(self) -> bool:
         """Whether there is max-pooling that could be done by maxima."""
-        with torch.no_grad(), PoolingByMaxima() as pooling:
+        pooling = PoolingByMaxima()
+        with torch.no_grad(), pooling:
             self._observe(self._model, self._batches[0])
         return pooling.met
 
     def folds(self) -> bool:
         """Whether there are batch normalisations that could be folded into convolutions."""
         try:
-            return self.plan.batch_norm == "eval" and bool(Folded(self._model))
+            Folded(self._model)
         except Exception:
             return False  # control flow that cannot be traced, or nothing to fold
+        return self.plan.batch_norm == "eval"
 
     # -- batches and engine -----------------------------------------------------------------------------------
 
@@ -331,13 +321,6 @@ class Evaluator:
             module.eval()
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that the device's or the host's memory does not suffice."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch's allocator on the CPU
-
-
 def mean_and_stderr(samples: Tensor) -> Tensor:
     """Mean and standard error of the mean of float64 [K, N], as [K, 2].
 
@@ -348,26 +331,6 @@ def mean_and_stderr(samples: Tensor) -> Tensor:
     # Two passes: the difference of large sums would lose the small spread near a minimum.
     spread = (samples - mean[:, None]).square().sum(1) / (count - 1) if count > 1 else torch.full_like(mean, torch.nan)
     return torch.stack([mean, (spread / count).sqrt()], dim=1)
-
-
-@contextlib.contextmanager
-def arithmetic(plan: Plan, device: torch.device) -> Iterator[None]:
-    """The plan's threads and precision and deterministic kernels; the process is left as it was found."""
-    tf32 = plan.precision == "tf32"
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    with (
-        torch.random.fork_rng([device] if device.type == "cuda" else []),
-        torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32),
-    ):
-        try:
-            if threads != plan.threads:
-                torch.set_num_threads(plan.threads)
-            torch.set_float32_matmul_precision("high" if tf32 else "highest")
-            yield
-        finally:
-            torch.set_float32_matmul_precision(precision)
-            if threads != plan.threads:
-                torch.set_num_threads(threads)
 
 
 def private_copy(model: nn.Module) -> nn.Module:
@@ -390,28 +353,6 @@ def _use_batch_statistics(norms: Sequence[Any]) -> None:
     for module in norms:
         module.track_running_stats = False
         module.running_mean = module.running_var = module.num_batches_tracked = None
-
-
-def default_plan(
-    num_samples: int, device: str, precision: Precision, batch_norm: BatchNorm, seed: int,
-    batch_size: int | None, threads: int | None,
-) -> Plan:  # fmt: skip
-    """The plan where the job leaves it open: a function of the job and the kind of device, not of the machine."""
-    preferred = 2048 if device == "cuda" else 256
-    kind: Literal["cpu", "cuda"] = "cuda" if device == "cuda" else "cpu"
-    return Plan(min(batch_size or preferred, num_samples), threads or 1, kind, precision, batch_norm, seed)
-
-
-def device_here() -> torch.device:
-    """The first GPU of this machine, else its CPU."""
-    return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-
-
-def pick_device(wanted: str) -> torch.device:
-    """`auto` is the first GPU where there is one, else the CPU."""
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise JobError("device: cuda is asked for, but torch sees no GPU here; use device: cpu or auto")
-    return torch.device("cpu") if wanted == "cpu" else device_here()
 
 
 def observe_names(

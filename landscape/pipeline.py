@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.arithmetic import Plan, pick_device
 from landscape.errors import Interrupted, JobError, one_line
-from landscape.evaluation import Evaluator, Plan, Values, pick_device
+from landscape.evaluation import Evaluator, Values
 from landscape.grid import Grid, Index, choose_tile_shape, coarse_to_fine, tile_counts
 from landscape.lock import run_lock
 from landscape.parameters import State

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
+from landscape.arithmetic import Plan, default_plan, device_here
 from landscape.axes import make_axes, make_coordinates, make_path
 from landscape.directions import DirectionTensors, cosines
 from landscape.errors import JobError
-from landscape.evaluation import Plan, default_plan, device_here, observe_names
+from landscape.evaluation import observe_names
 from landscape.grid import Grid, Index
 from landscape.identity import changes, identity_of, refusal
 from landscape.parameters import State, describe_parameters, layout

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.arithmetic import Plan, is_out_of_memory
 from landscape.engine import Engine
 from landscape.errors import Interrupted, one_line
-from landscape.evaluation import Evaluator, Plan, Values, is_out_of_memory
+from landscape.evaluation import Evaluator, Values
 from landscape.grid import Grid
 
 log = logging.getLogger("landscape")

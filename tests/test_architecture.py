@@ -18,6 +18,7 @@ LAYERS = [
     {"files"},
     {"engine"},
     {"spec"},
+    {"arithmetic"},
     {"parameters", "grid"},
     {"samples"},
     {"problem"},
