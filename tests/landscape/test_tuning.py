@@ -18,6 +18,7 @@ from landscape.pipeline import freedom_of
 from landscape.preparation import prepare
 from landscape.store import LandscapeStore
 from landscape.tuning import LONGEST, SHARE_OF_JOB, Freedom, tune
+from landscape.views.wording import precision_text
 
 MANY = 10_000_000  # points: the budget is then the longest
 
@@ -157,6 +158,9 @@ def test_what_a_lower_precision_costs_is_recorded(tmp_path):
         max(e / exact.loss[p] for e, p in zip(errors, places, strict=True)), rel=1e-5
     )
     assert exact.attributes["precision_error"] is None
+    assert precision_text(found).startswith("bfloat16 (up to ")
+    assert precision_text(found).endswith("% off float32)")
+    assert precision_text(exact) == "float32"
 
 
 def test_a_job_left_open_is_free_and_one_that_is_not_is_not(tmp_path):
