@@ -75,12 +75,9 @@ class LandscapeWork:
         self.payload = self._share(self.pack())
         return True
 
-    def shrink_batches(self, batch_size: int | None) -> None:
-        """Plan smaller batches, as the planned ones do not fit the workers' memory; recorded with the landscape."""
-        if batch_size is None:
-            return
-        log.warning("batch_size: %d does not fit the device; %d is used", self.landscape.plan.batch_size, batch_size)
-        self.landscape = self.landscape.with_batch_size(batch_size)
+    def adopt(self, landscape: PreparedLandscape) -> None:
+        """Plan as was found best, while nothing is kept yet."""
+        self.landscape = landscape
         self.payload = self._share(self.pack())
 
     def interrupt(self) -> None:

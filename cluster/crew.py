@@ -19,6 +19,7 @@ from cluster.session import draining_nodes, supply
 from cluster.worker import Look, ProblemSource, Receipt, Worker
 from landscape.pipeline import Work
 from landscape.preparation import PreparedJob
+from landscape.tuning import Freedom
 
 EXPLAIN_SECONDS = 20.0  # without any worker, until it is said why
 LOOK_SECONDS = 2.0  # between two looks at what the cluster has
@@ -110,8 +111,8 @@ class RayCrew:
 
     # -- what they are asked, and answer ----------------------------------------------------------------------
 
-    def measure(self, name: str, payload: Any) -> None:
-        self._ask(name, self.hands[name].actor.measure.remote([payload]), MEASURE)
+    def measure(self, name: str, payload: Any, freedom: Freedom) -> None:
+        self._ask(name, self.hands[name].actor.tune.remote([payload], freedom), MEASURE)
 
     def send(self, name: str, task: Hashable, payload: Any, work: Work) -> None:
         states = [ray.put(pack_state(state)) for state in work.states]

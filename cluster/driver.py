@@ -20,10 +20,10 @@ from cluster.worker import Receipt
 from landscape.errors import Interrupted, JobError, LandscapeError, StoreError
 from landscape.lock import run_lock
 from landscape.pipeline import (
-    DEFAULT_POINT_SECONDS,
     Outcome,
     Task,
     commit_all,
+    freedom_of,
     make_work,
     quarantine,
     task_points,
@@ -35,9 +35,10 @@ from landscape.progress import Failure, Observer
 from landscape.spec import Job
 from landscape.store import write_error
 from landscape.surface import Run
+from landscape.tuning import DEFAULT_POINT_SECONDS, Freedom, Tuned
 
 POLL_SECONDS = 0.25
-MEASURE_SECONDS = 600.0  # a worker that takes longer for two points is taken for hung
+MEASURE_SECONDS = 600.0  # a worker that takes longer to measure is taken for hung
 LOADS = 3  # workers that fail to load the problem, with none that has, until the job ends
 DEATHS = 3  # in a row and per worker, without a task done in between, until the job ends
 DRAIN_SECONDS = 2.0  # what ends within it after a stop is still committed; the rest is dropped
@@ -237,27 +238,34 @@ class Driver:
             each.examine()
 
     def _measure(self, new: list[LandscapeWork]) -> float:
-        """Seconds per point; where user code raises at these two points, or kills, a guess: their tile will tell.
+        """Seconds per point, once the engine is chosen; where user code kills at the points tried, a guess.
 
         Batches that do not fit the device are found here, before any value is kept, and made smaller for the
         whole job: later they would give other bits.
         """
+        freedom, chosen = freedom_of(self._prepared)
+        if chosen is not None:
+            for each in new:
+                each.adopt(each.landscape.in_batches(chosen.batch_size))
         for _ in range(self._schedule.policy.kills):
             hand = self._first_ready()
-            receipt = self._measured_by(hand, new[0])
+            receipt = self._measured_by(hand, new[0], freedom)
             if receipt is not None:
+                tuned = receipt.details.get("tuned") or Tuned(new[0].landscape.plan)
+                if tuned.warning:
+                    journal.tuned(hand, tuned.warning)
                 for each in new:
-                    each.shrink_batches(receipt.details.get("batch_size"))
-                return float(receipt.details.get("seconds_per_point", DEFAULT_POINT_SECONDS))
+                    each.adopt(each.landscape.tuned(tuned))
+                return float(tuned.seconds_per_point)
         return DEFAULT_POINT_SECONDS
 
-    def _measured_by(self, hand: Hand, landscape: LandscapeWork) -> Receipt | None:
+    def _measured_by(self, hand: Hand, landscape: LandscapeWork, freedom: Freedom) -> Receipt | None:
         """What a worker measured; None where it died of it, or took so long that it is taken for hung."""
         self._measured, end = None, self._clock() + MEASURE_SECONDS
-        self._crew.measure(hand.name, landscape.payload)
+        self._crew.measure(hand.name, landscape.payload, freedom)
         while self._measured is None and hand.name in self._crew.hands:
             if self._clock() > end:
-                self._bury(hand.name, f"it took more than {MEASURE_SECONDS:.0f} s for two points")
+                self._bury(hand.name, f"it took more than {MEASURE_SECONDS:.0f} s to measure a few points")
                 return None
             self._patrol()
             self._handle(self._crew.arrivals(POLL_SECONDS))

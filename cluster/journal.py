@@ -28,6 +28,10 @@ def ready(hand: Hand) -> None:
     )
 
 
+def tuned(hand: Hand, warning: str) -> None:
+    workers.warning("%s", warning, extra=told("tuned", cause=warning, **_place(hand)))
+
+
 def leaves(hand: Hand) -> None:
     workers.warning("%s leaves with its node", hand.place, extra=told("worker-leaves", **_place(hand)))
 

@@ -16,14 +16,16 @@ import numpy as np
 
 from cluster.logs import Listener, Said
 from cluster.packing import OtherDirection, Packed, Recipe, unpack_direction, unpack_samples, unpack_state
+from landscape.arithmetic import Plan, pick_device
 from landscape.errors import JobError, one_line
-from landscape.evaluation import Evaluator, Plan, observe_names, pick_device
+from landscape.evaluation import Evaluator, observe_names
 from landscape.grid import Grid
 from landscape.parameters import describe_parameters
-from landscape.pipeline import Outcome, Work, evaluate, measure_point
+from landscape.pipeline import Outcome, Work, evaluate
 from landscape.problem import load_problem
 from landscape.samples import Batch
 from landscape.spec import Precision
+from landscape.tuning import Freedom, tune
 
 Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
 
@@ -127,14 +129,14 @@ class Worker:
         }  # fmt: skip
 
     @_reporting
-    def measure(self, payload: Sequence[Any]) -> Receipt:
-        """Seconds per point of a landscape, and the batch size where the planned one does not fit the memory."""
+    def tune(self, payload: Sequence[Any], freedom: Freedom) -> Receipt:
+        """The engine and the batch size that suit a landscape on this device, and the seconds a point costs."""
         try:
             landscape, evaluator = self._load(payload)
-            seconds = evaluator.within_memory(lambda: measure_point(evaluator, landscape.grid))
+            tuned = tune(evaluator, landscape.grid, freedom)
         except Exception as error:
             return _failed(error)
-        return Receipt(details={"seconds_per_point": seconds, **_reduced(evaluator)})
+        return Receipt(details={"tuned": tuned})
 
     @_reporting
     def evaluate(self, payload: Sequence[Any], points: np.ndarray, states: Sequence[Any]) -> Receipt:

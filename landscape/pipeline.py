@@ -6,28 +6,28 @@ import hashlib
 import logging
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.arithmetic import Plan, pick_device
 from landscape.errors import Interrupted, JobError, StoreError, one_line
-from landscape.evaluation import Evaluator, Values, is_out_of_memory, pick_device
+from landscape.evaluation import Evaluator, Values
 from landscape.grid import Grid, Index, choose_tile_shape, coarse_to_fine_order, tile_counts
 from landscape.lock import run_lock
 from landscape.parameters import State
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
 from landscape.progress import Failure, Observer, Tally
 from landscape.spec import Job
-from landscape.store import LandscapeStore, write_error
+from landscape.store import LandscapeStore, landscape_names, write_error
 from landscape.surface import Run
+from landscape.tuning import Freedom, tune
 
 ATTEMPTS = 3  # an exception in user code is tried twice more, then its tile is quarantined
 
 log = logging.getLogger("landscape")
-
-DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured
 
 Floats = NDArray[np.float64]
 
@@ -146,10 +146,13 @@ def _run_locked(prepared: PreparedJob, observer: Observer, stop: Callable[[], bo
         if stop():
             raise Interrupted(f"run {prepared.run!r} is interrupted; what is done is kept: the same command goes on")
 
+    freedom, chosen = freedom_of(prepared)
     for landscape in prepared.landscapes:
         store = existing_store(prepared, landscape)
         if store is None:
-            landscape, seconds = fit_to_memory(prepared, landscape, check_stop)
+            landscape = landscape if chosen is None else landscape.in_batches(chosen.batch_size)
+            landscape, seconds = tune_landscape(prepared, landscape, freedom, check_stop)
+            chosen, freedom = landscape.plan, replace(freedom, engine=landscape.plan.engine, batch_size=False)
             store = create_store(prepared, landscape, tile_shape_for(prepared.job, landscape.grid, seconds, 1))
         tasks = missing_tasks(store, landscape.name)
         tally = start_tally(store, landscape, tasks)
@@ -161,13 +164,27 @@ def _run_locked(prepared: PreparedJob, observer: Observer, stop: Callable[[], bo
         observer(tally.progress())
 
 
-def fit_to_memory(
-    prepared: PreparedJob, landscape: PreparedLandscape, on_point: Callable[[], None]
+def freedom_of(prepared: PreparedJob) -> tuple[Freedom, Plan | None]:
+    """What is to be chosen for the landscapes that are new, and the plan that the job's other ones on disk have.
+
+    One job has one engine: what was chosen for one landscape holds for the rest.
+    """
+    stored = landscape_names(prepared.run)
+    points = sum(each.points for each in prepared.landscapes if each.name not in stored)
+    chosen = next((each.plan for each in prepared.landscapes if each.name in stored), None)
+    job = prepared.job
+    engine = chosen.engine if chosen and job.engine == "auto" else job.engine
+    return Freedom(engine, job.batch_size is None and chosen is None, points), chosen
+
+
+def tune_landscape(
+    prepared: PreparedJob, landscape: PreparedLandscape, freedom: Freedom, on_point: Callable[[], None]
 ) -> tuple[PreparedLandscape, float]:
-    """The landscape with batches that the memory holds, and the seconds a point costs; before any value is kept."""
-    evaluator = make_evaluator(prepared, landscape, on_point)
-    seconds = evaluator.within_memory(lambda: measure_point(evaluator, landscape.grid))
-    return landscape.with_batch_size(evaluator.batch_size), seconds
+    """The landscape with the engine and batches that suit it, and the seconds a point costs; before any value."""
+    tuned = tune(make_evaluator(prepared, landscape, on_point), landscape.grid, freedom)
+    if tuned.warning:
+        log.warning("%s", tuned.warning)
+    return landscape.tuned(tuned), tuned.seconds_per_point
 
 
 def compute_serially(
@@ -228,21 +245,6 @@ def make_evaluator(
     evaluator = Evaluator(problem.model, prepared.samples, problem.observe, landscape.plan, device, on_point)
     evaluator.load(landscape.origin, [each.tensors for each in landscape.directions])
     return evaluator
-
-
-def measure_point(evaluator: Evaluator, grid: Grid) -> float:
-    """Seconds per point, from one real point in the middle of the grid after a warm-up beside it."""
-    points = np.array([[axis[len(axis) // 2 - before] for axis in grid.coordinates] for before in (1, 0)])
-    try:
-        evaluator.evaluate(points[:1])
-        return evaluator.evaluate(points[1:]).seconds
-    except Interrupted:
-        raise
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        # What user code raises here, the tiles of these points will tell; the others can still be computed.
-        return DEFAULT_POINT_SECONDS
 
 
 def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int) -> Index:

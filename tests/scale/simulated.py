@@ -24,15 +24,17 @@ from cluster.driver import Driver
 from cluster.hands import MEASURE, START, Arrival, Hand
 from cluster.policy import Policy
 from cluster.worker import Receipt
-from landscape.evaluation import Plan, Values
+from landscape.arithmetic import Plan
+from landscape.evaluation import Values
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.pipeline import Outcome, Work
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.spec import Job
 from landscape.store import Examination
+from landscape.tuning import Freedom
 
 _STARTED = Receipt(
-    details={"host": "simulated", "pid": 0, "node": "", "device": "cpu", "seconds_per_point": 0.1},
+    details={"host": "simulated", "pid": 0, "node": "", "device": "cpu"},
 )
 
 # Of Ray 2.60 on one core, to be paid by the driver: a call sent, a receipt fetched, a reference waited for.
@@ -127,7 +129,7 @@ class SimulatedCrew:
         self.ready[name] = hand
         return hand
 
-    def measure(self, name: str, payload: Any) -> None:
+    def measure(self, name: str, payload: Any, freedom: Freedom) -> None:
         self._ask(name, MEASURE, None)
 
     def send(self, name: str, task: Hashable, payload: Any, work: Work) -> None:
