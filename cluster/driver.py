@@ -225,6 +225,7 @@ class Driver:
             except RayError as error:
                 self._bury(hand.name, _short(error))
                 continue
+            journal.said(hand, receipt)
             for each in new:
                 each.shrink_batches(receipt.details.get("batch_size"))
             return float(receipt.details.get("seconds_per_point", DEFAULT_POINT_SECONDS))
