@@ -204,7 +204,7 @@ def test_what_runs_on_gpus_alone_is_looked_at_by_a_worker(make_job, ray_folder, 
     assert ended[0] == code, ended
     assert said in ended[1]
     if code == 0:
-        assert open_run(job.run_path)["plane"].observables == ("loss", "device")
+        assert set(open_run(job.run_path)["plane"]["device"].ravel()) == {0.0}
     else:
         assert not (Path(job.run_path) / "landscapes.zarr" / "plane").exists()
 
