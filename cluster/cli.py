@@ -208,8 +208,10 @@ def compute(
     with ProgressDisplay() as display:
         if serial:
             from cluster.signals import graceful_stop
+            from landscape.arithmetic import keep_freed_memory
             from landscape.pipeline import run as run_serially
 
+            keep_freed_memory()
             with graceful_stop() as stop:
                 found = run_serially(job, display, stop)
         else:

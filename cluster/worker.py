@@ -16,7 +16,7 @@ import numpy as np
 
 from cluster.logs import Listener, Said
 from cluster.packing import OtherDirection, Packed, Recipe, unpack_direction, unpack_samples, unpack_state
-from landscape.arithmetic import Plan, pick_device
+from landscape.arithmetic import Plan, keep_freed_memory, pick_device
 from landscape.errors import JobError, one_line
 from landscape.evaluation import Evaluator, observe_names
 from landscape.grid import Grid
@@ -93,6 +93,7 @@ class Worker:
         self, source: ProblemSource, samples: Any, use_gpu: bool, fetch: Fetch, node: Callable[[], str] = lambda: ""
     ) -> None:
         self._source, self._samples_reference, self._fetch, self._node = source, samples, fetch, node
+        keep_freed_memory()
         self._device = pick_device("auto" if use_gpu else "cpu")
         self._loaded = ""
         self._evaluator: Evaluator | None = None
