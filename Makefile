@@ -4,16 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BROWSER := $(VENV)/.browser
+PEERS := .venv-peers
 # The suite stops Ray sessions of its own only; two processes fill two cores.
 JOBS ?= 2
 
-.PHONY: demo test lint types suite test-slow chaos format install clean help
+.PHONY: demo test lint types suite test-slow chaos bench-peers format install clean help
 
 help:
 	@echo "make demo     train, compute and picture the landscapes of LeNet-5 on handwritten digits"
 	@echo "make test     lint, types, architecture and the whole suite"
-	@echo "make test-slow  faults on clusters of several nodes, submission for real, the whole ResNet plane"
+	@echo "make test-slow  submission for real, the whole ResNet plane, a kill and a power cut at every change of the disk"
 	@echo "make chaos    a job whose workers, nodes and driver are killed; FAULTS=200 for a long one"
+	@echo "make bench-peers  time per point of public packages and of this one; ARGS=--quick to try, ARGS=--help"
 	@echo "make format   let ruff format the sources"
 	@echo "make clean    remove the environment and the demo's run"
 
@@ -50,13 +52,24 @@ suite: $(READY) $(BROWSER)
 chaos: $(READY)
 	$(BIN)/python -W ignore tests/chaos/chaos.py --faults $(or $(FAULTS),20)
 
-# Clusters of several nodes, submission to a real Ray and Slurm, the whole ResNet plane.
+# Submission to a real Ray and Slurm, the whole ResNet plane, every single point of a crash and of a power cut.
 test-slow: $(READY)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m slow
+
+# Public packages beside this one, in an environment of their own: tests/peers/README.md.
+bench-peers: $(PEERS)/.ready
+	$(PEERS)/bin/python tests/peers/bench_peers.py $(ARGS)
+
+$(PEERS)/.ready: tests/peers/requirements.txt tests/peers/requirements-no-deps.txt pyproject.toml deploy/constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "make: needs $(PYTHON) with venv; set PYTHON=..." >&2; exit 1; }
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/peers/requirements.txt -e '.[recipes]'
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/peers/requirements-no-deps.txt
+	@touch $@
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) runs/demo
+	rm -rf $(VENV) $(PEERS) runs/demo

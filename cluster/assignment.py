@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import ray
-
-from cluster.worker import Payload, pack_state
-from landscape.pipeline import Task, missing_tasks, start_tally
+from cluster.packing import pack_directions, pack_state
+from cluster.worker import Payload
+from landscape.pipeline import TaskList, missing_tasks, start_tally
 from landscape.preparation import PreparedLandscape
-from landscape.progress import Tally
+from landscape.progress import Recorded, Tally
 from landscape.spec import Job
 from landscape.store import LandscapeStore
 
@@ -22,14 +22,21 @@ class LandscapeWork:
 
     def __init__(self, landscape: PreparedLandscape, store: LandscapeStore | None) -> None:
         self.landscape, self.store = landscape, store
-        self.tasks: list[Task] = []
+        self.tasks = TaskList(landscape.name)
         self.left = 0
         self.payload: Any = None
+        self._share: Callable[[Any], Any] = lambda value: value
+        self._workers: Mapping[str, Recorded] = {}
         self._tally: Tally | None = None
+
+    def share(self, share: Callable[[Any], Any], workers: Mapping[str, Recorded]) -> None:
+        """Make what the workers need of it available to them, now and whenever it changes."""
+        self._share, self._workers = share, workers
+        self.payload = share(self.pack())
 
     def examine(self) -> None:
         if self.store is not None:
-            self.tasks = list(missing_tasks(self.store, self.landscape.name))
+            self.tasks = missing_tasks(self.store, self.landscape.name)
             self.left = len(self.tasks)
 
     @property
@@ -40,6 +47,7 @@ class LandscapeWork:
         """The clock of the tally runs from this landscape's own first task."""
         if self._tally is None:
             self._tally = start_tally(self.created(), self.landscape, self.tasks)
+            self._tally.workers = self._workers
 
     @property
     def tally(self) -> Tally:
@@ -64,16 +72,13 @@ class LandscapeWork:
         if self.store is not None:
             return False
         self.landscape = self.landscape.on_device(device, job)
-        self.payload = ray.put(self.pack())
+        self.payload = self._share(self.pack())
         return True
 
-    def shrink_batches(self, batch_size: int | None) -> None:
-        """Plan smaller batches, as the planned ones do not fit the workers' memory; recorded with the landscape."""
-        if batch_size is None:
-            return
-        log.warning("batch_size: %d does not fit the device; %d is used", self.landscape.plan.batch_size, batch_size)
-        self.landscape = self.landscape.with_batch_size(batch_size)
-        self.payload = ray.put(self.pack())
+    def adopt(self, landscape: PreparedLandscape) -> None:
+        """Plan as was found best, while nothing is kept yet."""
+        self.landscape = landscape
+        self.payload = self._share(self.pack())
 
     def interrupt(self) -> None:
         if self.left and self._tally is not None:
@@ -84,7 +89,7 @@ class LandscapeWork:
         return Payload(
             self.landscape.name,
             pack_state(self.landscape.origin),
-            [pack_state(each.tensors) for each in self.landscape.directions],
+            pack_directions(self.landscape.directions),
             self.landscape.grid,
             self.landscape.plan,
         )

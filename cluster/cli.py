@@ -171,7 +171,7 @@ def run(
     allow_open
         Also attach to a cluster that is not on this machine and asks for no token.
     run
-        The run folder.
+        The run folder or URL.
     device_ids
         Which GPUs of this machine a local Ray may use.
     """
@@ -231,7 +231,7 @@ def plan(job: Path, *, run: str | None = None, workers: int | None = None, json:
     job
         The YAML job file.
     run
-        The run folder instead of the file's.
+        The run folder or URL instead of the file's.
     workers
         How many workers to estimate for.
     """
@@ -248,7 +248,7 @@ def status(run: str, *, json: Json = False) -> None:
     Parameters
     ----------
     run
-        The run folder; may be read at any moment of a running job.
+        The run folder or URL; may be read at any moment of a running job.
     """
     from cluster.status import run_status, status_text
 
@@ -263,7 +263,7 @@ def validate(run: str, *, json: Json = False) -> int:
     Parameters
     ----------
     run
-        The run folder.
+        The run folder or URL.
     """
     from cluster.status import validate_run, validation_text
 
@@ -288,13 +288,13 @@ def export(
     Parameters
     ----------
     run
-        The run folder.
+        The run folder or URL.
     name
         One landscape; default: all.
     to
         Formats, separated by commas: html, png, svg, csv, npz, vtk, stl; report for the page of the whole run.
     out
-        Folder to write to; default: RUN/export.
+        Folder to write to; default: RUN/export, for a URL NAME-export here.
     kind
         contour, topographic, surface, curve, volume or slices; default: what suits the landscape.
     observable
@@ -309,7 +309,13 @@ def export(
 
 
 @app.command(name="import")
-def import_(checkpoints: list[str], *, run: str, unit: Literal["epoch", "step"] = "epoch") -> None:
+def import_(
+    checkpoints: list[str],
+    *,
+    run: str,
+    unit: Literal["epoch", "step"] = "epoch",
+    overwrite: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
     """Make a trajectory of existing checkpoints: safetensors, or torch.load(weights_only=True) files.
 
     Parameters
@@ -317,19 +323,21 @@ def import_(checkpoints: list[str], *, run: str, unit: Literal["epoch", "step"] 
     checkpoints
         The files, in the order of training.
     run
-        The run folder to put them in.
+        The run folder or URL to put them in.
     unit
         What their numbers 1, 2, 3, … stand for.
+    overwrite
+        Replace the trajectory that the run holds.
     """
     from landscape.trajectory import import_checkpoints
 
-    found = import_checkpoints(checkpoints, run, unit)
+    found = import_checkpoints(checkpoints, run, unit, overwrite=overwrite)
     say(f"{len(found.numbers)} snapshots in {run}; next: a job with `trajectory: all`")
 
 
 @app.command
 def doctor(*, address: str | None = None, run: str | None = None, json: Json = False) -> int:
-    """Show what this machine, cluster and run folder have, what is wrong, and how to mend it.
+    """Show what this machine, cluster and run have, what is wrong, and how to mend it.
 
     Exit code 1 where something is wrong, 5 where the cluster does not answer.
 
@@ -338,7 +346,7 @@ def doctor(*, address: str | None = None, run: str | None = None, json: Json = F
     address
         A Ray cluster to look at too.
     run
-        A run to try out too: a probe is written there, synced, read and deleted.
+        A run folder or URL to try out too: a probe is written there, read, listed and deleted.
     """
     from cluster.doctor import diagnose, diagnosis_text
     from cluster.findings import exit_code

@@ -1,80 +1,64 @@
-"""The workers of a job as Ray actors: hired, described, dismissed, and how many there should be. Knows no tasks."""
+"""The workers of a job as Ray actors: hired, asked, heard, dismissed, and how many there should be."""
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any
 
 import ray
+from ray.exceptions import RayError, RayTaskError
 
+from cluster.hands import MEASURE, START, Arrival, Hand
+from cluster.packing import pack_samples, pack_state
 from cluster.placement import Placement, explain_placement, places
 from cluster.session import draining_nodes, supply
-from cluster.worker import Look, ProblemSource, Receipt, Worker, pack_samples
+from cluster.worker import Look, ProblemSource, Receipt, Worker
+from landscape.pipeline import Work
 from landscape.preparation import PreparedJob
-
-log = logging.getLogger("landscape")
+from landscape.tuning import Freedom
 
 EXPLAIN_SECONDS = 20.0  # without any worker, until it is said why
 LOOK_SECONDS = 2.0  # between two looks at what the cluster has
+MOST_ARRIVALS = 256  # at once; their values are in this process's memory
+NODE_LOST = "its node is lost"
 
 
-@dataclass
-class Hand:
-    """A worker as the driver sees it, and what it has done."""
-
-    name: str
-    actor: Any
-    ready: bool = False
-    host: str = ""
-    node: str = ""
-    pid: int = 0
-    device: str = ""
-    tasks: int = 0
-    points: int = 0
-    seconds: float = 0.0
-
-    @property
-    def place(self) -> str:
-        return f"{self.name} ({self.host}, pid {self.pid}, node {self.node[:8]})" if self.host else self.name
-
-    def record(self) -> dict[str, Any]:
-        """For `status`: who it is and how much it has done."""
-        return {
-            "name": self.name, "host": self.host, "node": self.node, "pid": self.pid, "device": self.device,
-            "tasks": self.tasks, "points": self.points, "seconds": round(self.seconds, 3),
-        }  # fmt: skip
-
-
-class Crew:
+class RayCrew:
     """As many workers as wanted: all are asked for at once, those that find no place yet wait for nodes to join.
 
     Where the job does not say how many, there is one for each place that the cluster has, and more as it grows.
     """
 
-    def __init__(self, prepared: PreparedJob, wanted: Placement, asked: int | None) -> None:
-        self._job, self._wanted = prepared.job, wanted
+    def __init__(
+        self, prepared: PreparedJob, wanted: Placement, asked: int | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._job, self._wanted, self._clock = prepared.job, wanted, clock
         self._asked = asked or prepared.job.workers
         self._samples = ray.put(pack_samples(prepared.samples))
         look = None if prepared.looked else Look(prepared.landscapes[0].observables, prepared.job.precision)
         self._source = ProblemSource(prepared.job.problem, prepared.job.folder, tuple(sys.path), look)
         self._born = 0
-        self._looked = self._alone_since = time.monotonic()
+        self._looked = self._alone_since = clock()
         self._explained = False
+        self._asked_of: dict[str, deque[tuple[Any, Hashable]]] = {}  # what each was asked and has not answered
+        self._next: dict[Any, str] = {}  # the reference that each worker answers next
         self.hands: dict[str, Hand] = {}
+        self.ready: dict[str, Hand] = {}
 
     @property
     def size(self) -> int:
         return self._wanted.workers
 
-    def ready(self) -> list[Hand]:
-        return [hand for hand in self.hands.values() if hand.ready]
+    def share(self, value: Any) -> Any:
+        return ray.put(value)
 
-    def hire(self) -> tuple[str, Any]:
-        """Ask for one more worker; returns its name and the reference of its start."""
+    # -- who there is -----------------------------------------------------------------------------------------
+
+    def hire(self) -> None:
         self._born += 1
         name = f"worker-{self._born}"
         # Ray would restart an actor in silence, and for ever: the driver decides, within a budget.
@@ -84,43 +68,93 @@ class Crew:
         # References in a list are not resolved on the way: the worker fetches what it needs.
         hand = Hand(name, actor.remote(self._source, [self._samples], use_gpu, fetch, node_id))
         self.hands[name] = hand
-        return name, hand.actor.start.remote()
+        self._ask(name, hand.actor.start.remote(), START)
 
     def started(self, name: str, receipt: Receipt) -> Hand:
         hand, details = self.hands[name], receipt.details
         hand.ready = True
         hand.host, hand.pid, hand.node, hand.device = (details[k] for k in ("host", "pid", "node", "device"))
+        self.ready[name] = hand
         return hand
 
     def dismiss(self, name: str) -> Hand:
         """Take a worker off the list and end its process, if it has not ended by itself."""
         hand = self.hands.pop(name)
+        self.ready.pop(name, None)
+        for reference, _ in self._asked_of.pop(name, ()):
+            self._next.pop(reference, None)
         ray.kill(hand.actor)
         return hand
 
     def missing(self) -> int:
         """How many workers to hire now: up to what is wanted, which grows with the cluster unless it was given."""
-        if self._asked is None and time.monotonic() - self._looked > LOOK_SECONDS:
-            self._looked = time.monotonic()
+        if self._asked is None and self._clock() - self._looked > LOOK_SECONDS:
+            self._looked = self._clock()
             self._wanted = replace(self._wanted, workers=places(self._wanted, supply()) or self._wanted.workers)
         return self._wanted.workers - len(self.hands)
 
     def on_draining_nodes(self) -> list[str]:
-        """The workers whose node is about to be taken away."""
         leaving = draining_nodes()
         return [hand.name for hand in self.hands.values() if hand.node in leaving]
 
     def explain_absence(self, tell: Callable[[str], None]) -> None:
         """Say once, in one line, why no worker has started, when that takes long."""
-        if self.ready():
-            self._alone_since, self._explained = time.monotonic(), False
-        elif not self._explained and time.monotonic() - self._alone_since > EXPLAIN_SECONDS:
+        if self.ready:
+            self._alone_since, self._explained = self._clock(), False
+        elif not self._explained and self._clock() - self._alone_since > EXPLAIN_SECONDS:
             tell(explain_placement(self._wanted, supply(), ray.available_resources()))
             self._explained = True
 
     def close(self) -> None:
         for name in list(self.hands):
             self.dismiss(name)
+
+    # -- what they are asked, and answer ----------------------------------------------------------------------
+
+    def measure(self, name: str, payload: Any, freedom: Freedom) -> None:
+        self._ask(name, self.hands[name].actor.tune.remote([payload], freedom), MEASURE)
+
+    def send(self, name: str, task: Hashable, payload: Any, work: Work) -> None:
+        states = [ray.put(pack_state(state)) for state in work.states]
+        self._ask(name, self.hands[name].actor.evaluate.remote([payload], work.points, states), task)
+
+    def _ask(self, name: str, reference: Any, asked: Hashable) -> None:
+        queue = self._asked_of.setdefault(name, deque())
+        queue.append((reference, asked))
+        if len(queue) == 1:
+            self._next[reference] = name
+
+    def arrivals(self, seconds: float) -> list[Arrival]:
+        """What has come in; each worker answers in order, so that one reference of each is waited for."""
+        if not self._next:
+            time.sleep(seconds)
+            return []
+        references = list(self._next)
+        ready, _ = ray.wait(references, num_returns=min(len(references), MOST_ARRIVALS), timeout=0)
+        if not ready:
+            ready, _ = ray.wait(references, num_returns=1, timeout=seconds)
+        return [self._heard(reference) for reference in ready]
+
+    def _heard(self, reference: Any) -> Arrival:
+        name = self._next.pop(reference)
+        queue = self._asked_of[name]
+        _, asked = queue.popleft()
+        if queue:
+            self._next[queue[0][0]] = name
+        try:
+            return Arrival(name, asked, ray.get(reference))
+        except RayTaskError as error:
+            return Arrival(name, asked, Receipt(cause=_short(error), traceback=str(error)))
+        except RayError as error:
+            return Arrival(name, asked, None, _short(error))
+
+
+def _short(error: BaseException) -> str:
+    """Ray's many-line messages cut to their first sentence, or to the one that matters."""
+    if "node has died" in str(error):
+        return NODE_LOST
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:200]
 
 
 def fetch(reference: Any) -> Any:

@@ -170,7 +170,11 @@ def probe_run(run: str) -> Iterator[Finding]:
     """Whether a run can be kept there, and how long a commit takes; leaves nothing behind."""
     from landscape.spec import locate
 
-    folder = Path(locate(run, Path.cwd()))
+    place = locate(run, Path.cwd())
+    if "://" in place:
+        yield from _probe_store(place)
+        return
+    folder = Path(place)
     there = next(each for each in (folder, *folder.parents) if each.exists())
     try:
         times = list(probe(str(there)))
@@ -185,6 +189,20 @@ def probe_run(run: str) -> Iterator[Finding]:
         "run's latency", slow, ", ".join(f"{what} {1000 * seconds:.3g} ms" for what, seconds in times),
         "each tile waits for it some ten times: prefer a faster file system, or larger tiles", NOTE,
     )  # fmt: skip
+
+
+def _probe_store(url: str) -> Iterator[Finding]:
+    """The same in an object store, and whether it keeps two drivers apart."""
+    from landscape.errors import LandscapeError
+    from landscape.folders import open_folder
+    from landscape.folders import probe as probe_folder
+
+    try:
+        times = [f"{what} {1000 * seconds:.3g} ms" for what, seconds in probe_folder(url)]
+    except LandscapeError as error:
+        yield finding("run", WRONG, str(error))
+        return
+    yield finding("run", GOOD, f"{open_folder(url).name}: {', '.join(times)}")
 
 
 def probe(folder: str) -> Iterator[tuple[str, float]]:

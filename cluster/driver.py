@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
-
-import ray
-from ray.exceptions import RayError, RayTaskError
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from cluster import journal
 from cluster.assignment import LandscapeWork
-from cluster.crew import LOOK_SECONDS, Crew, Hand
+from cluster.backlog import Backlog
+from cluster.crew import LOOK_SECONDS, NODE_LOST, RayCrew
+from cluster.hands import MEASURE, START, Arrival, Crew, Hand
 from cluster.metrics import Metrics
-from cluster.schedule import Policy, Schedule
+from cluster.policy import Policy
+from cluster.schedule import Schedule
 from cluster.session import ray_session
 from cluster.signals import graceful_stop
-from cluster.worker import Receipt, pack_state
-from landscape.errors import Interrupted, JobError, LandscapeError
+from cluster.worker import Receipt
+from landscape.errors import Interrupted, JobError, LandscapeError, StoreError
 from landscape.lock import run_lock
 from landscape.pipeline import (
-    DEFAULT_POINT_SECONDS,
+    Outcome,
     Task,
-    commit,
+    commit_all,
+    freedom_of,
     make_work,
     quarantine,
     task_points,
@@ -34,10 +35,11 @@ from landscape.progress import Failure, Observer
 from landscape.spec import Job
 from landscape.store import write_error
 from landscape.surface import Run
+from landscape.tuning import DEFAULT_POINT_SECONDS, Freedom, Tuned
 
 POLL_SECONDS = 0.25
-MEASURE_SECONDS = 600.0  # a worker that takes longer for two points is taken for hung
-NODE_LOST = "its node is lost"
+MEASURE_SECONDS = 600.0  # a worker that takes longer to measure is taken for hung
+LOADS = 3  # workers that fail to load the problem, with none that has, until the job ends
 DEATHS = 3  # in a row and per worker, without a task done in between, until the job ends
 DRAIN_SECONDS = 2.0  # what ends within it after a stop is still committed; the rest is dropped
 
@@ -97,12 +99,23 @@ def _run_locked(
         return  # nothing to do needs no cluster
     # The handlers come after `ray.init`, which puts one of its own in place.
     with ray_session(prepared.job, address, workers, allow_open) as placement, graceful_stop() as signalled:
-        crew = Crew(prepared, placement, workers)
-        Driver(prepared, jobs, crew, observer, lambda: stop() or signalled(), policy).run()
+        crew = RayCrew(prepared, placement, workers)
+        Driver(prepared, jobs, crew, observer, lambda: stop() or signalled(), policy, Metrics()).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Believed:
+    """A task's outcome that is to be committed."""
+
+    hand: Hand
+    task: Task
+    attempt: int
+    outcome: Outcome
+    batch_size: int | None
 
 
 class Driver:
-    """A `ray.wait` loop over plain actors. Receipts come inline; only this process writes the store."""
+    """A loop over what comes in from the crew. Only this process writes the store."""
 
     def __init__(
         self,
@@ -112,25 +125,29 @@ class Driver:
         observer: Observer,
         stop: Callable[[], bool],
         policy: Policy,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._prepared, self._crew, self._observer, self._stop = prepared, crew, observer, stop
         self._works = {each.landscape.name: each for each in works}
-        self._pending: dict[Any, tuple[str, Task | None]] = {}  # reference → worker and task; None for its start
-        self._deaths_in_a_row = 0
+        self._deaths_in_a_row = self._unloaded = 0
         self._schedule: Schedule[Task] = Schedule((), policy)
-        self._metrics = Metrics()
+        self._metrics, self._clock = metrics, clock
         self._looked = 0.0
+        self._measured: Receipt | None = None
 
     def run(self) -> None:
         for each in self._works.values():
-            each.payload = ray.put(each.pack())
+            each.share(self._crew.share, self._crew.ready)
         try:
             self._make_stores()
-            tasks = [task for each in self._works.values() for task in each.tasks]
+            tasks: Backlog[Task] = Backlog(*(each.tasks for each in self._works.values()))
             waiting, self._schedule = self._schedule, Schedule(tasks, self._schedule.policy)
             for worker in waiting.in_flight:
                 self._schedule.join(worker)
             self._loop()
+        except StoreError:
+            raise  # what does not answer takes no last word either
         except BaseException:
             for each in self._works.values():
                 each.interrupt()
@@ -144,15 +161,14 @@ class Driver:
         """What is looked after between receipts: the stop, the crew's size, nodes that leave, workers that hang."""
         self._check_stop()
         for _ in range(self._crew.missing()):
-            name, reference = self._crew.hire()
-            self._pending[reference] = (name, None)
+            self._crew.hire()
         self._crew.explain_absence(journal.absent)
-        now = time.monotonic()
+        now = self._clock()
         for name in self._schedule.hung(now):
             self._bury(name, "no progress for far longer than the median task")
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
-            self._metrics.queue(self._schedule.waiting, len(self._crew.ready()))
+            self._metrics.queue(self._schedule.waiting, len(self._crew.ready))
             for name in self._crew.on_draining_nodes():
                 self._schedule.drain(name)
         for name in [name for name in self._schedule.leaving if self._schedule.idle(name)]:
@@ -161,12 +177,15 @@ class Driver:
 
     def _started(self, name: str, receipt: Receipt) -> None:
         if receipt.cause:
-            raise JobError(f"problem: fails to load on {name}: {receipt.cause}")
+            self._not_started(name, receipt.cause)
+            return
+        self._unloaded = 0
         hand = self._crew.started(name, receipt)
-        others = {other.device for other in self._crew.ready() if other is not hand}
-        if others - {hand.device}:
+        # Every one before was compared like this: any other stands for all.
+        other = next((each for each in self._crew.ready.values() if each is not hand), hand)
+        if other.device != hand.device:
             raise JobError(
-                f"device: {hand.place} has {hand.device}, the other workers {', '.join(others)}, and their bits would "
+                f"device: {hand.place} has {hand.device}, the other workers {other.device}, and their bits would "
                 "differ; set device: cpu or cuda, or leave out the nodes that have no GPU"
             )
         for each in self._works.values():
@@ -179,6 +198,13 @@ class Driver:
                 )
         self._schedule.join(name)
         journal.ready(hand)
+
+    def _not_started(self, name: str, cause: str) -> None:
+        """The driver has loaded the problem: where workers cannot, one may be at fault; all are not."""
+        self._unloaded += 1
+        if not self._crew.ready and self._unloaded >= LOADS:
+            raise JobError(f"problem: fails to load on {name}: {cause}")
+        self._bury(name, f"it cannot load the problem: {cause}", blame=False)
 
     def _bury(self, name: str, cause: str, *, blame: bool = True) -> None:
         """A worker is gone or no good: its tasks go back, one that killed three is given up."""
@@ -196,8 +222,7 @@ class Driver:
 
     def _part(self, name: str, *, blame: bool, cause: str) -> None:
         hand = self._crew.dismiss(name)
-        self._pending = {reference: owner for reference, owner in self._pending.items() if owner[0] != name}
-        for task, fate in self._schedule.lost(name, time.monotonic(), blame=blame):
+        for task, fate in self._schedule.lost(name, self._clock(), blame=blame):
             if fate == "quarantine":
                 self._give_up(task, hand, f"worker died: {cause}")
 
@@ -213,45 +238,44 @@ class Driver:
             each.examine()
 
     def _measure(self, new: list[LandscapeWork]) -> float:
-        """Seconds per point; where user code raises at these two points, or kills, a guess: their tile will tell.
+        """Seconds per point, once the engine is chosen; where user code kills at the points tried, a guess.
 
         Batches that do not fit the device are found here, before any value is kept, and made smaller for the
         whole job: later they would give other bits.
         """
+        freedom, chosen = freedom_of(self._prepared)
+        if chosen is not None:
+            for each in new:
+                each.adopt(each.landscape.in_batches(chosen.batch_size))
         for _ in range(self._schedule.policy.kills):
             hand = self._first_ready()
-            try:
-                receipt = self._await(hand.actor.measure.remote([new[0].payload]))
-            except RayError as error:
-                self._bury(hand.name, _short(error))
-                continue
-            journal.said(hand, receipt)
-            for each in new:
-                each.shrink_batches(receipt.details.get("batch_size"))
-            return float(receipt.details.get("seconds_per_point", DEFAULT_POINT_SECONDS))
+            receipt = self._measured_by(hand, new[0], freedom)
+            if receipt is not None:
+                tuned = receipt.details.get("tuned") or Tuned(new[0].landscape.plan)
+                if tuned.warning:
+                    journal.tuned(hand, tuned.warning)
+                for each in new:
+                    each.adopt(each.landscape.tuned(tuned))
+                return float(tuned.seconds_per_point)
         return DEFAULT_POINT_SECONDS
 
-    def _await(self, reference: Any) -> Receipt:
-        """One receipt, asking for the stop meanwhile.
-
-        Raises:
-            RayError: the worker died, or took so long that it is taken for hung.
-        """
-        end = time.monotonic() + MEASURE_SECONDS
-        while time.monotonic() < end:
-            self._check_stop()
-            if ray.wait([reference], timeout=POLL_SECONDS)[0]:
-                break
-        receipt: Receipt = ray.get(reference, timeout=POLL_SECONDS)
-        return receipt
+    def _measured_by(self, hand: Hand, landscape: LandscapeWork, freedom: Freedom) -> Receipt | None:
+        """What a worker measured; None where it died of it, or took so long that it is taken for hung."""
+        self._measured, end = None, self._clock() + MEASURE_SECONDS
+        self._crew.measure(hand.name, landscape.payload, freedom)
+        while self._measured is None and hand.name in self._crew.hands:
+            if self._clock() > end:
+                self._bury(hand.name, f"it took more than {MEASURE_SECONDS:.0f} s to measure a few points")
+                return None
+            self._patrol()
+            self._handle(self._crew.arrivals(POLL_SECONDS))
+        return self._measured
 
     def _first_ready(self) -> Hand:
-        while True:
-            ready = self._crew.ready()
-            if ready:
-                return ready[0]
+        while not self._crew.ready:
             self._patrol()
-            self._wait_once()
+            self._handle(self._crew.arrivals(POLL_SECONDS))
+        return next(iter(self._crew.ready.values()))
 
     # -- the loop ---------------------------------------------------------------------------------------------
 
@@ -259,93 +283,95 @@ class Driver:
         while not self._schedule.finished:
             self._patrol()
             self._fill()
-            self._wait_once()
+            self._handle(self._crew.arrivals(POLL_SECONDS))
 
     def _fill(self) -> None:
-        """Give every worker its share; all get a first task before any gets a second."""
-        for share in range(self._schedule.policy.in_flight):
-            for hand in self._crew.ready():
-                if len(self._schedule.in_flight.get(hand.name, ())) <= share:
-                    task = self._schedule.next_for(hand.name, time.monotonic())
-                    if task is not None:
-                        self._send(hand, task)
+        for name, task in self._schedule.assign(self._clock()):
+            each = self._works[task.landscape]
+            each.begin()
+            self._crew.send(name, task, each.payload, make_work(each.landscape, each.created(), task))
 
-    def _send(self, hand: Hand, task: Task) -> None:
-        each = self._works[task.landscape]
-        each.begin()
-        work = make_work(each.landscape, each.created(), task)
-        states = [ray.put(pack_state(state)) for state in work.states]
-        reference = hand.actor.evaluate.remote([each.payload], work.points, states)
-        self._pending[reference] = (hand.name, task)
+    def _handle(self, arrivals: Sequence[Arrival]) -> None:
+        """Decide on every receipt, then commit those believed together: one sync serves them all."""
+        believed: list[_Believed] = []
+        try:
+            for each in arrivals:
+                if each.worker not in self._crew.hands:
+                    continue  # lost in this very round
+                if each.receipt is None:
+                    self._bury(each.worker, each.lost)
+                    continue
+                journal.said(self._crew.hands[each.worker], each.receipt)
+                if each.asked == START:
+                    self._started(each.worker, each.receipt)
+                elif each.asked == MEASURE:
+                    self._refuse_fatal(each.receipt)
+                    self._measured = each.receipt
+                else:
+                    assert isinstance(each.asked, Task)
+                    self._receive(each.worker, each.asked, each.receipt, believed)
+        finally:
+            self._commit(believed)
 
-    def _wait_once(self) -> None:
-        """Handle every receipt that is there, after waiting a moment for the first."""
-        if not self._pending:
-            time.sleep(POLL_SECONDS)
-            return
-        ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=POLL_SECONDS)
-        if ready:
-            ready, _ = ray.wait(list(self._pending), num_returns=len(self._pending), timeout=0)
-        self._handle(ready)
+    @staticmethod
+    def _refuse_fatal(receipt: Receipt) -> None:
+        if receipt.fatal:
+            raise JobError(receipt.cause)
 
-    def _handle(self, references: Iterable[Any]) -> None:
-        for reference in references:
-            if reference not in self._pending:
-                continue  # its worker was lost in this very round
-            name, task = self._pending.pop(reference)
-            try:
-                receipt: Receipt = ray.get(reference)
-            except RayTaskError as error:
-                receipt = Receipt(cause=_short(error), traceback=str(error))
-            except RayError as error:
-                self._bury(name, _short(error))
-                continue
-            journal.said(self._crew.hands[name], receipt)
-            if task is None:
-                self._started(name, receipt)
-            else:
-                self._receive(name, task, receipt)
-
-    def _receive(self, name: str, task: Task, receipt: Receipt) -> None:
-        each, hand, now = self._works[task.landscape], self._crew.hands[name], time.monotonic()
+    def _receive(self, name: str, task: Task, receipt: Receipt, believed: list[_Believed]) -> None:
+        self._refuse_fatal(receipt)
+        each, hand = self._works[task.landscape], self._crew.hands[name]
         if receipt.outcome is None:
-            fate = self._schedule.failed(name, task, now)
             self._deaths_in_a_row = 0
+            fate = self._schedule.failed(name, task, self._clock())
             journal.failed(hand, task, self._schedule.attempts(task), receipt)
             if fate == "quarantine":
                 self._give_up(task, hand, receipt.cause, receipt.traceback)
+            self._report(each)
         elif not well_formed(each.created(), task, receipt.outcome):
             self._bury(name, f"its answer to {task.label} has the wrong shape", blame=False)
-            return
         else:
             self._deaths_in_a_row = 0
-            self._accept(each, hand, task, receipt)
-        each.tally.retries = self._schedule.retries
-        each.tally.workers = [other.record() for other in self._crew.ready()]
-        self._observer(each.tally.progress())
+            attempt = self._schedule.attempts(task) + 1  # nothing is kept of a task that is done
+            if not self._believes(hand, task, receipt.outcome):
+                self._report(each)
+            else:
+                believed.append(_Believed(hand, task, attempt, receipt.outcome, receipt.details.get("batch_size")))
 
-    def _accept(self, each: LandscapeWork, hand: Hand, task: Task, receipt: Receipt) -> None:
-        """Commit what the schedule believes, and part with the workers it no longer does."""
-        outcome = receipt.outcome
-        assert outcome is not None
+    def _believes(self, hand: Hand, task: Task, outcome: Outcome) -> bool:
+        """Whether the schedule does; parts with the workers that it no longer does."""
         suspicious = not outcome.finite
         fingerprint = outcome.fingerprint() if suspicious or self._schedule.is_disputed(task) else ""
         answer = self._schedule.completed(
-            hand.name, task, time.monotonic(), fingerprint=fingerprint, suspicious=suspicious
+            hand.name, task, self._clock(), fingerprint=fingerprint, suspicious=suspicious
         )
-        points = task_points(each.created(), task)
-        if answer.verdict == "commit":
-            commit(each.created(), task, outcome)
-            hand.tasks, hand.points, hand.seconds = hand.tasks + 1, hand.points + points, hand.seconds + outcome.seconds
-            self._metrics.committed(points, outcome.seconds)
-            journal.done(hand, task, self._schedule.attempts(task) + 1, points, outcome.seconds)
-            each.tally.done(task.label, points, receipt.details.get("batch_size"))
-            each.settle()
-        elif answer.verdict == "quarantine":
+        if answer.verdict == "quarantine":
             self._give_up(task, hand, "workers disagree on its values")
         for name in answer.distrusted:
             if name in self._crew.hands:
                 self._bury(name, f"two others agree on {task.label} and it does not", blame=False)
+        return answer.verdict == "commit"
+
+    def _commit(self, believed: Sequence[_Believed]) -> None:
+        by_landscape: dict[str, list[_Believed]] = {}
+        for each in believed:
+            by_landscape.setdefault(each.task.landscape, []).append(each)
+        for name, those in by_landscape.items():
+            work = self._works[name]
+            commit_all(work.created(), [(each.task, each.outcome) for each in those])
+            for each in those:
+                points, seconds = task_points(work.created(), each.task), each.outcome.seconds
+                each.hand.tasks, each.hand.points = each.hand.tasks + 1, each.hand.points + points
+                each.hand.seconds += seconds
+                self._metrics.committed(points, seconds)
+                journal.done(each.hand, each.task, each.attempt, points, seconds)
+                work.tally.done(each.task.label, points, each.batch_size)
+                work.settle()
+                self._report(work)
+
+    def _report(self, each: LandscapeWork) -> None:
+        each.tally.retries = self._schedule.retries
+        self._observer(each.tally.progress())
 
     def _give_up(self, task: Task, hand: Hand, cause: str, trace: str = "") -> None:
         each = self._works[task.landscape]
@@ -363,17 +389,8 @@ class Driver:
         if not self._stop():
             return
         self._schedule.abandon()
-        end = time.monotonic() + DRAIN_SECONDS
-        while self._pending and time.monotonic() < end and not self._schedule.finished:
-            ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=POLL_SECONDS)
-            self._handle(ready)
+        end = self._clock() + DRAIN_SECONDS
+        while self._clock() < end and not self._schedule.finished:
+            self._handle(self._crew.arrivals(POLL_SECONDS))
             self._schedule.abandon()
         raise Interrupted(f"run {self._prepared.run!r} is interrupted; what is done is kept: the same command goes on")
-
-
-def _short(error: BaseException) -> str:
-    """Ray's many-line messages cut to their first sentence, or to the one that matters."""
-    if "node has died" in str(error):
-        return NODE_LOST
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:200]

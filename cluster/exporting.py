@@ -32,7 +32,7 @@ def export_run(
         if each not in (*FORMATS, REPORT):
             raise JobError(f"to: unknown format {each!r}; {nearest(each, (*FORMATS, REPORT))}")
     opened = open_run(run)
-    folder = out or Path(opened.path) / "export"
+    folder = out or _default_folder(opened.path)
     folder.mkdir(parents=True, exist_ok=True)
     surfaces = [opened[name]] if name else list(opened.values())
     if REPORT in wanted:
@@ -46,3 +46,8 @@ def export_run(
                     path = folder / export_name(surface, each, kind, observable, log)
                     options: dict[str, Any] = {"kind": kind, "log": log, "in_browser": drawing}
                     yield export(surface, each, path, observable=observable, **options)
+
+
+def _default_folder(run: str) -> Path:
+    """Inside a run folder; beside us for a run in an object store."""
+    return Path(f"{run.rpartition('/')[2]}-export") if "://" in run else Path(run) / "export"

@@ -10,7 +10,7 @@ from landscape.pipeline import Task
 from landscape.progress import Failure
 
 if TYPE_CHECKING:
-    from cluster.crew import Hand
+    from cluster.hands import Hand
     from cluster.worker import Receipt
 
 workers = logging.getLogger("landscape")
@@ -26,6 +26,10 @@ def ready(hand: Hand) -> None:
     workers.info(
         "%s is ready", hand.place, extra=told("worker-ready", **_place(hand), pid=hand.pid, device=hand.device)
     )
+
+
+def tuned(hand: Hand, warning: str) -> None:
+    workers.warning("%s", warning, extra=told("tuned", cause=warning, **_place(hand)))
 
 
 def leaves(hand: Hand) -> None:

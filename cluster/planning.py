@@ -10,10 +10,11 @@ import torch
 
 from cluster.console import seconds_text
 from landscape.grid import tile_counts
-from landscape.pipeline import DEFAULT_POINT_SECONDS, make_evaluator, measure_point, tile_shape_for
+from landscape.pipeline import make_evaluator, tile_shape_for
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.spec import Job
 from landscape.store import LandscapeStore, landscape_names
+from landscape.tuning import Freedom, Tuned, tune
 
 CALIBRATED_BYTES = 8  # per value: float64
 
@@ -25,7 +26,11 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     first = prepared.landscapes[0]
     # A plan for GPUs is made on a head that has none, too: a guess then stands for the seconds.
     measured = first.plan.device == "cpu" or torch.cuda.is_available()
-    seconds = measure_point(make_evaluator(prepared, first), first.grid) if measured else DEFAULT_POINT_SECONDS
+    # A point as it is: what an engine gains is found, and kept, when the job runs.
+    freedom, tuned = Freedom(first.plan.engine), Tuned(first.plan)
+    if measured:
+        tuned = tune(make_evaluator(prepared, first), first.grid, freedom)
+    seconds = tuned.seconds_per_point
     landscapes = [_plan_landscape(prepared, each, seconds, count) for each in prepared.landscapes]
     missing = sum(each["missing_points"] for each in landscapes)
     return {
@@ -34,6 +39,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
         "plan": prepared.landscapes[0].attributes["plan"],
         "seconds_per_point": seconds,
         "measured": measured,
+        "precision_error": tuned.precision_error,
         "workers": count,
         "landscapes": landscapes,
         "points": sum(each["points"] for each in landscapes),
@@ -54,7 +60,7 @@ def _plan_landscape(
     if stored:
         examined = stored.examine()
         path = sum(2 * (window.stop - window.start) for window in examined.path_missing)
-        missing = path + sum(stored.tile(index).points for index in examined.missing)
+        missing = path + examined.missing_points(stored.shape, stored.tile_shape)
     return {
         "name": landscape.name,
         "origin": landscape.attributes["origin"],
@@ -98,10 +104,16 @@ def plan_text(plan: dict[str, Any]) -> str:
     lines.append(
         f"{plan['num_samples']} samples a point, {plan['seconds_per_point']:.3g} s a point "
         f"{'here' if plan['measured'] else 'as a guess, since there is no GPU here'} "
-        f"({plan['plan']['device']}, {plan['plan']['precision']}, batches of {plan['plan']['batch_size']}): "
+        f"({plan['plan']['device']}, {_precision(plan)}, batches of {plan['plan']['batch_size']}): "
         f"about {seconds_text(plan['seconds'])} on {plan['workers']} worker{'s' * (plan['workers'] != 1)}"
     )
     return "\n".join(lines)
+
+
+def _precision(plan: dict[str, Any]) -> str:
+    error = (plan["precision_error"] or {}).get("max_rel_error")
+    within = "" if error is None else f" within {100 * error:.2g} % of float32"
+    return f"{plan['plan']['precision']}{within}"
 
 
 def bytes_text(count: float) -> str:

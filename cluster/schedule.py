@@ -7,70 +7,36 @@ from __future__ import annotations
 
 import statistics
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+from cluster.backlog import Backlog
+from cluster.policy import Answer, Fate, Policy, Record
 
 T = TypeVar("T", bound=Hashable)
-
-Verdict = Literal["commit", "check", "ignore", "quarantine"]
-Fate = Literal["retry", "quarantine"]
-
-
-@dataclass(frozen=True)
-class Policy:
-    """The numbers behind the decisions. Seconds, and multiples of the median task.
-
-    Backups follow cubed's rule (`runtime/backup.py`): enough tasks done to know the median, and a task far over it.
-    """
-
-    in_flight: int = 2  # the next task is at the worker when it ends one
-    attempts: int = 3  # exceptions of user code before a task is given up
-    kills: int = 3  # workers that die over a task before it is given up
-    straggler_factor: float = 3.0
-    straggler_done: int = 10
-    hang_factor: float = 20.0
-    hang_seconds: float = 300.0
-    confirmations: int = 2  # suspicious answers of a worker that others confirmed, until it is believed
-    longest_step: float = 30.0  # a clock that jumps further than this, or back, says nothing about the tasks
-
-
-@dataclass
-class _Record:
-    """What happened to one task so far."""
-
-    exceptions: int = 0
-    kills: int = 0
-    avoid: set[str] = field(default_factory=set)  # workers that failed it or have answered it
-    votes: dict[str, str] = field(default_factory=dict)  # worker → fingerprint of its suspicious answer
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What to do with a receipt, and which workers turned out to be wrong."""
-
-    verdict: Verdict
-    distrusted: tuple[str, ...] = ()
 
 
 class Schedule(Generic[T]):
     """The state of all tasks: queued, in flight at one worker or more, done, or given up; each in exactly one.
 
     Workers run their tasks in the order given, so the first task in flight at a worker is the one it is running.
+    What is done leaves nothing but a count behind: an answer counts where the task is in flight at who gives it.
     """
 
-    def __init__(self, tasks: Iterable[T], policy: Policy | None = None) -> None:
+    def __init__(self, tasks: Sequence[T] | Backlog[T], policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
-        self.queue: deque[T] = deque(tasks)
-        self.again: list[T] = []  # came back; these go first
+        self.queue = tasks if isinstance(tasks, Backlog) else Backlog(tasks)
+        self.again: OrderedDict[T, None] = OrderedDict()  # came back; these go first
         self.in_flight: dict[str, list[T]] = {}
         self.flights: dict[T, set[str]] = {}
         self.leaving: set[str] = set()
-        self.done: set[T] = set()
+        self.done = 0
         self.quarantined: set[T] = set()
         self.retries = self.backups = self.checks = 0
-        self._records: dict[T, _Record] = {}
+        self._records: dict[T, Record] = {}
         self._confirmed: dict[str, int] = {}
+        # Workers that could take more, by how many tasks they have; as dicts, which keep their order.
+        self._open: list[dict[str, None]] = [{} for _ in range(self.policy.in_flight)]
         # Worker → its first task and since when, the oldest first: a start is always later than those before it.
         self._running: OrderedDict[str, tuple[T, float]] = OrderedDict()
         self._durations: deque[float] = deque(maxlen=101)
@@ -91,7 +57,7 @@ class Schedule(Generic[T]):
 
     def attempts(self, task: T) -> int:
         """How often a task has failed so far, by exceptions and by dead workers."""
-        record = self._records.get(task, _Record())
+        record = self._records.get(task, Record())
         return record.exceptions + record.kills
 
     def is_disputed(self, task: T) -> bool:
@@ -107,11 +73,26 @@ class Schedule(Generic[T]):
     # -- workers ----------------------------------------------------------------------------------------------
 
     def join(self, worker: str) -> None:
-        self.in_flight.setdefault(worker, [])
+        if worker not in self.in_flight:
+            self.in_flight[worker] = []
+            self._open[0][worker] = None
 
     def drain(self, worker: str) -> None:
         """A worker that is to leave gets no more tasks; it ends those it has."""
         self.leaving.add(worker)
+        self._shut(worker)
+
+    def _shut(self, worker: str) -> None:
+        for workers in self._open:
+            workers.pop(worker, None)
+
+    def _loaded(self, worker: str, before: int) -> None:
+        """Note that a worker's number of tasks has changed."""
+        now = len(self.in_flight[worker])
+        if before < len(self._open):
+            self._open[before].pop(worker, None)
+        if now < len(self._open) and worker not in self.leaving:
+            self._open[now][worker] = None
 
     def idle(self, worker: str) -> bool:
         return not self.in_flight.get(worker)
@@ -121,14 +102,18 @@ class Schedule(Generic[T]):
         self._advance(now)
         flying = self.in_flight.pop(worker, [])
         self._running.pop(worker, None)
+        self._shut(worker)
         self.leaving.discard(worker)
         found: list[tuple[T, Fate]] = []
         for position, task in reversed(list(enumerate(flying))):
-            record = self._record(task)
-            record.kills += blame and position == 0
+            if worker not in self.flights.get(task, ()):
+                continue  # done meanwhile
+            if blame and position == 0:
+                self._record(task).kills += 1
             if self._land(worker, task):
-                continue  # done meanwhile, or still in flight elsewhere
-            found.append((task, self._again_or_give_up(task, record.kills >= self.policy.kills)))
+                continue  # still in flight elsewhere
+            kills = self._records[task].kills if task in self._records else 0
+            found.append((task, self._again_or_give_up(task, kills >= self.policy.kills)))
         return found[::-1]
 
     def hung(self, now: float) -> list[str]:
@@ -148,10 +133,23 @@ class Schedule(Generic[T]):
 
     # -- tasks out --------------------------------------------------------------------------------------------
 
+    def assign(self, now: float) -> Iterator[tuple[str, T]]:
+        """Who gets which task now: all get a first one before any gets a second."""
+        for share in range(self.policy.in_flight):
+            for worker in tuple(self._open[share]):
+                task = self.next_for(worker, now)
+                if task is not None:
+                    yield worker, task
+                elif not self.waiting:
+                    break  # only stragglers are left, and there is none for the other idle workers either
+            if not self.waiting:
+                break  # who has a task gets no straggler
+
     def next_for(self, worker: str, now: float) -> T | None:
         """The task to send to `worker` now; None where it has its share, is leaving, or nothing is left for it."""
         self._advance(now)
-        flying = self.in_flight.setdefault(worker, [])
+        self.join(worker)
+        flying = self.in_flight[worker]
         if worker in self.leaving or len(flying) >= self.policy.in_flight or (flying and self._is_suspect(flying[0])):
             return None
         task = self._returned_for(worker, flying)
@@ -163,18 +161,20 @@ class Schedule(Generic[T]):
             return None
         self.flights.setdefault(task, set()).add(worker)
         flying.append(task)
+        self._loaded(worker, len(flying) - 1)
         if len(flying) == 1:
             self._running[worker] = (task, self._time)
         return task
 
     def _returned_for(self, worker: str, flying: list[T]) -> T | None:
-        for position, task in enumerate(self.again):
+        for task in self.again:
             if flying and self._is_suspect(task):
                 continue
-            avoid = self._record(task).avoid
+            avoid = self._records[task].avoid if task in self._records else set()
             if worker in avoid and self._others(avoid):
                 continue
-            return self.again.pop(position)
+            del self.again[task]
+            return task
         return None
 
     def _is_suspect(self, task: T) -> bool:
@@ -210,29 +210,32 @@ class Schedule(Generic[T]):
         """
         self._advance(now)
         self._took(worker)
+        counts = worker in self.flights.get(task, ())
         self._land(worker, task)
-        if task in self.done or task in self.quarantined:
+        if not counts:
             return Answer("ignore")
-        record = self._record(task)
         believed = not suspicious or self._confirmed.get(worker, 0) >= self.policy.confirmations
-        alone = set(record.votes) <= {worker} and not self._others({worker})
-        if alone or (not record.votes and believed):
-            self._settle(task, self.done)
+        if believed and not self.is_disputed(task):
+            self._finish(task)
+            return Answer("commit")
+        record = self._record(task)
+        if set(record.votes) <= {worker} and not self._others({worker}):
+            self._finish(task)
             return Answer("commit")
         record.votes[worker] = fingerprint
         agreeing = [each for each, vote in record.votes.items() if vote == fingerprint]
         if len(agreeing) > 1:
             for each in agreeing:
                 self._confirmed[each] = self._confirmed.get(each, 0) + 1
-            self._settle(task, self.done)
+            self._finish(task)
             return Answer("commit", tuple(each for each in record.votes if each not in agreeing))
         if len(record.votes) > 1 and not self._others(set(record.votes)):
-            self._settle(task, self.quarantined)
+            self._give_up(task)
             return Answer("quarantine")
         record.avoid |= set(record.votes)
         self.checks += 1
         if task not in self.flights:
-            self.again.insert(0, task)
+            self._put_back(task)
         return Answer("check")
 
     def failed(self, worker: str, task: T, now: float) -> Fate | None:
@@ -242,10 +245,12 @@ class Schedule(Generic[T]):
         """
         self._advance(now)
         self._took(worker)
-        record = self._record(task)
-        record.exceptions += 1
-        record.avoid.add(worker)
-        if self._land(worker, task):
+        counts = worker in self.flights.get(task, ())
+        if counts:
+            record = self._record(task)
+            record.exceptions += 1
+            record.avoid.add(worker)
+        if self._land(worker, task) or not counts:
             return None
         return self._again_or_give_up(task, record.exceptions >= self.policy.attempts)
 
@@ -256,8 +261,8 @@ class Schedule(Generic[T]):
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _record(self, task: T) -> _Record:
-        return self._records.setdefault(task, _Record())
+    def _record(self, task: T) -> Record:
+        return self._records.setdefault(task, Record())
 
     def _advance(self, now: float) -> None:
         """The schedule's own time: it follows `now`, but neither back nor by a leap."""
@@ -273,33 +278,46 @@ class Schedule(Generic[T]):
             self._median = None
 
     def _land(self, worker: str, task: T) -> bool:
-        """Take the task from the worker; true where it needs nothing more: settled, or in flight elsewhere."""
+        """Take the task from the worker; true where another worker still has it."""
         flying = self.in_flight.get(worker, [])
         if task in flying:
             flying.remove(task)
+            self._loaded(worker, len(flying) + 1)
         if flying and worker not in self._running:
             self._running[worker] = (flying[0], self._time)
         workers = self.flights.get(task)
-        if workers is not None:
-            workers.discard(worker)
-            if not workers:
-                del self.flights[task]
-        return task in self.done or task in self.quarantined or bool(self.flights.get(task))
+        if workers is None:
+            return False
+        workers.discard(worker)
+        if not workers:
+            del self.flights[task]
+        return bool(workers)
 
-    def _settle(self, task: T, where: set[T]) -> None:
-        where.add(task)
+    def _finish(self, task: T) -> None:
+        self.done += 1
+        self._records.pop(task, None)
+        self._settle(task)
+
+    def _give_up(self, task: T) -> None:
+        self.quarantined.add(task)
+        self._settle(task)
+
+    def _settle(self, task: T) -> None:
         # Workers that still have it go on; what they answer is ignored, and nobody waits for it.
         self.flights.pop(task, None)
-        if task in self.again:
-            self.again.remove(task)
+        self.again.pop(task, None)
 
     def _again_or_give_up(self, task: T, give_up: bool) -> Fate:
         if give_up:
-            self._settle(task, self.quarantined)
+            self._give_up(task)
             return "quarantine"
         self.retries += 1
-        self.again.insert(0, task)
+        self._put_back(task)
         return "retry"
+
+    def _put_back(self, task: T) -> None:
+        self.again[task] = None
+        self.again.move_to_end(task, last=False)
 
     def pending(self) -> Iterator[T]:
         """Every task that is neither done nor given up, once."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cluster.console import seconds_text
+from landscape.errors import StoreError
+from landscape.lock import driver_alive
 from landscape.spec import digest
 from landscape.store import LandscapeStore, landscape_names
-from landscape.surface import NOT_COMPUTED, QUARANTINED, Surface, open_run
+from landscape.surface import NOT_COMPUTED, QUARANTINED, open_run
+
+MOST_TILES = 10_000  # whose lowest loss is looked for: that reads one more chunk of each
 
 
 def run_status(run: str) -> dict[str, Any]:
@@ -28,21 +26,23 @@ def run_status(run: str) -> dict[str, Any]:
         "run": opened.path,
         "driver": alive,
         "snapshots": list(opened.trajectory.numbers),
-        "landscapes": [_landscape_status(surface, alive) for surface in opened.values()],
+        "landscapes": [
+            _landscape_status(LandscapeStore.open(opened.path, name), alive) for name in landscape_names(opened.path)
+        ],
     }
 
 
-def _landscape_status(surface: Surface, alive: bool) -> dict[str, Any]:
+def _landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
     """Counted from the committed status of the points, not from what the driver last said."""
-    progress = dict(surface.attributes.get("progress", {}))
-    counts = _counts(surface)
+    progress = dict(store.attributes.get("progress", {}))
+    counts = store.counts()
     missing, failed = counts[NOT_COMPUTED], counts[QUARANTINED]
     finished = "partial" if failed else "complete"
     state = ("running" if alive else "interrupted") if missing else finished
     rate = progress.get("rate") or 0.0
     running = state == "running"
     return {
-        "name": surface.name,
+        "name": store.name,
         "state": state,
         "points": int(sum(counts)),
         "done": int(counts[1] + counts[2]),
@@ -57,15 +57,9 @@ def _landscape_status(surface: Surface, alive: bool) -> dict[str, Any]:
         "reduced_batches": progress.get("reduced_batches", {}),
         "retries": progress.get("retries", 0),
         "updated": progress.get("updated"),
-        "minimum": surface.minimum(),
-        "failures": list(surface.attributes.get("failures", [])),
+        "minimum": store.minimum() if store.tile_count <= MOST_TILES else {},
+        "failures": list(store.attributes.get("failures", [])),
     }
-
-
-def _counts(surface: Surface) -> np.ndarray:
-    """Points by status 0 to 3, the snapshots of the path among them."""
-    counts = np.bincount(surface.status.ravel(), minlength=4)
-    return counts if surface.path is None else counts + np.bincount(surface.path.status, minlength=4)
 
 
 def status_text(status: dict[str, Any]) -> str:
@@ -116,20 +110,6 @@ def _worker_lines(landscape: dict[str, Any]) -> list[str]:
     ]
 
 
-def driver_alive(run: str) -> bool:
-    """Whether the driver that writes this run lives, as far as this machine can tell."""
-    try:
-        owner = json.loads((Path(run) / "driver.json").read_text())
-        if owner["host"] != socket.gethostname():
-            return True  # another machine's: only the lock itself could tell
-        os.kill(owner["pid"], 0)
-    except PermissionError:
-        return True  # it lives, and is somebody else's
-    except (OSError, ValueError, KeyError):
-        return False
-    return True
-
-
 def validate_run(run: str) -> dict[str, Any]:
     """Read every chunk of every landscape; check checksums, schema and recorded digests.
 
@@ -160,7 +140,7 @@ def _validate(store: LandscapeStore) -> dict[str, Any]:
         "schema_version": store.attributes["schema_version"],
         "digest": store.attributes["digest"],
         "tiles": store.tile_count,
-        "missing_tiles": len(examined.missing),
+        "missing_tiles": int(examined.missing_mask.sum()),
         "damaged": damaged,
     }
 
@@ -168,6 +148,8 @@ def _validate(store: LandscapeStore) -> dict[str, Any]:
 def _validate_snapshot(snapshot: Any) -> str | None:
     try:
         snapshot.load()
+    except StoreError:
+        raise  # no answer says nothing of the snapshot
     except Exception as error:
         return str(error)
     return None

@@ -6,7 +6,6 @@ import os
 import socket
 import sys
 import traceback
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
@@ -14,50 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from cluster.logs import Listener, Said
+from cluster.packing import OtherDirection, Packed, Recipe, unpack_direction, unpack_samples, unpack_state
+from landscape.arithmetic import Plan, pick_device
 from landscape.errors import JobError, one_line
-from landscape.evaluation import Evaluator, Plan, observe_names, pick_device
+from landscape.evaluation import Evaluator, observe_names
 from landscape.grid import Grid
-from landscape.parameters import State
-from landscape.pipeline import Outcome, Work, evaluate, measure_point
+from landscape.parameters import describe_parameters
+from landscape.pipeline import Outcome, Work, evaluate
 from landscape.problem import load_problem
 from landscape.samples import Batch
 from landscape.spec import Precision
+from landscape.tuning import Freedom, tune
 
 Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A tensor as a numpy array, which Ray shares between the processes of a node without copying it."""
-
-    array: np.ndarray
-    dtype: str
-
-
-def pack(tensor: torch.Tensor) -> Packed:
-    plain = tensor.detach().cpu().contiguous()
-    # numpy has no bfloat16: the bytes travel, the type beside them.
-    bytes_ = plain.reshape(-1).view(torch.uint8).numpy().reshape(*plain.shape, plain.element_size())
-    return Packed(bytes_, str(plain.dtype).removeprefix("torch."))
-
-
-def unpack(packed: Packed) -> torch.Tensor:
-    dtype = getattr(torch, packed.dtype)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the shared memory is read-only, and is only read
-        flat = torch.from_numpy(packed.array.reshape(-1))
-    return flat.view(dtype).reshape(packed.array.shape[:-1])
-
-
-def pack_state(state: State) -> dict[str, Packed]:
-    return {name: pack(tensor) for name, tensor in state.items()}
-
-
-def unpack_state(state: Mapping[str, Packed]) -> dict[str, torch.Tensor]:
-    return {name: unpack(packed) for name, packed in state.items()}
 
 
 @dataclass(frozen=True)
@@ -66,7 +36,7 @@ class Payload:
 
     name: str
     origin: Mapping[str, Packed]
-    directions: Sequence[Mapping[str, Packed]]
+    directions: Sequence[Mapping[str, Packed] | Recipe]
     grid: Grid
     plan: Plan
 
@@ -96,6 +66,7 @@ class Receipt:
     outcome: Outcome | None = None
     cause: str = ""
     traceback: str = ""
+    fatal: bool = False  # no other worker will fare better
     details: Mapping[str, Any] = field(default_factory=dict)
     said: tuple[Said, ...] = ()  # what was logged meanwhile
 
@@ -134,7 +105,8 @@ class Worker:
             sys.path[:0] = [each for each in self._source.path if each not in sys.path]
             problem = load_problem(self._source.callback, self._source.folder)
             self._model, self._observe = problem.model, problem.observe
-            self._samples: Batch = _unpack_samples(self._fetch(self._samples_reference))
+            self._parameters = describe_parameters(problem.model)
+            self._samples: Batch = unpack_samples(self._fetch(self._samples_reference))
             self._look()
         except Exception as error:
             return Receipt(cause=one_line(error), traceback=traceback.format_exc())
@@ -157,14 +129,14 @@ class Worker:
         }  # fmt: skip
 
     @_reporting
-    def measure(self, payload: Sequence[Any]) -> Receipt:
-        """Seconds per point of a landscape, and the batch size where the planned one does not fit the memory."""
+    def tune(self, payload: Sequence[Any], freedom: Freedom) -> Receipt:
+        """The engine and the batch size that suit a landscape on this device, and the seconds a point costs."""
         try:
             landscape, evaluator = self._load(payload)
-            seconds = evaluator.within_memory(lambda: measure_point(evaluator, landscape.grid))
+            tuned = tune(evaluator, landscape.grid, freedom)
         except Exception as error:
-            return Receipt(cause=one_line(error), traceback=traceback.format_exc())
-        return Receipt(details={"seconds_per_point": seconds, **_reduced(evaluator)})
+            return _failed(error)
+        return Receipt(details={"tuned": tuned})
 
     @_reporting
     def evaluate(self, payload: Sequence[Any], points: np.ndarray, states: Sequence[Any]) -> Receipt:
@@ -174,7 +146,7 @@ class Worker:
             work = Work(points, tuple(unpack_state(self._fetch(state)) for state in states))
             outcome = evaluator.within_memory(lambda: evaluate(evaluator, work))
         except Exception as error:
-            return Receipt(cause=one_line(error), traceback=traceback.format_exc())
+            return _failed(error)
         return Receipt(outcome, details=_reduced(evaluator))
 
     def _load(self, payload: Sequence[Any]) -> tuple[Payload, Evaluator]:
@@ -187,33 +159,18 @@ class Worker:
                 # The old one goes first: model and samples fit the device once.
                 self._evaluator = None
                 self._evaluator = Evaluator(self._model, self._samples, self._observe, self._payload.plan, self._device)
-            self._evaluator.load(
-                unpack_state(self._payload.origin), [unpack_state(each) for each in self._payload.directions]
-            )
+            origin = unpack_state(self._payload.origin)
+            directions = [unpack_direction(each, origin, self._parameters) for each in self._payload.directions]
+            self._evaluator.load(origin, directions)
             self._loaded = key
         return self._payload, self._evaluator
+
+
+def _failed(error: Exception) -> Receipt:
+    return Receipt(cause=one_line(error), traceback=traceback.format_exc(), fatal=isinstance(error, OtherDirection))
 
 
 def _reduced(evaluator: Evaluator) -> dict[str, int]:
     """The batch size of the last task, where it had to be smaller than planned."""
     used, planned = evaluator.batch_size, evaluator.plan.batch_size
     return {"batch_size": used} if used < planned else {}
-
-
-def pack_samples(samples: Batch) -> Any:
-    """The samples with every tensor packed, in the same structure."""
-    return _map(samples, torch.Tensor, pack)
-
-
-def _unpack_samples(samples: Any) -> Batch:
-    return _map(samples, Packed, unpack)
-
-
-def _map(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
-    if isinstance(value, kind):
-        return function(value)
-    if isinstance(value, Mapping):
-        return {key: _map(each, kind, function) for key, each in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_map(each, kind, function) for each in value))
-    return type(value)(_map(each, kind, function) for each in value)

@@ -14,12 +14,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from landscape.errors import JobError, NotFoundError
+from landscape.folders import Folder, Place, open_folder
 from landscape.snapshots import (
     FOLDER,
     SNAPSHOT_FORMAT,
     UNITS,
     Trajectory,
-    local_folder,
     read_info,
     read_trajectory,
     remove_trajectory,
@@ -43,6 +43,8 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
         JobError: it holds no named tensors, or could only be read by running the code pickled in it.
     """
     file = Path(path)
+    if "://" in str(path):
+        raise JobError(f"weights {str(path)!r} must be a file of this machine; fetch it first")
     if not file.exists():
         raise NotFoundError(f"weights file {str(path)!r} does not exist")
     if not file.is_file():
@@ -134,7 +136,7 @@ def _shared_prefixes(names: Iterable[str]) -> list[str]:
 
 
 def import_checkpoints(
-    paths: Sequence[str | Path], run: str | Path, unit: Unit = "epoch", *, overwrite: bool = False
+    paths: Sequence[str | Path], run: Place, unit: Unit = "epoch", *, overwrite: bool = False
 ) -> Trajectory:
     """Make existing checkpoints the trajectory of `run`: the first given becomes epoch (or step) 1, the next 2, ….
 
@@ -148,12 +150,12 @@ def import_checkpoints(
         raise JobError(f"unit: must be 'epoch' or 'step', not {unit!r}")
     if isinstance(paths, (str, Path)) or not paths:
         raise JobError(f"checkpoints: must be a list of one file or more, in the order of training, not {paths!r}")
-    folder = local_folder(run)
+    folder = open_folder(run)
     there = read_trajectory(run)
     if there.snapshots and not overwrite:
         raise JobError(
             f"run: {str(run)!r} already holds a trajectory of {len(there.snapshots)} {there.unit}s; "
-            "name another run or give overwrite=True"
+            "name another run or give overwrite=True (--overwrite)"
         )
     files = [Path(path) for path in paths]
     _refuse_own(files, folder)
@@ -167,8 +169,8 @@ def import_checkpoints(
     return read_trajectory(run)
 
 
-def _refuse_own(files: Iterable[Path], folder: Path) -> None:
-    own = (folder / FOLDER).resolve()
+def _refuse_own(files: Iterable[Path], folder: Folder) -> None:
+    own = Path(folder.place(FOLDER)).resolve()
     for file in files:
         if file.resolve().parent == own:
             raise JobError(f"checkpoints: {str(file)!r} is part of the run it would be imported into; copy it first")

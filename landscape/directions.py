@@ -57,11 +57,17 @@ def random_direction(
     d ~ N(0, I) is drawn for every parameter in order, moved or not, so that what is ignored does not change
     the rest; then `normalise_direction` applies. Frozen parameters and buffers never move.
     """
-    generator = torch.Generator().manual_seed(seed)
-    drawn = {info.name: torch.randn(info.shape, generator=generator, dtype=torch.float32) for info in infos}
     moved = [info for info in infos if info.trainable and info.role not in ignore]
     refuse_immobile(moved, infos, ignore)
-    return normalise_direction({info.name: drawn[info.name] for info in moved}, origin, moved, normalise)
+    names = {info.name for info in moved}
+    generator, found = torch.Generator().manual_seed(seed), dict[str, Tensor]()
+    for info in infos:
+        drawn = torch.randn(info.shape, generator=generator, dtype=torch.float32)
+        if info.name in names:
+            # Tensor by tensor where that gives the same, so that a large model's float64 never exists all at once.
+            alone = normalise != "model"
+            found |= normalise_direction({info.name: drawn}, origin, [info], normalise) if alone else {info.name: drawn}
+    return normalise_direction(found, origin, moved, "model") if normalise == "model" else found
 
 
 def refuse_immobile(moved: Sequence[ParameterInfo], infos: Sequence[ParameterInfo], ignore: Sequence[str]) -> None:

@@ -31,6 +31,17 @@ class ClusterUnreachableError(LandscapeError, ConnectionError):
     exit_code = 5
 
 
+class StoreError(LandscapeError):
+    """An object store does not answer, or refuses; never a sign of damage: what it holds is as it was.
+
+    `reason` is the cause alone; `passing` says that a connection broke, which another try may mend.
+    """
+
+    def __init__(self, message: str, *, reason: str = "", passing: bool = False) -> None:
+        super().__init__(message)
+        self.reason, self.passing = reason, passing
+
+
 class Interrupted(LandscapeError):
     """SIGINT or SIGTERM arrived: the store is valid and the same command goes on."""
 

@@ -6,9 +6,9 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,27 +16,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from landscape.arithmetic import Plan, arithmetic, default_plan, is_out_of_memory
+from landscape.engine import Engine
 from landscape.errors import JobError, one_line
-from landscape.parameters import State, persistent_buffers
+from landscape.forward import Forward, Stacked, make_forward
+from landscape.moving import MovingWeights, targets_of
+from landscape.parameters import State
 from landscape.problem import Observe, check_observed
+from landscape.reuse import Reuse
+from landscape.rewrites import Folded, PoolingByMaxima
 from landscape.samples import Batch, batch_length, map_tensors, split_batches, tensors_of
-from landscape.spec import BatchNorm, Precision
+from landscape.spec import Precision
 
 Floats = NDArray[np.float64]
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The arithmetic of a landscape: with the job, all that decides its bits. Recorded, and reused on resume."""
-
-    batch_size: int
-    threads: int
-    device: Literal["cpu", "cuda"]
-    precision: Precision = "float32"
-    batch_norm: BatchNorm = "eval"
-    seed: int = 0
-    engine: str = "eager"
+Row = tuple[list[str], Tensor]  # the names of the observables; mean and standard error of each, [2·names]
 
 
 @dataclass(frozen=True)
@@ -72,6 +66,7 @@ class Evaluator:
         on_point: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.plan, self.device, self._observe, self._on_point = plan, device, observe, on_point
+        self._given = model
         self._dtype = torch.float64 if plan.precision == "float64" else torch.float32
         self._model = private_copy(model).to(device)
         # `Module.to(dtype)` would drop the imaginary part of complex weights; these two leave them alone.
@@ -81,28 +76,35 @@ class Evaluator:
         if plan.batch_norm == "batch":
             _use_batch_statistics(self._norms)
         self._samples = map_tensors(lambda tensor: _to(tensor, device, self._dtype), samples)
-        self._use_batches(plan.batch_size)
         self._checked = False
+        self._reuse: Reuse | None = None
+        self._forward: Forward | None = None
+        self._set_batches(plan.batch_size)
 
     def load(self, origin: State, directions: Sequence[State]) -> None:
         """Set θ₀ and the axes; coordinates given later are relative to them."""
-        targets = {**dict(self._model.named_parameters()), **persistent_buffers(self._model)}
-        self._origin = {
-            name: _to(tensor, self.device, self._dtype) for name, tensor in origin.items() if name in targets
-        }
-        self._targets = [targets[name] for name in self._origin]
-        self._directions = [
-            [(targets[name], _to(tensor, self.device, self._dtype)) for name, tensor in each.items() if name in targets]
-            for each in directions
-        ]
+        self._origin, self._directions = origin, directions
+        self._set_engine()
+
+    def use(self, engine: Engine, batch_size: int | None = None) -> None:
+        """Go on with another engine, and in other batches."""
+        self.plan = replace(self.plan, engine=str(engine), batch_size=batch_size or self.plan.batch_size)
+        self._set_batches(self.plan.batch_size)
+        self._set_engine()
 
     def evaluate(self, points: Floats) -> Values:
         """The observables at `points` [P, axes]."""
-        return self._gather([partial(self._set_point, point) for point in points.tolist()])
+        # Row by row, as the points of one share most of the work of setting their weights.
+        order = np.lexsort(points.T[::-1]) if points.shape[1] else np.arange(len(points))
+        rows = self._stacked_rows if isinstance(self._forward, Stacked) else self._rows
+        return self._gather(partial(rows, points[order].tolist()), np.argsort(order))
 
     def evaluate_states(self, states: Sequence[State]) -> Values:
         """The observables at whole sets of weights, such as the snapshots of a trajectory."""
-        return self._gather([partial(self._set_state, state) for state in states])
+        try:
+            return self._gather(partial(self._state_rows, states), np.arange(len(states)))
+        finally:
+            self._weights.restore()
 
     def within_memory(self, compute: Callable[[], Result]) -> Result:
         """Call `compute`; where the memory does not suffice, again with half the batch, as often as it takes.
@@ -118,65 +120,190 @@ class Evaluator:
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 if self.batch_size == 1 or not is_out_of_memory(error):
                     raise
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
             self._use_batches(self.batch_size // 2)
 
+    # -- for measuring ----------------------------------------------------------------------------------------
+
+    def time_batches(self, count: int, point: Sequence[float]) -> float:
+        """Seconds that the first `count` batches take at a point, the setting of its weights among them."""
+        with arithmetic(self.plan, self.device), torch.no_grad():
+            self._wait()
+            start = time.perf_counter()
+            torch.manual_seed(self.plan.seed)
+            if isinstance(self._forward, Stacked):
+                points = [point] * Engine.parse(self.plan.engine).points
+                self._observe_stacked(points, self._batches[:count])
+            else:
+                self._set_point(point)
+                for index, batch in enumerate(self._batches[:count]):
+                    self._observe_batch(index, batch)
+                points = [point]
+            self._wait()
+            return (time.perf_counter() - start) / len(points)
+
+    def twin(self, plan: Plan) -> Evaluator:
+        """Another evaluator of the same landscape, with another plan; the samples are shared where it can be."""
+        found = Evaluator(self._given, self._samples, self._observe, plan, self.device, self._on_point)
+        found.load(self._origin, self._directions)
+        return found
+
+    @property
+    def samples(self) -> int:
+        return batch_length(self._samples)
+
+    @property
+    def batches(self) -> int:
+        return len(self._batches)
+
+    @property
+    def modules(self) -> int:
+        return sum(1 for _ in self._model.modules())
+
+    @property
+    def moved_parameters(self) -> int:
+        return self._weights.parameters
+
+    @property
+    def has_convolutions(self) -> bool:
+        return any(each.dim() in (4, 5) for each in self._model.parameters())
+
+    def pools(self) -> bool:
+        """Whether there is max-pooling that could be done by maxima."""
+        pooling = PoolingByMaxima()
+        with torch.no_grad(), pooling:
+            self._observe(self._model, self._batches[0])
+        return pooling.met
+
+    def folds(self) -> bool:
+        """Whether there are batch normalisations that could be folded into convolutions."""
+        try:
+            Folded(self._model)
+        except Exception:
+            return False  # control flow that cannot be traced, or nothing to fold
+        return self.plan.batch_norm == "eval"
+
+    # -- batches and engine -----------------------------------------------------------------------------------
+
     def _use_batches(self, batch_size: int) -> None:
+        self._set_batches(batch_size)
+        self._set_forward()
+
+    def _set_batches(self, batch_size: int) -> None:
         self.batch_size = batch_size
         self._batches = split_batches(self._samples, batch_size)
 
+    def _set_engine(self) -> None:
+        engine = Engine.parse(self.plan.engine)
+        layout = torch.channels_last if engine.channels_last else torch.contiguous_format
+        self._model.to(memory_format=layout)  # type: ignore[call-overload]
+        self._weights = MovingWeights(self._model, self._origin, self._directions, channels_last=engine.channels_last)
+        self._set_forward()
+
+    def _set_forward(self) -> None:
+        """What depends on the batches: graphs of them, what is remembered of them."""
+        if self._reuse is not None:
+            self._reuse.close()
+        self._reuse = self._forward = None
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        engine, targets = Engine.parse(self.plan.engine), targets_of(self._model)
+        if engine.base == "eager" and not engine.folded and self.plan.batch_norm == "eval" and self._weights.moved:
+            self._reuse = Reuse(self._model, [targets[name] for name in self._weights.moved], self.device)
+        self._forward = make_forward(engine, self._model, self._observe, self._reuse)
+
+    @property
+    def forward(self) -> Forward:
+        assert self._forward is not None, "load comes before evaluate"
+        return self._forward
+
+    # -- points -----------------------------------------------------------------------------------------------
+
     def _set_point(self, point: Sequence[float]) -> None:
-        # Always from the origin: walking from point to point would add up rounding.
-        if self._targets:
-            torch._foreach_copy_(self._targets, list(self._origin.values()))
-        for coordinate, moved in zip(point, self._directions, strict=True):
-            if moved:
-                tensors, directions = zip(*moved, strict=True)
-                torch._foreach_add_(list(tensors), list(directions), alpha=coordinate)
+        self._weights.set_point(point)
+        self.forward.refresh()
 
-    def _set_state(self, state: State) -> None:
-        for target, name in zip(self._targets, self._origin, strict=True):
-            target.copy_(state[name])
+    def _rows(self, points: Sequence[Sequence[float]]) -> Iterator[Row]:
+        for point in points:
+            self._on_point()
+            self._set_point(point)
+            yield self._observe_point(is_point=True)
 
-    def _gather(self, setters: Sequence[Callable[[], None]]) -> Values:
-        """Set the weights of each point and observe; one transfer from the device for all points."""
+    def _state_rows(self, states: Sequence[State]) -> Iterator[Row]:
+        for state in states:
+            self._on_point()
+            self._weights.set_state(state)
+            self.forward.refresh()
+            yield self._observe_point(is_point=False)
+
+    def _stacked_rows(self, points: Sequence[Sequence[float]]) -> Iterator[Row]:
+        """Several points at once; a last group is filled up, as other shapes would give other bits."""
+        at_once = Engine.parse(self.plan.engine).points
+        for start in range(0, len(points), at_once):
+            self._on_point()
+            group = points[start : start + at_once]
+            names, samples = self._observe_stacked([*group, *[group[-1]] * (at_once - len(group))], self._batches)
+            for row in samples.unbind(1)[: len(group)]:
+                yield names, mean_and_stderr(row).reshape(-1)
+
+    def _gather(self, rows: Callable[[], Iterator[Row]], places: NDArray[np.int64]) -> Values:
+        """The rows of all points, put in their places; one transfer from the device for all of them."""
         start = time.perf_counter()
         names: list[str] = []
-        rows: list[Tensor] = []
+        found: list[Tensor] = []
         with arithmetic(self.plan, self.device), torch.no_grad():
-            for set_weights in setters:
-                self._on_point()
-                set_weights()
-                names, row = self._observe_point()
-                rows.append(row)
-            table = torch.stack(rows).cpu().numpy() if rows else np.zeros((0, 0))
+            for each in rows():
+                names = each[0]
+                found.append(each[1])
+            table = torch.stack(found).cpu().numpy()[places] if found else np.zeros((0, 0))
         mean = {name: np.ascontiguousarray(table[:, 2 * k]) for k, name in enumerate(names)}
         stderr = {name: np.ascontiguousarray(table[:, 2 * k + 1]) for k, name in enumerate(names)}
         return Values(mean, stderr, time.perf_counter() - start)
 
-    def _observe_point(self) -> tuple[list[str], Tensor]:
+    def _observe_point(self, *, is_point: bool) -> Row:
         # Common random numbers: a stochastic `observe` draws the same ones at every point, in every order.
         torch.manual_seed(self.plan.seed)
         if self.plan.batch_norm == "recalibrate":
             self._recalibrate()
-        pieces = [self._observe_batch(batch) for batch in self._batches]
+        numbered = enumerate(self._batches)
+        pieces = [self._observe_batch(index if is_point else None, batch) for index, batch in numbered]
         names = list(pieces[0])
         samples = torch.stack([torch.cat([piece[name] for piece in pieces]) for name in names])
         return names, mean_and_stderr(samples).reshape(-1)
 
-    def _observe_batch(self, batch: Batch) -> dict[str, Tensor]:
+    def _observe_stacked(self, points: Sequence[Sequence[float]], batches: Sequence[Batch]) -> tuple[list[str], Tensor]:
+        """Names, and the observables of the batches' samples at several points: float64 [names, points, samples]."""
+        assert isinstance(self._forward, Stacked)
+        torch.manual_seed(self.plan.seed)
+        weights = self._weights.stacked(points)
+        pieces = []
+        for batch in batches:
+            with self._autocast():
+                values = self._forward.observe_points(weights, batch)
+            check_observed({name: value[0] for name, value in values.items()}, batch_length(batch))
+            pieces.append({name: value.to(self.device, torch.float64) for name, value in values.items()})
+        names = list(pieces[0])
+        return names, torch.stack([torch.cat([piece[name] for piece in pieces], dim=1) for name in names])
+
+    def _observe_batch(self, index: int | None, batch: Batch) -> dict[str, Tensor]:
         versions = [] if self._checked else [tensor._version for tensor in tensors_of(batch)]
-        count = batch_length(batch)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.plan.precision == "bfloat16"):
-            values = self._observe(self._model, batch)
+        with self._autocast():
+            values = self.forward.observe(index, batch)
         if not self._checked and [tensor._version for tensor in tensors_of(batch)] != versions:
             raise JobError(
                 "observe: must not change its batch in place, as every point sees the same samples; clone it first"
             )
-        found = check_observed(values, count)
+        found = check_observed(values, batch_length(batch))
         self._checked = True
         return {name: value.detach().to(self.device, torch.float64) for name, value in found.items()}
+
+    def _autocast(self) -> contextlib.AbstractContextManager[None]:
+        # Its cache holds for one block only, and must not be filled while a CUDA graph is captured.
+        enabled = self.plan.precision == "bfloat16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def _recalibrate(self) -> None:
         """Running statistics anew from the samples, as the mean over batches; everything else stays in eval mode."""
@@ -188,17 +315,10 @@ class Evaluator:
             for module in self._norms:
                 # A cumulative mean; what torch does for momentum None it does for batch normalisation only.
                 module.momentum = 1 / count
-            self._observe_batch(batch)
+            self._observe_batch(None, batch)
         for module, momentum in zip(self._norms, momenta, strict=True):
             module.momentum = momentum
             module.eval()
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that the device's or the host's memory does not suffice."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch's allocator on the CPU
 
 
 def mean_and_stderr(samples: Tensor) -> Tensor:
@@ -211,26 +331,6 @@ def mean_and_stderr(samples: Tensor) -> Tensor:
     # Two passes: the difference of large sums would lose the small spread near a minimum.
     spread = (samples - mean[:, None]).square().sum(1) / (count - 1) if count > 1 else torch.full_like(mean, torch.nan)
     return torch.stack([mean, (spread / count).sqrt()], dim=1)
-
-
-@contextlib.contextmanager
-def arithmetic(plan: Plan, device: torch.device) -> Iterator[None]:
-    """The plan's threads and precision and deterministic kernels; the process is left as it was found."""
-    tf32 = plan.precision == "tf32"
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    with (
-        torch.random.fork_rng([device] if device.type == "cuda" else []),
-        torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32),
-    ):
-        try:
-            if threads != plan.threads:
-                torch.set_num_threads(plan.threads)
-            torch.set_float32_matmul_precision("high" if tf32 else "highest")
-            yield
-        finally:
-            torch.set_float32_matmul_precision(precision)
-            if threads != plan.threads:
-                torch.set_num_threads(threads)
 
 
 def private_copy(model: nn.Module) -> nn.Module:
@@ -253,28 +353,6 @@ def _use_batch_statistics(norms: Sequence[Any]) -> None:
     for module in norms:
         module.track_running_stats = False
         module.running_mean = module.running_var = module.num_batches_tracked = None
-
-
-def default_plan(
-    num_samples: int, device: str, precision: Precision, batch_norm: BatchNorm, seed: int,
-    batch_size: int | None, threads: int | None,
-) -> Plan:  # fmt: skip
-    """The plan where the job leaves it open: a function of the job and the kind of device, not of the machine."""
-    preferred = 2048 if device == "cuda" else 256
-    kind: Literal["cpu", "cuda"] = "cuda" if device == "cuda" else "cpu"
-    return Plan(min(batch_size or preferred, num_samples), threads or 1, kind, precision, batch_norm, seed)
-
-
-def device_here() -> torch.device:
-    """The first GPU of this machine, else its CPU."""
-    return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-
-
-def pick_device(wanted: str) -> torch.device:
-    """`auto` is the first GPU where there is one, else the CPU."""
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise JobError("device: cuda is asked for, but torch sees no GPU here; use device: cpu or auto")
-    return torch.device("cpu") if wanted == "cpu" else device_here()
 
 
 def observe_names(

@@ -17,7 +17,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     The temporary name ends like `path`, as some writers choose their format by it, and begins with a dot.
     """
     temporary = path.with_name(f".{path.stem[:80]}-{os.getpid()}{PARTIAL}{path.suffix}")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     try:
         temporary.touch()
         mode = temporary.stat().st_mode
@@ -28,6 +28,15 @@ def whole_file(path: Path) -> Iterator[Path]:
     finally:
         temporary.unlink(missing_ok=True)
     fsync(path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it that are missing, each with its name on the disk."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    fsync(folder.parent)
 
 
 def fsync(place: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -91,19 +90,23 @@ def tile_at(index: Index, shape: Sequence[int], tile_shape: Sequence[int]) -> Ti
 
 
 def coarse_to_fine(counts: Sequence[int]) -> Iterator[Index]:
-    """All tile indices, each once: first those on a coarse lattice, then on ever finer ones.
+    """All tile indices, each once, in the order of `coarse_to_fine_order`."""
+    order = coarse_to_fine_order(np.ones(counts, np.bool_))
+    yield from zip(*(each.tolist() for each in np.unravel_index(order, tuple(counts))), strict=True)
 
-    The lattice of stride s = 2ᵏ holds the indices whose every component is a multiple of s. The picture thus
-    fills evenly, and an interrupted job leaves a coarse picture instead of half a fine one.
+
+def coarse_to_fine_order(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The tiles in `mask` by their number in C order: first those on a coarse lattice, then on ever finer ones.
+
+    The lattice of stride s = 2ᵏ holds the indices whose every component is a multiple of s; the finest one that
+    still holds an index has the lowest bit set in any component. The picture thus fills evenly, and an
+    interrupted job leaves a coarse picture instead of half a fine one.
     """
-    stride = 1 << max(0, max(counts) - 1).bit_length()
-    yield (0,) * len(counts)
-    while stride > 1:
-        finer = stride // 2
-        for index in itertools.product(*(range(0, count, finer) for count in counts)):
-            if any(i % stride for i in index):
-                yield index
-        stride = finer
+    numbers = np.flatnonzero(mask)
+    components = np.unravel_index(numbers, mask.shape)
+    bits = np.bitwise_or.reduce(components)
+    stride = np.where(bits == 0, np.iinfo(bits.dtype).max, bits & -bits)
+    return np.asarray(numbers[np.argsort(-stride, kind="stable")], np.int64)
 
 
 def choose_tile_shape(shape: Sequence[int], seconds_per_point: float, workers: int) -> Index:

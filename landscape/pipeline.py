@@ -5,33 +5,34 @@ from __future__ import annotations
 import hashlib
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import Interrupted, JobError, one_line
-from landscape.evaluation import Evaluator, Values, is_out_of_memory, pick_device
-from landscape.grid import Grid, Index, choose_tile_shape, coarse_to_fine, tile_counts
+from landscape.arithmetic import Plan, pick_device
+from landscape.errors import Interrupted, JobError, StoreError, one_line
+from landscape.evaluation import Evaluator, Values
+from landscape.grid import Grid, Index, choose_tile_shape, coarse_to_fine_order, tile_counts
 from landscape.lock import run_lock
 from landscape.parameters import State
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
 from landscape.progress import Failure, Observer, Tally
 from landscape.spec import Job
-from landscape.store import LandscapeStore, write_error
+from landscape.store import LandscapeStore, landscape_names, write_error
 from landscape.surface import Run
+from landscape.tuning import Freedom, tune
 
 ATTEMPTS = 3  # an exception in user code is tried twice more, then its tile is quarantined
 
 log = logging.getLogger("landscape")
 
-DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured
-
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Task:
     """One unit of work of a landscape: a tile of the grid, or a stretch of the path."""
 
@@ -42,6 +43,47 @@ class Task:
     @property
     def label(self) -> str:
         return f"path {self.path[0]}-{self.path[1] - 1}" if self.path else f"tile {self.tile}"
+
+
+class TaskList(Sequence[Task]):
+    """What is left to do of a landscape: stretches of the path, then tiles, eight bytes each until one is taken."""
+
+    def __init__(
+        self,
+        landscape: str,
+        path: Sequence[tuple[int, int]] = (),
+        tiles: NDArray[np.int64] | None = None,
+        counts: Index = (),
+        points: int = 0,
+    ) -> None:
+        """
+        Args:
+            tiles: their numbers in C order, in the order of their turn, of `counts` tiles per dimension.
+            points: how many evaluations they cost in all.
+        """
+        self._landscape, self._path, self._counts, self.points = landscape, path, counts, points
+        self._tiles = np.empty(0, np.int64) if tiles is None else tiles
+
+    def __len__(self) -> int:
+        return len(self._path) + len(self._tiles)
+
+    @overload
+    def __getitem__(self, position: int) -> Task: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[Task]: ...
+    def __getitem__(self, position: int | slice) -> Task | list[Task]:
+        if isinstance(position, slice):
+            return [self[k] for k in range(*position.indices(len(self)))]
+        if not -len(self) <= position < len(self):
+            raise IndexError(position)
+        position %= len(self)
+        if position < len(self._path):
+            return Task(self._landscape, path=self._path[position])
+        number, index = int(self._tiles[position - len(self._path)]), []
+        for count in reversed(self._counts):
+            number, component = divmod(number, count)
+            index.append(component)
+        return Task(self._landscape, tile=tuple(reversed(index)))
 
 
 @dataclass(frozen=True)
@@ -104,12 +146,15 @@ def _run_locked(prepared: PreparedJob, observer: Observer, stop: Callable[[], bo
         if stop():
             raise Interrupted(f"run {prepared.run!r} is interrupted; what is done is kept: the same command goes on")
 
+    freedom, chosen = freedom_of(prepared)
     for landscape in prepared.landscapes:
         store = existing_store(prepared, landscape)
         if store is None:
-            landscape, seconds = fit_to_memory(prepared, landscape, check_stop)
+            landscape = landscape if chosen is None else landscape.in_batches(chosen.batch_size)
+            landscape, seconds = tune_landscape(prepared, landscape, freedom, check_stop)
+            chosen, freedom = landscape.plan, replace(freedom, engine=landscape.plan.engine, batch_size=False)
             store = create_store(prepared, landscape, tile_shape_for(prepared.job, landscape.grid, seconds, 1))
-        tasks = list(missing_tasks(store, landscape.name))
+        tasks = missing_tasks(store, landscape.name)
         tally = start_tally(store, landscape, tasks)
         if tasks:
             evaluator = make_evaluator(prepared, landscape, check_stop)
@@ -119,13 +164,27 @@ def _run_locked(prepared: PreparedJob, observer: Observer, stop: Callable[[], bo
         observer(tally.progress())
 
 
-def fit_to_memory(
-    prepared: PreparedJob, landscape: PreparedLandscape, on_point: Callable[[], None]
+def freedom_of(prepared: PreparedJob) -> tuple[Freedom, Plan | None]:
+    """What is to be chosen for the landscapes that are new, and the plan that the job's other ones on disk have.
+
+    One job has one engine: what was chosen for one landscape holds for the rest.
+    """
+    stored = landscape_names(prepared.run)
+    points = sum(each.points for each in prepared.landscapes if each.name not in stored)
+    chosen = next((each.plan for each in prepared.landscapes if each.name in stored), None)
+    job = prepared.job
+    engine = chosen.engine if chosen and job.engine == "auto" else job.engine
+    return Freedom(engine, job.batch_size is None and chosen is None, points), chosen
+
+
+def tune_landscape(
+    prepared: PreparedJob, landscape: PreparedLandscape, freedom: Freedom, on_point: Callable[[], None]
 ) -> tuple[PreparedLandscape, float]:
-    """The landscape with batches that the memory holds, and the seconds a point costs; before any value is kept."""
-    evaluator = make_evaluator(prepared, landscape, on_point)
-    seconds = evaluator.within_memory(lambda: measure_point(evaluator, landscape.grid))
-    return landscape.with_batch_size(evaluator.batch_size), seconds
+    """The landscape with the engine and batches that suit it, and the seconds a point costs; before any value."""
+    tuned = tune(make_evaluator(prepared, landscape, on_point), landscape.grid, freedom)
+    if tuned.warning:
+        log.warning("%s", tuned.warning)
+    return landscape.tuned(tuned), tuned.seconds_per_point
 
 
 def compute_serially(
@@ -148,6 +207,8 @@ def compute_serially(
                 quarantine(store, task)
                 tally.fail(Failure(task.label, ATTEMPTS, "this process", *outcome))
             observer(tally.progress())
+    except StoreError:
+        raise  # what does not answer takes no last word either
     except BaseException:
         tally.finish("interrupted")
         raise
@@ -167,10 +228,9 @@ def try_task(evaluator: Evaluator, work: Work) -> Outcome | tuple[str, str]:
     return cause
 
 
-def start_tally(store: LandscapeStore, landscape: PreparedLandscape, tasks: Sequence[Task]) -> Tally:
+def start_tally(store: LandscapeStore, landscape: PreparedLandscape, tasks: TaskList) -> Tally:
     path_tasks = -(-len(landscape.path.step) // store.path_chunk) if landscape.path else 0
-    missing_points = sum(task_points(store, task) for task in tasks)
-    return Tally(store, landscape.points, missing_points, store.tile_count + path_tasks, len(tasks))
+    return Tally(store, landscape.points, tasks.points, store.tile_count + path_tasks, len(tasks))
 
 
 def make_evaluator(
@@ -187,21 +247,6 @@ def make_evaluator(
     return evaluator
 
 
-def measure_point(evaluator: Evaluator, grid: Grid) -> float:
-    """Seconds per point, from one real point in the middle of the grid after a warm-up beside it."""
-    points = np.array([[axis[len(axis) // 2 - before] for axis in grid.coordinates] for before in (1, 0)])
-    try:
-        evaluator.evaluate(points[:1])
-        return evaluator.evaluate(points[1:]).seconds
-    except Interrupted:
-        raise
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        # What user code raises here, the tiles of these points will tell; the others can still be computed.
-        return DEFAULT_POINT_SECONDS
-
-
 def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int) -> Index:
     """The job's own tile shape, given per axis, or the one that suits the cost of a point."""
     if job.tile is None:
@@ -210,17 +255,16 @@ def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int)
     return tuple(min(t, n) for t, n in zip(reversed(per_axis), grid.shape, strict=True))
 
 
-def missing_tasks(store: LandscapeStore, landscape: str) -> Iterator[Task]:
+def missing_tasks(store: LandscapeStore, landscape: str) -> TaskList:
     """What is left to do, every chunk being checked: the path first, then tiles coarse to fine."""
     found = store.examine()
     for array, index in found.damaged:
         chunk = "/".join(map(str, index))
         log.warning("landscape %r: %s chunk %s is damaged and computed again", landscape, array, chunk)
-    for window in found.path_missing:
-        yield Task(landscape, path=(window.start, window.stop))
-    for index in coarse_to_fine(tile_counts(store.shape, store.tile_shape)):
-        if index in found.missing:
-            yield Task(landscape, tile=index)
+    path = [(window.start, window.stop) for window in found.path_missing]
+    points = 2 * sum(stop - start for start, stop in path) + found.missing_points(store.shape, store.tile_shape)
+    counts = tile_counts(store.shape, store.tile_shape)
+    return TaskList(landscape, path, coarse_to_fine_order(found.missing_mask), counts, points)
 
 
 def task_points(store: LandscapeStore, task: Task) -> int:
@@ -245,18 +289,25 @@ def evaluate(evaluator: Evaluator, work: Work) -> Outcome:
 
 def commit(store: LandscapeStore, task: Task, outcome: Outcome) -> None:
     """Write a task's outcome to the store, whole."""
-    names = set(outcome.points.mean)
-    if names != set(store.observables):
-        raise JobError(
-            f"observe: returned {sorted(names)}, the landscape {store.name!r} holds {sorted(store.observables)}; "
-            "return the same ones at every point, or give the landscape another name"
-        )
-    if task.tile is not None:
-        store.write_tile(store.tile(task.tile), outcome.points.arrays())
-    else:
-        assert task.path is not None
-        assert outcome.states is not None
-        store.write_path(slice(*task.path), outcome.states.mean["loss"], outcome.points.mean["loss"])
+    commit_all(store, [(task, outcome)])
+
+
+def commit_all(store: LandscapeStore, outcomes: Sequence[tuple[Task, Outcome]]) -> None:
+    """Write the outcomes of several tasks to the store, each whole; the tiles among them share their syncs."""
+    for _, outcome in outcomes:
+        names = set(outcome.points.mean)
+        if names != set(store.observables):
+            raise JobError(
+                f"observe: returned {sorted(names)}, the landscape {store.name!r} holds {sorted(store.observables)}; "
+                "return the same ones at every point, or give the landscape another name"
+            )
+    store.write_tiles(
+        [(store.tile(task.tile), outcome.points.arrays()) for task, outcome in outcomes if task.tile is not None]
+    )
+    for task, outcome in outcomes:
+        if task.path is not None:
+            assert outcome.states is not None
+            store.write_path(slice(*task.path), outcome.states.mean["loss"], outcome.points.mean["loss"])
 
 
 def well_formed(store: LandscapeStore, task: Task, outcome: Outcome) -> bool:

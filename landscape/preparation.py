@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
+from landscape.arithmetic import Plan, default_plan, device_here
 from landscape.axes import make_axes, make_coordinates, make_path
 from landscape.directions import DirectionTensors, cosines
 from landscape.errors import JobError
-from landscape.evaluation import Plan, default_plan, device_here, observe_names, ordered_names
+from landscape.evaluation import observe_names, ordered_names
 from landscape.grid import Grid, Index
 from landscape.identity import changes, identity_of, refusal
 from landscape.parameters import State, describe_parameters, layout
@@ -25,6 +26,7 @@ from landscape.samples import Batch, batch_length, samples_digest, select_sample
 from landscape.snapshots import read_info, read_trajectory
 from landscape.spec import CollectLandscape, Job, Landscape, PcaDirection, digest
 from landscape.store import LandscapeStore, PathPlan, landscape_names, refuse_unwritable
+from landscape.tuning import Tuned
 from landscape.weights import Weights
 
 
@@ -43,9 +45,15 @@ class PreparedLandscape:
     observables: tuple[str, ...]
     snapshot_state: Callable[[int], State] = field(repr=False)
 
-    def with_batch_size(self, batch_size: int) -> PreparedLandscape:
+    def in_batches(self, batch_size: int) -> PreparedLandscape:
         """The same landscape in other batches, recorded as such."""
         return self._planned(replace(self.plan, batch_size=batch_size))
+
+    def tuned(self, tuned: Tuned) -> PreparedLandscape:
+        """The same landscape with the plan that was chosen by measuring; how is recorded with it."""
+        record = {**self.attributes["provenance"], "engine": tuned.record()}
+        attributes = {**self.attributes, "provenance": record, "precision_error": tuned.precision_error}
+        return replace(self, attributes=attributes)._planned(tuned.plan)
 
     def on_device(self, device: str, job: Job) -> PreparedLandscape:
         """The same landscape planned for the kind of device that the workers have."""
@@ -221,7 +229,11 @@ def _plan(common: _Common, stored: LandscapeStore | None) -> Plan:
             common.num_samples, common.device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads
         )
     plan = Plan(**stored.attributes["plan"])
-    asked = {"batch_size": job.batch_size and min(job.batch_size, common.num_samples), "threads": job.threads}
+    asked = {
+        "batch_size": job.batch_size and min(job.batch_size, common.num_samples),
+        "threads": job.threads,
+        "engine": None if job.engine == "auto" else job.engine,
+    }
     # What was asked for when it was made is no change, also where the memory allowed less.
     before = stored.attributes["job"]
     changed = [

@@ -4,7 +4,8 @@
     <run>/history.jsonl                        one line per recorded step and per epoch
     <run>/trajectory/epoch-00003.safetensors   parameters and buffers of one epoch or step
 
-All access to files is in the functions of the second half; nothing else in the project knows these names.
+All access to files is in the functions of the second half; nothing else in the project knows these names. A run
+may lie in an object store as well: `landscape.folders` hides which.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ import json
 import math
 import platform
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -26,12 +26,14 @@ from torch import Tensor
 
 from landscape import __version__
 from landscape.errors import JobError, LandscapeError
-from landscape.files import PARTIAL, whole_file
+from landscape.files import PARTIAL
+from landscape.folders import Folder, Place, open_folder, split_path
 from landscape.parameters import State, state_digest
-from landscape.spec import Unit, locate
+from landscape.spec import Unit
 
 SNAPSHOT_FORMAT = "landscape-snapshot-1"
 INFO_FILE, HISTORY_FILE, FOLDER = "run.json", "history.jsonl", "trajectory"
+HEADER, LARGEST_HEADER = 16384, 100_000_000  # bytes: what is read at once, and what safetensors allows
 UNITS: tuple[Unit, ...] = ("epoch", "step")
 LEFT_BY_CRASHES = (f"*{PARTIAL}*", f"{FOLDER}/*{PARTIAL}*", f"{FOLDER}/.tmp??????")  # the last is safetensors' own
 _SNAPSHOT_NAME = re.compile(r"(epoch|step)-(\d{5,})\.safetensors")
@@ -54,9 +56,12 @@ class Snapshot:
         Raises:
             LandscapeError: the file is damaged; names it.
         """
+        folder, name = split_path(self.path)
         try:
-            state = load_file(self.path)
-            metadata = _metadata(self.path)
+            with folder.fetched(name) as file:
+                state = load_file(file)
+                with safe_open(file, framework="pt") as opened:
+                    metadata = opened.metadata() or {}
         except (SafetensorError, OSError) as error:
             raise LandscapeError(f"{_damaged(self.path)}: {_line(error)}") from None
         if metadata.get("digest") != state_digest(state):
@@ -115,36 +120,47 @@ def _piece(run: list[int]) -> list[str]:
     return [f"{run[0]}-{run[-1]}" + (f" by {stride}" if stride > 1 else "")]
 
 
-def read_trajectory(run: str | Path) -> Trajectory:
+def read_trajectory(run: Place) -> Trajectory:
     """The snapshots of a run; an empty trajectory where there are none. Reads their headers only.
 
     Raises:
         LandscapeError: the run holds snapshots by epoch and by step, and run.json does not say which count.
     """
-    folder = local_folder(run)
-    found = [Snapshot(unit, number, str(path)) for unit, number, path in snapshot_files(folder)]
+    folder = open_folder(run)
+    found = [Snapshot(unit, number, folder.place(path)) for unit, number, path in snapshot_files(folder)]
     units = sorted({each.unit for each in found})
     recorded = read_info(run).get("unit")
     unit: Unit = recorded if recorded in UNITS else (units[0] if units else "epoch")
     if len(units) > 1 and recorded not in UNITS:
-        raise LandscapeError(f"run {str(run)!r} holds snapshots by epoch and by step; move one kind away")
+        raise LandscapeError(f"run {folder.name!r} holds snapshots by epoch and by step; move one kind away")
     chosen = sorted((each for each in found if each.unit == unit), key=lambda each: each.number)
-    return Trajectory(str(run), unit, tuple(_described(each) for each in chosen))
+    return Trajectory(_named(run), unit, tuple(folder.map(_described, chosen)))
+
+
+def _named(run: Place) -> str:
+    return run.name if isinstance(run, Folder) else str(run)
 
 
 def _described(snapshot: Snapshot) -> Snapshot:
     """With step, epoch and source from the file; a damaged one stays as it is and says so when it is loaded."""
     try:
-        metadata = _metadata(snapshot.path)
-    except (SafetensorError, OSError):
+        metadata = _metadata(*split_path(snapshot.path))
+    except (ValueError, OSError):
         return snapshot
     step, epoch = (int(metadata[key]) if metadata.get(key) else None for key in ("step", "epoch"))
     return Snapshot(snapshot.unit, snapshot.number, snapshot.path, step, epoch, metadata.get("source", ""))
 
 
-def _metadata(path: str) -> dict[str, str]:
-    with safe_open(path, framework="pt") as file:
-        return file.metadata() or {}
+def _metadata(folder: Folder, name: str) -> dict[str, str]:
+    """That of a safetensors file: eight bytes of header length, then the header, a JSON object."""
+    start = folder.read_range(name, 0, HEADER)
+    length = int.from_bytes(start[:8], "little")
+    if not 0 < length <= LARGEST_HEADER:
+        raise ValueError(f"a header of {length} bytes")
+    if length > len(start) - 8:
+        start += folder.read_range(name, len(start), length + 8 - len(start))
+    header = json.loads(start[8 : 8 + length])
+    return header.get("__metadata__", {}) if isinstance(header, dict) else {}
 
 
 def _damaged(path: str) -> str:
@@ -155,29 +171,25 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def read_info(run: str | Path) -> dict[str, Any]:
+def read_info(run: Place) -> dict[str, Any]:
     """The contents of run.json; empty where there is none."""
-    path = local_folder(run) / INFO_FILE
+    folder = open_folder(run)
+    place = folder.place(INFO_FILE)
     try:
-        found = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
+        found = json.loads(folder.read(INFO_FILE) or "{}")
     except (OSError, ValueError) as error:
-        raise LandscapeError(f"{str(path)!r} cannot be read: {_line(error)}; restore it or delete it") from None
+        raise LandscapeError(f"{place!r} cannot be read: {_line(error)}; restore it or delete it") from None
     if not isinstance(found, dict):
-        raise LandscapeError(f"{str(path)!r} must hold one JSON object; restore it or delete it")
+        raise LandscapeError(f"{place!r} must hold one JSON object; restore it or delete it")
     return found
 
 
-def read_history(run: str | Path) -> list[dict[str, Any]]:
+def read_history(run: Place) -> list[dict[str, Any]]:
     """The recorded steps and epochs, in order; empty where there are none.
 
     A line that is not whole ends the reading: a crash, or a writer at work, leaves at most the last one torn.
     """
-    try:
-        lines = (local_folder(run) / HISTORY_FILE).read_bytes().split(b"\n")
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    lines = (open_folder(run).read(HISTORY_FILE) or b"").split(b"\n")
     found: list[dict[str, Any]] = []
     for line in lines[:-1]:  # what follows the last newline was never finished
         try:
@@ -187,89 +199,85 @@ def read_history(run: str | Path) -> list[dict[str, Any]]:
     return found
 
 
-def local_folder(run: str | Path) -> Path:
-    """The run as a folder on this machine.
-
-    Raises:
-        JobError: it is a URL, where trajectories cannot be kept yet.
-    """
-    place = locate(str(run), Path.cwd())
-    if "://" in place:
-        raise JobError(f"run: must be a folder on this machine to hold a trajectory, not {place!r}; name a folder")
-    return Path(place)
-
-
-def snapshot_files(folder: Path) -> list[tuple[Unit, int, Path]]:
-    """Unit, number and path of every finished snapshot below the run's `folder`."""
-    try:
-        paths = sorted((folder / FOLDER).iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    matches = [(_SNAPSHOT_NAME.fullmatch(path.name), path) for path in paths]
-    return [(_unit(match[1]), int(match[2]), path) for match, path in matches if match]
+def snapshot_files(run: Place) -> list[tuple[Unit, int, str]]:
+    """Unit, number and path, relative to the run, of every finished snapshot."""
+    matches = [_SNAPSHOT_NAME.fullmatch(name) for name in open_folder(run).names(FOLDER)]
+    return [(_unit(match[1]), int(match[2]), f"{FOLDER}/{match[0]}") for match in matches if match]
 
 
 def _unit(word: str) -> Unit:
     return "epoch" if word == "epoch" else "step"
 
 
-def write_snapshot(folder: Path, unit: Unit, number: int, state: State, **about: Any) -> None:
+def write_snapshot(run: Place, unit: Unit, number: int, state: State, **about: Any) -> None:
     """Write one snapshot whole; `about` (step, epoch, versions, source) joins its metadata, None left out."""
     described = {"format": SNAPSHOT_FORMAT, "unit": unit, "number": number, "digest": state_digest(state), **about}
     metadata = {key: str(value) for key, value in described.items() if value is not None}
-    path = folder / FOLDER / f"{unit}-{number:05d}.safetensors"
-    write_whole(path, lambda temporary: save_file(dict(state), temporary, metadata))
+    with writing(run, f"{FOLDER}/{unit}-{number:05d}.safetensors") as temporary:
+        save_file(dict(state), temporary, metadata)
 
 
-def write_info(folder: Path, info: Mapping[str, Any]) -> None:
-    text = json.dumps(info, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-    write_whole(folder / INFO_FILE, lambda temporary: temporary.write_text(text))
+def write_info(run: Place, info: Mapping[str, Any]) -> None:
+    with writing(run, INFO_FILE) as temporary:
+        temporary.write_text(json.dumps(info, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def write_history(folder: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+def write_history(run: Place, lines: Sequence[Mapping[str, Any]]) -> None:
     """Replace the whole history."""
-    text = "".join(history_line(line) for line in lines)
-    write_whole(folder / HISTORY_FILE, lambda temporary: temporary.write_text(text))
+    with writing(run, HISTORY_FILE) as temporary:
+        temporary.write_text("".join(history_line(line) for line in lines))
 
 
-def append_history(folder: Path, line: Mapping[str, Any]) -> None:
-    """Add one line and hand it to the operating system at once: it outlives the process, not a power cut."""
-    with refusing_disk_errors(folder), open(folder / HISTORY_FILE, "ab", buffering=0) as file:
-        file.write(history_line(line).encode())
+class History:
+    """The history of a run that is being trained; lines survive as `Log` says."""
+
+    def __init__(self, run: Place) -> None:
+        self._folder = open_folder(run)
+        self._log = self._folder.log(HISTORY_FILE)
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        with refusing_disk_errors(self._folder.name):
+            self._log.add(history_line(line).encode())
+
+    def sync(self) -> None:
+        with refusing_disk_errors(self._folder.name):
+            self._log.sync()
 
 
 def history_line(line: Mapping[str, Any]) -> str:
     return json.dumps(line, allow_nan=False) + "\n"
 
 
-def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
-    """Have `write` fill a temporary file, then rename it to `path`: readers and crashes see all of it or nothing."""
-    with refusing_disk_errors(path), whole_file(path) as temporary:
-        write(temporary)
+@contextlib.contextmanager
+def writing(run: Place, path: str) -> Iterator[Any]:
+    """A temporary file to fill, which then takes its place: readers and crashes see all of it or nothing."""
+    folder = open_folder(run)
+    with refusing_disk_errors(folder.place(path)), folder.whole(path) as temporary:
+        yield temporary
 
 
 @contextlib.contextmanager
-def refusing_disk_errors(place: Path) -> Iterator[None]:
+def refusing_disk_errors(place: str) -> Iterator[None]:
     """Turn a full disk or missing rights into one line with its remedy."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or _line(error)
         raise LandscapeError(
-            f"{str(place)!r} cannot be written: {reason}; what was collected is intact: make room or mend the rights"
+            f"{place!r} cannot be written: {reason}; what was collected is intact: make room or mend the rights"
         ) from None
 
 
-def remove_trajectory(folder: Path, beyond: Mapping[Unit, int] | None = None) -> None:
+def remove_trajectory(run: Place, beyond: Mapping[Unit, int] | None = None) -> None:
     """Delete snapshots, those up to `beyond` of their unit excepted; latest first, so that a beginning is left."""
-    with refusing_disk_errors(folder):
+    folder = open_folder(run)
+    with refusing_disk_errors(folder.name):
         for unit, number, path in sorted(snapshot_files(folder), key=lambda each: -each[1]):
             if beyond is None or number > beyond.get(unit, -1):
-                path.unlink()
-        for left in (path for pattern in LEFT_BY_CRASHES for path in folder.glob(pattern)):
-            left.unlink(missing_ok=True)
+                folder.delete(path)
+        folder.remove_leftovers(LEFT_BY_CRASHES)
         if beyond is None:
-            (folder / HISTORY_FILE).unlink(missing_ok=True)
+            folder.delete(HISTORY_FILE)
 
 
 def finite(value: Any) -> float | int | None:

@@ -28,6 +28,7 @@ from pydantic import (
     model_validator,
 )
 
+from landscape.engine import Engine
 from landscape.errors import JobError, NotFoundError, nearest
 
 MIN_SIZE, MAX_SIZE = 3, 65536
@@ -313,6 +314,7 @@ class Job(Frozen):
     batch_size: Count | None = None
     precision: Precision = "float32"
     batch_norm: BatchNorm = "eval"
+    engine: str = "auto"
     landscapes: tuple[Landscape, ...] = ()
     collect_landscape: CollectLandscape | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -354,6 +356,11 @@ class Job(Frozen):
             return value
         named = value if hasattr(value, "__qualname__") else type(value)  # such as a functools.partial
         return f"{named.__module__}:{named.__qualname__}"
+
+    @field_validator("engine")
+    @classmethod
+    def _engine_name(cls, value: str) -> str:
+        return value if value == "auto" else str(Engine.parse(value))
 
     @field_validator("tile", mode="before")
     @classmethod

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.errors import JobError, NotFoundError, nearest
-from landscape.spec import locate
+from landscape.folders import open_folder
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -147,7 +147,7 @@ class Surface:
 
 
 class Run(Mapping[str, Surface]):
-    """A run folder opened for reading: its landscapes by name, and what training left there."""
+    """A run opened for reading: its landscapes by name, and what training left there."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -166,9 +166,6 @@ class Run(Mapping[str, Surface]):
     def __getitem__(self, name: str) -> Surface:
         from landscape.store import LandscapeStore
 
-        names = list(self)
-        if name not in names:
-            raise NotFoundError(f"landscape {name!r} is not in run {self.path!r}; {nearest(name, names)}")
         return LandscapeStore.open(self.path, name).read_surface()
 
     @property
@@ -196,9 +193,9 @@ def open_run(path: str | FilePath) -> Run:
     """Open a run for reading; needs no lock, also while a job writes it.
 
     Raises:
-        NotFoundError: there is no such folder.
+        NotFoundError: there is no such folder, or nothing at that URL.
     """
-    place = locate(str(path), FilePath.cwd())
-    if "://" not in place and not FilePath(place).is_dir():
+    folder = open_folder(path)
+    if not folder.exists():
         raise NotFoundError(f"run {str(path)!r} does not exist; `landscape run JOB` makes one")
-    return Run(place)
+    return Run(folder.name)

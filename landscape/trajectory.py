@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,13 +23,13 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from landscape.checkpoints import import_checkpoints, load_weights
 from landscape.errors import JobError
+from landscape.folders import Place, open_folder
 from landscape.parameters import persistent_buffers, state_of
 from landscape.snapshots import (
+    History,
     Snapshot,
     Trajectory,
-    append_history,
     finite,
-    local_folder,
     read_history,
     read_info,
     read_trajectory,
@@ -71,8 +70,11 @@ class TrajectoryCollector:
     per `end_epoch`, marked `"epoch_end": true`. NaN and infinite values are recorded as null. Non-persistent
     buffers are not kept: PyTorch leaves them out of a state dict because the model makes them itself.
 
+    The history is synced at each epoch's end and each snapshot. In an object store, which knows no adding to a file,
+    it is put whole then and every 30 s besides: a crash there loses the lines since, and never a snapshot.
+
     Args:
-        run: the run's folder; made if need be.
+        run: the run's folder or URL; made if need be.
         model: the network; wrappers of DistributedDataParallel, DataParallel and torch.compile are looked through.
         optimizer: its class, hyperparameters and learning rate are recorded.
         intervals: lists of at least 3 epochs or steps each; every list becomes one trajectory landscape.
@@ -92,7 +94,7 @@ class TrajectoryCollector:
 
     def __init__(
         self,
-        run: str | Path,
+        run: Place,
         model: nn.Module,
         optimizer: torch.optim.Optimizer | None = None,
         *,
@@ -109,7 +111,7 @@ class TrajectoryCollector:
         _check_starts(start_step, start_epoch)
         self._model, self._optimizer = unwrap(model), optimizer
         _refuse_incomplete(self._model)
-        self._folder, self._writes = local_folder(run), _is_writer()
+        self._folder, self._writes = open_folder(run), _is_writer()
         self._listed = frozenset(self.options.snapshots)
         if not self._writes:
             return
@@ -122,6 +124,7 @@ class TrajectoryCollector:
         kept = {key: known[key] for key in ("created", "steps_per_epoch") if key in known}
         self._info = _describe_run(self._model, optimizer, self.options) | kept
         write_info(self._folder, self._info)
+        self._history = History(self._folder)
         if not any(self._number == number for unit, number, _ in snapshot_files(self._folder)):
             self._keep_if_listed()
 
@@ -141,6 +144,7 @@ class TrajectoryCollector:
             return
         self._epoch += 1
         self._record({"step": self._step, "epoch": self._epoch, "epoch_end": True}, metrics)
+        self._history.sync()
         self._learn_steps_per_epoch()
         if self.options.unit == "epoch":
             self._keep_if_listed()
@@ -154,11 +158,12 @@ class TrajectoryCollector:
             if name in RESERVED:
                 raise JobError(f"metrics: {name!r} is a name the collector fills in itself; choose another")
         numbers = {name: _number(name, value) for name, value in values.items()}
-        append_history(self._folder, {**place, "learning_rate": learning_rate(self._optimizer), **numbers})
+        self._history.append({**place, "learning_rate": learning_rate(self._optimizer), **numbers})
 
     def _keep_if_listed(self) -> None:
         if self._number in self._listed:
             state, about = state_of(self._model), {"step": self._step, "epoch": self._epoch, **versions()}
+            self._history.sync()
             write_snapshot(self._folder, self.options.unit, self._number, state, **about)
 
     def _learn_steps_per_epoch(self) -> None:
@@ -168,9 +173,9 @@ class TrajectoryCollector:
             write_info(self._folder, self._info)
         self._epoch_began = self._step
 
-    def _clear_beyond_start(self, run: str | Path, starting: bool) -> None:
-        with refusing_disk_errors(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
+    def _clear_beyond_start(self, run: Place, starting: bool) -> None:
+        with refusing_disk_errors(self._folder.name):
+            self._folder.make()
         if starting:
             return remove_trajectory(self._folder)
         remove_trajectory(self._folder, beyond={self.options.unit: self._number})
@@ -236,7 +241,7 @@ def _refuse_incomplete(model: nn.Module) -> None:
             )
 
 
-def _refuse_existing(run: str | Path, unit: Unit, starting: bool, overwrite: bool) -> None:
+def _refuse_existing(run: Place, unit: Unit, starting: bool, overwrite: bool) -> None:
     there = read_trajectory(run)
     if not there.snapshots or (starting and overwrite):
         return
@@ -249,7 +254,7 @@ def _refuse_existing(run: str | Path, unit: Unit, starting: bool, overwrite: boo
         raise JobError(f"unit: the run was collected by {there.unit}, not by {unit}; keep to it or name another run")
 
 
-def _start(run: str | Path, start_step: int, start_epoch: int) -> tuple[int, int]:
+def _start(run: Place, start_step: int, start_epoch: int) -> tuple[int, int]:
     """Both counts, the one not given taken from the history, else worked out from the steps per epoch."""
     history, per_epoch = read_history(run), read_info(run).get("steps_per_epoch")
     if not start_step:

@@ -16,17 +16,23 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     {"errors"},
     {"files"},
+    {"engine"},
     {"spec"},
+    {"folders"},
+    {"arithmetic"},
     {"parameters", "grid"},
     {"samples"},
     {"problem"},
     {"snapshots", "checkpoints", "trajectory"},
     {"directions"},
+    {"moving", "rewrites", "reuse"},
+    {"forward"},
     {"evaluation"},
+    {"tuning"},
     {"weights"},
     {"surface"},
     {"store"},
-    {"lock", "progress", "provenance"},
+    {"lease", "lock", "progress", "provenance"},
     {"axes"},
     {"identity"},
     {"preparation"},
@@ -38,11 +44,9 @@ LAYERS = [
 # `surface.figure(...)` draws, `open_run(...)[name]` reads the store, `run.history` reads what training left.
 LATE = {("surface", "views"), ("surface", "store"), ("surface", "trajectory")}
 
-HEAVY = {"ray", "grpc", "plotly", "zarr", "kaleido", "meshio", "sklearn", "cyclopts", "rich", "xarray"}
+HEAVY = {"ray", "grpc", "plotly", "zarr", "obstore", "kaleido", "meshio", "sklearn", "cyclopts", "rich", "xarray"}
 ALLOWED = {
     "ray": {
-        "cluster/driver.py",
-        "cluster/assignment.py",
         "cluster/crew.py",
         "cluster/session.py",
         "cluster/metrics.py",
@@ -54,6 +58,7 @@ ALLOWED = {
     "plotly": {"landscape/views/"},
     "kaleido": {"landscape/views/", "cluster/"},
     "zarr": {"landscape/store/"},
+    "obstore": {"landscape/folders/", "landscape/store/"},
     "sklearn": {"landscape/recipes/"},
     "xarray": {"landscape/surface.py"},
     "meshio": {"landscape/views/", "cluster/"},

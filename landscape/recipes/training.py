@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.errors import JobError
-from landscape.snapshots import local_folder, write_whole
+from landscape.errors import JobError, StoreError
+from landscape.folders import open_folder
+from landscape.snapshots import writing
 from landscape.trajectory import TrajectoryCollector, read_trajectory
 
 CHECKPOINT_FILE = "checkpoint.pt"
@@ -255,17 +256,22 @@ def _save_checkpoint(
         "settings": _plain(settings),
         "metrics": dict(metrics),
     }
-    write_whole(local_folder(run) / CHECKPOINT_FILE, lambda temporary: torch.save(saved, temporary))
+    with writing(run, CHECKPOINT_FILE) as temporary:
+        torch.save(saved, temporary)
 
 
 def _read_checkpoint(run: str | Path) -> dict[str, Any] | None:
-    path = local_folder(run) / CHECKPOINT_FILE
-    if not path.is_file():
+    folder = open_folder(run)
+    if CHECKPOINT_FILE not in folder.names(""):
         return None
     try:
-        return dict(torch.load(path, map_location="cpu", weights_only=True))
+        with folder.fetched(CHECKPOINT_FILE) as path:
+            return dict(torch.load(path, map_location="cpu", weights_only=True))
+    except StoreError:
+        raise
     except Exception as error:
-        raise JobError(f"checkpoint {str(path)!r} cannot be read: {error}; delete it to train anew") from None
+        place = folder.place(CHECKPOINT_FILE)
+        raise JobError(f"checkpoint {place!r} cannot be read: {error}; delete it to train anew") from None
 
 
 def print_epoch(epoch: int, metrics: Mapping[str, float]) -> None:

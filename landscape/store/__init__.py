@@ -4,7 +4,7 @@ from landscape.store.chunks import Examination, status_of
 from landscape.store.durable import DurableStore
 from landscape.store.landscape import LandscapeStore
 from landscape.store.layout import SCHEMA_VERSION, PathPlan
-from landscape.store.runs import landscape_names, refuse_unwritable, store_root, write_error
+from landscape.store.runs import landscape_names, open_zarr, refuse_unwritable, write_error
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -13,8 +13,8 @@ __all__ = [
     "LandscapeStore",
     "PathPlan",
     "landscape_names",
+    "open_zarr",
     "refuse_unwritable",
     "status_of",
-    "store_root",
     "write_error",
 ]

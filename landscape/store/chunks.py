@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from zarr.storage import LocalStore
+from zarr.abc.store import Store
 
 from landscape.grid import Index
 from landscape.surface import NOT_FINITE, OK
@@ -18,13 +18,25 @@ from landscape.surface import NOT_FINITE, OK
 class Examination:
     """What a landscape lacks: tiles and stretches of the path to compute, and the chunks found damaged."""
 
-    missing: frozenset[Index]
+    missing_mask: NDArray[np.bool_]  # over the tiles
     path_missing: tuple[slice, ...]
     damaged: tuple[tuple[str, Index], ...]
 
     @property
+    def missing(self) -> frozenset[Index]:
+        return frozenset(map(tuple, np.argwhere(self.missing_mask).tolist()))
+
+    @property
     def complete(self) -> bool:
-        return not self.missing and not self.path_missing
+        return not self.missing_mask.any() and not self.path_missing
+
+    def missing_points(self, shape: Index, tile_shape: Index) -> int:
+        """The points of the missing tiles; those at the grid's end are cut off."""
+        points = np.ones((), np.int64)
+        for size, edge in zip(shape, tile_shape, strict=True):
+            starts = np.arange(0, size, edge)
+            points = np.multiply.outer(points, np.minimum(edge, size - starts))
+        return int(points[self.missing_mask].sum())
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,6 @@ def chunks_where(mask: NDArray[np.bool_], chunks: Sequence[int]) -> set[Index]:
     return set(map(tuple, np.unique(places, axis=0).tolist())) if len(places) else set()
 
 
-async def listed(store: LocalStore, prefix: str) -> list[str]:
+async def listed(store: Store, prefix: str) -> list[str]:
     # Files with other names are leftovers of a write that was cut off.
     return [key async for key in store.list_prefix(prefix) if key[len(prefix) :].replace("/", "").isdigit()]

@@ -9,23 +9,28 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Mapping, Sequence, Set
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 from torch import Tensor
+from zarr.abc.store import Store
 from zarr.core.sync import sync
-from zarr.storage import LocalStore
 
 from landscape.errors import JobError, LandscapeError, NotFoundError, nearest
+from landscape.folders import Folder, Place, open_folder
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.parameters import State, direction_digest, flatten, unflatten
 from landscape.store.chunks import Checked, Examination, chunks_where, listed, status_of
 from landscape.store.durable import DurableStore
+from landscape.store.inspection import count_statuses, examine_tiles, lowest
 from landscape.store.layout import SCHEMA_VERSION, PathPlan, lay_out, with_stderr
-from landscape.store.runs import landscape_names, remove_half_made, store_root
-from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, Axis, Path, Surface
+from landscape.store.reading import ChunkReader
+from landscape.store.runs import METADATA, is_complete, landscape_names, open_zarr, remove_half_made
+from landscape.store.writing import write_chunks
+from landscape.surface import NOT_COMPUTED, QUARANTINED, Axis, Path, Surface
 
 
 class _Arrays(dict[str, Any]):
@@ -44,11 +49,17 @@ class _Arrays(dict[str, Any]):
         return self[name]
 
 
+async def _flush(store: Store) -> None:
+    """Have what was written survive a power cut; an object that was put already does."""
+    if isinstance(store, DurableStore):
+        await store.flush()
+
+
 class LandscapeStore:
     """One landscape on disk. Made by `create`, or `open` for reading and going on."""
 
-    def __init__(self, store: LocalStore, name: str, group: zarr.Group) -> None:
-        self.name, self._store, self._group = name, store, group
+    def __init__(self, folder: Folder, store: Store, name: str, group: zarr.Group) -> None:
+        self.name, self._folder, self._store, self._group = name, folder, store, group
         self.attributes: dict[str, Any] = dict(group.attrs)
         self._arrays: dict[str, Any] = _Arrays(group)
         self.has_path = "path_status" in group
@@ -58,7 +69,7 @@ class LandscapeStore:
     @classmethod
     def create(
         cls,
-        run: str,
+        run: Place,
         name: str,
         grid: Grid,
         tile_shape: Index,
@@ -71,35 +82,33 @@ class LandscapeStore:
         attributes: Mapping[str, Any],
     ) -> LandscapeStore:
         """Lay out a landscape with nothing computed. A half-made one of a killed driver is replaced."""
-        root = store_root(run)
-        root.parent.mkdir(parents=True, exist_ok=True)
-        store = DurableStore(root)
-        if not (root / "zarr.json").is_file():
+        open_folder(run).make()
+        store = open_zarr(run, read_only=False)
+        if not sync(store.exists(METADATA)):
             zarr.open_group(store, mode="a", zarr_format=3)
-        remove_half_made(root / name)
+        remove_half_made(run, name)
         group = zarr.open_group(store, path=name, mode="a", zarr_format=3)
         lay_out(group, grid, tile_shape, observables, axes, directions, layout, path)
-        sync(store.flush())
-        # Last, and in one file: a landscape without its attributes was never finished being made.
-        group.attrs.update({"schema_version": SCHEMA_VERSION, "name": name, **attributes})
-        sync(store.flush())
+        sync(_flush(store))
+        # Last, and in one write, which `attrs.update` is not: without its attributes a landscape was never made.
+        group.update_attributes({"schema_version": SCHEMA_VERSION, "name": name, **attributes})
+        sync(_flush(store))
         found = cls.open(run, name, write=True)
         found.consolidate()
         return found
 
     @classmethod
-    def open(cls, run: str, name: str, *, write: bool = False) -> LandscapeStore:
+    def open(cls, run: Place, name: str, *, write: bool = False) -> LandscapeStore:
         """Open an existing landscape; a reader needs no lock, also while it is being written.
 
         Raises:
             NotFoundError: there is none of that name.
             JobError: it was written by a newer version of this software.
         """
-        names = landscape_names(run)
-        if name not in names:
-            raise NotFoundError(f"landscape {name!r} is not in run {run!r}; {nearest(name, names)}")
-        store = DurableStore(store_root(run), read_only=not write)
-        found = cls(store, name, zarr.open_group(store, path=name, mode="r+" if write else "r"))
+        if not is_complete(run, name):
+            raise NotFoundError(f"landscape {name!r} is not in run {run!r}; {nearest(name, landscape_names(run))}")
+        store = open_zarr(run, read_only=not write)
+        found = cls(open_folder(run), store, name, zarr.open_group(store, path=name, mode="r+" if write else "r"))
         version = found.attributes["schema_version"]
         if not isinstance(version, int) or version > SCHEMA_VERSION:
             raise JobError(
@@ -110,11 +119,11 @@ class LandscapeStore:
 
     # -- what it holds --------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def shape(self) -> Index:
         return tuple(self._arrays["status"].shape)
 
-    @property
+    @cached_property
     def tile_shape(self) -> Index:
         return tuple(self._arrays["status"].chunks)
 
@@ -171,43 +180,49 @@ class LandscapeStore:
         Args:
             values: `loss`, `loss_stderr`, … as flat arrays over the tile's points in C order.
         """
-        for observable in with_stderr(self.observables):
-            self._arrays[observable][tile.windows] = values[observable].reshape(tile.shape)
-        sync(self._flush())
-        self._write_status("status", tile.windows, status_of(values["loss"]).reshape(tile.shape))
+        self.write_tiles([(tile, values)])
+
+    def write_tiles(self, tiles: Sequence[tuple[Tile, Mapping[str, NDArray[np.float64]]]]) -> None:
+        """Commit several whole tiles with two syncs in all: every observable of each, then the status of each."""
+        if not tiles:
+            return
+        names = tuple(with_stderr(self.observables))
+        self._write([(name, tile.index, values[name].reshape(tile.shape)) for tile, values in tiles for name in names])
+        self._write_status(
+            [("status", tile.index, status_of(values["loss"]).reshape(tile.shape)) for tile, values in tiles]
+        )
 
     def quarantine_tile(self, tile: Tile) -> None:
         """Mark a tile as given up; running the job again tries it anew."""
-        for observable in with_stderr(self.observables):
-            self._arrays[observable][tile.windows] = np.full(tile.shape, np.nan)
-        sync(self._flush())
-        self._write_status("status", tile.windows, np.full(tile.shape, QUARANTINED, np.uint8))
+        self._write([(name, tile.index, np.full(tile.shape, np.nan)) for name in with_stderr(self.observables)])
+        self._write_status([("status", tile.index, np.full(tile.shape, QUARANTINED, np.uint8))])
 
     def write_path(self, window: slice, loss: NDArray[np.float64], projected: NDArray[np.float64]) -> None:
         """Commit one chunk of the path, like a tile."""
-        self._arrays["path_loss"][window] = loss
-        self._arrays["path_projected_loss"][window] = projected
-        sync(self._flush())
-        self._write_status("path_status", (window,), np.maximum(status_of(loss), status_of(projected)))
+        index = (window.start // self.path_chunk,)
+        self._write([("path_loss", index, loss), ("path_projected_loss", index, projected)])
+        self._write_status([("path_status", index, np.maximum(status_of(loss), status_of(projected)))])
 
     def quarantine_path(self, window: slice) -> None:
-        for name in ("path_loss", "path_projected_loss"):
-            self._arrays[name][window] = np.full(window.stop - window.start, np.nan)
-        sync(self._flush())
-        self._write_status("path_status", (window,), np.full(window.stop - window.start, QUARANTINED, np.uint8))
+        index, count = (window.start // self.path_chunk,), window.stop - window.start
+        self._write([(name, index, np.full(count, np.nan)) for name in ("path_loss", "path_projected_loss")])
+        self._write_status([("path_status", index, np.full(count, QUARANTINED, np.uint8))])
 
-    def _write_status(self, array: str, windows: tuple[slice, ...], status: NDArray[np.uint8]) -> None:
-        self._arrays[array][windows] = status
+    def _write_status(self, chunks: Sequence[tuple[str, Index, NDArray[np.uint8]]]) -> None:
+        self._write(chunks)
+
+    def _write(self, chunks: Sequence[tuple[str, Index, NDArray[Any]]]) -> None:
+        """Write whole chunks; when this returns they are on the disk."""
+        write_chunks(self._store, [(self._arrays[name], index, values) for name, index, values in chunks])
         sync(self._flush())
 
     async def _flush(self) -> None:
-        if isinstance(self._store, DurableStore):
-            await self._store.flush()
+        await _flush(self._store)
 
     def update_attributes(self, **changes: Any) -> None:
         """Replace some of the group's attributes; the driver alone writes them."""
         self.attributes.update(changes)
-        self._group.attrs.update(changes)
+        self._group.update_attributes(changes)
 
     def consolidate(self) -> None:
         """Copy all metadata of the run into the root's, which xarray reads at once and warns where it is not."""
@@ -219,22 +234,28 @@ class LandscapeStore:
     # -- what is missing, what is damaged --------------------------------------------------------------------
 
     def examine(self) -> Examination:
-        """Read and check every chunk of the grid and the path."""
-        status = self._read_checked("status")
-        damaged = list(status.damaged)
-        gone = status.values == NOT_COMPUTED
-        committed = self._tiles_where(~gone)
-        for observable in with_stderr(self.observables):
-            found = self._read_checked(observable, committed)
-            damaged += found.damaged
-            if observable == "loss":
-                # A chunk that reads well but holds nothing where `status` promises a value.
-                damaged += [
-                    ("loss", index) for index in self._tiles_where((status.values == OK) & ~np.isfinite(found.values))
-                ]
-        missing = set(self._tiles_where(gone | (status.values == QUARANTINED))) | {index for _, index in damaged}
+        """Read and check every chunk of the grid and the path, few of them in memory at once."""
+        readers = {name: self._reader(name) for name in with_stderr(self.observables)}
+        missing, damaged = examine_tiles(self._reader("status"), readers)
         path_missing, path_damaged = self._examine_path() if self.has_path else ([], [])
-        return Examination(frozenset(missing), tuple(path_missing), tuple(dict.fromkeys(damaged + path_damaged)))
+        return Examination(missing, tuple(path_missing), tuple(dict.fromkeys(damaged + path_damaged)))
+
+    def counts(self) -> NDArray[np.int64]:
+        """Points by status 0 to 3, the snapshots of the path among them; reads the status alone."""
+        found = count_statuses(self._reader("status"))
+        return found + count_statuses(self._reader("path_status")) if self.has_path else found
+
+    def minimum(self) -> dict[str, float]:
+        """The lowest loss and its coordinates; empty where there is none, or where the coordinates are damaged."""
+        best, grid = lowest(self._reader("status"), self._reader("loss")), self.grid()
+        if best is None or grid is None:
+            return {}
+        value, index = best
+        places = zip(grid.names, grid.coordinates, reversed(index), strict=True)
+        return {"loss": value, **{name: float(axis[i]) for name, axis, i in places}}
+
+    def _reader(self, name: str) -> ChunkReader:
+        return ChunkReader(self._store, self._arrays[name])
 
     def _examine_path(self) -> tuple[list[slice], list[tuple[str, Index]]]:
         damaged: list[tuple[str, Index]] = []

@@ -3,68 +3,76 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from pathlib import Path
 
-import zarr
-from zarr.storage import LocalStore
+from zarr.abc.store import Store
 
-from landscape.errors import JobError, LandscapeError
-from landscape.spec import locate
+from landscape.errors import LandscapeError
+from landscape.folders import Place, open_folder
+from landscape.store.durable import DurableStore
 
 FOLDER = "landscapes.zarr"
+METADATA = "zarr.json"
 
 
-def store_root(run: str) -> Path:
-    return Path(locate(run, Path.cwd())) / FOLDER
+def open_zarr(run: Place, *, read_only: bool) -> Store:
+    """The Zarr store of a run's landscapes, which need not exist yet."""
+    place = open_folder(run).place(FOLDER)
+    if "://" not in place:
+        return DurableStore(place, read_only=read_only)
+    from landscape.store.remote import open_remote
+
+    return open_remote(place, read_only=read_only)
 
 
-def landscape_names(run: str) -> list[str]:
+def landscape_names(run: Place) -> list[str]:
     """The landscapes of a run, finished or not, in the order of their names."""
-    root = store_root(run)
-    if not (root / "zarr.json").is_file():
-        return []
-    return sorted(each.parent.name for each in root.glob("*/zarr.json") if _is_complete(root, each.parent.name))
+    folder = open_folder(run)
+    names = folder.folders(FOLDER)
+    complete = folder.map(lambda name: is_complete(folder, name), names)
+    return [name for name, each in zip(names, complete, strict=True) if each]
 
 
-def _is_complete(root: Path, name: str) -> bool:
+def is_complete(run: Place, name: str) -> bool:
     """Whether the landscape's creation was finished: its attributes are written last."""
     try:
-        return "schema_version" in zarr.open_group(LocalStore(root, read_only=True), path=name, mode="r").attrs
-    except (FileNotFoundError, ValueError, KeyError):
+        return "schema_version" in _attributes(open_folder(run).read(f"{FOLDER}/{name}/{METADATA}"))
+    except ValueError:
         return False
 
 
-def remove_half_made(folder: Path) -> None:
+def _attributes(metadata: bytes | None) -> dict[str, object]:
+    found = json.loads(metadata or "{}")
+    if not isinstance(found, dict):
+        raise ValueError("must hold one JSON object")
+    return dict(found.get("attributes", {}))
+
+
+def remove_half_made(run: Place, name: str) -> None:
     """Remove what a driver that was killed while making it left; never one whose metadata have become unreadable."""
-    metadata = folder / "zarr.json"
-    if metadata.exists():
+    folder = open_folder(run)
+    path = f"{FOLDER}/{name}"
+    metadata = folder.read(f"{path}/{METADATA}")
+    if metadata is not None:
         try:
-            finished = "schema_version" in json.loads(metadata.read_bytes()).get("attributes", {})
-        except (ValueError, AttributeError):
+            finished = "schema_version" in _attributes(metadata)
+        except ValueError:
             finished = True
         if finished:
             raise LandscapeError(
-                f"landscape {folder.name!r}: its metadata {str(metadata)!r} cannot be read; "
+                f"landscape {name!r}: its metadata {folder.place(path + '/' + METADATA)!r} cannot be read; "
                 "restore that file, or remove the folder to compute it anew"
             ) from None
-    if folder.exists():
-        shutil.rmtree(folder)
+    folder.delete_below(path)
 
 
-def refuse_unwritable(run: str) -> None:
+def refuse_unwritable(run: Place) -> None:
     """Raise before anything is computed where the run cannot be written.
 
     Raises:
         JobError: the folder, or the one it would be made in, does not exist or takes no files.
+        StoreError: the object store does not answer, or refuses.
     """
-    place = store_root(run).parent
-    above = next(each for each in (place, *place.parents) if each.exists())
-    if not above.is_dir():
-        raise JobError(f"run: {str(above)!r} is a file, not a folder; name another run")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise JobError(f"run: no permission to write in {str(above)!r}; change its rights or name another run")
+    open_folder(run).refuse_unwritable()
 
 
 def write_error(run: str, error: OSError) -> LandscapeError:

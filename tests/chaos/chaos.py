@@ -1,12 +1,13 @@
 """A job on three nodes while a seeded killer takes a worker, a raylet or the driver every few seconds.
 
 `python tests/chaos/chaos.py --faults 20` prints what was survived, what was computed twice and what it cost, and
-ends with 1 if the result differs from the undisturbed serial one in a single bit.
+ends with 1 if the result differs from the undisturbed serial one in a single bit. A line per fault goes to stderr.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import secrets
@@ -33,6 +34,8 @@ FAST = {
     "health_check_timeout_ms": 500,
     "health_check_failure_threshold": 2,
 }
+
+WAIT_FOR_VICTIM = 30.0
 
 PROBLEM = """
 import os, time
@@ -75,12 +78,19 @@ class Chaos:
     seed: int
     pause: tuple[float, float]
     point_seconds: float
+    limit: float
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="chaos")))
     ray_folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="ll")))
     faults: Counter[str] = field(default_factory=Counter)
+    began: float = field(default_factory=time.monotonic)
 
     def prepare(self) -> None:
-        (self.folder / "my_problem.py").write_text(PROBLEM)
+        # Found by PYTHONPATH, not shipped: nodes that share a machine share what Ray unpacks, and one that goes away
+        # takes it from under the others.
+        library = self.folder / "library"
+        library.mkdir()
+        (library / "my_problem.py").write_text(PROBLEM)
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(library), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         one, zero = torch.ones(1, 1), torch.zeros(1, 1)
         save_file({"x": one, "y": zero}, self.folder / "d1.safetensors")
         save_file({"x": zero, "y": one.clone()}, self.folder / "d2.safetensors")
@@ -117,17 +127,23 @@ class Chaos:
         subprocess.run(self.command("calm", "--serial"), check=True, capture_output=True)
 
     def points(self) -> int:
-        log = self.folder / "points.log"
+        log = self.folder / "library" / "points.log"
         return log.read_bytes().count(b"\n") if log.exists() else 0
 
     # -- the killer -------------------------------------------------------------------------------------------
 
     def kill_worker(self, chance: random.Random, driver: subprocess.Popen[bytes]) -> bool:
-        mine = {process.pid for member in self.members for process in tree(raylet_pid(member))}
-        victims = [pid for pid in sorted(mine) if name_of(pid).startswith("ray::Worker")]
+        """Wait for one where the faults before have left none: else only nodes and drivers would be hit in a row."""
+        end = time.monotonic() + WAIT_FOR_VICTIM
+        while not (victims := self.workers()) and driver.poll() is None and time.monotonic() < end:
+            time.sleep(0.1)
         if victims:
             os.kill(chance.choice(victims), signal.SIGKILL)
         return bool(victims)
+
+    def workers(self) -> list[int]:
+        mine = {process.pid for member in self.members for process in tree(raylet_pid(member))}
+        return [pid for pid in sorted(mine) if name_of(pid).startswith("ray::Worker")]
 
     def kill_raylet(self, chance: random.Random, driver: subprocess.Popen[bytes]) -> bool:
         """Take a node away as a reclaimed machine goes, and let another one come."""
@@ -153,14 +169,22 @@ class Chaos:
             end = time.monotonic() + chance.uniform(*self.pause)
             while time.monotonic() < end and driver.poll() is None:
                 time.sleep(0.1)
-            if driver.poll() is None and self.faults.total() < faults:
+            if driver.poll() is None and self.faults.total() < faults and not self.late:
                 kind = chance.choice(kinds)
                 if kind(chance, driver):
-                    self.faults[kind.__name__.removeprefix("kill_")] += 1
+                    self.note(run, kind.__name__.removeprefix("kill_"))
         if driver.returncode:
-            raise SystemExit(
-                f"the job ended with {driver.returncode}:\n{(self.folder / f'{run}.log').read_text()[-3000:]}"
-            )
+            told = [line for line in (self.folder / f"{run}.log").read_text().splitlines() if "raylet)" not in line]
+            raise SystemExit(f"the job ended with {driver.returncode}:\n" + "\n".join(told[-40:]))
+
+    @property
+    def late(self) -> bool:
+        return time.monotonic() - self.began > self.limit
+
+    def note(self, run: str, kind: str) -> None:
+        self.faults[kind] += 1
+        seconds = time.monotonic() - self.began
+        print(f"{seconds:7.1f} s  fault {self.faults.total():3d}: {kind} in {run}", file=sys.stderr, flush=True)
 
     def same(self, run: str) -> bool:
         from landscape.surface import open_run
@@ -202,8 +226,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pause", type=float, nargs=2, default=(2.0, 5.0), help="seconds between two faults")
     parser.add_argument("--point-seconds", type=float, default=0.02)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop killing after so long")
     given = parser.parse_args()
-    chaos = Chaos(given.size, given.nodes, given.seed, tuple(given.pause), given.point_seconds)
+    chaos = Chaos(given.size, given.nodes, given.seed, tuple(given.pause), given.point_seconds, given.seconds)
     chaos.prepare()
     chaos.undisturbed()
     chaos.start_cluster()
@@ -212,21 +237,22 @@ def main() -> int:
         chaos.disturb("warm", 0)
         plain, grid = time.monotonic() - start, given.size**2
         jobs, seconds, waste, wrong = 0, 0.0, 0, 0
-        while chaos.faults.total() < given.faults:
+        while chaos.faults.total() < given.faults and not chaos.late:
             before, start = chaos.points(), time.monotonic()
             chaos.disturb(f"run-{jobs}", given.faults)
             seconds += time.monotonic() - start
             waste += chaos.points() - before - grid
             wrong += not chaos.same(f"run-{jobs}")
             jobs += 1
-            print(f"{chaos.faults.total()} faults, {jobs} jobs, {wrong} wrong", file=sys.stderr, flush=True)
+            at = time.monotonic() - chaos.began
+            print(f"{at:7.1f} s  run-{jobs - 1} is done: {wrong} wrong so far", file=sys.stderr, flush=True)
     finally:
         chaos.close()
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(chaos.faults.items()))
     print(f"faults survived: {chaos.faults.total()} ({kinds}) in {jobs} jobs of {given.size} x {given.size} points")
     print(f"results that differ from the undisturbed one: {wrong}")
     print(f"points computed twice: {waste} of {jobs * grid} ({waste / (jobs * grid):.1%})")
-    print(f"seconds: {seconds / jobs:.1f} a job, {plain:.1f} undisturbed on the same cluster")
+    print(f"seconds: {seconds:.0f} in all, {seconds / jobs:.1f} a job, {plain:.1f} undisturbed on the same cluster")
     return 1 if wrong else 0
 
 

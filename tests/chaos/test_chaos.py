@@ -6,12 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 CHAOS = Path(__file__).parent / "chaos.py"
 
 
-@pytest.mark.slow
 def test_a_few_faults_leave_the_result_as_it_was_to_the_bit():
     command = [sys.executable, "-W", "ignore", str(CHAOS), "--faults", "4", "--size", "24", "--nodes", "2"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)

@@ -215,3 +215,16 @@ def test_a_callable_of_this_session_serves_as_a_problem(make_job, tmp_path):
 
     job = Job(run=str(tmp_path / "c"), problem=problem, num_samples=30, landscapes=[{"name": "plane", "size": [5, 4]}])
     assert_same(serially(job), cluster.run(job, workers=2)["plane"])
+
+
+def test_a_worker_that_cannot_load_the_problem_is_replaced_where_others_can(make_job):
+    job = make_job()
+    text = (job.folder / "my_problem.py").read_text()
+    guard = (
+        f"    if os.getpid() != {os.getpid()} and (once('first') or once('second')):\n"
+        "        raise OSError('my folder is gone')\n"
+    )
+    (job.folder / "my_problem.py").write_text(text.replace("def problem():\n", "def problem():\n" + guard))
+    found = cluster.run(job, workers=2)["plane"]
+    assert (job.folder / "second").exists()
+    assert_same(serially(job), found)

@@ -35,7 +35,7 @@ HERE = Path({folder!r})
 nodes = Cluster(initialize_head=True, head_node_args={{"num_cpus": 0, "_system_config": {fast!r}}})
 extra = [nodes.add_node(num_cpus=2) for _ in range({nodes})]
 nodes.wait_for_nodes()
-
+{prelude}
 import cluster
 from cluster.schedule import Policy
 from landscape.spec import read_job
@@ -80,9 +80,9 @@ SLOW = """
 """
 
 
-def disturbed(job: Job, body: str, ray_folder: Path, nodes: int = 2) -> dict[str, object]:
+def disturbed(job: Job, body: str, ray_folder: Path, nodes: int = 2, prelude: str = "") -> dict[str, object]:
     """Run a script against a cluster of its own, in a process of its own; the landscape's progress at the end."""
-    text = SCRIPT.format(folder=str(job.folder), fast=FAST, nodes=nodes, body=textwrap.dedent(body))
+    text = SCRIPT.format(folder=str(job.folder), fast=FAST, nodes=nodes, prelude=prelude, body=textwrap.dedent(body))
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", text],
         env={**os.environ, "RAY_TMPDIR": str(ray_folder)}, capture_output=True, text=True, timeout=200, check=False,
@@ -111,7 +111,6 @@ def assert_undisturbed(job: Job) -> Surface:
     return found
 
 
-@pytest.mark.slow
 def test_a_node_is_lost_and_another_one_comes(make_job, ray_folder):
     job = make_job(SLOW.replace("0.02", "0.1"), tile=[1])
     progress = disturbed(
@@ -127,7 +126,6 @@ def test_a_node_is_lost_and_another_one_comes(make_job, ray_folder):
     assert progress["state"] == "complete"
 
 
-@pytest.mark.slow
 def test_all_nodes_are_lost_and_one_comes_back(make_job, ray_folder):
     job = make_job(SLOW, tile=[1])
     disturbed(
@@ -146,7 +144,6 @@ def test_all_nodes_are_lost_and_one_comes_back(make_job, ray_folder):
     assert_undisturbed(job)
 
 
-@pytest.mark.slow
 def test_workers_join_as_nodes_do_without_being_asked(make_job, ray_folder):
     job = make_job(SLOW.replace("0.02", "0.5"), tile=[1])
     progress = disturbed(
@@ -162,7 +159,6 @@ def test_workers_join_as_nodes_do_without_being_asked(make_job, ray_folder):
     assert progress["workers"] == 4
 
 
-@pytest.mark.slow
 def test_a_draining_node_ends_its_tiles_and_gets_no_more(make_job, ray_folder):
     job = make_job(SLOW.replace("0.02", "0.2"), tile=[1])
     progress = disturbed(
@@ -192,7 +188,6 @@ def test_a_draining_node_ends_its_tiles_and_gets_no_more(make_job, ray_folder):
     assert "leaves with its node" in str(progress["stderr"])
 
 
-@pytest.mark.slow
 def test_a_worker_that_hangs_is_killed_and_replaced(make_job, ray_folder):
     job = make_job(
         """
@@ -211,7 +206,6 @@ def test_a_worker_that_hangs_is_killed_and_replaced(make_job, ray_folder):
     assert "no progress" in str(progress["stderr"])
 
 
-@pytest.mark.slow
 def test_a_straggler_is_overtaken_by_a_backup(make_job, ray_folder):
     job = make_job(
         """
@@ -234,7 +228,6 @@ def test_a_straggler_is_overtaken_by_a_backup(make_job, ray_folder):
     assert progress["retries"] == 0
 
 
-@pytest.mark.slow
 def test_a_worker_that_answers_nan_where_others_do_not_is_dismissed(make_job, ray_folder):
     job = make_job(SLOW.replace("0.02", "0.2"), tile=[1])
     file = job.folder / "my_problem.py"
@@ -254,7 +247,6 @@ def test_a_worker_that_answers_nan_where_others_do_not_is_dismissed(make_job, ra
     assert "two others agree" in str(progress["stderr"])
 
 
-@pytest.mark.slow
 def test_answers_of_the_wrong_shape_cost_the_worker_not_the_tile(make_job, ray_folder):
     job = make_job(tile=[1])
     file = job.folder / "my_problem.py"
@@ -304,7 +296,6 @@ def test_out_of_memory_at_one_tile_is_recorded_and_does_not_stop_the_job(make_jo
     assert list(found.attributes["progress"]["reduced_batches"].values()) == [10]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["gcs_server", "raylet"])
 def test_ray_itself_is_killed_under_the_driver_and_the_next_run_goes_on(make_job, ray_folder, victim):
     job = make_job(SLOW.replace("0.02", "0.2"), tile=[1])

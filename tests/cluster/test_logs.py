@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from cluster import journal, logs
-from cluster.crew import Hand
+from cluster.hands import Hand
 from cluster.logs import JsonLines, Listener, bind, chosen, configure, say, told
 from cluster.worker import Receipt
 from landscape.errors import JobError

@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cluster.schedule import Policy, Schedule
+from cluster.policy import Policy
+from cluster.schedule import Schedule
 
 WORKERS = ("a", "b", "c", "d")
 
@@ -35,11 +36,28 @@ class Machine(RuleBasedStateMachine):
         self.now += seconds
 
     @rule(worker=st.sampled_from(WORKERS))
+    def join(self, worker: str) -> None:
+        self.flying.setdefault(worker, [])
+        self.schedule.join(worker)
+
+    @rule(worker=st.sampled_from(WORKERS))
     def take(self, worker: str) -> None:
         self.flying.setdefault(worker, [])
         task = self.schedule.next_for(worker, self.now)
-        if task is None:
-            return
+        if task is not None:
+            self.taken(worker, task)
+
+    @rule()
+    def all_take(self) -> None:
+        for worker, task in self.schedule.assign(self.now):
+            self.taken(worker, task)
+        if self.schedule.queue:
+            for worker, tasks in self.flying.items():
+                full = len(tasks) == self.policy.in_flight or (tasks and self.kills[tasks[0]])
+                assert full or worker in self.schedule.leaving, f"{worker} waits while there is work"
+
+    def taken(self, worker: str, task: int) -> None:
+        assert worker not in self.schedule.leaving
         assert self.commits[task] == 0
         assert task not in self.given_up
         assert task not in self.flying[worker]
@@ -84,6 +102,13 @@ class Machine(RuleBasedStateMachine):
             self.kills[lost[0]] += 1
         self.note(self.schedule.lost(worker, self.now))
 
+    @rule(worker=st.sampled_from(WORKERS))
+    def lose_its_node(self, worker: str) -> None:
+        """Nobody is charged; nor is a worker that leaves when it has nothing left."""
+        self.flying.pop(worker, None)
+        for _, fate in self.schedule.lost(worker, self.now, blame=False):
+            assert fate == "retry"
+
     @rule()
     def kill_the_hung(self) -> None:
         for worker in self.schedule.hung(self.now):
@@ -106,10 +131,33 @@ class Machine(RuleBasedStateMachine):
     def nothing_is_lost_and_nothing_committed_twice(self) -> None:
         assert all(count <= 1 for count in self.commits.values())
         committed = {task for task, count in self.commits.items() if count}
-        assert committed == self.schedule.done
+        assert len(committed) == self.schedule.done
         assert self.given_up == self.schedule.quarantined
         pending = list(self.schedule.pending())
         assert sorted([*pending, *committed, *self.given_up]) == self.tasks
+
+    @invariant()
+    def tasks_are_charged_with_what_they_did_and_no_more(self) -> None:
+        for task in self.schedule.pending():
+            assert self.schedule.attempts(task) == self.exceptions[task] + self.kills[task]
+            assert self.exceptions[task] < self.policy.attempts or task in self.schedule.flights
+            assert self.kills[task] < self.policy.kills or task in self.schedule.flights
+
+    @invariant()
+    def what_is_done_leaves_nothing_behind(self) -> None:
+        settled = {task for task, count in self.commits.items() if count}
+        assert not settled & set(self.schedule._records)
+        assert not settled & (set(self.schedule.flights) | set(self.schedule.again))
+
+    @invariant()
+    def it_knows_who_could_take_more(self) -> None:
+        for share, workers in enumerate(self.schedule._open):
+            expected = {
+                worker
+                for worker, tasks in self.flying.items()
+                if len(tasks) == share and worker not in self.schedule.leaving
+            }
+            assert set(workers) == expected
 
     @invariant()
     def it_knows_what_is_in_flight(self) -> None:
@@ -118,7 +166,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def it_ends_when_all_is_settled(self) -> None:
-        assert self.schedule.finished == (len(self.schedule.done) + len(self.schedule.quarantined) == len(self.tasks))
+        assert self.schedule.finished == (self.schedule.done + len(self.schedule.quarantined) == len(self.tasks))
 
     def teardown(self) -> None:
         """From wherever it is, healthy workers that agree bring it to an end."""
@@ -153,12 +201,33 @@ def test_tasks_go_out_in_their_order_two_at_a_time_and_lost_ones_first():
     assert take_all(schedule, "y") == ["b", "d"]
 
 
+def test_all_get_a_first_task_before_any_gets_a_second():
+    schedule = Schedule("abcdefgh")
+    for worker in "uvw":
+        schedule.join(worker)
+    assert list(schedule.assign(0)) == [("u", "a"), ("v", "b"), ("w", "c"), ("u", "d"), ("v", "e"), ("w", "f")]
+    assert list(schedule.assign(0)) == []
+    schedule.completed("v", "b", 1)
+    schedule.join("x")
+    assert list(schedule.assign(1)) == [("x", "g"), ("v", "h")]
+
+
+def test_an_answer_of_a_worker_that_no_longer_has_the_task_does_not_count():
+    schedule = Schedule("ab", Policy(in_flight=1))
+    schedule.next_for("u", 0)
+    schedule.lost("u", 0, blame=False)
+    assert schedule.next_for("v", 0) == "a"
+    assert schedule.completed("u", "a", 1).verdict == "ignore"
+    assert schedule.failed("u", "a", 1) is None
+    assert schedule.attempts("a") == 0
+    assert schedule.completed("v", "a", 2).verdict == "commit"
+
+
 def test_only_the_running_task_is_charged_with_a_death():
     schedule = Schedule("ab")
     fates = []
     for worker in "uvw":
         schedule.next_for(worker, 0)
-        schedule.again.sort()
         schedule.next_for(worker, 0)
         fates += schedule.lost(worker, 0)
     assert ("a", "quarantine") in fates

@@ -29,7 +29,8 @@ from small_models import (
 from torch import nn
 
 from landscape import JobError, Problem, run
-from landscape.evaluation import Evaluator, Plan, default_plan, mean_and_stderr, observe_names, pick_device
+from landscape.arithmetic import Plan, default_plan, pick_device
+from landscape.evaluation import Evaluator, mean_and_stderr, observe_names
 from landscape.parameters import state_of
 
 CPU = torch.device("cpu")

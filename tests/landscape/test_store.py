@@ -366,6 +366,22 @@ def test_everything_is_synced_before_the_status_is_written(tmp_path, monkeypatch
     assert not [event for event in after if event[0] == "write"]
 
 
+def test_attributes_are_written_all_at_once(tmp_path, monkeypatch):
+    real, written = DurableStore._set, []
+
+    async def recording(self, key, value, exclusive=False):
+        if key == "a/zarr.json" and not exclusive:  # else it is there already
+            written.append(json.loads(value.to_bytes())["attributes"])
+        await real(self, key, value, exclusive)
+
+    monkeypatch.setattr(DurableStore, "_set", recording)
+    store = make_store(tmp_path)
+    assert [set(each) for each in written] == [set(), {"schema_version", "name", "observables", "identity"}]
+    store.update_attributes(progress={"tiles_done": 1}, failures=[])
+    assert len(written) == 3
+    assert LandscapeStore.open(str(tmp_path), "a").attributes == written[-1]
+
+
 def test_a_crash_between_values_and_status_leaves_the_tile_uncomputed(tmp_path, monkeypatch):
     store = make_store(tmp_path)
     first, second = store.tile((0, 0)), store.tile((1, 0))

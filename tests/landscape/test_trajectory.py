@@ -227,7 +227,7 @@ def test_run_json_says_what_was_trained(tmp_path):
         ({"create_landscape": {"trian": True}}, "trian"),
         ({"start_step": -1}, "start_step"),
         ({"start_epoch": 1.5}, "start_epoch"),
-        ({"run": "s3://bucket/run"}, "run"),
+        ({"run": "ftp://host/run"}, "run"),
     ],
 )
 def test_options_that_are_not_usable_are_refused_before_anything_is_written(tmp_path, options, field):
@@ -479,3 +479,24 @@ def test_under_ddp_rank_0_alone_writes(tmp_path):
     assert set(state) == set(last) == {"weight", "bias"}
     assert all(torch.equal(state[name], last[name]) for name in last)
     assert [line["step"] for line in read_history(tmp_path / "0")] == [1, 2, 3, 3]
+
+
+def test_the_history_is_synced_at_each_epochs_end_and_before_each_snapshot(tmp_path, monkeypatch):
+    events: list[str] = []
+    real = os.fsync
+
+    def recording(descriptor: int) -> None:
+        real(descriptor)
+        events.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+
+    monkeypatch.setattr(os, "fsync", recording)
+    collector = TrajectoryCollector(tmp_path / "run", small_model(), intervals=[[1, 2, 4]], unit="step")
+    events.clear()
+    collector.step(loss=1.0)
+    assert events.index("history.jsonl") < next(k for k, each in enumerate(events) if "step-00001" in each)
+    collector.step(loss=1.0)
+    events.clear()
+    collector.step(loss=1.0)
+    assert events == [], "a step that is not listed costs no sync"
+    collector.end_epoch()
+    assert "history.jsonl" in events

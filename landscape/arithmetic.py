@@ -1,0 +1,75 @@
+"""The arithmetic of a landscape: device, threads, precision, batches. With the job, all that decides its bits."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from landscape.errors import JobError
+from landscape.spec import BatchNorm, Precision
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The arithmetic of a landscape: with the job, all that decides its bits. Recorded, and reused on resume."""
+
+    batch_size: int
+    threads: int
+    device: Literal["cpu", "cuda"]
+    precision: Precision = "float32"
+    batch_norm: BatchNorm = "eval"
+    seed: int = 0
+    engine: str = "eager"
+
+
+def default_plan(
+    num_samples: int, device: str, precision: Precision, batch_norm: BatchNorm, seed: int,
+    batch_size: int | None, threads: int | None,
+) -> Plan:  # fmt: skip
+    """The plan where the job leaves it open: a function of the job and the kind of device, not of the machine."""
+    preferred = 2048 if device == "cuda" else 256
+    kind: Literal["cpu", "cuda"] = "cuda" if device == "cuda" else "cpu"
+    return Plan(min(batch_size or preferred, num_samples), threads or 1, kind, precision, batch_norm, seed)
+
+
+def device_here() -> torch.device:
+    """The first GPU of this machine, else its CPU."""
+    return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+
+
+def pick_device(wanted: str) -> torch.device:
+    """`auto` is the first GPU where there is one, else the CPU."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise JobError("device: cuda is asked for, but torch sees no GPU here; use device: cpu or auto")
+    return torch.device("cpu") if wanted == "cpu" else device_here()
+
+
+@contextlib.contextmanager
+def arithmetic(plan: Plan, device: torch.device) -> Iterator[None]:
+    """The plan's threads and precision and deterministic kernels; the process is left as it was found."""
+    tf32 = plan.precision == "tf32"
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    with (
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
+        torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32),
+    ):
+        try:
+            if threads != plan.threads:
+                torch.set_num_threads(plan.threads)
+            torch.set_float32_matmul_precision("high" if tf32 else "highest")
+            yield
+        finally:
+            torch.set_float32_matmul_precision(precision)
+            if threads != plan.threads:
+                torch.set_num_threads(threads)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that the device's or the host's memory does not suffice."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch's allocator on the CPU

@@ -1,0 +1,56 @@
+"""The name of an engine: how a forward pass is run. Recorded with a landscape, as it decides the last bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Base = Literal["eager", "compile", "cudagraph", "vmap"]
+BASES: tuple[Base, ...] = ("eager", "compile", "cudagraph", "vmap")
+OPTIONS = ("channels_last", "maxima", "folded")
+DEFAULT_POINTS = 8
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A base and what is done to the model before it.
+
+    eager: operation by operation · compile: `torch.compile` · cudagraph: a CUDA graph per batch, its weights in
+    static buffers · vmap: `points` points at once, their weights stacked. channels_last: convolution weights (and so
+    activations) with the channel as their innermost dimension · maxima: max-pooling by elementwise maxima, the same
+    bits · folded: batch normalisation in eval mode folded into the convolution before it.
+
+    As text: `eager`, `eager+channels_last+folded`, `vmap:8`, …
+    """
+
+    base: Base = "eager"
+    channels_last: bool = False
+    maxima: bool = False
+    folded: bool = False
+    points: int = 1
+
+    def __str__(self) -> str:
+        base = f"{self.base}:{self.points}" if self.base == "vmap" else self.base
+        return "+".join([base, *(name for name in OPTIONS if getattr(self, name))])
+
+    @classmethod
+    def parse(cls, text: str) -> Engine:
+        """Raises ValueError, with the rule and the value, for what is no engine's name."""
+        word, *options = text.split("+")
+        base, _, points = word.partition(":")
+        unknown = [each for each in options if each not in OPTIONS]
+        if base not in BASES or unknown or (points and not (base == "vmap" and points.isdigit() and int(points) > 1)):
+            raise ValueError(
+                f"must be auto, or one of {', '.join(BASES)} (vmap:N for N points at once), followed by any of "
+                f"{', '.join('+' + name for name in OPTIONS)}, not {text!r}"
+            )
+        if base == "vmap" and "folded" in options:
+            raise ValueError(f"must not fold under vmap, which stacks the weights as they are, not {text!r}")
+        at_once = int(points) if points else (DEFAULT_POINTS if base == "vmap" else 1)
+        return cls(base, "channels_last" in options, "maxima" in options, "folded" in options, at_once)
+
+    def variants(self, names: tuple[str, ...]) -> Iterator[Engine]:
+        """This engine with every combination of the named options, without any first."""
+        for bits in range(1 << len(names)):
+            yield replace(self, **{name: bool(bits >> k & 1) for k, name in enumerate(names)})  # type: ignore[arg-type]

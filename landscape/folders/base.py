@@ -1,0 +1,108 @@
+"""What the project asks of a place that holds a run, and nothing more."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TypeVar, Union
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Log(ABC):
+    """A file of lines that grows."""
+
+    @abstractmethod
+    def add(self, line: bytes) -> None:
+        """Add one line, newline included."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Have every line added so far survive this process and a power cut."""
+
+
+class Folder(ABC):
+    """A folder by its `name` for people; `path` is always relative to it, with slashes."""
+
+    name: str
+
+    def place(self, path: str) -> str:
+        """The whole path or URL of what lies at `path`."""
+        return f"{self.name}/{path}"
+
+    @abstractmethod
+    def exists(self) -> bool: ...
+
+    @abstractmethod
+    def make(self) -> None:
+        """Make the folder where such a thing is needed before files."""
+
+    @abstractmethod
+    def refuse_unwritable(self) -> None:
+        """Raise where nothing can be written here, as far as reading tells; writes nothing.
+
+        Raises:
+            JobError: says why.
+        """
+
+    @abstractmethod
+    def read(self, path: str) -> bytes | None:
+        """The whole file; None where there is none."""
+
+    @abstractmethod
+    def read_range(self, path: str, start: int, count: int) -> bytes:
+        """`count` bytes from `start` on, fewer where the file ends before.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+
+    @abstractmethod
+    def fetched(self, path: str) -> AbstractContextManager[Path]:
+        """The file as one of this machine's while the block runs.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+
+    @abstractmethod
+    def whole(self, path: str) -> AbstractContextManager[Path]:
+        """A file of this machine to fill; it lies at `path`, whole and to stay, when the block ends well."""
+
+    @abstractmethod
+    def write(self, path: str, data: bytes) -> None:
+        """The same for content that is small."""
+
+    @abstractmethod
+    def names(self, below: str) -> list[str]:
+        """The names of the files right below, sorted; empty where there is no such folder."""
+
+    @abstractmethod
+    def folders(self, below: str) -> list[str]:
+        """The names of the folders right below, sorted."""
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Delete one file, if it is there."""
+
+    @abstractmethod
+    def delete_below(self, path: str) -> None:
+        """Delete a folder with all that it holds, if it is there."""
+
+    @abstractmethod
+    def remove_leftovers(self, patterns: Iterable[str]) -> None:
+        """Delete what writes that were cut off left under other names."""
+
+    @abstractmethod
+    def log(self, path: str) -> Log:
+        """The file to add lines to."""
+
+    @abstractmethod
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """`function` of each item in order, side by side where each one waits for an answer."""
+
+
+Place = Union[str, Path, Folder]  # a run as callers name it

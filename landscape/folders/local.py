@@ -1,0 +1,104 @@
+"""A folder of this machine: files appear whole, and stay after a power cut."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from landscape.errors import JobError
+from landscape.files import fsync, make_folder, whole_file
+from landscape.folders.base import Folder, Log, R, T
+
+
+class LocalFolder(Folder):
+    def __init__(self, root: Path) -> None:
+        self.root, self.name = root, str(root)
+
+    def place(self, path: str) -> str:
+        return str(self.root / path)
+
+    def exists(self) -> bool:
+        return self.root.is_dir()
+
+    def make(self) -> None:
+        make_folder(self.root)
+
+    def refuse_unwritable(self) -> None:
+        above = next(each for each in (self.root, *self.root.parents) if each.exists())
+        if not above.is_dir():
+            raise JobError(f"run: {str(above)!r} is a file, not a folder; name another run")
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise JobError(f"run: no permission to write in {str(above)!r}; change its rights or name another run")
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            return (self.root / path).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def read_range(self, path: str, start: int, count: int) -> bytes:
+        with open(self.root / path, "rb") as file:
+            file.seek(start)
+            return file.read(count)
+
+    @contextlib.contextmanager
+    def fetched(self, path: str) -> Iterator[Path]:
+        yield self.root / path
+
+    @contextlib.contextmanager
+    def whole(self, path: str) -> Iterator[Path]:
+        with whole_file(self.root / path) as temporary:
+            yield temporary
+
+    def write(self, path: str, data: bytes) -> None:
+        with self.whole(path) as temporary:
+            temporary.write_bytes(data)
+
+    def names(self, below: str) -> list[str]:
+        return sorted(each.name for each in self._entries(below) if not each.is_dir())
+
+    def folders(self, below: str) -> list[str]:
+        return sorted(each.name for each in self._entries(below) if each.is_dir())
+
+    def _entries(self, below: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(self.root / below) as entries:
+                return list(entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def delete(self, path: str) -> None:
+        (self.root / path).unlink(missing_ok=True)
+
+    def delete_below(self, path: str) -> None:
+        if (self.root / path).exists():
+            shutil.rmtree(self.root / path)
+
+    def remove_leftovers(self, patterns: Iterable[str]) -> None:
+        for left in (found for pattern in patterns for found in self.root.glob(pattern)):
+            left.unlink(missing_ok=True)
+
+    def log(self, path: str) -> Log:
+        return LocalLog(self.root / path)
+
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        return [function(each) for each in items]
+
+
+class LocalLog(Log):
+    """Each line is handed to the operating system at once: it outlives the process; `sync` is for power cuts."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def add(self, line: bytes) -> None:
+        with open(self._path, "ab", buffering=0) as file:
+            file.write(line)
+
+    def sync(self) -> None:
+        if self._path.exists():
+            fsync(self._path)
+            fsync(self._path.parent)

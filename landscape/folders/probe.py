@@ -1,0 +1,53 @@
+"""Whether a run's place can be used: a probe is written, read, listed and deleted, and how long each takes."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+from landscape.errors import StoreError
+from landscape.folders.base import Folder, Place
+from landscape.folders.opening import open_folder
+
+DATA = b"landscape doctor\n"
+
+
+def probe(run: Place) -> Iterator[tuple[str, float]]:
+    """What was done and the seconds it took, in turn. A folder of this machine that is not there yet stays so.
+
+    Raises:
+        JobError, StoreError, OSError: something cannot be done.
+    """
+    folder = open_folder(run)
+    yield _timed("look", folder.refuse_unwritable)
+    if folder.exists() or "://" in folder.name:
+        path = f".probe-{uuid.uuid4().hex}"
+        try:
+            yield from _write_and_read(folder, path)
+        finally:
+            seconds = _timed("delete", lambda: folder.delete(path))
+        yield seconds
+
+
+def _write_and_read(folder: Folder, path: str) -> Iterator[tuple[str, float]]:
+    found: list[object] = []
+    yield _timed("write", lambda: folder.write(path, DATA))
+    yield _timed("read", lambda: found.append(folder.read(path)))
+    yield _timed("list", lambda: found.append(path in folder.names("")))
+    if found != [DATA, True]:
+        raise StoreError(f"store {folder.name!r}: what was just written is not what is read or listed; use another")
+    create = getattr(folder, "create", None)  # what keeps two drivers apart where there are no file locks
+    if create is not None:
+        yield _timed("create again", lambda: found.append(create(path, b"second")))
+        if found[-1] is not None:
+            raise StoreError(
+                f"store {folder.name!r}: takes no conditional puts (If-None-Match), so two drivers could not be kept "
+                "apart; use a store that does"
+            )
+
+
+def _timed(what: str, operation: Callable[[], object]) -> tuple[str, float]:
+    began = time.perf_counter()
+    operation()
+    return what, time.perf_counter() - began

@@ -1,0 +1,192 @@
+"""The lock of a run in an object store: an object put by condition, and put anew by its owner while that lives.
+
+No clocks are compared. A newcomer takes over what it has itself seen unchanged for a whole lease, by its own clock;
+an owner that could not renew for so long asks the store whether it still owns the run before it writes again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from landscape.errors import JobError, LandscapeError, StoreError
+
+log = logging.getLogger("landscape")
+
+CARD = "driver.json"
+LEASE_SECONDS = 30.0
+BEATS = 6  # renewals per lease
+SETTING = "LANDSCAPE_STORE_LEASE"
+
+
+def _clock() -> float:
+    """Seconds that also pass while the machine sleeps, where the system counts them."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+def lease_seconds(card: bytes) -> float:
+    """For how long the owner of a card may be silent, by its own word."""
+    try:
+        return float(json.loads(card)["lease"])
+    except (ValueError, KeyError, TypeError):
+        return LEASE_SECONDS
+
+
+@contextlib.contextmanager
+def lease(folder: Any) -> Iterator[None]:
+    """Own the run in `folder` while the block runs; everything this process writes there asks first whether it does.
+
+    Raises:
+        LandscapeError: another driver owns it and lives; says which.
+    """
+    try:
+        seconds = float(os.environ.get(SETTING, LEASE_SECONDS))
+    except ValueError:
+        raise JobError(f"{SETTING}: must be a number of seconds, not {os.environ[SETTING]!r}") from None
+    held = Lease(folder, seconds)
+    held.acquire()
+    beating = threading.Thread(target=held.beat, name="lease", daemon=True)
+    beating.start()
+    try:
+        with folder.guarded(held.check):
+            yield
+    finally:
+        held.stop()
+        beating.join()
+        held.release()
+
+
+class Lease:
+    """One process's claim to a run."""
+
+    def __init__(self, folder: Any, seconds: float, clock: Callable[[], float] = _clock) -> None:
+        self._folder, self._seconds, self._clock = folder, seconds, clock
+        self._brisk = folder.brisk(seconds / 3)  # a renewal that comes too late is none
+        self._card = {
+            "pid": os.getpid(), "host": socket.gethostname(), "started": time.time(),
+            "id": uuid.uuid4().hex, "lease": seconds, "beat": 0,
+        }  # fmt: skip
+        self._tag: Any = None
+        self._renewed = 0.0
+        self._lost = ""
+        self._lock, self._stopped = threading.Lock(), threading.Event()
+
+    # -- taking it --------------------------------------------------------------------------------------------
+
+    def acquire(self) -> None:
+        began = self._clock()
+        self._tag = self._folder.create(CARD, self._data())
+        while self._tag is None:
+            began = self._claim()
+        self._renewed = began
+
+    def _claim(self) -> float:
+        """Make the lock ours if it is free, or once its owner was silent for a lease; when that was asked for."""
+        found = self._folder.read_tagged(CARD)
+        began = self._clock()
+        if found is None:
+            self._tag = self._folder.create(CARD, self._data())
+        elif self._is_mine(found[0]):
+            self._tag = found[1]  # put, and only the answer was lost
+        else:
+            tag = self._watch(found[0], found[1])
+            began = self._clock()
+            self._tag = self._folder.replace(CARD, self._data(), tag) if tag else None
+        return began
+
+    def _watch(self, card: bytes, tag: Any) -> Any:
+        """The tag to replace, after a whole lease without a change; None where the lock is gone meanwhile.
+
+        Raises:
+            LandscapeError: it was renewed.
+        """
+        seconds = lease_seconds(card)
+        log.warning("run %r is locked by %s; looking for %g s whether that lives", *self._who(card), seconds)
+        seen = self._clock()
+        while self._clock() - seen < seconds:
+            time.sleep(seconds / BEATS / 2)
+            try:
+                found = self._brisk.read_tagged(CARD)
+            except StoreError:
+                seen = self._clock()  # where we cannot ask, its owner may not have been able to tell
+                continue
+            if found is None:
+                return None
+            if found[1] != tag:
+                run, owner = self._who(found[0])
+                raise LandscapeError(f"run: {run!r} is being written by {owner}; wait for it or stop it first")
+        log.warning("run %r: %s has not been heard of for %g s; its lock is taken over", *self._who(card), seconds)
+        return tag
+
+    def _who(self, card: bytes) -> tuple[str, str]:
+        try:
+            found = json.loads(card)
+            return self._folder.name, f"process {found['pid']} on {found['host']}"
+        except (ValueError, KeyError, TypeError):
+            return self._folder.name, "another driver"
+
+    def _is_mine(self, card: bytes) -> bool:
+        return self._card["id"].encode() in card  # type: ignore[attr-defined]
+
+    def _data(self) -> bytes:
+        return json.dumps(self._card).encode()
+
+    # -- keeping it -------------------------------------------------------------------------------------------
+
+    def beat(self) -> None:
+        """Renew until stopped; what fails is tried again, and whoever writes meanwhile asks himself."""
+        while not self._stopped.wait(self._seconds / BEATS):
+            with contextlib.suppress(LandscapeError):
+                self.renew()
+
+    def check(self) -> None:
+        """Raise unless the run is ours: known from the last beat, or asked where that was long ago.
+
+        Raises:
+            LandscapeError: another driver has taken the run over.
+            StoreError: the store does not say.
+        """
+        if self._lost or self._clock() - self._renewed > self._seconds / 2:
+            self.renew()
+
+    def renew(self) -> None:
+        with self._lock:
+            if self._lost:
+                raise LandscapeError(self._lost)
+            began = self._clock()
+            self._card["beat"] = int(self._card["beat"]) + 1  # type: ignore[call-overload]
+            tag = self._brisk.replace(CARD, self._data(), self._tag)
+            if tag is None:
+                tag = self._after_conflict()
+            self._tag, self._renewed = tag, began
+
+    def _after_conflict(self) -> Any:
+        """Our own put whose answer was lost, or somebody else's."""
+        found = self._brisk.read_tagged(CARD)
+        if found is not None and self._is_mine(found[0]):
+            return found[1]
+        run, owner = self._who(found[0]) if found else (self._folder.name, "another driver, which has ended,")
+        self._lost = (
+            f"run: {run!r} was taken over by {owner} while this one was silent; what is committed is intact, and this "
+            "driver writes no more"
+        )
+        raise LandscapeError(self._lost)
+
+    # -- leaving it -------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def release(self) -> None:
+        """Give the lock back if it is ours; where the store does not answer it runs out by itself."""
+        with contextlib.suppress(LandscapeError):
+            self.renew()
+            self._brisk.delete(CARD)

@@ -1,0 +1,143 @@
+"""The weights of a point, θ = θ₀ + Σₖ cₖ·dₖ, set in one flat buffer that the model's moved tensors are views of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from landscape.parameters import State, persistent_buffers
+
+ALIGNMENT = 64  # bytes: of every tensor in the buffer, as kernels load whole vectors
+LARGEST_ROW = 1 << 28  # bytes: above it the weights shared by a row of points are not kept beside
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Where one tensor lies in the flat buffer."""
+
+    name: str
+    shape: torch.Size
+    offset: int
+    channels_last: bool
+
+    def view(self, flat: Tensor) -> Tensor:
+        part = flat.narrow(0, self.offset, self.shape.numel())
+        if not self.channels_last:
+            return part.view(self.shape)
+        outputs, inputs, *window = self.shape
+        return part.view(outputs, *window, inputs).movedim(-1, 1)
+
+
+class MovingWeights:
+    """The tensors of `model` that the directions move, in place of its own storage.
+
+    Every point is computed from the origin: ((θ₀ + c₁·d₁) + c₂·d₂) + …; the weights that points of one row share
+    are kept, so that a point costs one pass over the moved tensors and allocates nothing.
+
+    Args:
+        model: its moved parameters and buffers become views of this object's buffer.
+        origin: θ₀; all of its tensors that the model has are set once.
+        directions: dₖ per axis; a tensor that an axis leaves out does not move along it.
+        channels_last: lay out moved convolution weights [O, I, h, w] with I innermost.
+    """
+
+    def __init__(self, model: nn.Module, origin: State, directions: Sequence[State], *, channels_last: bool) -> None:
+        self._targets = targets_of(model)
+        self._origin = {name: tensor for name, tensor in origin.items() if name in self._targets}
+        self.moved = [name for name in self._targets if any(name in each for each in directions)]
+        self.set_state(self._origin)
+        self._still = _still(model, self._origin, self.moved)
+        self._versions = self._versions_now()
+        if not self.moved:
+            return
+        example = self._targets[self.moved[0]]
+        self._slots = _slots(self._targets, self.moved, example.element_size(), channels_last)
+        self._flat = torch.zeros(_length(self._slots), dtype=example.dtype, device=example.device)
+        self._theta0 = self._pack(self._origin)
+        self._axes = [self._pack(each) for each in directions]
+        for slot in self._slots:
+            self._targets[slot.name].data = slot.view(self._flat)
+        keeps_row = len(directions) > 1 and self._flat.nbytes <= LARGEST_ROW
+        self._row = torch.empty_like(self._flat) if keeps_row else None
+        self._row_of: Sequence[float] | None = None
+
+    @property
+    def parameters(self) -> int:
+        return sum(slot.shape.numel() for slot in self._slots) if self.moved else 0
+
+    def _pack(self, state: State) -> Tensor:
+        flat = torch.zeros_like(self._flat)
+        for slot in self._slots:
+            if slot.name in state:
+                slot.view(flat).copy_(state[slot.name])
+        return flat
+
+    def set_point(self, point: Sequence[float]) -> None:
+        """Set the weights of the point with these coordinates, and put back what a forward pass has changed."""
+        if self._versions_now() != self._versions:
+            self.restore()
+        if self.moved:
+            self._write(point, self._flat)
+
+    def _versions_now(self) -> list[int]:
+        return [tensor._version for tensor, _ in self._still]
+
+    def stacked(self, points: Sequence[Sequence[float]]) -> dict[str, Tensor]:
+        """The moved tensors at several points, by name, the points in the first dimension."""
+        rows = torch.empty(len(points), len(self._flat), dtype=self._flat.dtype, device=self._flat.device)
+        for point, row in zip(points, rows, strict=True):
+            self._write(point, row)
+        return {slot.name: torch.stack([slot.view(row) for row in rows]) for slot in self._slots}
+
+    def _write(self, point: Sequence[float], out: Tensor) -> None:
+        *first, last = point
+        if not first:
+            torch.add(self._theta0, self._axes[0], alpha=last, out=out)
+            return
+        row = out if self._row is None else self._row
+        if self._row is None or first != self._row_of:
+            torch.add(self._theta0, self._axes[0], alpha=first[0], out=row)
+            for axis, coordinate in zip(self._axes[1:-1], first[1:], strict=True):
+                row.add_(axis, alpha=coordinate)
+            self._row_of = first
+        torch.add(row, self._axes[-1], alpha=last, out=out)
+
+    def set_state(self, state: State) -> None:
+        """Set a whole set of weights, such as a snapshot's."""
+        for name in self._origin:
+            self._targets[name].copy_(state[name])
+
+    def restore(self) -> None:
+        """Set what does not move back to the origin, after a whole set of weights."""
+        for tensor, original in self._still:
+            tensor.copy_(original)
+        self._versions = self._versions_now()
+
+
+def targets_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by name, those that directions and snapshots may set."""
+    return {**dict(model.named_parameters()), **persistent_buffers(model)}
+
+
+def _still(model: nn.Module, origin: State, moved: Sequence[str]) -> list[tuple[Tensor, Tensor]]:
+    """What does not move, with its value: the rest of the origin, and buffers that no snapshot holds."""
+    targets = targets_of(model)
+    found = [(targets[name], tensor) for name, tensor in origin.items() if name not in moved]
+    return found + [(buffer, buffer.clone()) for name, buffer in model.named_buffers() if name not in targets]
+
+
+def _slots(targets: Mapping[str, Tensor], names: Sequence[str], size: int, channels_last: bool) -> list[_Slot]:
+    found, offset, step = [], 0, ALIGNMENT // size
+    for name in names:
+        shape = targets[name].shape
+        found.append(_Slot(name, shape, offset, channels_last and len(shape) in (4, 5)))
+        offset += -(-shape.numel() // step) * step
+    return found
+
+
+def _length(slots: Sequence[_Slot]) -> int:
+    last = slots[-1]
+    return last.offset + last.shape.numel()

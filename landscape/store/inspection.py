@@ -1,0 +1,91 @@
+"""What the chunks of a landscape say, read as a stream: counts by status, lowest loss, missing and damaged tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.grid import Index, tile_at
+from landscape.store.reading import ChunkReader
+from landscape.surface import NOT_COMPUTED, OK, QUARANTINED
+
+STATUSES = 4
+
+
+def count_statuses(status: ChunkReader) -> NDArray[np.int64]:
+    """Points by status 0 to 3; what is absent or damaged counts as not computed."""
+    counts = np.zeros(STATUSES, np.int64)
+    for _, values, _ in status.read(indices_of(status.present())):
+        if values is not None:
+            counts += np.bincount(values.ravel(), minlength=STATUSES)[:STATUSES]
+    counts[NOT_COMPUTED] += int(np.prod(status.shape)) - int(counts.sum())
+    return counts
+
+
+def lowest(status: ChunkReader, values: ChunkReader) -> tuple[float, Index] | None:
+    """The lowest finite committed value and where it is, the first of equals; None where there is none."""
+    best: tuple[float, int] | None = None
+    there = status.present()
+    pairs = zip(status.read(indices_of(there)), values.read(indices_of(there)), strict=True)
+    for (index, state, _), (_, found, _) in pairs:
+        if state is None or found is None:
+            continue
+        usable = np.where((state != NOT_COMPUTED) & np.isfinite(found), found, np.inf)
+        place = np.unravel_index(int(usable.argmin()), usable.shape)
+        if np.isfinite(usable[place]):
+            start = tile_at(index, status.shape, status.chunks).start
+            flat = np.ravel_multi_index(tuple(int(a + b) for a, b in zip(start, place, strict=True)), status.shape)
+            candidate = (float(usable[place]), int(flat))
+            best = candidate if best is None else min(best, candidate)
+    if best is None:
+        return None
+    return best[0], tuple(int(each) for each in np.unravel_index(best[1], status.shape))
+
+
+def examine_tiles(
+    status: ChunkReader, observables: Mapping[str, ChunkReader]
+) -> tuple[NDArray[np.bool_], list[tuple[str, Index]]]:
+    """Read and check every chunk: which tiles are to be computed, and which chunks are damaged.
+
+    A chunk is damaged where its checksum fails, where it is absent although `status` promises it, and where it
+    reads well but holds nothing where `status` promises a value.
+    """
+    missing, committed = np.ones(status.counts, np.bool_), np.zeros(status.counts, np.bool_)
+    damaged: list[tuple[str, Index]] = []
+    sound: dict[Index, NDArray[np.uint8]] = {}  # its points, as bits; all of them where nothing stands here
+    for index, values, bad in status.read(indices_of(status.present())):
+        if bad:
+            damaged.append(("status", index))
+        if values is None:
+            continue
+        missing[index] = bool(np.isin(values, (NOT_COMPUTED, QUARANTINED)).any())
+        committed[index] = bool((values != NOT_COMPUTED).any())
+        if not (values == OK).all():
+            sound[index] = np.packbits(values == OK)
+    for name, reader in observables.items():
+        there = reader.present()
+        damaged += [(name, index) for index in indices_of(committed & ~there)]
+        for index, values, bad in reader.read(indices_of(there)):
+            if values is not None and name == "loss" and committed[index]:
+                bad = not np.isfinite(values[_unpacked(sound.get(index), values.shape)]).all()
+            if bad:
+                damaged.append((name, index))
+    for _, index in damaged:
+        missing[index] = True
+    return missing, damaged
+
+
+def _unpacked(bits: NDArray[np.uint8] | None, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    if bits is None:
+        return np.ones(shape, np.bool_)
+    return np.unpackbits(bits, count=int(np.prod(shape))).reshape(shape).astype(np.bool_)
+
+
+def indices_of(mask: NDArray[np.bool_]) -> Iterator[Index]:
+    """The indices in a mask in C order, made in stretches."""
+    flat = np.flatnonzero(mask)
+    stretches = (np.stack(np.unravel_index(flat[k : k + 4096], mask.shape), 1) for k in range(0, len(flat), 4096))
+    return (tuple(index) for index in chain.from_iterable(each.tolist() for each in stretches))

@@ -1,0 +1,321 @@
+"""Choose the engine and the batch size of a landscape by measuring, within a bounded budget, and check what is chosen.
+
+The choice is made once, before any value is kept, and recorded: other engines round differently.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.arithmetic import Plan, is_out_of_memory
+from landscape.engine import Engine
+from landscape.errors import Interrupted, one_line
+from landscape.evaluation import Evaluator, Values
+from landscape.grid import Grid
+
+log = logging.getLogger("landscape")
+
+DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured
+SHARE_OF_JOB, LONGEST, SHORTEST = 0.05, 60.0, 1.0  # seconds of measuring: at most, and not worth beginning
+WARM_UPS, ROUNDS = 2, 3  # two points tell what stays the same between points
+SLICE_SECONDS = 0.05  # a trial runs as many batches as take about this long
+GAIN = 1.05  # what is not faster by this much is noise
+COMPILE_SECONDS, COMPILE_SECONDS_PER_MODULE = 8.0, 0.4
+STACKED_PARAMETERS = 4_000_000  # above it one point fills a GPU
+TOLERANCE = 1e-5  # relative, of the mean loss
+FLIPS = 2.0  # samples whose class may tip over by rounding
+
+
+@dataclass(frozen=True)
+class Freedom:
+    """What may be chosen, and for how many points: nothing is measured for a job that is over sooner."""
+
+    engine: str = "auto"  # or the one that the job asks for
+    batch_size: bool = True
+    points: int = 0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One candidate: its speed on the first batches, or why it is out."""
+
+    engine: str
+    batch_size: int
+    samples_per_second: float | None = None
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The plan to keep, what a point costs with it, and what is recorded of the choice.
+
+    `precision_error` is the largest difference of the mean loss from float32 at the probe points; None where the
+    precision is no lower.
+    """
+
+    plan: Plan
+    seconds_per_point: float = DEFAULT_POINT_SECONDS
+    trials: tuple[Trial, ...] = ()
+    precision_error: Mapping[str, float | int | None] | None = None
+    warning: str = field(default="", compare=False)
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "engine": self.plan.engine,
+            "batch_size": self.plan.batch_size,
+            "seconds_per_point": self.seconds_per_point,
+            "trials": [asdict(each) for each in self.trials],
+        }
+
+
+def tune(evaluator: Evaluator, grid: Grid, freedom: Freedom) -> Tuned:
+    """Measure a point, then what may make it faster; leaves the evaluator as the returned plan says.
+
+    A batch that does not fit the memory is halved first. User code that raises at the measured points is left to
+    the tiles of these points to tell.
+    """
+    asked = evaluator.plan.batch_size
+    try:
+        seconds = evaluator.within_memory(lambda: measure_point(evaluator, grid))
+        first = evaluator.plan = replace(evaluator.plan, batch_size=evaluator.batch_size)
+    except Exception as error:
+        if isinstance(error, Interrupted) or is_out_of_memory(error):
+            raise
+        return Tuned(evaluator.plan)
+    warning = f"batch_size: {asked} does not fit the memory; {first.batch_size} is used"
+    found = Tuned(first, seconds, warning=warning if first.batch_size < asked else "")
+    try:
+        found = _chosen(evaluator, grid, freedom, found)
+        return replace(found, precision_error=precision_error(evaluator, probe_points(grid)))
+    except Interrupted:
+        raise
+    except Exception as error:
+        # Nothing that is tried here may end a job that runs without it.
+        log.info("engine: nothing is chosen: %s", one_line(error))
+        evaluator.use(Engine.parse(first.engine), first.batch_size)
+        return replace(found, plan=first)
+
+
+def _chosen(evaluator: Evaluator, grid: Grid, freedom: Freedom, measured: Tuned) -> Tuned:
+    budget = min(LONGEST, SHARE_OF_JOB * measured.seconds_per_point * freedom.points)
+    search = _Search(evaluator, probe_points(grid), freedom, budget, measured)
+    if freedom.engine != "auto":
+        search.force(Engine.parse(freedom.engine))
+    elif budget >= SHORTEST:
+        search.run()
+    return search.tuned()
+
+
+def measure_point(evaluator: Evaluator, grid: Grid) -> float:
+    """Seconds per point, from one real point in the middle of the grid after a warm-up beside it."""
+    points = np.array([[axis[len(axis) // 2 - before] for axis in grid.coordinates] for before in (1, 0)])
+    evaluator.evaluate(points[:1])
+    return evaluator.evaluate(points[1:]).seconds
+
+
+def probe_points(grid: Grid) -> NDArray[np.float64]:
+    """The middle of the grid and its two far corners: [3, axes]."""
+    return np.array([[axis[place(len(axis))] for axis in grid.coordinates] for place in _PLACES])
+
+
+_PLACES = (lambda count: count // 2, lambda count: 0, lambda count: count - 1)
+
+
+class _Search:
+    """The candidates one after the other; the fastest that agrees with the reference wins."""
+
+    def __init__(
+        self, evaluator: Evaluator, points: NDArray[np.float64], freedom: Freedom, budget: float, measured: Tuned
+    ) -> None:
+        self._evaluator, self._points, self._freedom = evaluator, points, freedom
+        self._first, self._seconds, self._warning = measured.plan, measured.seconds_per_point, measured.warning
+        self._end = time.perf_counter() + budget
+        self._count = max(1, round(SLICE_SECONDS / (self._seconds / evaluator.batches)))
+        self._trials: list[Trial] = []
+
+    def tuned(self) -> Tuned:
+        return Tuned(self._evaluator.plan, self._seconds, tuple(self._trials), warning=self._warning)
+
+    def force(self, engine: Engine) -> None:
+        """The engine that the job asks for, unless it fails or is off."""
+        if str(engine) == self._first.engine:
+            return
+        self._accept_first([Trial(str(engine), self._first.batch_size)])
+        if self._evaluator.plan == self._first:
+            reason = self._trials[-1].refused
+            self._warning = f"engine: {engine} is not used, as it {reason}; {self._first.engine} is"
+
+    def run(self) -> None:
+        """Layouts and rewrites first, then other batch sizes for the best, then what takes long to set up."""
+        best = self._best_of(Engine.parse(self._first.engine).variants(self._options()), self._first.batch_size)
+        if best is not None and self._freedom.batch_size and self._evaluator.plan.batch_norm == "eval":
+            self._other_batches(Engine.parse(best.engine), best)
+        best = self._best()
+        if best is not None:
+            self._best_of(self._bases(Engine.parse(best.engine)), best.batch_size)
+        first = next((each for each in self._trials if each.engine == self._first.engine), None)
+        fastest = sorted(self._measured(), key=lambda each: -(each.samples_per_second or 0.0))
+        worth = [each for each in fastest if first is not None and _speed(each) > GAIN * _speed(first)]
+        self._accept_first(worth)
+
+    # -- candidates -------------------------------------------------------------------------------------------
+
+    def _options(self) -> tuple[str, ...]:
+        """The rewrites that change anything for this model."""
+        evaluator, found = self._evaluator, []
+        if evaluator.has_convolutions:
+            found.append("channels_last")
+        if evaluator.device.type == "cpu" and evaluator.pools():
+            found.append("maxima")
+        if evaluator.folds():
+            found.append("folded")
+        return tuple(found)
+
+    def _bases(self, best: Engine) -> Iterator[Engine]:
+        """Other ways to run the best rewrites, the cheap ones to set up first."""
+        evaluator = self._evaluator
+        if evaluator.plan.batch_norm == "recalibrate":
+            return
+        if evaluator.device.type == "cuda":
+            yield replace(best, base="cudagraph")
+            if evaluator.moved_parameters < STACKED_PARAMETERS:
+                yield from (replace(best, base="vmap", folded=False, points=points) for points in (8, 32))
+        if self._left() > COMPILE_SECONDS + COMPILE_SECONDS_PER_MODULE * evaluator.modules:
+            yield replace(best, base="compile")
+
+    def _other_batches(self, engine: Engine, best: Trial) -> None:
+        """Smaller while it helps, as activations may stay in the cache; larger while it helps, as a GPU likes it."""
+        for factor in (0.25, 4.0):
+            size, speed = best.batch_size, _speed(best)
+            while self._left() > 0:
+                size = int(min(max(8, size * factor), self._evaluator.samples))
+                trial = self._try(engine, size) if size not in (0, best.batch_size) else None
+                if trial is None or _speed(trial) < GAIN * speed:
+                    break
+                best, speed = trial, _speed(trial)
+
+    # -- measuring --------------------------------------------------------------------------------------------
+
+    def _left(self) -> float:
+        return self._end - time.perf_counter()
+
+    def _measured(self) -> list[Trial]:
+        return [each for each in self._trials if each.samples_per_second]
+
+    def _best(self) -> Trial | None:
+        return max(self._measured(), key=_speed, default=None)
+
+    def _best_of(self, engines: Iterator[Engine], batch_size: int) -> Trial | None:
+        for engine in engines:
+            if self._left() > 0:
+                self._try(engine, batch_size)
+        return self._best()
+
+    def _try(self, engine: Engine, batch_size: int) -> Trial | None:
+        """Time a candidate on the first batches; what raises is out."""
+        known = {(each.engine, each.batch_size) for each in self._trials}
+        if (str(engine), batch_size) in known:
+            return None
+        trial = Trial(str(engine), batch_size)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._evaluator.use(engine, batch_size)
+                trial = replace(trial, samples_per_second=self._speed_of(batch_size))
+        except Interrupted:
+            raise
+        except Exception as error:
+            trial = replace(trial, refused=f"fails: {one_line(error)[:200]}")
+        self._trials.append(trial)
+        return trial
+
+    def _speed_of(self, batch_size: int) -> float:
+        count = max(1, round(self._count * self._first.batch_size / batch_size))
+        points = self._points.tolist()
+        seconds = [self._evaluator.time_batches(count, points[k % len(points)]) for k in range(WARM_UPS + ROUNDS)]
+        samples = min(count * batch_size, self._evaluator.samples)
+        return samples / min(seconds[WARM_UPS:])
+
+    # -- checking ---------------------------------------------------------------------------------------------
+
+    def _accept_first(self, trials: list[Trial]) -> None:
+        """Use the first of these that agrees with the reference; else what was planned at first."""
+        if trials:
+            self._evaluator.use(Engine.parse(self._first.engine), self._first.batch_size)
+            reference = self._evaluator.evaluate(self._points)
+            allowed = _allowed(reference, self._exact(reference), self._evaluator.samples)
+        for trial in trials[:3]:
+            reason = self._off(trial, reference, allowed)
+            if not reason:
+                return
+            self._trials = [each for each in self._trials if each != trial] + [replace(trial, refused=reason)]
+        self._evaluator.use(Engine.parse(self._first.engine), self._first.batch_size)
+
+    def _exact(self, reference: Values) -> Values:
+        """The reference in float32 where the job's precision is lower."""
+        if self._first.precision in ("float32", "float64"):
+            return reference
+        return self._evaluator.twin(_float32(self._first)).evaluate(self._points)
+
+    def _off(self, trial: Trial, reference: Values, allowed: Mapping[str, Any]) -> str:
+        """Why a candidate cannot be used; empty where it can."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._evaluator.use(Engine.parse(trial.engine), trial.batch_size)
+                found = self._evaluator.evaluate(self._points)
+        except Interrupted:
+            raise
+        except Exception as error:
+            return f"fails: {one_line(error)[:200]}"
+        for name, expected in reference.mean.items():
+            off = ~np.isclose(found.mean[name], expected, rtol=0, atol=allowed[name], equal_nan=True)
+            if off.any():
+                worst = np.abs(found.mean[name] - expected)[off].max()
+                return f"is off by {worst:.2g} in {name}"
+        self._seconds = found.seconds / len(self._points)
+        return ""
+
+
+def _speed(trial: Trial) -> float:
+    return trial.samples_per_second or 0.0
+
+
+def _allowed(reference: Values, exact: Values, samples: int) -> dict[str, NDArray[np.float64]]:
+    """How far a candidate may be from the reference: rounding, a few samples that tip over, and as much again as
+    the reference itself loses to its precision."""
+    found = {}
+    for name, mean in exact.mean.items():
+        size = np.nan_to_num(np.abs(mean), posinf=0.0)
+        tipping = 0.0 if name == "loss" else FLIPS / samples * np.maximum(1.0, size)
+        lost = np.nan_to_num(np.abs(reference.mean[name] - mean), posinf=0.0)
+        found[name] = TOLERANCE * size + 1e-7 + tipping + 2.0 * lost
+    return found
+
+
+def precision_error(evaluator: Evaluator, points: NDArray[np.float64]) -> dict[str, float | int | None] | None:
+    """What the plan's precision costs against float32: max |Δ| of the mean loss over the points, and max |Δ|/|L|."""
+    if evaluator.plan.precision in ("float32", "float64"):
+        return None
+    exact = evaluator.twin(_float32(evaluator.plan)).evaluate(points).mean["loss"]
+    error = np.abs(evaluator.evaluate(points).mean["loss"] - exact)
+    relative = error / np.maximum(np.abs(exact), np.finfo(np.float64).tiny)
+    return {
+        "max_abs_error": _finite(error.max()), "max_rel_error": _finite(relative.max()), "points": len(points),
+    }  # fmt: skip
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _float32(plan: Plan) -> Plan:
+    return replace(plan, precision="float32", engine="eager")

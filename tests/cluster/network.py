@@ -1,0 +1,138 @@
+"""Machines that are network namespaces with a cable between them, which can be pulled; for root on Linux only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+RAY = str(Path(sys.executable).parent / "ray")
+PORT = 6399
+# A dead node is noticed after about 2 s.
+HEALTH = (
+    '{"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 500,'
+    ' "health_check_failure_threshold": 3}'
+)
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@dataclass
+class Machine:
+    """A namespace with its own address, its own Ray session folder, and what was started in it."""
+
+    name: str
+    address: str
+    ray_folder: Path
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, *command: str, log: Path, **options: object) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "RAY_TMPDIR": str(self.ray_folder), "RAY_AUTH_MODE": "disabled"}
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                ["ip", "netns", "exec", self.name, *command], env=environment, stdout=out, stderr=out, **options
+            )  # type: ignore[call-overload]
+        self.started.append(process)
+        return process
+
+    def join(self, head: Machine, log: Path, cpus: int = 1) -> subprocess.Popen[bytes]:
+        """`ray start`: as the head where `head` is this machine itself."""
+        where = (
+            ["--head", f"--port={PORT}", "--include-dashboard=false", f"--system-config={HEALTH}"]
+            if head is self
+            else [f"--address={head.address}:{PORT}"]
+        )
+        return self.start(
+            RAY, "start", "--block", *where, f"--node-ip-address={self.address}", f"--num-cpus={cpus}",
+            f"--temp-dir={self.ray_folder}", "--object-store-memory=100000000", "--disable-usage-stats", log=log,
+        )  # fmt: skip
+
+    def end(self) -> None:
+        for process in self.started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for each in (*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        each.kill()
+            process.wait()
+        # What a dead `ray start` left is still in the namespace.
+        found = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True, check=False)
+        for pid in found.stdout.split():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                psutil.Process(int(pid)).kill()
+
+
+@contextlib.contextmanager
+def two_machines() -> Iterator[tuple[Machine, Machine]]:
+    """Two namespaces joined by a pair of virtual devices, named after the machines."""
+    tag = secrets.token_hex(3)
+    subnet = f"10.{100 + secrets.randbelow(100)}.{secrets.randbelow(250)}"
+    machines = [
+        Machine(f"ll{tag}{side}", f"{subnet}.{k + 1}", Path(tempfile.mkdtemp(prefix="ll")))
+        for k, side in enumerate("ab")
+    ]
+    try:
+        for each in machines:
+            ip("netns", "add", each.name)
+        first, second = machines
+        ip(
+            "-n",
+            first.name,
+            "link",
+            "add",
+            first.name,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            second.name,
+            "netns",
+            second.name,
+        )
+        for each, other in ((first, second), (second, first)):
+            ip("-n", each.name, "addr", "add", f"{each.address}/24", "dev", each.name)
+            ip("-n", each.name, "link", "set", "lo", "up")
+            ip("-n", each.name, "link", "set", each.name, "up")
+            # Ray learns its own address by asking for a way to the world.
+            ip("-n", each.name, "route", "add", "default", "via", other.address)
+        yield first, second
+    finally:
+        for each in machines:
+            each.end()
+            subprocess.run(["ip", "netns", "del", each.name], check=False, capture_output=True)
+            shutil.rmtree(each.ray_folder, ignore_errors=True)
+
+
+def pull_cable(machine: Machine) -> None:
+    ip("-n", machine.name, "link", "set", machine.name, "down")
+
+
+def plug_cable(machine: Machine, other: Machine) -> None:
+    ip("-n", machine.name, "link", "set", machine.name, "up")
+    ip("-n", machine.name, "route", "replace", "default", "via", other.address)
+
+
+def can_make_namespaces() -> bool:
+    if os.name != "posix" or os.geteuid() != 0 or shutil.which("ip") is None:
+        return False
+    name = f"ll{secrets.token_hex(3)}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode == 0
+    return made and subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False).returncode == 0
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not within {seconds:g} s"
+        time.sleep(0.1)

@@ -1,0 +1,46 @@
+"""The queue of what no worker has had, and tasks that come into being when they are taken."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.backlog import Backlog
+from landscape.grid import coarse_to_fine, coarse_to_fine_order
+from landscape.pipeline import Task, TaskList
+
+
+@given(st.lists(st.text(max_size=4), max_size=5), st.integers(0, 12))
+def test_it_gives_what_its_parts_hold_in_their_order(parts, taken):
+    expected = list("".join(parts))
+    backlog: Backlog[str] = Backlog(*parts)
+    assert len(backlog) == len(expected)
+    found = [backlog.popleft() for _ in range(min(taken, len(expected)))]
+    assert found == expected[:taken]
+    assert list(backlog) == expected[taken:]
+    assert len(backlog) == len(expected[taken:])
+    backlog.clear()
+    assert (len(backlog), list(backlog)) == (0, [])
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=3))
+def test_tasks_are_the_path_then_the_missing_tiles_coarse_to_fine(counts):
+    missing = np.random.default_rng(sum(counts)).random(counts) < 0.7
+    tasks = TaskList("plane", [(0, 8), (8, 11)], coarse_to_fine_order(missing), tuple(counts))
+    tiles = [Task("plane", tile=index) for index in coarse_to_fine(counts) if missing[index]]
+    assert list(tasks) == [Task("plane", path=(0, 8)), Task("plane", path=(8, 11)), *tiles]
+    assert len(tasks) == 2 + missing.sum()
+    assert tasks[-1] == list(tasks)[-1]
+    assert tasks[1:3] == list(tasks)[1:3]
+    with pytest.raises(IndexError):
+        tasks[len(tasks)]
+
+
+def test_a_million_tasks_cost_eight_megabytes():
+    tasks = TaskList("plane", (), coarse_to_fine_order(np.ones((1000, 1000), np.bool_)), (1000, 1000))
+    assert len(tasks) == 1_000_000
+    assert tasks._tiles.nbytes == 8_000_000
+    assert tasks[0] == Task("plane", tile=(0, 0))
+    assert tasks[999_999] == Task("plane", tile=(999, 999))

@@ -1,0 +1,174 @@
+"""Chunks written and read without Zarr's event loop: the same bytes, the same values; commits of many tiles at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+from test_store import all_tiles, constant, make_store
+from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
+from zarr.storage import MemoryStore
+
+from landscape.grid import tile_at, tile_counts
+from landscape.store import DurableStore, LandscapeStore
+from landscape.store.codec import Damaged, decode, encode, is_plain
+from landscape.store.reading import ChunkReader
+from landscape.store.writing import write_chunks
+
+CODECS = {
+    "zstd": [ZstdCodec(level=1), Crc32cCodec()],
+    "zstd, another level and a checksum": [ZstdCodec(level=7, checksum=True), Crc32cCodec()],
+    "plain": [Crc32cCodec()],
+}
+
+
+def make_array(compressors, shape=(5, 7), chunks=(2, 3), dtype="float64", fill=np.nan):
+    group = zarr.open_group(MemoryStore(), mode="a", zarr_format=3)
+    return group.create_array(
+        "x", shape=shape, chunks=chunks, dtype=dtype, fill_value=fill, compressors=compressors,
+        config={"write_empty_chunks": True},
+    )  # fmt: skip
+
+
+def stored(array) -> dict[str, bytes]:
+    return {key: value.to_bytes() for key, value in array.store._store_dict.items() if "/c/" in key}
+
+
+@pytest.mark.parametrize("codecs", CODECS)
+@pytest.mark.parametrize("dtype", ["float64", "uint8", "float32"])
+def test_the_bytes_are_those_that_zarr_writes(codecs, dtype):
+    whole = np.random.default_rng(0).normal(0, 50, (5, 7))
+    whole[1, 2], whole[4, 6], whole[0, 0] = np.nan, np.inf, -0.0
+    whole = np.arange(35, dtype=dtype).reshape(5, 7) if dtype == "uint8" else whole.astype(dtype)
+    theirs, ours = (make_array(CODECS[codecs], dtype=dtype, fill=0) for _ in range(2))
+    theirs[...] = whole
+    assert is_plain(ours)
+    indices = list(np.ndindex(*tile_counts(ours.shape, ours.chunks)))
+    write_chunks(ours.store, [(ours, i, whole[tile_at(i, ours.shape, ours.chunks).windows]) for i in indices])
+    assert stored(ours) == stored(theirs)
+    assert len(stored(ours)) == 9
+    np.testing.assert_array_equal(ours[...], whole)
+    for index, values, damaged in ChunkReader(theirs.store, theirs).read(indices):
+        assert not damaged
+        assert values.tobytes() == whole[tile_at(index, theirs.shape, theirs.chunks).windows].tobytes()
+
+
+def test_arrays_with_other_codecs_are_left_to_zarr():
+    array = make_array([GzipCodec(), Crc32cCodec()])
+    assert not is_plain(array)
+    write_chunks(array.store, [(array, (1, 2), np.full((2, 1), 3.0))])
+    assert (array[2:4, 6:] == 3).all()
+    ((_, values, damaged),) = ChunkReader(array.store, array).read([(1, 2)])
+    assert values.tolist() == [[3.0], [3.0]]
+    assert not damaged
+    array.store._store_dict["x/c/1/2"] = type(array.store._store_dict["x/c/1/2"]).from_bytes(b"nonsense")
+    ((_, values, damaged),) = ChunkReader(array.store, array).read([(1, 2)])
+    assert values is None
+    assert damaged
+
+
+@given(st.data())
+def test_no_changed_byte_and_no_length_passes_for_the_chunk(data):
+    array = make_array(CODECS["zstd"])
+    written = encode(array, np.arange(6.0).reshape(2, 3))
+    if data.draw(st.booleans()):
+        bad = written[: data.draw(st.integers(0, len(written) - 1))]
+    else:
+        place, bit = data.draw(st.integers(0, len(written) - 1)), data.draw(st.integers(0, 7))
+        bad = written[:place] + bytes([written[place] ^ 1 << bit]) + written[place + 1 :]
+    with pytest.raises(Damaged):
+        decode(array, (0, 0), bad)
+
+
+def test_what_is_there_is_listed_and_what_is_not_reads_as_absent(tmp_path):
+    store = make_store(tmp_path)
+    tile = store.tile((1, 0))
+    store.write_tile(tile, constant(tile, 2.0))
+    reader = ChunkReader(store._store, store._arrays["loss"])
+    assert np.argwhere(reader.present()).tolist() == [[1, 0]]
+    assert [(index, values is None) for index, values, _ in reader.read([(0, 0), (1, 0)])] == [
+        ((0, 0), True),
+        ((1, 0), False),
+    ]
+
+
+def test_tiles_committed_together_are_those_committed_one_by_one(tmp_path):
+    together, apart = make_store(tmp_path / "together", (9, 7)), make_store(tmp_path / "apart", (9, 7))
+    tiles = [(tile, constant(tile, float(k) if k % 3 else np.nan)) for k, tile in enumerate(all_tiles(together))]
+    together.write_tiles(tiles)
+    for tile, values in tiles:
+        apart.write_tile(tile, values)
+    for folder in (tmp_path / "together", tmp_path / "apart"):
+        assert LandscapeStore.open(str(folder), "a").examine().complete
+
+    def chunks(folder: Path) -> dict[str, bytes]:
+        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("landscapes.zarr/a/*/c/**/*")
+                if path.is_file()}  # fmt: skip
+
+    assert chunks(tmp_path / "together") == chunks(tmp_path / "apart")
+    assert len(chunks(tmp_path / "apart")) == 3 * len(tiles) + 4  # two axes and two directions beside
+
+
+def test_of_many_tiles_every_value_is_synced_before_the_first_status_is_written(tmp_path, monkeypatch):
+    store = make_store(tmp_path, (9, 7))
+    tiles = all_tiles(store)
+    events: list[tuple[str, str]] = []
+    real_set, real_sync, root = DurableStore._set, os.fsync, tmp_path / "landscapes.zarr"
+
+    async def recording_set(self, key, value, exclusive=False):
+        await real_set(self, key, value, exclusive)
+        events.append(("write", key))
+
+    def recording_sync(descriptor):
+        place = os.readlink(f"/proc/self/fd/{descriptor}")
+        real_sync(descriptor)
+        events.append(("sync", os.path.relpath(place, root)))
+
+    monkeypatch.setattr(DurableStore, "_set", recording_set)
+    monkeypatch.setattr(os, "fsync", recording_sync)
+    store.write_tiles([(tile, constant(tile, 1.0)) for tile in tiles])
+    first = min(k for k, (what, key) in enumerate(events) if what == "write" and "/status/" in key)
+    synced = {key for what, key in events[:first] if what == "sync"}
+    for tile in tiles:
+        for array in ("loss", "loss_stderr"):
+            assert f"a/{array}/c/{'/'.join(map(str, tile.index))}" in synced
+    assert not [key for what, key in events[first:] if what == "write" and "/status/" not in key]
+    after = {key for what, key in events[first:] if what == "sync"}
+    assert {f"a/status/c/{'/'.join(map(str, tile.index))}" for tile in tiles} <= after
+
+
+def test_a_write_that_fails_among_many_leaves_all_of_them_uncommitted(tmp_path, monkeypatch):
+    store = make_store(tmp_path, (9, 7))
+    tiles, real, left = all_tiles(store), DurableStore._set, [5]
+
+    async def failing(self, key, value, exclusive=False):
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(28, "No space left on device")
+        await real(self, key, value, exclusive)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DurableStore, "_set", failing)
+        with pytest.raises(OSError, match="No space left"):
+            store.write_tiles([(tile, constant(tile, 1.0)) for tile in tiles])
+    examined = LandscapeStore.open(str(tmp_path), "a").examine()
+    assert examined.missing == {tile.index for tile in tiles}
+    assert examined.damaged == ()
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.lists(st.integers(1, 4), min_size=3, max_size=3))
+def test_missing_points_are_those_of_the_missing_tiles(shape, edges):
+    from landscape.store import Examination
+
+    tile_shape = tuple(edges[: len(shape)])
+    counts = tile_counts(shape, tile_shape)
+    mask = np.random.default_rng(sum(shape)).random(counts) < 0.5
+    found = Examination(mask, (), ())
+    assert found.missing_points(tuple(shape), tile_shape) == sum(
+        tile_at(index, shape, tile_shape).points for index in found.missing
+    )

@@ -1,0 +1,435 @@
+"""What holds of a run wherever it lies: the same tests on a local folder and on S3 over HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import zarr
+from object_stores import Raw, new_url, s3_server, use
+from small_models import (
+    Counter,
+    Quadratic,
+    conv_problem,
+    make_job,
+    quadratic_problem,
+    wandering,
+)
+from torch import nn
+
+from landscape import NotFoundError, Problem, TrajectoryCollector, open_run, run
+from landscape.checkpoints import import_checkpoints
+from landscape.errors import Interrupted, JobError, LandscapeError
+from landscape.folders import open_folder, probe
+from landscape.grid import Grid, axis_coordinates
+from landscape.lock import driver_alive, run_lock
+from landscape.parameters import layout, state_of
+from landscape.snapshots import read_history, read_info, read_trajectory, write_snapshot
+from landscape.store import LandscapeStore, landscape_names, open_zarr
+
+MODEL = Quadratic()
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with s3_server() as found:
+        yield found
+
+
+@pytest.fixture(params=["local", "s3"])
+def place(request, tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where a run may lie; nothing is there yet."""
+    use(monkeypatch, endpoint, LANDSCAPE_STORE_LEASE="1.5")
+    return str(tmp_path / "run") if request.param == "local" else new_url()
+
+
+@pytest.fixture
+def raw(place: str, endpoint: str) -> Raw:
+    return Raw(place, endpoint)
+
+
+def walk(place: str, model: nn.Module, count: int = 4) -> None:
+    for number, state in wandering(model, count, 0.2).items():
+        write_snapshot(place, "epoch", number, {name: tensor.contiguous() for name, tensor in state.items()})
+
+
+def make_store(place: str, size=(5, 4), tile=(2, 3)) -> LandscapeStore:
+    grid = Grid(("alpha", "beta"), tuple(axis_coordinates(n, -1, 1) for n in size))
+    directions = [{"vector": torch.full((5,), float(k + 1))} for k in range(2)]
+    return LandscapeStore.create(
+        place, "a", grid, tile, ("loss",), axes=[{"kind": "random", "label": f"axis {k}"} for k in range(2)],
+        directions=directions, layout=layout(state_of(MODEL), ["matrix", "vector"]), path=None,
+        attributes={"observables": ["loss"], "identity": {}},
+    )  # fmt: skip
+
+
+# -- the folder ----------------------------------------------------------------------------------------------
+
+
+def test_files_are_written_read_listed_and_deleted(place, raw):
+    folder = open_folder(place)
+    folder.make()
+    folder.refuse_unwritable()
+    assert folder.read("absent") is None
+    assert folder.names("absent") == folder.folders("absent") == []
+    folder.write("a.json", b"one")
+    with folder.whole("below/b.bin") as file:
+        file.write_bytes(b"0123456789")
+    folder.write("below/deeper/c", b"c")
+    assert raw.keys() == ["a.json", "below/b.bin", "below/deeper/c"]
+    assert raw.read("below/b.bin") == b"0123456789"
+    assert folder.exists()
+    assert folder.names("") == ["a.json"]
+    assert (folder.names("below"), folder.folders("below")) == (["b.bin"], ["deeper"])
+    assert folder.read("a.json") == b"one"
+    assert folder.read_range("below/b.bin", 3, 4) == b"3456"
+    with folder.fetched("below/b.bin") as file:
+        assert file.read_bytes() == b"0123456789"
+    for missing in (lambda: folder.read_range("absent", 0, 1), lambda: folder.fetched("absent").__enter__().stat()):
+        with pytest.raises(FileNotFoundError):
+            missing()
+    folder.write("a.json", b"two")
+    assert raw.read("a.json") == b"two"
+    folder.delete("a.json")
+    folder.delete("absent")
+    folder.delete_below("below")
+    folder.delete_below("absent")
+    assert raw.keys() == []
+
+
+def test_a_file_whose_writing_fails_is_not_there(place, raw):
+    folder = open_folder(place)
+    folder.write("a", b"before")
+
+    def fail(path: str) -> None:
+        with folder.whole(path) as file:
+            file.write_bytes(b"half")
+            raise RuntimeError
+
+    for path in ("a", "b"):
+        with pytest.raises(RuntimeError):
+            fail(path)
+    assert raw.keys() == ["a"]
+    assert raw.read("a") == b"before"
+
+
+def test_the_probe_finds_the_place_usable_and_leaves_nothing(place, raw):
+    folder = open_folder(place)
+    folder.make()
+    folder.write("mine", b"")
+    steps = [what for what, _ in probe(place)]
+    assert steps[:4] == ["look", "write", "read", "list"]
+    assert steps[-1] == "delete"
+    assert raw.keys() == ["mine"]
+
+
+# -- landscapes ----------------------------------------------------------------------------------------------
+
+
+def test_a_run_holds_the_bits_and_the_files_of_a_local_one(place, raw, tmp_path, endpoint):
+    problem = conv_problem()
+    specs = [{"name": "t", "trajectory": "all", "size": [5, 4]}, {"name": "r", "size": 3}]
+    for each in (place, str(tmp_path / "other")):
+        walk(each, problem.model)
+        run(make_job(each, lambda: problem, specs, tile=[3, 2]))
+    other = Raw(str(tmp_path / "other"), endpoint)
+    lock = {"driver.lock"}  # a file lock needs a file
+    assert set(raw.keys()) - lock == set(other.keys()) - lock
+    assert raw.values() == other.values()
+    found, expected = open_run(place), open_run(tmp_path / "other")
+    assert list(found) == ["r", "t"] == landscape_names(place)
+    for name in found:
+        assert found[name].loss.tobytes() == expected[name].loss.tobytes()
+        assert (found[name].status == 1).all()
+        assert found[name].attributes["digest"] == expected[name].attributes["digest"]
+        assert found[name].attributes["progress"]["state"] == "complete"
+        store = LandscapeStore.open(place, name)
+        assert store.examine().complete
+        assert store.check_constants() == store.check_directions() == []
+    assert found["t"].path.loss.tobytes() == expected["t"].path.loss.tobytes()
+    with pytest.raises(NotFoundError, match=r"'x' is not in run .* known: r, t"):
+        found["x"]
+
+
+def test_an_interrupted_run_goes_on_and_computes_the_rest_only(place, tmp_path, raw, endpoint):
+    problem = quadratic_problem()
+    counter = Counter(problem.observe)
+    counted = Problem(problem.model, problem.data, counter)
+    job = make_job(place, lambda: counted, [{"name": "a", "size": 6}], tile=[2, 3])
+    asked = iter(range(1000))
+    with pytest.raises(Interrupted):
+        run(job, stop=lambda: next(asked) > 2 + 2 * 6 + 1)
+    assert (open_run(place)["a"].status == 1).sum() == 12
+    assert open_run(place)["a"].attributes["progress"]["state"] == "interrupted"
+    counter.calls = 0
+    run(job)
+    assert counter.calls == 1 + 24
+    counter.calls = 0
+    run(job)
+    assert counter.calls == 1, "nothing is left to do"
+    run(make_job(tmp_path / "whole", lambda: problem, [{"name": "a", "size": 6}], tile=[2, 3]))
+    assert raw.values() == Raw(str(tmp_path / "whole"), endpoint).values()
+
+
+DAMAGE = {
+    "flipped": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 16]) + data[len(data) // 2 + 1 :],
+    "short": lambda data: data[:-1],
+    "empty": lambda data: b"",
+    "gone": lambda data: None,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("array", ["loss", "status", "beta"])
+def test_a_damaged_chunk_is_found_and_only_that_made_again(place, raw, damage, array):
+    problem = conv_problem()
+    counter = Counter(problem.observe)
+    job = make_job(
+        place, lambda: Problem(problem.model, problem.data, counter), [{"name": "a", "size": [4, 3]}], tile=[2, 2]
+    )
+    expected = run(job)["a"]
+    key = f"landscapes.zarr/a/{array}/c/" + ("0" if array == "beta" else "0/1")
+    before = raw.read(key)
+    damaged = DAMAGE[damage](before)
+    raw.delete(key) if damaged is None else raw.write(key, damaged)
+    store = LandscapeStore.open(place, "a")
+    examined = store.examine()
+    assert examined.missing == (set() if array == "beta" else {(0, 1)})
+    assert store.check_constants() == (["beta"] if array == "beta" else [])
+    if array != "beta":
+        shown = open_run(place)["a"]
+        assert (shown.status[:2, 2:] == 0).all()
+        assert np.isnan(shown.loss[:2, 2:]).all()
+    counter.calls = 0
+    found = run(job)["a"]
+    assert counter.calls == 1 + (0 if array == "beta" else 4)
+    assert raw.read(key) == before
+    assert found.loss.tobytes() == expected.loss.tobytes()
+
+
+def test_a_tile_that_is_given_up_is_quarantined_and_tried_anew(place):
+    problem = quadratic_problem()
+
+    def fault(model: nn.Module) -> None:
+        if broken:
+            raise RuntimeError("broken")
+
+    broken = False
+    counter = Counter(problem.observe, lambda model: fault(model) if counter.calls > 1 else None)
+    job = make_job(place, lambda: Problem(problem.model, problem.data, counter), [{"name": "a", "size": 4}], tile=2)
+    asked = iter(range(1000))
+
+    def stop() -> bool:
+        nonlocal broken
+        broken = next(asked) > 2 + 4
+        return False
+
+    found = run(job, stop=stop)["a"]
+    assert (found.status == 3).sum() == 12
+    assert {each["cause"] for each in found.attributes["failures"]} == {"RuntimeError: broken"}
+    broken = False
+    found = run(job)["a"]
+    assert (found.status == 1).all()
+    assert found.attributes["failures"] == []
+
+
+def test_a_half_made_landscape_is_not_listed_and_is_replaced(place, raw, monkeypatch):
+    problem = quadratic_problem()
+    job = make_job(place, lambda: problem, [{"name": "a", "size": 3}])
+
+    def die(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("landscape.store.layout._make_directions", die)
+        with pytest.raises(KeyboardInterrupt):
+            run(job)
+    raw.write("landscapes.zarr/a/left/over", b"")
+    assert landscape_names(place) == []
+    with pytest.raises(NotFoundError, match="'a' is not in run"):
+        open_run(place)["a"]
+    assert (run(job)["a"].status == 1).all()
+    assert "landscapes.zarr/a/left/over" not in raw.keys()  # noqa: SIM118
+    raw.write("landscapes.zarr/a/zarr.json", b"{")
+    assert landscape_names(place) == []
+    with pytest.raises(LandscapeError, match=r"its metadata '.*a/zarr.json' cannot be read; restore that file"):
+        run(job)
+
+
+def test_values_that_are_not_committed_are_not_shown(place, monkeypatch):
+    store = make_store(place)
+    tile = store.tile((1, 0))
+
+    def crash(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "_write_status", crash)
+    with pytest.raises(KeyboardInterrupt):
+        store.write_tile(tile, {name: np.full(tile.points, 2.0) for name in ("loss", "loss_stderr")})
+    reader = LandscapeStore.open(place, "a")
+    assert np.isnan(reader.read_surface().loss).all()
+    assert reader.examine().damaged == ()
+
+
+def test_a_reader_beside_a_writer_sees_whole_tiles_only(place):
+    store = make_store(place, (12, 9), (3, 3))
+    tiles = [store.tile((i, j)) for i in range(3) for j in range(4)]
+    stop, problems, looks = threading.Event(), [], []
+
+    def read() -> None:
+        while not stop.is_set():
+            surface = LandscapeStore.open(place, "a").read_surface()
+            looks.append(int((surface.status == 1).sum()))
+            for k, tile in enumerate(tiles):
+                status, loss = set(surface.status[tile.windows].flat), surface.loss[tile.windows]
+                if not (np.isnan(loss).all() if status == {0} else status == {1} and (loss == k + 1).all()):
+                    problems.append((tile.index, status, loss.tolist()))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for k, tile in enumerate(tiles):
+            store.write_tile(tile, {name: np.full(tile.points, k + 1.0) for name in ("loss", "loss_stderr")})
+            store.update_attributes(progress={"tiles_done": k})
+    finally:
+        stop.set()
+        reader.join()
+    assert not problems
+    assert looks
+    assert looks == sorted(looks)
+
+
+def test_xarray_reads_it_as_it_is(place):
+    xarray = pytest.importorskip("xarray", reason="xarray is not installed")
+    problem = quadratic_problem()
+    found = run(make_job(place, lambda: problem, [{"name": "a", "size": [5, 4]}]))["a"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        folder = open_folder(f"{place}/landscapes.zarr")
+        plain = folder.name if not hasattr(folder, "store") else zarr.storage.ObjectStore(folder.store, read_only=True)
+        with xarray.open_zarr(plain, group="a") as opened:
+            assert opened["loss"].dims == ("beta", "alpha")
+            np.testing.assert_array_equal(opened["loss"], found.loss)
+            np.testing.assert_array_equal(opened["alpha"], found.alpha)
+
+
+def test_zarr_lists_what_is_there(place):
+    make_store(place)
+    group = zarr.open_group(open_zarr(place, read_only=True), path="a", mode="r", use_consolidated=False)
+    assert {name for name, _ in group.members()} == {"alpha", "beta", "directions", "loss", "loss_stderr", "status"}
+
+
+# -- what training leaves ------------------------------------------------------------------------------------
+
+
+def train(place: str, epochs: int = 3, **options) -> dict[int, dict[str, torch.Tensor]]:
+    """Three steps an epoch, the weight set to the step's number; returns the states at the ends of the epochs."""
+    model = nn.Linear(2, 1)
+    collector = TrajectoryCollector(
+        place, model, torch.optim.SGD(model.parameters(), 0.1), unit="epoch", intervals=[[1, 2, 3]], **options
+    )
+    begun, found = options.get("start_epoch", 0), {}
+    for epoch in range(begun + 1, epochs + 1):
+        for step in range(3):
+            with torch.no_grad():
+                model.weight.fill_(3 * (epoch - 1) + step + 1)
+            collector.step(loss=1.0 / step if step else float("nan"))
+        collector.end_epoch(accuracy=epoch / 10)
+        found[epoch] = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    return found
+
+
+def test_the_collector_keeps_weights_history_and_settings(place, raw):
+    states = train(place)
+    trajectory = read_trajectory(place)
+    assert (trajectory.unit, trajectory.numbers) == ("epoch", (1, 2, 3))
+    assert [each.step for each in trajectory.snapshots] == [3, 6, 9]
+    for number, state in states.items():
+        loaded = trajectory.snapshot(number).load()
+        assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
+    history = read_history(place)
+    assert [each["step"] for each in history] == [1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 9, 9]
+    assert [each["accuracy"] for each in history if each.get("epoch_end")] == [0.1, 0.2, 0.3]
+    assert history[0]["loss"] is None
+    assert read_info(place)["steps_per_epoch"] == 3
+    names = [f"trajectory/epoch-0000{n}.safetensors" for n in (1, 2, 3)]
+    assert raw.keys() == ["history.jsonl", "run.json", *names]
+    assert len(raw.read("history.jsonl").splitlines()) == 12
+    assert open_run(place).trajectory == trajectory
+
+
+def test_training_goes_on_where_it_stopped_and_may_be_begun_anew(place):
+    train(place, 2)
+    with pytest.raises(JobError, match="already holds a trajectory of 2 epochs"):
+        train(place)
+    train(place, start_epoch=1)
+    assert read_trajectory(place).numbers == (1, 2, 3)
+    assert [each["step"] for each in read_history(place)] == [1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 9, 9]
+    train(place, 1, overwrite=True)
+    assert read_trajectory(place).numbers == (1,)
+    assert len(read_history(place)) == 4
+
+
+def test_a_damaged_snapshot_is_named(place, raw):
+    train(place)
+    key = "trajectory/epoch-00002.safetensors"
+    for damaged in (raw.read(key)[:-3], raw.read(key)[:-1] + b"\x7f", b"", b"\xff" * 40):
+        raw.write(key, damaged)
+        trajectory = read_trajectory(place)
+        assert trajectory.numbers == (1, 2, 3)
+        with pytest.raises(LandscapeError, match=r"snapshot '.*epoch-00002.safetensors' is damaged"):
+            trajectory.snapshot(2).load()
+
+
+def test_checkpoints_are_imported_and_replaced_when_asked(place, tmp_path):
+    files = []
+    for k in range(3):
+        torch.save({"weight": torch.full((2,), float(k))}, tmp_path / f"{k}.pt")
+        files.append(tmp_path / f"{k}.pt")
+    import_checkpoints(files, place)
+    with pytest.raises(JobError, match="overwrite"):
+        import_checkpoints(files[1:], place)
+    found = import_checkpoints(files[1:], place, overwrite=True)
+    assert [each.source for each in found.snapshots] == ["1.pt", "2.pt"]
+    assert found.snapshot(1).load()["weight"].tolist() == [1.0, 1.0]
+
+
+def test_damaged_settings_are_named(place, raw):
+    raw_folder = open_folder(place)
+    raw_folder.write("run.json", b"[1]")
+    with pytest.raises(LandscapeError, match=r"run.json' must hold one JSON object"):
+        read_info(place)
+    raw_folder.write("run.json", b"{")
+    with pytest.raises(LandscapeError, match=r"run.json' cannot be read: .*; restore it or delete it"):
+        read_info(place)
+
+
+# -- one driver ------------------------------------------------------------------------------------------------
+
+
+def test_a_second_driver_is_refused_while_the_first_lives(place, raw):
+    refused = pytest.raises(LandscapeError, match="is being written by process")
+    assert not driver_alive(place)
+    with run_lock(place):
+        assert driver_alive(place)
+        assert json.loads(raw.read("driver.json"))["pid"]
+        with refused, run_lock(place):
+            pass
+        assert driver_alive(place)
+    assert "driver.json" not in raw.keys()  # noqa: SIM118
+    with pytest.raises(RuntimeError), run_lock(place):
+        raise RuntimeError
+    with run_lock(place):
+        pass
+    assert not driver_alive(place)
+
+
+def test_a_run_that_is_not_there_is_said_so(place):
+    with pytest.raises(NotFoundError, match="does not exist"):
+        open_run(place)

@@ -1,0 +1,290 @@
+"""Workers that only exist on an event heap, for the real driver and the real schedule at sizes no machine here has.
+
+The clock is virtual: it jumps to the next event, and what the driver itself spends on the processor is added to it,
+so that a driver that is too slow shows as workers that wait. So are the costs of Ray that the simulation leaves out,
+as measured on a real one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from cluster.assignment import LandscapeWork
+from cluster.driver import Driver
+from cluster.hands import MEASURE, START, Arrival, Hand
+from cluster.policy import Policy
+from cluster.worker import Receipt
+from landscape.arithmetic import Plan
+from landscape.evaluation import Values
+from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
+from landscape.pipeline import Outcome, Work
+from landscape.preparation import PreparedJob, PreparedLandscape
+from landscape.spec import Job
+from landscape.store import Examination
+from landscape.tuning import Freedom
+
+_STARTED = Receipt(
+    details={"host": "simulated", "pid": 0, "node": "", "device": "cpu"},
+)
+
+# Of Ray 2.60 on one core, to be paid by the driver: a call sent, a receipt fetched, a reference waited for.
+SEND_SECONDS, FETCH_SECONDS, WAIT_SECONDS = 110e-6, 60e-6, 1.1e-6
+NOTICED_SECONDS = 1.3  # from the death of a worker until Ray says so
+MOST_ARRIVALS = 256
+
+
+class VirtualClock:
+    """Seconds of the simulation. It runs with the processor while the driver works, and stands while the crew does."""
+
+    def __init__(self, measure: Callable[[], float] = time.process_time) -> None:
+        self._measure, self._base, self._since = measure, 0.0, measure()
+        self.driver_seconds = 0.0  # what the driver has spent in all
+
+    @property
+    def now(self) -> float:
+        return self._base
+
+    def __call__(self) -> float:
+        spent = self._measure() - self._since
+        self._since += spent
+        self._base += spent
+        self.driver_seconds += spent
+        return self._base
+
+    def resume(self) -> None:
+        self._since = self._measure()
+
+    def charge(self, seconds: float) -> None:
+        self._base += seconds
+
+    def jump(self, to: float) -> None:
+        self._base = max(self._base, to)
+
+
+@dataclass
+class _Worker:
+    """Does what it was asked in order, until it dies."""
+
+    asked: deque[tuple[Hashable, Work | None]] = field(default_factory=deque)
+    dies: float = float("inf")
+
+
+class SimulatedCrew:
+    """As many workers as asked, each evaluating in no time what takes `tile_seconds()` on the virtual clock."""
+
+    def __init__(
+        self, size: int, clock: VirtualClock, tile_seconds: Callable[[random.Random], float], *,
+        deaths_per_hour: float = 0.0, start_seconds: float = 5.0, seed: int = 0, tasks: int = 0,
+        outcome: Callable[[Work, float], Outcome] | None = None,
+    ) -> None:  # fmt: skip
+        self._size, self._clock, self._tile_seconds = size, clock, tile_seconds
+        self._deaths_per_second, self._start_seconds = deaths_per_hour / 3600, start_seconds
+        self._outcome = outcome or constant_outcome
+        self._chance, self._numbers, self._order = random.Random(seed), itertools.count(1), itertools.count()
+        self._events: list[tuple[float, int, str, float, bool]] = []  # when, …, who, since when, whether it dies
+        self._workers: dict[str, _Worker] = {}
+        self._begun, self._tasks, self._sent, self._waiting = 0, tasks, 0, 0
+        self.hands: dict[str, Hand] = {}
+        self.ready: dict[str, Hand] = {}
+        self.steady: list[float] = []  # from when all workers have a task until all tasks are sent
+        self.busy_steady = 0.0
+        self.deaths = self.receipts = 0
+
+    @property
+    def busy_share(self) -> float:
+        """Of the workers, over the steady time."""
+        return self.busy_steady / (self._size * (self.steady[1] - self.steady[0]))
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def missing(self) -> int:
+        return self._size - len(self.hands)
+
+    def share(self, value: Any) -> Any:
+        return value
+
+    def hire(self) -> None:
+        name = f"worker-{next(self._numbers)}"
+        self.hands[name] = Hand(name, None)
+        worker = self._workers[name] = _Worker()
+        if self._deaths_per_second:
+            worker.dies = self._clock() + self._chance.expovariate(self._deaths_per_second)
+        self._ask(name, START, None)
+
+    def started(self, name: str, receipt: Receipt) -> Hand:
+        hand = self.hands[name]
+        hand.ready, hand.host, hand.device = True, "simulated", "cpu"
+        self.ready[name] = hand
+        return hand
+
+    def measure(self, name: str, payload: Any, freedom: Freedom) -> None:
+        self._ask(name, MEASURE, None)
+
+    def send(self, name: str, task: Hashable, payload: Any, work: Work) -> None:
+        now = self._clock()
+        self._clock.charge(SEND_SECONDS)
+        self._sent += 1
+        self._begun += not self.hands[name].tasks and len(self._workers[name].asked) == 0
+        if not self.steady and self._begun >= self._size:
+            self.steady = [now, float("inf")]
+        if self.steady and self._sent >= self._tasks and self.steady[1] > now:
+            self.steady[1] = now
+        self._ask(name, task, work)
+        self._clock.resume()
+
+    def _ask(self, name: str, asked: Hashable, work: Work | None) -> None:
+        worker = self._workers[name]
+        worker.asked.append((asked, work))
+        if len(worker.asked) == 1:
+            self._begin(name, worker, self._clock())
+
+    def _begin(self, name: str, worker: _Worker, now: float) -> None:
+        first = worker.asked[0][0]
+        takes = self._start_seconds if first in (START, MEASURE) else self._tile_seconds(self._chance)
+        dies = worker.dies < now + takes
+        when = max(now, worker.dies) + NOTICED_SECONDS if dies else now + takes
+        heapq.heappush(self._events, (when, next(self._order), name, now, dies))
+
+    def arrivals(self, seconds: float) -> list[Arrival]:
+        now = self._clock()
+        self._clock.charge(WAIT_SECONDS * len(self._workers))
+        if not self._events or self._events[0][0] > now:
+            self._clock.jump(min(self._events[0][0] if self._events else now + seconds, now + seconds))
+        found = list(itertools.islice(self._due(), MOST_ARRIVALS))
+        self._clock.charge(FETCH_SECONDS * len(found))
+        self._clock.resume()
+        return found
+
+    def _due(self) -> Iterator[Arrival]:
+        while self._events and self._events[0][0] <= self._clock.now:
+            when, _, name, began, dies = heapq.heappop(self._events)
+            worker = self._workers.get(name)
+            if worker is None:
+                continue
+            asked, work = worker.asked[0]
+            if dies:
+                self.deaths += 1
+                yield Arrival(name, asked, None, "it was killed")
+                continue
+            worker.asked.popleft()
+            if worker.asked:
+                self._begin(name, worker, when)
+            if work is None:
+                yield Arrival(name, asked, _STARTED)
+                continue
+            self.receipts += 1
+            if self.steady:
+                self.busy_steady += max(0.0, min(when, self.steady[1]) - max(began, self.steady[0]))
+            yield Arrival(name, asked, Receipt(self._outcome(work, when - began)))
+
+    def dismiss(self, name: str) -> Hand:
+        del self._workers[name]
+        self.ready.pop(name, None)
+        return self.hands.pop(name)
+
+    def on_draining_nodes(self) -> list[str]:
+        return []
+
+    def explain_absence(self, tell: Callable[[str], None]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def constant_outcome(work: Work, seconds: float) -> Outcome:
+    return Outcome(Values(*_values(len(work.points)), seconds))
+
+
+@cache
+def _values(points: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    return {"loss": np.ones(points)}, {"loss": np.ones(points)}
+
+
+class NoStore:
+    """Takes commits and keeps nothing but how often each tile was committed."""
+
+    def __init__(self, shape: Index, tile_shape: Index) -> None:
+        self.name, self.shape, self.tile_shape, self.path_chunk = "plane", shape, tile_shape, 1
+        self.observables, self.attributes = ("loss",), {}
+        self.commits = np.zeros(tile_counts(shape, tile_shape), np.uint8)
+
+    @property
+    def tile_count(self) -> int:
+        return self.commits.size
+
+    def tile(self, index: Index) -> Tile:
+        return tile_at(index, self.shape, self.tile_shape)
+
+    def write_tiles(self, tiles: Sequence[tuple[Tile, Any]]) -> None:
+        for tile, _ in tiles:
+            self.commits[tile.index] += 1
+
+    def quarantine_tile(self, tile: Tile) -> None:
+        raise AssertionError(f"{tile} was given up")
+
+    def examine(self) -> Examination:
+        return Examination(self.commits == 0, (), ())
+
+    def update_attributes(self, **changes: Any) -> None:
+        self.attributes.update(changes)
+
+    def consolidate(self) -> None:
+        pass
+
+
+class NoMetrics:
+    def committed(self, points: int, seconds: float) -> None: ...
+
+    def failed(self) -> None: ...
+
+    def queue(self, waiting: int, workers: int) -> None: ...
+
+
+def plane(shape: Index) -> PreparedLandscape:
+    """A landscape without weights."""
+    names = ("alpha", "beta", "gamma")[: len(shape)]
+    grid = Grid(names, tuple(np.linspace(-1, 1, size) for size in reversed(shape)))
+    plan = Plan(batch_size=1, threads=1, device="cpu")
+    attributes = {"num_samples": 1, "observables": ["loss"], "identity": {}, "plan": asdict(plan)}
+    return PreparedLandscape("plane", {}, (), grid, None, plan, {}, attributes, ("loss",), lambda step: {})
+
+
+def prepared(landscape: PreparedLandscape, run: str) -> PreparedJob:
+    job = Job(run=run, problem="none:none")
+    return PreparedJob(job, run, None, None, (landscape,))  # type: ignore[arg-type]
+
+
+def simulate(
+    store: Any, workers: int, tile_seconds: Callable[[random.Random], float], *, deaths_per_hour: float = 0.0,
+    seed: int = 0, policy: Policy | None = None, measure: Callable[[], float] = time.process_time,
+    start_seconds: float = 5.0, metrics: Any = None,
+) -> tuple[SimulatedCrew, VirtualClock]:  # fmt: skip
+    """Compute what `store` lacks with the real driver; returns the crew and the clock, which tell how it went."""
+    clock = VirtualClock(measure)
+    landscape = plane(store.shape)
+    work = LandscapeWork(landscape, store)
+    work.examine()
+    crew = SimulatedCrew(
+        workers, clock, tile_seconds, deaths_per_hour=deaths_per_hour, start_seconds=start_seconds, seed=seed,
+        tasks=len(work.tasks),
+    )  # fmt: skip
+    clock.resume()
+    Driver(
+        prepared(landscape, "nowhere"), [work], crew, lambda progress: None, lambda: False, policy or Policy(),
+        metrics or NoMetrics(), clock,
+    ).run()  # fmt: skip
+    clock()
+    return crew, clock
