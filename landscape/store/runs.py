@@ -34,6 +34,8 @@ def landscape_names(run: Place) -> list[str]:
 
 def is_complete(run: Place, name: str) -> bool:
     """Whether the landscape's creation was finished: its attributes are written last."""
+    if set(name) & set("/\\") or name in ("", ".", ".."):
+        return False  # a reader's own argument, which must not lead out of the run
     try:
         return "schema_version" in _attributes(open_folder(run).read(f"{FOLDER}/{name}/{METADATA}"))
     except ValueError:
