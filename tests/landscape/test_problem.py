@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomS
 from landscape import JobError, Problem, run
 from landscape.evaluation import Evaluator, Plan
 from landscape.problem import import_callback, load_problem
-from landscape.samples import batch_length, map_tensors, samples_digest, select_samples, split_batches, tensors_of
+from landscape.samples import batch_length, map_tensors, samples_digest, split_batches, tensors_of
+from landscape.selection import select_samples
 
 INPUTS, TARGETS = torch.arange(60.0).reshape(20, 3), torch.arange(20)
 
