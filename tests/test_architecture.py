@@ -23,6 +23,7 @@ LAYERS = [
     {"memory", "spill"},
     {"samples"},
     {"selection"},
+    {"feed"},
     {"problem"},
     {"snapshots", "checkpoints", "trajectory"},
     {"directions"},
