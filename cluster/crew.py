@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 
-from cluster.session import Placement, draining_nodes, explain_placement, places
+from cluster.parcels import PIECE_BYTES, Parcels, pieces_of
+from cluster.session import Placement, draining_nodes, explain_placement, object_store_room, places
 from cluster.worker import ProblemSource, Receipt, Worker, pack_samples
+from landscape.memory import host_limit
 from landscape.preparation import PreparedJob
+from landscape.samples import Batch, batch_bytes
 
 log = logging.getLogger("landscape")
 
@@ -57,7 +61,7 @@ class Crew:
     def __init__(self, prepared: PreparedJob, wanted: Placement, asked: int | None) -> None:
         self._job, self._wanted = prepared.job, wanted
         self._asked = asked or prepared.job.workers
-        self._samples = ray.put(pack_samples(prepared.samples))
+        self._samples = _send(prepared.samples, min(host_limit(), object_store_room()))
         self._source = ProblemSource(prepared.job.problem, prepared.job.folder, tuple(sys.path))
         self._born = 0
         self._looked = self._alone_since = time.monotonic()
@@ -79,8 +83,7 @@ class Crew:
         options = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 1}
         actor = ray.remote(Worker).options(num_cpus=self._wanted.num_cpus, num_gpus=self._wanted.num_gpus, **options)
         use_gpu = self._wanted.num_gpus > 0 and self._job.device != "cpu"
-        # References in a list are not resolved on the way: the worker fetches what it needs.
-        hand = Hand(name, actor.remote(self._source, [self._samples], use_gpu, fetch, node_id))
+        hand = Hand(name, actor.remote(self._source, self._samples, use_gpu, fetch, node_id))
         self.hands[name] = hand
         return name, hand.actor.start.remote()
 
@@ -120,6 +123,15 @@ class Crew:
     def close(self) -> None:
         for name in list(self.hands):
             self.dismiss(name)
+
+
+def _send(samples: Batch, room: int) -> Any:
+    """The samples as one object, which the workers of a node share, or in pieces where that would be too large."""
+    if batch_bytes(samples) <= room:
+        # References in a list are not resolved on the way: the worker fetches what it needs.
+        return [ray.put(pack_samples(samples))]
+    pieces = pieces_of(samples, min(PIECE_BYTES, room // 4))
+    return Parcels(uuid.uuid4().hex, [ray.put(pack_samples(piece)) for piece in pieces])
 
 
 def fetch(reference: Any) -> Any:

@@ -213,6 +213,14 @@ def explain_placement(wanted: Placement, resources: Mapping[str, float], availab
     return f"no worker has started yet: each asks for {', '.join(parts) or 'a place'}; waiting for the cluster"
 
 
+def object_store_room() -> int:
+    """Bytes that one shared object may have: half of the smallest node's object store."""
+    import ray
+
+    stores = [node["Resources"].get("object_store_memory", 0.0) for node in ray.nodes() if node["Alive"]]
+    return int(min((each for each in stores if each), default=0.0) / 2)
+
+
 def draining_nodes() -> set[str]:
     """The nodes that are about to be taken away, by their id.
 

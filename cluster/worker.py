@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from cluster.parcels import Parcels, gather
 from landscape.arithmetic import Plan, pick_device
 from landscape.errors import one_line
 from landscape.evaluation import Evaluator
@@ -109,10 +110,16 @@ class Worker:
             sys.path[:0] = [each for each in self._source.path if each not in sys.path]
             problem = load_problem(self._source.callback, self._source.folder)
             self._model, self._observe = problem.model, problem.observe
-            self._samples: Batch = _unpack_samples(self._fetch(self._samples_reference))
+            self._samples: Batch = self._receive(self._samples_reference)
         except Exception as error:
             return Receipt(cause=one_line(error), traceback=traceback.format_exc())
         return Receipt(details=self.describe())
+
+    def _receive(self, samples: Any) -> Batch:
+        """The samples as one object of the node's, or gathered from pieces into the node's files."""
+        if isinstance(samples, Parcels):
+            return gather(samples, lambda reference: _unpack_samples(self._fetch(reference)))
+        return _unpack_samples(self._fetch(samples))
 
     def describe(self) -> dict[str, Any]:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")

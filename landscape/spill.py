@@ -50,9 +50,13 @@ class Columns:
                 ) from error
         self.rows += len(tensors[0])
 
+    def descriptors(self) -> list[int]:
+        """Of the files; closed when they are mapped."""
+        return [file.fileno() for file in self._files]
+
     def mapped(self) -> list[Tensor]:
         """The rows as tensors whose memory is the file, which goes when they do. No more can be appended."""
-        found = [map_rows(file.fileno(), self.rows, *like) for file, like in zip(self._files, self._like, strict=True)]
+        found = [map_rows(each, self.rows, *like) for each, like in zip(self.descriptors(), self._like, strict=True)]
         self._closing()
         return found
 
