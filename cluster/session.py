@@ -73,11 +73,16 @@ def _start(job: Job, address: str | None, workers: int | None) -> None:
     with _visible(job.device_ids):
         ray.init(
             address="local",
-            num_cpus=max(os.cpu_count() or 1, (workers or job.workers or 1) * (job.threads or 1)),
+            num_cpus=max(cores(), (workers or job.workers or 1) * (job.threads or 1)),
             num_gpus=gpus,
             include_dashboard=False,
             **common,
         )
+
+
+def cores() -> int:
+    """The cores that this process may use: a Slurm job or a container may have fewer than its machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _local_gpus(job: Job) -> int:
