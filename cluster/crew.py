@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import replace
@@ -14,11 +15,14 @@ from ray.exceptions import RayError, RayTaskError
 
 from cluster.hands import MEASURE, START, Arrival, Hand
 from cluster.packing import pack_samples, pack_state
+from cluster.parcels import PIECE_BYTES, Parcels, pieces_of
 from cluster.placement import Placement, explain_placement, places
-from cluster.session import draining_nodes, supply
+from cluster.session import draining_nodes, object_store_room, supply
 from cluster.worker import Look, ProblemSource, Receipt, Worker
+from landscape.memory import host_limit
 from landscape.pipeline import Work
 from landscape.preparation import PreparedJob
+from landscape.samples import Batch, batch_bytes
 from landscape.tuning import Freedom
 
 EXPLAIN_SECONDS = 20.0  # without any worker, until it is said why
@@ -38,7 +42,7 @@ class RayCrew:
     ) -> None:
         self._job, self._wanted, self._clock = prepared.job, wanted, clock
         self._asked = asked or prepared.job.workers
-        self._samples = ray.put(pack_samples(prepared.samples))
+        self._samples = _send(prepared.samples, min(host_limit(), object_store_room()))
         look = None if prepared.looked else Look(prepared.landscapes[0].observables, prepared.job.precision)
         self._source = ProblemSource(prepared.job.problem, prepared.job.folder, tuple(sys.path), look)
         self._born = 0
@@ -65,8 +69,7 @@ class RayCrew:
         options = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 1}
         actor = ray.remote(Worker).options(num_cpus=self._wanted.num_cpus, num_gpus=self._wanted.num_gpus, **options)
         use_gpu = self._wanted.num_gpus > 0 and self._job.device != "cpu"
-        # References in a list are not resolved on the way: the worker fetches what it needs.
-        hand = Hand(name, actor.remote(self._source, [self._samples], use_gpu, fetch, node_id))
+        hand = Hand(name, actor.remote(self._source, self._samples, use_gpu, fetch, node_id))
         self.hands[name] = hand
         self._ask(name, hand.actor.start.remote(), START)
 
@@ -155,6 +158,15 @@ def _short(error: BaseException) -> str:
         return NODE_LOST
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:200]
+
+
+def _send(samples: Batch, room: int) -> Any:
+    """The samples as one object, which the workers of a node share, or in pieces where that would be too large."""
+    if batch_bytes(samples) <= room:
+        # References in a list are not resolved on the way: the worker fetches what it needs.
+        return [ray.put(pack_samples(samples))]
+    pieces = pieces_of(samples, min(PIECE_BYTES, room // 4))
+    return Parcels(uuid.uuid4().hex, [ray.put(pack_samples(piece)) for piece in pieces])
 
 
 def fetch(reference: Any) -> Any:

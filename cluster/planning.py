@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import Any
 
 import torch
 
 from cluster.console import seconds_text
+from cluster.session import cores
 from landscape.grid import tile_counts
 from landscape.pipeline import make_evaluator, tile_shape_for
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
@@ -22,7 +22,7 @@ CALIBRATED_BYTES = 8  # per value: float64
 def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     """Check the job as `run` would, time one point here, and work out the rest."""
     prepared = prepare(job)
-    count = workers or job.workers or max(1, torch.cuda.device_count() or (os.cpu_count() or 1) // (job.threads or 1))
+    count = workers or job.workers or max(1, torch.cuda.device_count() or cores() // (job.threads or 1))
     first = prepared.landscapes[0]
     # A plan for GPUs is made on a head that has none, too: a guess then stands for the seconds.
     measured = first.plan.device == "cpu" or torch.cuda.is_available()

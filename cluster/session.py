@@ -71,11 +71,16 @@ def _start(job: Job, workers: int | None) -> None:
     with _visible(job.device_ids):
         ray.init(
             address="local",
-            num_cpus=max(os.cpu_count() or 1, (workers or job.workers or 1) * (job.threads or 1)),
+            num_cpus=max(cores(), (workers or job.workers or 1) * (job.threads or 1)),
             num_gpus=gpus,
             include_dashboard=False,
             **QUIET,
         )
+
+
+def cores() -> int:
+    """The cores that this process may use: a Slurm job or a container may have fewer than its machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _local_gpus(job: Job) -> int:
@@ -156,6 +161,14 @@ def refuse_large_upload(folder: Path, excluded: Sequence[str]) -> None:
                 f"problem: the folder {str(folder)!r} is shipped to the cluster and holds more than "
                 f"{LARGEST_UPLOAD >> 20} MiB; move the job file and its callback to a folder of their own"
             )
+
+
+def object_store_room() -> int:
+    """Bytes that one shared object may have: half of the smallest node's object store."""
+    import ray
+
+    stores = [node["Resources"].get("object_store_memory", 0.0) for node in ray.nodes() if node["Alive"]]
+    return int(min((each for each in stores if each), default=0.0) / 2)
 
 
 def draining_nodes() -> set[str]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from cluster.logs import Listener, Said
 from cluster.packing import OtherDirection, Packed, Recipe, unpack_direction, unpack_samples, unpack_state
+from cluster.parcels import Parcels, gather
 from landscape.arithmetic import Plan, keep_freed_memory, pick_device
 from landscape.errors import JobError, one_line
 from landscape.evaluation import Evaluator, observe_names
@@ -107,7 +108,7 @@ class Worker:
             problem = load_problem(self._source.callback, self._source.folder)
             self._model, self._observe = problem.model, problem.observe
             self._parameters = describe_parameters(problem.model)
-            self._samples: Batch = unpack_samples(self._fetch(self._samples_reference))
+            self._samples: Batch = self._receive(self._samples_reference)
             self._look()
         except Exception as error:
             return Receipt(cause=one_line(error), traceback=traceback.format_exc())
@@ -121,6 +122,12 @@ class Worker:
         found = observe_names(self._model, self._observe, self._samples, look.precision, self._device)
         if found != look.observables:
             raise JobError(f"observe: returns {', '.join(found)}, the problem names {', '.join(look.observables)}")
+
+    def _receive(self, samples: Any) -> Batch:
+        """The samples as one object of the node's, or gathered from pieces into the node's files."""
+        if isinstance(samples, Parcels):
+            return gather(samples, lambda reference: unpack_samples(self._fetch(reference)))
+        return unpack_samples(self._fetch(samples))
 
     def describe(self) -> dict[str, Any]:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")

@@ -19,13 +19,15 @@ from torch.nn.modules.batchnorm import _NormBase
 from landscape.arithmetic import Plan, arithmetic, default_plan, is_out_of_memory
 from landscape.engine import Engine
 from landscape.errors import JobError, one_line
+from landscape.feed import make_feed
 from landscape.forward import Forward, Stacked, make_forward
+from landscape.memory import DEVICE_BYTES
 from landscape.moving import MovingWeights, targets_of
 from landscape.parameters import State
 from landscape.problem import Observe, check_observed
 from landscape.reuse import Reuse
 from landscape.rewrites import Folded, PoolingByMaxima
-from landscape.samples import Batch, batch_length, map_tensors, split_batches, tensors_of
+from landscape.samples import Batch, batch_length, map_tensors, tensors_of
 from landscape.spec import Precision
 
 Floats = NDArray[np.float64]
@@ -59,11 +61,12 @@ class Evaluator:
         plan: the arithmetic, see `Plan`.
         device: where to compute, such as `cpu` or `cuda:0`.
         on_point: is called before each point, for signs of life; what it raises ends the evaluation.
+        limit: bytes of samples on the device above which they stream to it, see `make_feed`.
     """
 
     def __init__(
         self, model: nn.Module, samples: Batch, observe: Observe, plan: Plan, device: torch.device,
-        on_point: Callable[[], None] = lambda: None,
+        on_point: Callable[[], None] = lambda: None, limit: int | None = None,
     ) -> None:  # fmt: skip
         self.plan, self.device, self._observe, self._on_point = plan, device, observe, on_point
         self._given = model
@@ -75,7 +78,7 @@ class Evaluator:
         self._norms = [module for module in self._model.modules() if isinstance(module, _NormBase)]
         if plan.batch_norm == "batch":
             _use_batch_statistics(self._norms)
-        self._samples = map_tensors(lambda tensor: _to(tensor, device, self._dtype), samples)
+        self._limit, self._feed = limit, make_feed(samples, device, self._dtype, limit)
         self._checked = False
         self._reuse: Reuse | None = None
         self._forward: Forward | None = None
@@ -132,10 +135,10 @@ class Evaluator:
             torch.manual_seed(self.plan.seed)
             if isinstance(self._forward, Stacked):
                 points = [point] * Engine.parse(self.plan.engine).points
-                self._observe_stacked(points, self._batches[:count])
+                self._observe_stacked(points, self._feed.batches(count))
             else:
                 self._set_point(point)
-                for index, batch in enumerate(self._batches[:count]):
+                for index, batch in self._feed.batches(count):
                     self._observe_batch(index, batch)
                 points = [point]
             self._wait()
@@ -143,17 +146,23 @@ class Evaluator:
 
     def twin(self, plan: Plan) -> Evaluator:
         """Another evaluator of the same landscape, with another plan; the samples are shared where it can be."""
-        found = Evaluator(self._given, self._samples, self._observe, plan, self.device, self._on_point)
+        samples = self._feed.samples
+        found = Evaluator(self._given, samples, self._observe, plan, self.device, self._on_point, self._limit)
         found.load(self._origin, self._directions)
         return found
 
     @property
     def samples(self) -> int:
-        return batch_length(self._samples)
+        return batch_length(self._feed.samples)
 
     @property
     def batches(self) -> int:
-        return len(self._batches)
+        return len(self._feed)
+
+    @property
+    def resident(self) -> bool:
+        """Whether all samples are on the device, and stay where they are."""
+        return self._feed.resident
 
     @property
     def modules(self) -> int:
@@ -171,7 +180,7 @@ class Evaluator:
         """Whether there is max-pooling that could be done by maxima."""
         pooling = PoolingByMaxima()
         with torch.no_grad(), pooling:
-            self._observe(self._model, self._batches[0])
+            self._observe(self._model, next(self._feed.batches(1))[1])
         return pooling.met
 
     def folds(self) -> bool:
@@ -190,7 +199,7 @@ class Evaluator:
 
     def _set_batches(self, batch_size: int) -> None:
         self.batch_size = batch_size
-        self._batches = split_batches(self._samples, batch_size)
+        self._feed.split(batch_size)
 
     def _set_engine(self) -> None:
         engine = Engine.parse(self.plan.engine)
@@ -207,7 +216,14 @@ class Evaluator:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         engine, targets = Engine.parse(self.plan.engine), targets_of(self._model)
-        if engine.base == "eager" and not engine.folded and self.plan.batch_norm == "eval" and self._weights.moved:
+        if engine.base == "cudagraph" and not self.resident:
+            raise JobError(
+                "engine: cudagraph replays batches that stay where they are, and the samples do not fit the device; "
+                f"use another engine, fewer samples, or a larger {DEVICE_BYTES}"
+            )
+        eager = engine.base == "eager" and not engine.folded and self.plan.batch_norm == "eval"
+        # What is remembered of streamed batches would hold on to them.
+        if eager and self.resident and self._weights.moved:
             self._reuse = Reuse(self._model, [targets[name] for name in self._weights.moved], self.device)
         self._forward = make_forward(engine, self._model, self._observe, self._reuse)
 
@@ -241,7 +257,9 @@ class Evaluator:
         for start in range(0, len(points), at_once):
             self._on_point()
             group = points[start : start + at_once]
-            names, samples = self._observe_stacked([*group, *[group[-1]] * (at_once - len(group))], self._batches)
+            names, samples = self._observe_stacked(
+                [*group, *[group[-1]] * (at_once - len(group))], self._feed.batches()
+            )
             for row in samples.unbind(1)[: len(group)]:
                 yield names, mean_and_stderr(row).reshape(-1)
 
@@ -264,19 +282,21 @@ class Evaluator:
         torch.manual_seed(self.plan.seed)
         if self.plan.batch_norm == "recalibrate":
             self._recalibrate()
-        numbered = enumerate(self._batches)
+        numbered = self._feed.batches()
         pieces = [self._observe_batch(index if is_point else None, batch) for index, batch in numbered]
         names = list(pieces[0])
         samples = torch.stack([torch.cat([piece[name] for piece in pieces]) for name in names])
         return names, mean_and_stderr(samples).reshape(-1)
 
-    def _observe_stacked(self, points: Sequence[Sequence[float]], batches: Sequence[Batch]) -> tuple[list[str], Tensor]:
+    def _observe_stacked(
+        self, points: Sequence[Sequence[float]], batches: Iterator[tuple[int, Batch]]
+    ) -> tuple[list[str], Tensor]:
         """Names, and the observables of the batches' samples at several points: float64 [names, points, samples]."""
         assert isinstance(self._forward, Stacked)
         torch.manual_seed(self.plan.seed)
         weights = self._weights.stacked(points)
         pieces = []
-        for batch in batches:
+        for _, batch in batches:
             with self._autocast():
                 values = self._forward.observe_points(weights, batch)
             check_observed({name: value[0] for name, value in values.items()}, batch_length(batch))
@@ -311,10 +331,10 @@ class Evaluator:
         for module in self._norms:
             module.reset_running_stats()
             module.train()
-        for count, batch in enumerate(self._batches, 1):
+        for index, batch in self._feed.batches():
             for module in self._norms:
                 # A cumulative mean; what torch does for momentum None it does for batch normalisation only.
-                module.momentum = 1 / count
+                module.momentum = 1 / (index + 1)
             self._observe_batch(None, batch)
         for module, momentum in zip(self._norms, momenta, strict=True):
             module.momentum = momentum
@@ -341,11 +361,6 @@ def private_copy(model: nn.Module) -> nn.Module:
         raise JobError(
             f"model: {type(model).__name__} cannot be copied ({cause}); return one that copy.deepcopy takes"
         ) from cause
-
-
-def _to(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """On the device, floating-point tensors in the plan's type; integers stay what they are."""
-    return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
 
 
 def _use_batch_statistics(norms: Sequence[Any]) -> None:

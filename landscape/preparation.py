@@ -22,7 +22,8 @@ from landscape.identity import changes, identity_of, refusal
 from landscape.parameters import State, describe_parameters, layout
 from landscape.problem import Problem, load_problem
 from landscape.provenance import provenance
-from landscape.samples import Batch, batch_length, samples_digest, select_samples
+from landscape.samples import Batch, batch_length, samples_digest
+from landscape.selection import select_samples
 from landscape.snapshots import read_info, read_trajectory
 from landscape.spec import CollectLandscape, Job, Landscape, PcaDirection, digest
 from landscape.store import LandscapeStore, PathPlan, landscape_names, refuse_unwritable

@@ -185,7 +185,8 @@ class _Search:
         if evaluator.plan.batch_norm == "recalibrate":
             return
         if evaluator.device.type == "cuda":
-            yield replace(best, base="cudagraph")
+            if evaluator.resident:
+                yield replace(best, base="cudagraph")
             if evaluator.moved_parameters < STACKED_PARAMETERS:
                 yield from (replace(best, base="vmap", folded=False, points=points) for points in (8, 32))
         if self._left() > COMPILE_SECONDS + COMPILE_SECONDS_PER_MODULE * evaluator.modules:

@@ -19,7 +19,8 @@ from landscape import JobError, Problem, run
 from landscape.evaluation import Evaluator, Plan
 from landscape.preparation import prepare
 from landscape.problem import import_callback, load_problem
-from landscape.samples import batch_length, map_tensors, samples_digest, select_samples, split_batches, tensors_of
+from landscape.samples import batch_length, map_tensors, samples_digest, split_batches, tensors_of
+from landscape.selection import select_samples
 from landscape.spec import Job
 
 INPUTS, TARGETS = torch.arange(60.0).reshape(20, 3), torch.arange(20)

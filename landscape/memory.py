@@ -1,0 +1,73 @@
+"""How many bytes of samples the host and the device may hold: a share of what is free, or what the environment says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from landscape.errors import JobError
+
+HOST_BYTES, DEVICE_BYTES = "LANDSCAPE_HOST_BYTES", "LANDSCAPE_DEVICE_BYTES"
+SHARE_OF_HOST = 0.25  # while they are collected and handed to workers, there are up to three copies
+SHARE_OF_DEVICE = 0.5  # the rest is for the model and its activations
+
+
+def host_limit() -> int:
+    """Bytes of samples above which they are kept on disk."""
+    return _asked(HOST_BYTES) or int(SHARE_OF_HOST * _available())
+
+
+def device_limit(device: torch.device) -> int:
+    """Bytes of samples above which they are not kept on the device. On the CPU it is the host's memory that counts."""
+    asked = _asked(DEVICE_BYTES)
+    if asked is not None:
+        return asked
+    if device.type != "cuda":
+        return host_limit()
+    # What torch has taken from the device and not handed out is free as well.
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(SHARE_OF_DEVICE * (torch.cuda.mem_get_info(device)[0] + cached))
+
+
+def _asked(variable: str) -> int | None:
+    text = os.environ.get(variable, "")
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) == 0:
+        raise JobError(f"{variable}: must be a whole number of bytes above zero, not {text!r}; or leave it unset")
+    return int(text)
+
+
+def _available() -> int:
+    """What can be had without swapping; a container or a Slurm job may have less than its machine."""
+    return min([_of_machine(), *_of_group()])
+
+
+def _of_machine() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _of_group() -> list[int]:
+    """What the control groups of this process allow, where they allow less than everything."""
+    root, found = Path("/sys/fs/cgroup"), []
+    try:
+        own = root / Path("/proc/self/cgroup").read_text().splitlines()[-1].rpartition(":")[2].lstrip("/")
+    except (OSError, IndexError):
+        return []
+    for folder in {own, *own.parents, root}:
+        if folder.is_relative_to(root):
+            found += _number(folder / "memory.max")
+    return found
+
+
+def _number(file: Path) -> list[int]:
+    try:
+        return [int(file.read_text())]
+    except (OSError, ValueError):  # not there, or "max"
+        return []
