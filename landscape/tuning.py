@@ -162,8 +162,8 @@ class _Search:
         if best is not None:
             self._best_of(self._bases(Engine.parse(best.engine)), best.batch_size)
         first = next((each for each in self._trials if each.engine == self._first.engine), None)
-        fastest = sorted(self._measured(), key=lambda each: -(each.samples_per_second or 0.0))
-        worth = [each for each in fastest if first is not None and _speed(each) > GAIN * _speed(first)]
+        fastest = sorted(self._measured(), key=_worth, reverse=True)
+        worth = [each for each in fastest if first is not None and _worth(each) > GAIN * _speed(first)]
         self._accept_first(worth)
 
     # -- candidates -------------------------------------------------------------------------------------------
@@ -288,6 +288,11 @@ class _Search:
 
 def _speed(trial: Trial) -> float:
     return trial.samples_per_second or 0.0
+
+
+def _worth(trial: Trial) -> float:
+    """The speed, less what every worker pays again for compiling."""
+    return _speed(trial) / (GAIN if trial.engine.startswith("compile") else 1.0)
 
 
 def _allowed(reference: Values, exact: Values, samples: int) -> dict[str, NDArray[np.float64]]:
