@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
+from cluster.cli_bench import register as register_bench
 from cluster.cli_submit import register as register_submit
 from landscape import __version__
 from landscape.errors import JobError, LandscapeError
@@ -314,6 +315,7 @@ def doctor(*, address: str | None = None, json: Json = False) -> int:
     return FAILED if any(each["state"] == "wrong" for each in found) else DONE
 
 
+register_bench(app)
 register_submit(app)
 
 if __name__ == "__main__":
