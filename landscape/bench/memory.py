@@ -59,9 +59,10 @@ def _storages(values: Any) -> list[Any]:
 
 @dataclass
 class Peak:
-    """The most bytes that were allocated above what was there before."""
+    """The most bytes that were allocated above what was there before, and what is left of them at the end."""
 
     bytes: int = 0
+    kept: int = 0
 
 
 @contextmanager
@@ -74,10 +75,11 @@ def peak_of(device: torch.device) -> Iterator[Peak]:
         yield found
         torch.cuda.synchronize(device)
         found.bytes = torch.cuda.max_memory_allocated(device) - before
+        found.kept = torch.cuda.memory_allocated(device) - before
     else:
         with LiveStorages() as storages:
             yield found
-        found.bytes = storages.peak
+        found.bytes, found.kept = storages.peak, storages.live
 
 
 def memory_of(
@@ -85,7 +87,8 @@ def memory_of(
 ) -> dict[str, Any]:
     """Bytes an evaluation from its beginning takes above model and directions, over those of one bare batch.
 
-    `evaluator` is what a fresh one is made like; its samples are shared. `goal` is for the reader.
+    `evaluator` is what a fresh one is made like; its samples are shared. What is kept between points is among these
+    bytes, and given by itself: the origin's weights and those that a row shares, which weigh where samples are few.
     """
     device, size = evaluator.device, 8 if evaluator.plan.precision == "float64" else 4
     with peak_of(device) as one_batch, torch.no_grad():
@@ -93,13 +96,13 @@ def memory_of(
     with peak_of(device) as whole:
         fresh = evaluator.twin(evaluator.plan)
         fresh.evaluate(points)
-        del fresh
     weights = size * sum(each.numel() for each in (*model.parameters(), *model.buffers()))
     axes = size * sum(each.numel() for direction in directions for each in direction.values())
-    above = max(0, whole.bytes - weights - axes)
+    above, kept = (max(0, each - weights - axes) for each in (whole.bytes, whole.kept))
     return {
         "engine": evaluator.plan.engine, "batch_size": evaluator.plan.batch_size,
         "how": "allocator" if device.type == "cuda" else "live storages",
-        "evaluation_bytes": above, "bare_batch_bytes": one_batch.bytes, "ratio": above / max(1, one_batch.bytes),
+        "evaluation_bytes": above, "kept_bytes": kept, "bare_batch_bytes": one_batch.bytes,
+        "ratio": above / max(1, one_batch.bytes),
         "model_bytes": weights, "direction_bytes": axes,
     }  # fmt: skip
