@@ -28,7 +28,9 @@ def startup(finished_size: int = FINISHED_SIZE) -> dict[str, Any]:
     """Seconds to the first tile and to the end of a small job, of the help, and of a run that is finished."""
     with tempfile.TemporaryDirectory(prefix="ll") as name:
         folder = Path(name)
-        small, finished = _write_job(folder, "small", 16), _write_job(folder, "finished", finished_size)
+        small = write_job(folder, "small", 16)
+        # Many points at once, since it is the time of a finished run that is asked for.
+        finished = write_job(folder, "finished", finished_size, engine="vmap:64")
         found: dict[str, Any] = {"help": _whole(["--help"])}
         found["serial"] = first_tile(["run", str(small), "--serial", "--run", str(folder / "a")], folder / "a")
         found["ray"] = first_tile(["run", str(small), "--run", str(folder / "b")], folder / "b")
@@ -38,10 +40,11 @@ def startup(finished_size: int = FINISHED_SIZE) -> dict[str, Any]:
         return found
 
 
-def _write_job(folder: Path, name: str, size: int) -> Path:
+def write_job(folder: Path, name: str, size: int, **fields: Any) -> Path:
+    """A job file of the tiny problem, the run beside it under the same name."""
     landscape = {"name": NAME, "size": size}
     job = {"run": name, "problem": "landscape.bench.problems:tiny", "num_samples": 16, "landscapes": [landscape]}
-    (folder / f"{name}.yaml").write_text(yaml.safe_dump(job))
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(job | fields))
     return folder / f"{name}.yaml"
 
 

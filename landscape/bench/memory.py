@@ -85,10 +85,11 @@ def peak_of(device: torch.device) -> Iterator[Peak]:
 def memory_of(
     evaluator: Evaluator, bare: Bare, model: nn.Module, directions: Sequence[State], points: NDArray[np.float64]
 ) -> dict[str, Any]:
-    """Bytes an evaluation from its beginning takes above model and directions, over those of one bare batch.
+    """Bytes an evaluation takes above model and directions, over those of one bare batch.
 
-    `evaluator` is what a fresh one is made like; its samples are shared. What is kept between points is among these
-    bytes, and given by itself: the origin's weights and those that a row shares, which weigh where samples are few.
+    `evaluator` is what a fresh one is made like; its samples are shared. The first points are told apart, at which an
+    evaluator learns what stays the same between points. What is kept between points is among the bytes, and given by
+    itself: the origin's weights and those that a row shares, which weigh where samples are few.
     """
     device, size = evaluator.device, 8 if evaluator.plan.precision == "float64" else 4
     with peak_of(device) as one_batch, torch.no_grad():
@@ -96,13 +97,15 @@ def memory_of(
     with peak_of(device) as whole:
         fresh = evaluator.twin(evaluator.plan)
         fresh.evaluate(points)
+    with peak_of(device) as later:
+        fresh.evaluate(points)
     weights = size * sum(each.numel() for each in (*model.parameters(), *model.buffers()))
     axes = size * sum(each.numel() for direction in directions for each in direction.values())
     above, kept = (max(0, each - weights - axes) for each in (whole.bytes, whole.kept))
     return {
         "engine": evaluator.plan.engine, "batch_size": evaluator.plan.batch_size,
         "how": "allocator" if device.type == "cuda" else "live storages",
-        "evaluation_bytes": above, "kept_bytes": kept, "bare_batch_bytes": one_batch.bytes,
-        "ratio": above / max(1, one_batch.bytes),
-        "model_bytes": weights, "direction_bytes": axes,
+        "first_bytes": above, "evaluation_bytes": kept + later.bytes, "kept_bytes": kept,
+        "bare_batch_bytes": one_batch.bytes, "first_ratio": above / max(1, one_batch.bytes),
+        "ratio": (kept + later.bytes) / max(1, one_batch.bytes), "model_bytes": weights, "direction_bytes": axes,
     }  # fmt: skip

@@ -73,9 +73,9 @@ def _setting_line(found: Mapping[str, Any]) -> str:
 
 def _memory_line(found: Mapping[str, Any]) -> str:
     return (
-        f"memory, {found['engine']}: {_megabytes(found['evaluation_bytes'])} above model and directions "
-        f"({_megabytes(found['kept_bytes'])} kept between points), "
-        f"{found['ratio']:.2f} of the {_megabytes(found['bare_batch_bytes'])} of one bare batch ({found['how']})"
+        f"memory, {found['engine']}: {found['ratio']:.2f} of the {_megabytes(found['bare_batch_bytes'])} of one bare "
+        f"batch, above model and directions, {_megabytes(found['kept_bytes'])} of it kept between points; "
+        f"{found['first_ratio']:.2f} at the first points ({found['how']})"
     )
 
 

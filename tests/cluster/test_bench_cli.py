@@ -11,7 +11,7 @@ import time
 import pytest
 
 from cluster.benching import Watch, bench_report, over_serial, stretch
-from cluster.startup import _write_job, first_tile, startup
+from cluster.startup import first_tile, startup, write_job
 from landscape.errors import LandscapeError
 from landscape.progress import Progress
 from landscape.spec import read_job
@@ -26,7 +26,7 @@ def command(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_quick_measures_a_job_without_ray_and_writes_nothing(tmp_path):
-    job = _write_job(tmp_path, "tiny", 5)
+    job = write_job(tmp_path, "tiny", 5)
     done = command("bench", job, "--quick", "--rounds", 2, "--precision", "float32", "--json", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -46,7 +46,7 @@ def test_quick_measures_a_job_without_ray_and_writes_nothing(tmp_path):
     ],
 )
 def test_bad_words_are_refused_in_one_line(words, told, tmp_path):
-    done = command("bench", _write_job(tmp_path, "tiny", 5), "--quick", *words)
+    done = command("bench", write_job(tmp_path, "tiny", 5), "--quick", *words)
     assert done.returncode == 2
     assert told in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -77,7 +77,7 @@ def test_too_few_tiles_for_a_rate_are_refused():
 
 @pytest.mark.parametrize("seconds, size, tile", [(0.1, (12, 16), (12, 1)), (5.0, (3, 6), (1, 1))])
 def test_a_stretch_has_tiles_of_about_a_second(seconds, size, tile, tmp_path):
-    job = read_job(_write_job(tmp_path, "tiny", 40))
+    job = read_job(write_job(tmp_path, "tiny", 40))
     part, points = stretch(job, "eager", 16, seconds)
     assert part.landscapes[0].size == size
     assert part.tile == tile
@@ -86,7 +86,7 @@ def test_a_stretch_has_tiles_of_about_a_second(seconds, size, tile, tmp_path):
 
 
 def test_ray_is_held_against_serial_on_the_same_tiles(tmp_path, local_ray):
-    job = read_job(_write_job(tmp_path, "tiny", 40), device="cpu")
+    job = read_job(write_job(tmp_path, "tiny", 40), device="cpu")
     row = {"engine": "eager", "batch_size": 16, "chosen": True, "seconds_per_point": 0.05}
     found = over_serial(job, {"precisions": [{"precision": "float32", "engines": [row]}]}, rounds=1)
     [times] = found["rounds"]
@@ -99,7 +99,7 @@ def test_ray_is_held_against_serial_on_the_same_tiles(tmp_path, local_ray):
 
 
 def test_the_first_tile_is_seen_before_the_end(tmp_path):
-    job = _write_job(tmp_path, "small", 8)
+    job = write_job(tmp_path, "small", 8)
     found = first_tile(["run", str(job), "--serial"], tmp_path / "small")
     assert 0 < found["first_tile"] <= found["end"]
     assert not LandscapeStore.open(str(tmp_path / "small"), "bench").examine().missing
