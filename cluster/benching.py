@@ -19,6 +19,7 @@ from landscape.progress import Progress
 from landscape.spec import Job, Landscape
 
 TILES, TILE_SECONDS, ROUNDS = 16, 1.2, 3
+MOST_POINTS = 4000  # of a tile, so that an axis of 16 tiles is one that a job may have
 TRAINED = ("trajectory", "run.json", "history.jsonl")  # what a landscape may be made of, beside the job
 
 
@@ -94,7 +95,7 @@ def stretch(job: Job, engine: str, batch_size: int, seconds: float) -> tuple[Job
     """The job's first landscape with few points in tiles that cost about a second; and the points of such a tile."""
     given = prepare(job).landscapes[0].attributes["job"]["landscapes"][0]
     axes = len(given["directions"])
-    points = max(1, math.ceil(TILE_SECONDS / seconds))
+    points = max(1, min(MOST_POINTS, math.ceil(TILE_SECONDS / seconds)))
     if axes == 1:
         size = [max(3, points * TILES)]
     else:

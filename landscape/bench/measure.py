@@ -234,7 +234,7 @@ class _Bench:
 
     def _counts_memory(self, row: _Row) -> bool:
         """Where it can be told: compiled code does not go through torch's dispatcher, which counts on a CPU."""
-        if row.evaluator is None or not (row.chosen or row.engine == EAGER):
+        if row.evaluator is None or not (row.chosen or row.engine in (EAGER, *self._options.engines)):
             return False
         return self._device.type == "cuda" or Engine.parse(row.engine).base == "eager"
 
