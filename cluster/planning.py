@@ -98,10 +98,16 @@ def plan_text(plan: dict[str, Any]) -> str:
         lines += [f"  {axis['name']}: {axis['low']:g} to {axis['high']:g}, {axis['what']}" for axis in each["axes"]]
     lines.append(
         f"{plan['num_samples']} samples a point, {plan['seconds_per_point']:.3g} s a point here "
-        f"({plan['plan']['device']}, {plan['plan']['precision']}, batches of {plan['plan']['batch_size']}): "
+        f"({plan['plan']['device']}, {_precision(plan)}, batches of {plan['plan']['batch_size']}): "
         f"about {seconds_text(plan['seconds'])} on {plan['workers']} worker{'s' * (plan['workers'] != 1)}"
     )
     return "\n".join(lines)
+
+
+def _precision(plan: dict[str, Any]) -> str:
+    error = (plan["precision_error"] or {}).get("max_rel_error")
+    within = "" if error is None else f" within {100 * error:.2g} % of float32"
+    return f"{plan['plan']['precision']}{within}"
 
 
 def bytes_text(count: float) -> str:

@@ -46,6 +46,8 @@ class Reuse:
         self._records: dict[tuple[nn.Module, int, int], _Record] = {}
         self._originals: dict[nn.Module, Callable[..., Any]] = {}
         self._stable: set[nn.Module] = set()
+        if any(isinstance(each, torch.jit.ScriptModule) or hasattr(each, "_orig_mod") for each in model.modules()):
+            return  # scripted and compiled modules: their calls cannot be taken over
         for module in _topmost_unmoved(model, {id(each) for each in moved}):
             self._wrap(module)
 
@@ -79,14 +81,22 @@ class Reuse:
         self._calls[module] += 1
         known, given = self._records.get(key), (args, kwargs)
         if known is not None:
-            if known.intact and _same(known.inputs, given):
-                self._stable.add(module)
+            if known.intact and _same(known.inputs, given) and self._is_stable(module, forward, known):
                 return known.output
             self._forget(module)
             return forward(*args, **kwargs)
         if self._batch != TRIAL and module not in self._stable:
             return forward(*args, **kwargs)
         return self._remember(key, forward, given)
+
+    def _is_stable(self, module: nn.Module, forward: Callable[..., Any], known: _Record) -> bool:
+        """Computed once more at another point before it is relied on: it may use weights that it does not hold."""
+        if module not in self._stable:
+            args, kwargs = known.inputs
+            if not _same(forward(*args, **kwargs), known.output):
+                return False
+            self._stable.add(module)
+        return True
 
     def _remember(self, key: tuple[nn.Module, int, int], forward: Callable[..., Any], given: Any) -> Any:
         module, held = key[0], tuple(key[0].buffers())

@@ -129,6 +129,7 @@ class Folded:
         self._folds = [_fold(self.model, *pair) for pair in _foldable(self.model)]
         if not self._folds:
             raise ValueError("no convolution is followed by a batch normalisation of its own")
+        self.model.delete_all_unused_submodules()
         self.model.graph.lint()
         self.model.recompile()
         self.model.eval().requires_grad_(False)

@@ -24,7 +24,7 @@ from landscape.grid import Grid
 log = logging.getLogger("landscape")
 
 DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured
-SHARE_OF_JOB, LONGEST, SHORTEST = 0.05, 60.0, 0.5  # seconds of measuring: at most, and not worth beginning
+SHARE_OF_JOB, LONGEST, SHORTEST = 0.05, 60.0, 1.0  # seconds of measuring: at most, and not worth beginning
 WARM_UPS, ROUNDS = 2, 3  # two points tell what stays the same between points
 SLICE_SECONDS = 0.05  # a trial runs as many batches as take about this long
 GAIN = 1.05  # what is not faster by this much is noise
