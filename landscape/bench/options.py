@@ -56,4 +56,4 @@ def options_for(
         raise JobError(f"engine: {error}") from None
     chosen = tuple(each for each in known if each in precisions)
     found = Options(chosen, names, rounds, search_seconds=search, full=full, tell=tell)
-    return replace(found, slice_seconds=0.05, search_seconds=search or 2.0) if quick else found
+    return replace(found, slice_seconds=0.05, search_seconds=search or 3.0) if quick else found
