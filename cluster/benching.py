@@ -12,7 +12,7 @@ from typing import Any
 from landscape.bench import Options, bench, bench_text
 from landscape.bench.table import aligned, spread
 from landscape.bench.timing import quotient
-from landscape.errors import LandscapeError
+from landscape.errors import JobError, LandscapeError
 from landscape.pipeline import run as run_serially
 from landscape.preparation import prepare
 from landscape.progress import Progress
@@ -25,6 +25,8 @@ TRAINED = ("trajectory", "run.json", "history.jsonl")  # what a landscape may be
 
 def bench_job(job: Job, options: Options, *, quick: bool = False) -> dict[str, Any]:
     """The measurement without Ray, and unless it is to be quick what Ray adds and how long a user waits."""
+    if not quick and options.precisions and job.precision not in options.precisions:
+        raise JobError(f"precision: Ray is measured in the job's own, {job.precision}; name that too, or give --quick")
     found = bench(job, options)
     if quick:
         return found
@@ -64,8 +66,8 @@ def over_serial(job: Job, measured: Mapping[str, Any], rounds: int = ROUNDS) -> 
     from cluster.driver import run as run_on_ray
     from cluster.session import ray_session
 
-    precision = next((each for each in measured["precisions"] if each["precision"] == job.precision), None)
-    engine, batch_size, seconds = _chosen(job, precision)
+    precision = next(each for each in measured["precisions"] if each["precision"] == job.precision)
+    engine, batch_size, seconds = _chosen(precision)
     part, tile_points = stretch(job, engine, batch_size, seconds)
     times: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="ll") as folder, ray_session(part, None, 2):
@@ -82,10 +84,8 @@ def over_serial(job: Job, measured: Mapping[str, Any], rounds: int = ROUNDS) -> 
     }  # fmt: skip
 
 
-def _chosen(job: Job, precision: Mapping[str, Any] | None) -> tuple[str, int, float]:
+def _chosen(precision: Mapping[str, Any]) -> tuple[str, int, float]:
     """The engine that a run would use, its batches, and what a point costs with it."""
-    if precision is None:
-        raise LandscapeError(f"bench: measure the job's own precision, {job.precision}, too, or give --quick")
     rows = [each for each in precision["engines"] if "failed" not in each]
     best = next((each for each in rows if each["chosen"]), rows[0])
     return best["engine"], best["batch_size"], best["seconds_per_point"]

@@ -19,7 +19,7 @@ from landscape.bench.options import Options
 from landscape.bench.timing import Contestant, Seconds, quotient, race, typical
 from landscape.bench.yardsticks import EAGER, Bare, SameEngine, Setting, bare_observe
 from landscape.engine import Engine
-from landscape.errors import one_line
+from landscape.errors import JobError, one_line
 from landscape.evaluation import Evaluator
 from landscape.grid import Grid, Tile
 from landscape.pipeline import make_evaluator
@@ -39,6 +39,9 @@ def bench(job: Job, options: Options) -> dict[str, Any]:
     device, precisions = landscape.plan.device, options.precisions
     if not precisions:
         precisions = ("float32", "bfloat16") + (("tf32",) if device == "cuda" else ())
+        precisions += () if job.precision in precisions else (job.precision,)
+    if options.full and job.precision not in precisions:
+        raise JobError(f"precision: the whole grid is evaluated in the job's own, {job.precision}; measure that too")
     load = facts.load()
     _, alone = bare_observe(prepared.problem)
     return {

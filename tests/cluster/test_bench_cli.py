@@ -37,6 +37,12 @@ def test_quick_measures_a_job_without_ray_and_writes_nothing(tmp_path):
     assert "of bare" in bench_report(found)
 
 
+def test_ray_is_measured_in_the_jobs_own_precision(tmp_path):
+    done = command("bench", write_job(tmp_path, "tiny", 5), "--precision", "bfloat16")
+    assert done.returncode == 2
+    assert "the job's own, float32" in done.stderr
+
+
 @pytest.mark.parametrize(
     "words, told",
     [
