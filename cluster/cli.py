@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
+from cluster.cli_bench import register as register_bench
 from cluster.cli_submit import register as register_submit
 from cluster.logs import as_json, bind, chosen, configure, masked, say
 from landscape import __version__
@@ -358,6 +359,7 @@ def doctor(*, address: str | None = None, run: str | None = None, json: Json = F
     return exit_code(found)
 
 
+register_bench(app)
 register_submit(app)
 
 if __name__ == "__main__":

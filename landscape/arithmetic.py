@@ -85,6 +85,17 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, KEPT)
 
 
+def seed_draws(seed: int) -> None:
+    """What `torch.manual_seed` does for the CPU and the GPUs in use.
+
+    That one writes down a stack trace for every kind of device that is not in use, which costs several times what a
+    point of a small model does.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that the device's or the host's memory does not suffice."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):

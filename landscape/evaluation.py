@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from landscape.arithmetic import Plan, arithmetic, default_plan, is_out_of_memory
+from landscape.arithmetic import Plan, arithmetic, default_plan, is_out_of_memory, seed_draws
 from landscape.engine import Engine
 from landscape.errors import JobError, one_line
 from landscape.feed import make_feed
@@ -132,7 +132,7 @@ class Evaluator:
         with arithmetic(self.plan, self.device), torch.no_grad():
             self._wait()
             start = time.perf_counter()
-            torch.manual_seed(self.plan.seed)
+            seed_draws(self.plan.seed)
             if isinstance(self._forward, Stacked):
                 points = [point] * Engine.parse(self.plan.engine).points
                 self._observe_stacked(points, self._feed.batches(count))
@@ -279,7 +279,7 @@ class Evaluator:
 
     def _observe_point(self, *, is_point: bool) -> Row:
         # Common random numbers: a stochastic `observe` draws the same ones at every point, in every order.
-        torch.manual_seed(self.plan.seed)
+        seed_draws(self.plan.seed)
         if self.plan.batch_norm == "recalibrate":
             self._recalibrate()
         numbered = self._feed.batches()
@@ -293,7 +293,7 @@ class Evaluator:
     ) -> tuple[list[str], Tensor]:
         """Names, and the observables of the batches' samples at several points: float64 [names, points, samples]."""
         assert isinstance(self._forward, Stacked)
-        torch.manual_seed(self.plan.seed)
+        seed_draws(self.plan.seed)
         weights = self._weights.stacked(points)
         pieces = []
         for _, batch in batches:

@@ -42,6 +42,7 @@ LAYERS = [
     {"pipeline"},
     {"views"},
     {"recipes"},
+    {"bench"},
 ]
 # Imports inside functions that let a value answer questions for which a lower layer keeps nothing:
 # `surface.figure(...)` draws, `open_run(...)[name]` reads the store, `run.history` reads what training left.

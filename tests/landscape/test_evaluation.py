@@ -29,7 +29,7 @@ from small_models import (
 from torch import nn
 
 from landscape import JobError, Problem, run
-from landscape.arithmetic import Plan, default_plan, pick_device
+from landscape.arithmetic import Plan, default_plan, pick_device, seed_draws
 from landscape.evaluation import Evaluator, mean_and_stderr, observe_names
 from landscape.parameters import state_of
 
@@ -604,3 +604,11 @@ def test_a_gpu_that_is_not_there_is_refused_in_words():
     with pytest.raises(JobError, match=r"device: cuda.*cpu or auto"):
         pick_device("cuda")
     assert pick_device("auto") == CPU
+
+
+def test_draws_are_those_of_torchs_own_seed():
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(8)
+    seed_draws(7)
+    assert torch.equal(torch.rand(3), expected)

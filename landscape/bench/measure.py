@@ -1,0 +1,278 @@
+"""One job measured on this machine without a cluster: every engine and precision beside the bare forward pass."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.bench import facts
+from landscape.bench.ceilings import Ceiling, copy_ceiling, matmul_ceiling
+from landscape.bench.memory import memory_of
+from landscape.bench.options import Options
+from landscape.bench.timing import Contestant, Seconds, quotient, race, typical
+from landscape.bench.yardsticks import EAGER, Bare, SameEngine, Setting, bare_observe
+from landscape.engine import Engine
+from landscape.errors import JobError, one_line
+from landscape.evaluation import Evaluator
+from landscape.grid import Grid, Tile
+from landscape.pipeline import make_evaluator
+from landscape.preparation import PreparedJob, PreparedLandscape, prepare
+from landscape.spec import Job, Precision
+from landscape.tuning import SHARE_OF_JOB, Freedom, Trial, Tuned, measure_point, probe_points, tune
+
+MEMORY_POINTS = 3
+TILE_POINTS = 64
+BARE_EVERY = 10  # points of a whole grid per bare pass beside it
+
+
+def bench(job: Job, options: Options) -> dict[str, Any]:
+    """The first landscape of the job, measured; plain data. Nothing is written."""
+    prepared = prepare(job)
+    landscape = prepared.landscapes[0]
+    device, precisions = landscape.plan.device, options.precisions
+    if not precisions:
+        precisions = ("float32", "bfloat16") + (("tf32",) if device == "cuda" else ())
+        precisions += () if job.precision in precisions else (job.precision,)
+    if options.full and job.precision not in precisions:
+        raise JobError(f"precision: the whole grid is evaluated in the job's own, {job.precision}; measure that too")
+    load = facts.load()
+    _, alone = bare_observe(prepared.problem)
+    return {
+        "machine": facts.machine(device),
+        "landscape": landscape.name,
+        "points": landscape.grid.points,
+        "num_samples": landscape.attributes["num_samples"],
+        "parameters": sum(each.numel() for each in prepared.problem.model.parameters()),
+        "bare": "model(inputs)" if alone else "observe(model, batch), as it is not Problem.supervised",
+        "rounds": options.rounds,
+        "precisions": [_Bench(prepared, landscape, each, options).measure() for each in precisions],
+        "load": [load, facts.load()],
+    }
+
+
+@dataclass
+class _Row:
+    """One engine in one batch size."""
+
+    engine: str
+    batch_size: int
+    chosen: bool = False
+    evaluator: Evaluator | None = None
+    failed: str = ""
+
+    @property
+    def step(self) -> int:
+        return Engine.parse(self.engine).points
+
+
+class _Bench:
+    """All engines of one precision. Contestants are named `ours:0`, `forward:0`, `bare:256`, `setting:0`, …"""
+
+    def __init__(
+        self, prepared: PreparedJob, landscape: PreparedLandscape, precision: Precision, options: Options
+    ) -> None:
+        self._problem, self._samples, self._grid = prepared.problem, prepared.samples, landscape.grid
+        self._origin, self._axes = landscape.origin, [each.tensors for each in landscape.directions]
+        self._options, self._precision, self._job = options, precision, prepared.job
+        plan = replace(landscape.plan, precision=precision, engine=EAGER)
+        self._evaluator = make_evaluator(prepared, replace(landscape, plan=plan))
+        self._device = self._evaluator.device
+        self._points = middle_points(landscape.grid, TILE_POINTS)
+
+    def measure(self) -> dict[str, Any]:
+        tuned = self._tune()
+        rows = self._rows(tuned)
+        contestants, bares, ceilings = self._contestants(rows)
+        rounds = race(contestants, self._options.rounds, self._options.slice_seconds, self._tell)
+        found: dict[str, Any] = {
+            "precision": self._precision,
+            "chosen": {"engine": tuned.plan.engine, "batch_size": tuned.plan.batch_size},
+            "search": [each.refused for each in tuned.trials if each.refused],
+            "bare": {str(size): self._rate(typical(rounds, f"bare:{size}")) for size in bares},
+            "engines": self._engines(rows, rounds),
+            "setting": self._settings(rows, rounds),
+            "precision_error": tuned.precision_error,
+        }
+        if ceilings:
+            size, bare = next(iter(bares.items()))
+            forwards = {row.engine: f"forward:{k}" for k, row in enumerate(rows) if row.evaluator is not None}
+            found["ceilings"] = facts.distances(ceilings, rounds, (f"bare:{size}", bare), forwards)
+        if self._options.memory:
+            found["memory"] = [self._memory(row, bares) for row in rows if self._counts_memory(row)]
+        if self._options.full and self._precision == self._job.precision:
+            found["full"] = self._full(tuned, bares[tuned.plan.batch_size])
+        return found
+
+    def _tell(self, text: str) -> None:
+        self._options.tell(f"{self._precision}: {text}")
+
+    # -- who takes part ---------------------------------------------------------------------------------------
+
+    def _tune(self) -> Tuned:
+        """The engine that a run of this job would choose, or one that is found in the time given."""
+        seconds, options = measure_point(self._evaluator, self._grid), self._options
+        points = self._grid.points
+        if options.search_seconds is not None:
+            points = math.ceil(options.search_seconds / (SHARE_OF_JOB * seconds))
+        freedom = Freedom(self._job.engine, self._job.batch_size is None, points)
+        if options.engines:
+            freedom = Freedom(self._evaluator.plan.engine, False, 0)
+        self._tell(f"{seconds:.3g} s a point, eager; looking for better engines")
+        return tune(self._evaluator, self._grid, freedom)
+
+    def _rows(self, tuned: Tuned) -> list[_Row]:
+        """Plain eager first, then every engine in the batches that suit it best."""
+        plan = self._evaluator.plan
+        first = replace(plan, batch_size=tuned.trials[0].batch_size if tuned.trials else tuned.plan.batch_size)
+        best: dict[str, Trial] = {}
+        for trial in tuned.trials:
+            if not trial.refused and (trial.samples_per_second or 0) > _speed(best.get(trial.engine)):
+                best[trial.engine] = trial
+        rows = [_Row(EAGER, first.batch_size)]
+        rows += [_Row(name, trial.batch_size) for name, trial in best.items()]
+        rows += [_Row(str(Engine.parse(name)), plan.batch_size) for name in self._options.engines]
+        rows.append(_Row(tuned.plan.engine, tuned.plan.batch_size))
+        unique = {(row.engine, row.batch_size): row for row in rows}
+        for row in unique.values():
+            row.chosen = (row.engine, row.batch_size) == (tuned.plan.engine, tuned.plan.batch_size)
+        return list(unique.values())
+
+    def _contestants(self, rows: list[_Row]) -> tuple[list[Contestant], dict[int, Bare], list[Ceiling]]:
+        """Those that run at all; what fails is noted in its row."""
+        plan, found = self._evaluator.plan, []
+        sizes = dict.fromkeys(row.batch_size for row in rows)
+        bares = {
+            size: Bare(self._problem, self._samples, replace(plan, batch_size=size), self._device) for size in sizes
+        }
+        found += [Contestant(f"bare:{size}", bare.run) for size, bare in bares.items()]
+        for k, row in enumerate(rows):
+            self._tell(f"setting up {row.engine} in batches of {row.batch_size}")
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # what an engine thinks of the model
+                    mine = self._contestants_of(k, row)
+                    for each in mine:
+                        each.run(each.step)
+            except Exception as error:
+                row.evaluator, row.failed = None, one_line(error)[:200]
+            else:
+                found += mine
+        ceilings = []
+        if self._options.ceilings:
+            ceilings = [
+                matmul_ceiling("matmul", plan, self._device), copy_ceiling("copy", plan, self._device)
+            ]  # fmt: skip
+        return found + [each.contestant for each in ceilings], bares, ceilings
+
+    def _contestants_of(self, k: int, row: _Row) -> list[Contestant]:
+        plan = replace(self._evaluator.plan, engine=row.engine, batch_size=row.batch_size)
+        row.evaluator = self._evaluator.twin(plan)
+        forward = SameEngine(self._problem, self._samples, plan, self._device, self._axes)
+        found = [
+            Contestant(f"ours:{k}", partial(self._evaluate, row.evaluator), row.step),
+            Contestant(f"forward:{k}", forward.run, row.step),
+        ]
+        if row.step == 1 and (row.chosen or row.engine == EAGER):
+            setting = Setting(self._problem, plan, self._device, self._origin, self._axes, self._points)
+            found.append(Contestant(f"setting:{k}", setting.run))
+        return found
+
+    def _evaluate(self, evaluator: Evaluator, count: int) -> None:
+        evaluator.evaluate(np.resize(self._points, (count, self._points.shape[1])))
+
+    # -- what came out ----------------------------------------------------------------------------------------
+
+    def _rate(self, seconds: float) -> dict[str, float]:
+        return {
+            "seconds_per_point": seconds, "points_per_second": 1 / seconds,
+            "samples_per_second": self._evaluator.samples / seconds,
+        }  # fmt: skip
+
+    def _engines(self, rows: Sequence[_Row], rounds: Sequence[Seconds]) -> list[dict[str, Any]]:
+        points = probe_points(self._grid)
+        exact = self._evaluator.twin(
+            replace(self._evaluator.plan, precision="float32", engine=EAGER, batch_size=rows[0].batch_size)
+        ).evaluate(points)
+        found = []
+        for k, row in enumerate(rows):
+            entry: dict[str, Any] = {"engine": row.engine, "batch_size": row.batch_size, "chosen": row.chosen}
+            if row.evaluator is None:
+                found.append(entry | {"failed": row.failed})
+                continue
+            entry |= self._rate(typical(rounds, f"ours:{k}"))
+            entry |= {
+                "efficiency": quotient(rounds, f"bare:{row.batch_size}", f"ours:{k}"),
+                "efficiency_same_engine": quotient(rounds, f"forward:{k}", f"ours:{k}"),
+                "forward_seconds": typical(rounds, f"forward:{k}"),
+                "agreement": facts.agreement(row.evaluator.evaluate(points), exact),
+            }
+            if rows[0].evaluator is not None:
+                entry["over_eager"] = quotient(rounds, "ours:0", f"ours:{k}")
+            found.append(entry)
+        return found
+
+    def _settings(self, rows: Sequence[_Row], rounds: Sequence[Seconds]) -> list[dict[str, Any]]:
+        """What setting the weights costs, and what a whole point costs above the bare forward pass."""
+        found = []
+        for k, row in enumerate(rows):
+            if f"setting:{k}" in rounds[0]:
+                bare = f"bare:{row.batch_size}"
+                found.append(
+                    {
+                        "engine": row.engine,
+                        "batch_size": row.batch_size,
+                        "seconds": typical(rounds, f"setting:{k}"),
+                        "over_bare": quotient(rounds, f"setting:{k}", bare),
+                        "point_over_bare": quotient(rounds, f"ours:{k}", bare),
+                    }
+                )
+        return found
+
+    def _counts_memory(self, row: _Row) -> bool:
+        """Where it can be told: compiled code does not go through torch's dispatcher, which counts on a CPU."""
+        if row.evaluator is None or not (row.chosen or row.engine in (EAGER, *self._options.engines)):
+            return False
+        return self._device.type == "cuda" or Engine.parse(row.engine).base == "eager"
+
+    def _memory(self, row: _Row, bares: dict[int, Bare]) -> dict[str, Any]:
+        assert row.evaluator is not None
+        points = self._points[:MEMORY_POINTS]
+        return memory_of(row.evaluator, bares[row.batch_size], self._problem.model, self._axes, points)
+
+    def _full(self, tuned: Tuned, bare: Bare) -> dict[str, Any]:
+        """The whole grid, tile by tile, and a bare pass now and then in between."""
+        evaluator, grid = self._evaluator.twin(tuned.plan), self._grid
+        every = np.stack([each.reshape(-1) for each in np.meshgrid(*grid.coordinates, indexing="ij")], axis=1)
+        one = Contestant("bare", bare.run)
+        seconds, passes = 0.0, []
+        for start in range(0, len(every), TILE_POINTS):
+            seconds += evaluator.evaluate(every[start : start + TILE_POINTS]).seconds
+            if start // TILE_POINTS % BARE_EVERY == 0:
+                passes.append(race([one], 1, 0.0)[0]["bare"])
+                self._tell(f"whole grid: {start} of {len(every)} points, {seconds:.0f} s")
+        bare_seconds = float(np.median(passes))
+        return {
+            "engine": tuned.plan.engine, "batch_size": tuned.plan.batch_size, "points": len(every),
+            "seconds": seconds, **self._rate(seconds / len(every)),
+            "bare_passes": len(passes), "efficiency": bare_seconds * len(every) / seconds,
+        }  # fmt: skip
+
+
+def _speed(trial: Trial | None) -> float:
+    return 0.0 if trial is None else trial.samples_per_second or 0.0
+
+
+def middle_points(grid: Grid, count: int) -> NDArray[np.float64]:
+    """About `count` neighbouring points in the middle of the grid, as a tile holds them: [points, axes]."""
+    edge = max(1, math.ceil(count ** (1 / len(grid.shape))))
+    edges = [min(edge, size) for size in grid.shape]
+    start = tuple((size - length) // 2 for size, length in zip(grid.shape, edges, strict=True))
+    stop = tuple(a + length for a, length in zip(start, edges, strict=True))
+    return grid.tile_points(Tile((0,) * len(edges), start, stop))

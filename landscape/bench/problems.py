@@ -1,0 +1,188 @@
+"""Problems to measure with where no job is at hand: common shapes of model, random weights, synthetic data.
+
+A forward pass costs the same whatever the weights and the pixels are, so speed can be measured with these; what they
+are a landscape of means nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from landscape.errors import JobError, nearest
+from landscape.problem import Problem
+from landscape.recipes.lenet import LeNet5
+from landscape.recipes.resnet import ResNet
+from landscape.spec import Job
+
+Data = tuple[Tensor, Tensor]
+SEED = 0
+TOKENS, WORDS = 64, 1000
+
+
+class Bottleneck(nn.Module):
+    """1×1, 3×3 and 1×1 convolutions around a skip connection (He et al. 2016, figure 5)."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = 4 * width
+        self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
+        self.shortcut = nn.Sequential()
+        if stride > 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = relu(self.bn1(self.conv1(images)))
+        hidden = relu(self.bn2(self.conv2(hidden)))
+        return relu(self.bn3(self.conv3(hidden)) + self.shortcut(images))
+
+
+class ResNet50(nn.Module):
+    """[N, 3, 224, 224] → [N, 1000]; 25.6 million parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+        )
+        blocks, inputs = [], 64
+        for stage, count in enumerate((3, 4, 6, 3)):
+            width = 64 << stage
+            for k in range(count):
+                blocks.append(Bottleneck(inputs, width, 2 if stage and not k else 1))
+                inputs = 4 * width
+        self.blocks, self.head = nn.Sequential(*blocks), nn.Linear(inputs, 1000)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.blocks(self.stem(images)).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+class Transformer(nn.Module):
+    """A causal language model: tokens [N, T] → [N, words, T]; 3.4 million parameters."""
+
+    def __init__(self, width: int = 256, layers: int = 4) -> None:
+        super().__init__()
+        self.embedding, self.position = nn.Embedding(WORDS, width), nn.Parameter(torch.randn(TOKENS, width) / 10)
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, WORDS, bias=False)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(TOKENS))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.layers(self.embedding(tokens) + self.position, mask=self.mask)
+        return self.head(hidden).transpose(1, 2)  # type: ignore[no-any-return]
+
+
+class UNet(nn.Module):
+    """[N, 1, 64, 64] → [N, 2, 64, 64], two classes per pixel, a transposed convolution on the way up."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.down1, self.down2 = _double(1, width), _double(width, 2 * width)
+        self.bottom = _double(2 * width, 4 * width)
+        self.up2, self.join2 = nn.ConvTranspose2d(4 * width, 2 * width, 2, 2), _double(4 * width, 2 * width)
+        self.up1, self.join1 = nn.ConvTranspose2d(2 * width, width, 2, 2), _double(2 * width, width)
+        self.head = nn.Conv2d(width, 2, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        fine = self.down1(images)
+        coarse = self.down2(nn.functional.max_pool2d(fine, 2))
+        hidden = self.bottom(nn.functional.max_pool2d(coarse, 2))
+        hidden = self.join2(torch.cat([self.up2(hidden), coarse], 1))
+        hidden = self.join1(torch.cat([self.up1(hidden), fine], 1))
+        return self.head(hidden)  # type: ignore[no-any-return]
+
+
+def _double(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(),
+        nn.Conv2d(outputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(),
+    )  # fmt: skip
+
+
+class ControlFlow(nn.Module):
+    """How often its middle layer is applied depends on the data, which no trace can follow."""
+
+    def __init__(self, width: int = 256) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(64, width), nn.Linear(width, width), nn.Linear(width, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = relu(self.first(inputs))
+        for _ in range(6):
+            hidden = relu(self.middle(hidden))
+            if float(hidden.mean()) < 0.01:
+                break
+        return self.last(hidden)  # type: ignore[no-any-return]
+
+
+def _mlp(sizes: tuple[int, ...]) -> nn.Module:
+    layers: list[nn.Module] = []
+    for inputs, outputs in itertools.pairwise(sizes):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _classes(count: int, shape: tuple[int, ...], classes: int = 10) -> Data:
+    return torch.randn(count, *shape), torch.randint(0, classes, (count,))
+
+
+def _sentences(count: int) -> Data:
+    words = torch.randint(0, WORDS, (count, TOKENS + 1))
+    return words[:, :-1].contiguous(), words[:, 1:].contiguous()
+
+
+def _masks(count: int) -> Data:
+    return torch.randn(count, 1, 64, 64), torch.randint(0, 2, (count, 64, 64))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A model, its synthetic data, and how many samples a point takes unless told otherwise."""
+
+    model: Callable[[], nn.Module]
+    data: Callable[[int], Data]
+    samples: int = 2048
+
+
+RECIPES = {
+    "lenet": Recipe(LeNet5, partial(_classes, shape=(1, 32, 32))),
+    "resnet20": Recipe(partial(ResNet, 20), partial(_classes, shape=(3, 32, 32))),
+    "resnet56": Recipe(partial(ResNet, 56), partial(_classes, shape=(3, 32, 32))),
+    "resnet50": Recipe(ResNet50, partial(_classes, shape=(3, 224, 224), classes=1000), 256),
+    "mlp": Recipe(partial(_mlp, (784, 1888, 1888, 10)), partial(_classes, shape=(784,)), 64),
+    "transformer": Recipe(Transformer, _sentences, 256),
+    "unet": Recipe(UNet, _masks, 256),
+    "control-flow": Recipe(ControlFlow, partial(_classes, shape=(64,))),
+    "tiny": Recipe(partial(_mlp, (8, 8, 3)), partial(_classes, shape=(8,), classes=3), 16),
+}
+
+
+def recipe_problem(name: str, samples: int) -> Problem:
+    recipe = RECIPES[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        return Problem.supervised(recipe.model().eval(), recipe.data(samples))
+
+
+def tiny() -> Problem:
+    """The callback `landscape.bench.problems:tiny`: a point costs next to nothing, what is left is the system."""
+    return recipe_problem("tiny", RECIPES["tiny"].samples)
+
+
+def recipe_job(name: str, run: str, samples: int | None = None, size: int = 40, **fields: object) -> Job:
+    """A job of a recipe's model along two filter-normalised random directions."""
+    if name not in RECIPES:
+        raise JobError(f"recipe: unknown {name!r}; {nearest(name, RECIPES)}")
+    count = samples or RECIPES[name].samples
+    landscapes = [{"name": "bench", "size": size}]
+    problem = partial(recipe_problem, name, count)
+    return Job(run=run, problem=problem, num_samples=count, landscapes=landscapes, **fields)

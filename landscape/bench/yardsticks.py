@@ -1,0 +1,139 @@
+"""What the evaluator is held against: a bare forward pass, eager or by the same engine, and the setting of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from landscape.arithmetic import Plan, arithmetic
+from landscape.engine import Engine
+from landscape.evaluation import private_copy
+from landscape.forward import Stacked, make_forward
+from landscape.moving import MovingWeights, targets_of
+from landscape.parameters import State
+from landscape.problem import Observe, Problem, Supervised
+from landscape.rewrites import Folded
+from landscape.samples import Batch, map_tensors, split_batches
+
+EAGER = "eager"
+
+
+def outputs_alone(model: nn.Module, batch: Batch) -> Tensor:
+    """The forward pass of a supervised problem, and nothing else."""
+    return model(batch[0])  # type: ignore[no-any-return]
+
+
+def bare_observe(problem: Problem) -> tuple[Observe, bool]:
+    """What a bare pass calls, and whether it is the model alone; an `observe` of one's own is not taken apart."""
+    if isinstance(problem.observe, Supervised):
+        return outputs_alone, True  # type: ignore[return-value]
+    return problem.observe, False
+
+
+def model_for(model: nn.Module, plan: Plan, device: torch.device) -> nn.Module:
+    found = private_copy(model).to(device)
+    found = found.double() if plan.precision == "float64" else found.float()
+    return found.eval().requires_grad_(False)
+
+
+def batches_for(samples: Batch, plan: Plan, device: torch.device) -> list[Batch]:
+    dtype = torch.float64 if plan.precision == "float64" else torch.float32
+    moved = map_tensors(lambda each: each.to(device, dtype if each.is_floating_point() else each.dtype), samples)
+    return split_batches(moved, plan.batch_size)
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class Bare:
+    """`with torch.no_grad(): model(inputs)` over all batches: eager float32, default layout, the plan's threads.
+
+    It is freer than a landscape: on a GPU it may take kernels whose sums are not in a fixed order.
+    """
+
+    def __init__(self, problem: Problem, samples: Batch, plan: Plan, device: torch.device) -> None:
+        self._plan, self._device = replace(plan, precision="float32", engine=EAGER), device
+        self.observe, _ = bare_observe(problem)
+        self.model = model_for(problem.model, self._plan, device)
+        self.batches = batches_for(samples, self._plan, device)
+
+    def run(self, count: int) -> None:
+        free = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=False)
+        with arithmetic(self._plan, self._device), free, torch.no_grad():
+            for _ in range(count):
+                for batch in self.batches:
+                    self.observe(self.model, batch)
+            wait(self._device)
+
+
+class SameEngine:
+    """The forward pass as the plan's engine runs it, at weights that stay where they are."""
+
+    def __init__(
+        self, problem: Problem, samples: Batch, plan: Plan, device: torch.device, directions: Sequence[State]
+    ) -> None:
+        self._plan, self._device, engine = plan, device, Engine.parse(plan.engine)
+        model = model_for(problem.model, plan, device)
+        if engine.channels_last:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._batches = batches_for(samples, plan, device)
+        with arithmetic(plan, device), torch.no_grad():
+            observe, _ = bare_observe(problem)
+            self._forward = make_forward(engine, model, observe, None)
+            self._forward.refresh()
+            self._stacked = _stacked(model, directions, engine.points) if engine.base == "vmap" else {}
+
+    def run(self, count: int) -> None:
+        """`count` points; several at a time where the engine does so."""
+        autocast = torch.autocast(
+            self._device.type, torch.bfloat16, enabled=self._plan.precision == "bfloat16", cache_enabled=False
+        )
+        with arithmetic(self._plan, self._device), torch.no_grad():
+            for _ in range(max(1, count // Engine.parse(self._plan.engine).points)):
+                for index, batch in enumerate(self._batches):
+                    with autocast:
+                        self._pass(index, batch)
+            wait(self._device)
+
+    def _pass(self, index: int, batch: Batch) -> None:
+        if isinstance(self._forward, Stacked):
+            self._forward.observe_points(self._stacked, batch)
+        else:
+            self._forward.observe(index, batch)
+
+
+def _stacked(model: nn.Module, directions: Sequence[State], points: int) -> Mapping[str, Tensor]:
+    moved = {name: each for name, each in targets_of(model).items() if any(name in one for one in directions)}
+    return {name: torch.stack([each] * points) for name, each in moved.items()}
+
+
+class Setting:
+    """The weights of one point after the other, and nothing evaluated."""
+
+    def __init__(
+        self, problem: Problem, plan: Plan, device: torch.device, origin: State, directions: Sequence[State],
+        points: NDArray[np.float64],
+    ) -> None:  # fmt: skip
+        self._plan, self._device, engine = plan, device, Engine.parse(plan.engine)
+        model = model_for(problem.model, plan, device)
+        layout = torch.channels_last if engine.channels_last else torch.contiguous_format
+        model.to(memory_format=layout)  # type: ignore[call-overload]
+        with torch.no_grad():
+            self.weights = MovingWeights(model, origin, directions, channels_last=engine.channels_last)
+            self._folded = Folded(model) if engine.folded else None
+        self._points: list[list[float]] = points[np.lexsort(points.T[::-1])].tolist()
+
+    def run(self, count: int) -> None:
+        with arithmetic(self._plan, self._device), torch.no_grad():
+            for k in range(count):
+                self.weights.set_point(self._points[k % len(self._points)])
+                if self._folded is not None:
+                    self._folded.refresh()
+            wait(self._device)

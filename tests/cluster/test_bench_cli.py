@@ -1,0 +1,124 @@
+"""`landscape bench` as it is given, and what it measures of Ray and of the start-up. No test asserts a speed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cluster.benching import Watch, bench_report, over_serial, stretch
+from cluster.startup import first_tile, startup, write_job
+from landscape.errors import LandscapeError
+from landscape.progress import Progress
+from landscape.spec import read_job
+from landscape.store import LandscapeStore
+
+COMMAND = [sys.executable, "-m", "cluster.cli"]
+
+
+def command(*words: object) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=120, env=environment)
+
+
+def test_quick_measures_a_job_without_ray_and_writes_nothing(tmp_path):
+    job = write_job(tmp_path, "tiny", 5)
+    done = command("bench", job, "--quick", "--rounds", 2, "--precision", "float32", "--json", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    [precision] = found["precisions"]
+    assert precision["engines"][0]["engine"] == "eager"
+    assert {"ray", "startup"}.isdisjoint(found)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["tiny.yaml"]
+    assert "of bare" in bench_report(found)
+
+
+def test_ray_is_measured_in_the_jobs_own_precision(tmp_path):
+    done = command("bench", write_job(tmp_path, "tiny", 5), "--precision", "bfloat16")
+    assert done.returncode == 2
+    assert "the job's own, float32" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (["--precision", "half"], "precision: must be one of"),
+        (["--engine", "warp"], "engine: must be"),
+        (["--rounds", "0"], "rounds: must be at least 1"),
+    ],
+)
+def test_bad_words_are_refused_in_one_line(words, told, tmp_path):
+    done = command("bench", write_job(tmp_path, "tiny", 5), "--quick", *words)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+# -- rates -----------------------------------------------------------------------------------------------------
+
+
+def _progress(points: int, workers: int) -> Progress:
+    return Progress("a", 0, 0, points, 100, 0.0, 0.0, workers=workers)
+
+
+def test_a_rate_leaves_out_the_start_and_the_tail(monkeypatch):
+    seconds = iter([10.0, 12.0, 14.0, 99.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(seconds))
+    watch = Watch(2)
+    for points, workers in ((10, 1), (20, 2), (30, 2), (40, 2), (40, 2), (50, 2)):
+        watch(_progress(points, workers))
+    assert watch.seconds_per_point() == (14 - 10) / 20
+
+
+def test_too_few_tiles_for_a_rate_are_refused():
+    watch = Watch(1)
+    watch(_progress(10, 1))
+    with pytest.raises(LandscapeError, match="too few tiles"):
+        watch.seconds_per_point()
+
+
+@pytest.mark.parametrize("seconds, size, tile", [(0.1, (12, 16), (12, 1)), (5.0, (3, 6), (1, 1))])
+def test_a_stretch_has_tiles_of_about_a_second(seconds, size, tile, tmp_path):
+    job = read_job(write_job(tmp_path, "tiny", 40))
+    part, points = stretch(job, "eager", 16, seconds)
+    assert part.landscapes[0].size == size
+    assert part.tile == tile
+    assert points == tile[0]
+    assert part.landscapes[0].directions == job.landscapes[0].directions
+
+
+def test_ray_is_held_against_serial_on_the_same_tiles(tmp_path, local_ray):
+    job = read_job(write_job(tmp_path, "tiny", 40), device="cpu")
+    row = {"engine": "eager", "batch_size": 16, "chosen": True, "seconds_per_point": 0.05}
+    found = over_serial(job, {"precisions": [{"precision": "float32", "engines": [row]}]}, rounds=1)
+    [times] = found["rounds"]
+    assert found["one_over_serial"]["median"] == pytest.approx(times["serial"] / times["one"])
+    assert found["two_over_one"]["median"] == pytest.approx(times["one"] / times["two"])
+    assert found["tile_points"] == 24
+
+
+# -- start-up --------------------------------------------------------------------------------------------------
+
+
+def test_the_first_tile_is_seen_before_the_end(tmp_path):
+    job = write_job(tmp_path, "small", 8)
+    found = first_tile(["run", str(job), "--serial"], tmp_path / "small")
+    assert 0 < found["first_tile"] <= found["end"]
+    assert not LandscapeStore.open(str(tmp_path / "small"), "bench").examine().missing
+
+
+def test_a_command_that_fails_is_told(tmp_path):
+    with pytest.raises(LandscapeError, match="code 3"):
+        first_tile(["run", str(tmp_path / "absent.yaml")], tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_the_whole_start_up(monkeypatch, ray_folder):
+    monkeypatch.setenv("RAY_TMPDIR", str(ray_folder))
+    found = startup(finished_size=16)
+    assert found["resume"]["points"] == 256
+    assert 0 < found["ray"]["first_tile"] <= found["ray"]["end"]
