@@ -76,7 +76,7 @@ def test_killed_at_any_change_of_a_commit_and_at_others(tmp_path):
 
 
 def test_killed_over_and_over(tmp_path):
-    found = scene("again", 0, 2, folder=tmp_path)
+    found = scene("again", 0, 4, folder=tmp_path)
     assert not found["wrong"]
     assert sum(found["killed"]) > 3
 
