@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from cluster.hands import MEASURE, START, Arrival, Hand
 from cluster.packing import pack_samples, pack_state
@@ -28,6 +28,7 @@ from landscape.tuning import Freedom
 EXPLAIN_SECONDS = 20.0  # without any worker, until it is said why
 LOOK_SECONDS = 2.0  # between two looks at what the cluster has
 MOST_ARRIVALS = 256  # at once; their values are in this process's memory
+FETCH_SECONDS = 600.0  # 28 GB to 125 nodes take less than 3 minutes at 10 Gbit/s
 NODE_LOST = "its node is lost"
 
 
@@ -171,7 +172,14 @@ def _send(samples: Batch, room: int) -> Any:
 
 def fetch(reference: Any) -> Any:
     """Get an object by its reference; a list of one reference is what keeps Ray from resolving it early."""
-    return ray.get(reference[0] if isinstance(reference, list) else reference)
+    try:
+        return ray.get(reference[0] if isinstance(reference, list) else reference, timeout=FETCH_SECONDS)
+    except GetTimeoutError as error:
+        # A node that joins the head and does not reach the driver would wait for ever.
+        raise TimeoutError(
+            f"what the driver shares did not arrive within {FETCH_SECONDS:g} s; "
+            "every node must reach the driver's machine, on every port"
+        ) from error
 
 
 def node_id() -> str:

@@ -99,7 +99,9 @@ class Chaos:
             "directions": [{"kind": "file", "path": "d1.safetensors"}, {"kind": "file", "path": "d2.safetensors"}],
             "size": self.size,
         }
-        job = {"run": "run", "problem": "my_problem:problem", "num_samples": 64, "tile": [4], "landscapes": [landscape]}
+        # The engine is named: points that sleep would have one chosen by measuring, calm ones not.
+        job = {"run": "run", "problem": "my_problem:problem", "num_samples": 64, "engine": "eager", "tile": [4],
+               "landscapes": [landscape]}  # fmt: skip
         (self.folder / "job.yaml").write_text(yaml.safe_dump(job))
 
     def start_cluster(self) -> None:

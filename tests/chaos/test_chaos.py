@@ -11,6 +11,7 @@ CHAOS = Path(__file__).parent / "chaos.py"
 
 def test_a_few_faults_leave_the_result_as_it_was_to_the_bit():
     command = [sys.executable, "-W", "ignore", str(CHAOS), "--faults", "4", "--size", "24", "--nodes", "2"]
+    command += ["--pause", "0.5", "1.5"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert found.returncode == 0, found.stderr[-3000:] + found.stdout
     assert "faults survived: 4" in found.stdout

@@ -94,6 +94,7 @@ def write_job(tmp_path: Path) -> Callable[..., Path]:
             "run": "run",
             "problem": "my_problem:problem",
             "num_samples": 20,
+            "engine": "eager",  # chosen by measuring it might be another one where points are slow, and other bits
             "tile": [2, 3],
             "landscapes": [landscape],
         }

@@ -24,6 +24,9 @@ HEALTH = (
     ' "health_check_failure_threshold": 3}'
 )
 
+# The first process of a machine: with it ends all that runs there.
+FIRST = 'mount --bind "$0" "$1" && exec sleep infinity'
+
 
 def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True)
@@ -31,19 +34,33 @@ def ip(*words: str) -> None:
 
 @dataclass
 class Machine:
-    """A namespace with its own address, its own Ray session folder, and what was started in it."""
+    """Namespaces with an address, processes and a disk for Ray of their own.
+
+    Ray's files lie at `ray_folder` on every machine, and none sees another's. A driver looks among the processes and
+    the files for the node that it is on: with those of the other machine it would take itself to be there.
+    """
 
     name: str
     address: str
     ray_folder: Path
+    disk: Path
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def start(self, *command: str, log: Path, **options: object) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "RAY_TMPDIR": str(self.ray_folder), "RAY_AUTH_MODE": "disabled"}
+    def boot(self) -> None:
+        namespaces = ["ip", "netns", "exec", self.name, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        self.started.append(subprocess.Popen([*namespaces, "sh", "-c", FIRST, self.disk, self.ray_folder]))
+        wait_for(lambda: self.first is not None and self.first.name() == "sleep", "the machine to be up")
+
+    @property
+    def first(self) -> psutil.Process | None:
+        return next(iter(psutil.Process(self.started[0].pid).children()), None)
+
+    def start(self, *command: str, log: Path) -> subprocess.Popen[bytes]:
+        assert self.first is not None
+        inside = ["nsenter", f"--target={self.first.pid}", "--net", "--pid", "--mount", "--"]
+        environment = {**os.environ, "RAY_TMPDIR": str(self.ray_folder)}
         with log.open("ab") as out:
-            process = subprocess.Popen(
-                ["ip", "netns", "exec", self.name, *command], env=environment, stdout=out, stderr=out, **options
-            )  # type: ignore[call-overload]
+            process = subprocess.Popen([*inside, *command], env=environment, stdout=out, stderr=out)
         self.started.append(process)
         return process
 
@@ -60,17 +77,17 @@ class Machine:
         )  # fmt: skip
 
     def end(self) -> None:
+        if self.started and self.first is not None:
+            self.first.kill()
         for process in self.started:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                for each in (*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)):
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        each.kill()
             process.wait()
-        # What a dead `ray start` left is still in the namespace.
-        found = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True, check=False)
-        for pid in found.stdout.split():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                psutil.Process(int(pid)).kill()
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill what was started on a machine; the process here is that of `nsenter`, which waits for it."""
+    for each in psutil.Process(process.pid).children():
+        each.kill()
+    process.wait()
 
 
 @contextlib.contextmanager
@@ -78,8 +95,9 @@ def two_machines() -> Iterator[tuple[Machine, Machine]]:
     """Two namespaces joined by a pair of virtual devices, named after the machines."""
     tag = secrets.token_hex(3)
     subnet = f"10.{100 + secrets.randbelow(100)}.{secrets.randbelow(250)}"
+    ray_folder = Path(tempfile.mkdtemp(prefix="ll"))
     machines = [
-        Machine(f"ll{tag}{side}", f"{subnet}.{k + 1}", Path(tempfile.mkdtemp(prefix="ll")))
+        Machine(f"ll{tag}{side}", f"{subnet}.{k + 1}", ray_folder, Path(tempfile.mkdtemp(prefix="ll")))
         for k, side in enumerate("ab")
     ]
     try:
@@ -106,12 +124,14 @@ def two_machines() -> Iterator[tuple[Machine, Machine]]:
             ip("-n", each.name, "link", "set", each.name, "up")
             # Ray learns its own address by asking for a way to the world.
             ip("-n", each.name, "route", "add", "default", "via", other.address)
+            each.boot()
         yield first, second
     finally:
         for each in machines:
             each.end()
             subprocess.run(["ip", "netns", "del", each.name], check=False, capture_output=True)
-            shutil.rmtree(each.ray_folder, ignore_errors=True)
+            shutil.rmtree(each.disk, ignore_errors=True)
+        shutil.rmtree(ray_folder, ignore_errors=True)
 
 
 def pull_cable(machine: Machine) -> None:
@@ -124,7 +144,7 @@ def plug_cable(machine: Machine, other: Machine) -> None:
 
 
 def can_make_namespaces() -> bool:
-    if os.name != "posix" or os.geteuid() != 0 or shutil.which("ip") is None:
+    if os.name != "posix" or os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "nsenter"))):
         return False
     name = f"ll{secrets.token_hex(3)}"
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode == 0

@@ -228,3 +228,18 @@ def test_a_worker_that_cannot_load_the_problem_is_replaced_where_others_can(make
     found = cluster.run(job, workers=2)["plane"]
     assert (job.folder / "second").exists()
     assert_same(serially(job), found)
+
+
+def test_what_does_not_arrive_is_not_waited_for_for_ever(monkeypatch):
+    """As on a node that reaches the head and not the driver; the worker that is asked says so, and is replaced."""
+    import ray
+
+    from cluster import crew
+
+    sleeping = ray.remote(num_cpus=0)(lambda: __import__("time").sleep(60)).remote()
+    monkeypatch.setattr(crew, "FETCH_SECONDS", 0.5)
+    try:
+        with pytest.raises(TimeoutError, match=r"within 0.5 s; every node must reach the driver's machine"):
+            crew.fetch([sleeping])
+    finally:
+        ray.cancel(sleeping, force=True)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from network import can_make_namespaces, plug_cable, pull_cable, two_machines, wait_for
+from network import can_make_namespaces, kill, plug_cable, pull_cable, two_machines, wait_for
 from test_faults import SLOW, assert_undisturbed, disturbed, undisturbed
 
 import cluster
+from cluster.policy import Policy
 from cluster.status import run_status
 from landscape.spec import Job
 from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, open_run
-
-pytestmark = pytest.mark.slow
 
 CLI = (sys.executable, "-W", "ignore", "-m", "cluster.cli")
 
@@ -40,12 +39,36 @@ def chunk_files(run: str) -> dict[Path, tuple[int, int]]:
     return {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}
 
 
-needs_namespaces = pytest.mark.skipif(not can_make_namespaces(), reason="needs root, `ip` and network namespaces")
+def workers_of(run: str) -> list[dict[str, Any]]:
+    """Those that have computed, as recorded every other second."""
+    found = run_status(run)["landscapes"][0]["by_worker"] if committed(run) else []
+    return [each for each in found if each["tasks"]]
+
+
+def tasks_by_node(run: str) -> dict[str, int]:
+    return {each["node"]: each["tasks"] for each in workers_of(run)}
+
+
+def workers_by_pid(run: str) -> set[tuple[str, int]]:
+    return {(each["node"], each["pid"]) for each in workers_of(run)}
+
+
+def slow_until_hurried(make_job: Callable[..., Job], tmp_path: Path) -> tuple[Job, Path]:
+    """A job with work left until a file is there, whatever is waited for before."""
+    hurry = tmp_path.parent / f"{tmp_path.name}.hurry"
+    slow = f"""
+        def trouble(x, y):
+            time.sleep(0.02 if Path({str(hurry)!r}).exists() else 0.7)
+    """
+    return make_job(slow, tile=[1]), hurry
+
+
+needs_namespaces = pytest.mark.skipif(not can_make_namespaces(), reason="needs root, `ip`, `unshare` and `nsenter`")
 
 
 @needs_namespaces
 def test_a_node_is_cut_off_and_comes_back(make_job, tmp_path):
-    job = make_job(SLOW.replace("0.02", "0.4"), tile=[1])
+    job, hurry = slow_until_hurried(make_job, tmp_path)
     run, log = job.run_path, tmp_path.parent / f"{tmp_path.name}.ray"
     with two_machines() as (near, far):
         near.join(near, log)
@@ -55,12 +78,8 @@ def test_a_node_is_cut_off_and_comes_back(make_job, tmp_path):
         out = tmp_path.parent / f"{tmp_path.name}.out"
         driver = near.start(*CLI, "run", str(job.folder / "job.yaml"), "--address", f"{near.address}:6399", log=out)
 
-        def computed(node_ids: set[str]) -> dict[str, int]:
-            workers = run_status(run)["landscapes"][0]["by_worker"] if committed(run) else []
-            return {each["node"]: each["tasks"] for each in workers if each["node"] not in node_ids and each["tasks"]}
-
-        wait_for(lambda: len(computed(set())) == 2, "both nodes to compute")
-        known = set(computed(set()))
+        wait_for(lambda: len(tasks_by_node(run)) == 2 or driver.poll() is not None, "both nodes to compute")
+        known = set(tasks_by_node(run))
         before = chunk_files(run)
         pull_cable(far)
         wait_for(lambda: "is lost" in out.read_text(), "the cut to be noticed")
@@ -70,8 +89,11 @@ def test_a_node_is_cut_off_and_comes_back(make_job, tmp_path):
         plug_cable(far, near)
         wait_for(lambda: node.poll() is not None, "the raylet to learn that it was given up")
         far.join(near, log)
-        wait_for(lambda: computed(known) or driver.poll() is not None, "the node that came back to compute")
-        assert computed(known), "it was not used"
+        wait_for(
+            lambda: set(tasks_by_node(run)) - known or driver.poll() is not None, "the node that came back to compute"
+        )
+        assert set(tasks_by_node(run)) - known, "it was not used"
+        hurry.touch()
         assert driver.wait(120) == 0, out.read_text()[-2000:]
     assert {file: each for file, each in chunk_files(run).items() if file in before} == before, "committed once"
     assert_undisturbed(job)
@@ -79,10 +101,8 @@ def test_a_node_is_cut_off_and_comes_back(make_job, tmp_path):
 
 @needs_namespaces
 def test_the_driver_is_killed_and_started_on_another_machine(make_job, tmp_path):
-    job = make_job(SLOW.replace("0.02", "0.3"), tile=[1])
+    job, hurry = slow_until_hurried(make_job, tmp_path)
     run, log = job.run_path, tmp_path.parent / f"{tmp_path.name}.ray"
-    elsewhere = tmp_path.parent / f"{tmp_path.name}.elsewhere"
-    elsewhere.mkdir()
     with two_machines() as (near, far):
         near.join(near, log)
         wait_for(lambda: "Ray runtime started" in log.read_text(), "the head")
@@ -92,14 +112,17 @@ def test_the_driver_is_killed_and_started_on_another_machine(make_job, tmp_path)
         # With two workers asked for, the second driver needs what the first one's held.
         command = (*CLI, "run", str(job.folder / "job.yaml"), "--workers=2", "--address", f"{near.address}:6399")
         driver = near.start(*command, log=out)
-        wait_for(lambda: committed(run) > 10 or driver.poll() is not None, "some tiles")
-        os.kill(driver.pid, signal.SIGKILL)
-        driver.wait()
-        before = chunk_files(run)
-        again = far.start(*command, log=out, cwd=elsewhere)
-        assert again.wait(200) == 0, out.read_text()[-2000:]
-        workers = run_status(run)["landscapes"][0]["by_worker"]
-        assert len({each["node"] for each in workers}) == 2, "the dead driver's workers have gone"
+        wait_for(lambda: len(tasks_by_node(run)) == 2 or driver.poll() is not None, "both nodes to compute")
+        kill(driver)
+        before, first = chunk_files(run), workers_by_pid(run)
+        again = far.start(*command, log=out)
+        wait_for(
+            lambda: len(workers_by_pid(run) - first) == 2 or again.poll() is not None,
+            "workers in the place of the dead driver's",
+        )
+        hurry.touch()
+        assert again.wait(120) == 0, out.read_text()[-2000:]
+        assert {node for node, _ in workers_by_pid(run) - first} == {node for node, _ in first}
     assert {file: each for file, each in chunk_files(run).items() if file in before} == before
     assert_undisturbed(job)
 
@@ -216,6 +239,10 @@ def test_a_host_without_memory_takes_smaller_batches_then_another_worker(make_jo
     file = job.folder / "my_problem.py"
     hungry = textwrap.dedent("""
         if "ray" in __import__("sys").modules:
+            if len(batch) > 2:
+                note("who", str(os.getpid()))
+            while x == -1.0 and y == 3.0 and len(set((HERE / "who").read_text().split())) < 2:
+                time.sleep(0.02)  # there is another worker to go to
             if x == 1.0 and y == 3.0 and len(batch) > 10:
                 note("large", str(len(batch)))
                 torch.empty(2**50)
@@ -227,7 +254,8 @@ def test_a_host_without_memory_takes_smaller_batches_then_another_worker(make_jo
     """)
     calm = file.read_text()
     file.write_text(calm.replace("    loss = (", textwrap.indent(hungry, "    ") + "    loss = ("))
-    found = cluster.run(job, workers=2)["plane"]
+    # No backup of the tile that waits: who starves at it is to be the first to try it.
+    found = cluster.run(job, workers=2, policy=Policy(straggler_done=10**6))["plane"]
     file.write_text(calm)
     assert (found.status == OK).all()
     assert (job.folder / "large").read_text().split() == ["20"]

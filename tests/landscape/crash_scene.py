@@ -14,7 +14,7 @@ import shutil
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from torch import nn
 import landscape
 from cluster.status import run_status, validate_run
 from landscape import Job, Problem, TrajectoryCollector, open_run
+from landscape.grid import tile_at
 from landscape.parameters import state_digest
 from landscape.snapshots import read_trajectory
 from landscape.store import LandscapeStore
@@ -340,9 +341,12 @@ def _mark_promises(log: Log) -> None:
         trajectory.write_snapshot,
     )
 
-    def write_status(self: Any, array: str, windows: tuple[slice, ...], status: np.ndarray) -> None:
-        real_status(self, array, windows, status)
-        log.mark("tile", self.name, array, [[each.start, each.stop] for each in windows])
+    def write_status(self: Any, chunks: Sequence[tuple[str, tuple[int, ...], np.ndarray]]) -> None:
+        real_status(self, chunks)
+        for array, index, _ in chunks:
+            stored = self._arrays[array]
+            windows = tile_at(index, stored.shape, stored.chunks).windows
+            log.mark("tile", self.name, array, [[each.start, each.stop] for each in windows])
 
     def create(cls: Any, run: str, name: str, *given: Any, **options: Any) -> Any:
         made = real_create(cls, run, name, *given, **options)

@@ -45,6 +45,7 @@ JOB = """
 run: run
 problem: my_problem:problem
 num_samples: 2
+engine: eager
 tile: 64
 landscapes:
 - name: plane
@@ -90,9 +91,9 @@ def values(points: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def megabytes() -> float:
-    """The most this process has had resident. `ru_maxrss` begins with what the process that started it had."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) / 1000
+    """The most that this program has held; `ru_maxrss` would be what its parent held, where that is more."""
+    (line,) = (each for each in Path("/proc/self/status").read_text().splitlines() if each.startswith("VmHWM"))
+    return int(line.split()[1]) * 1.024e-3
 
 
 def main() -> None:

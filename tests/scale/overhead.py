@@ -54,6 +54,7 @@ problem: my_problem:problem
 num_samples: 8
 tile: 5
 threads: 1
+engine: eager
 landscapes:
 - {{name: plane, size: {size}}}
 """
