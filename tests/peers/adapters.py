@@ -201,7 +201,7 @@ def loss_landscape_3d_from_list(subject: Subject, lattice: Lattice, batch_size: 
 
 
 def ours(workspace: Path, precision: str) -> Adapter:
-    """`prepare`, `tune_landscape`, `evaluate` with all left to its defaults; accuracy and standard errors come along."""
+    """`prepare`, `tune_landscape`, `evaluate`, all by default; accuracy and standard errors come along."""
 
     def adapter(subject: Subject, lattice: Lattice, batch_size: int | None) -> Prepared:
         files = []
