@@ -52,7 +52,7 @@ suite: $(READY) $(BROWSER)
 chaos: $(READY)
 	$(BIN)/python -W ignore tests/chaos/chaos.py --faults $(or $(FAULTS),20)
 
-# Submission to a real Ray and Slurm, the whole ResNet plane, every single point of a crash and of a power cut.
+# Submission to a real Ray and Slurm, the whole ResNet plane, a driver on another machine, every single point of a crash and of a power cut.
 test-slow: $(READY)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m slow
 

@@ -99,6 +99,7 @@ def test_a_node_is_cut_off_and_comes_back(make_job, tmp_path):
     assert_undisturbed(job)
 
 
+@pytest.mark.slow  # a minute beside another test: two machines start, and two drivers with two workers each
 @needs_namespaces
 def test_the_driver_is_killed_and_started_on_another_machine(make_job, tmp_path):
     job, hurry = slow_until_hurried(make_job, tmp_path)
