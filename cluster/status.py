@@ -52,6 +52,9 @@ def _landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "rate": rate,
         "eta_seconds": missing / rate if running and rate else None,
         "seconds": progress.get("seconds"),
+        "engine": store.attributes.get("plan", {}).get("engine"),
+        "precision": store.attributes.get("precision"),
+        "precision_error": store.attributes.get("precision_error"),
         "workers": progress.get("workers"),
         "by_worker": progress.get("by_worker", []),
         "reduced_batches": progress.get("reduced_batches", {}),
@@ -72,6 +75,9 @@ def status_text(status: dict[str, Any]) -> str:
             parts.append(f"{each['rate']:.3g} points/s")
         if each["eta_seconds"] is not None:
             parts.append(f"ETA {seconds_text(each['eta_seconds'])}")
+        error = (each["precision_error"] or {}).get("max_rel_error")
+        if error is not None:
+            parts.append(f"{each['precision']} within {100 * error:.2g} % of float32")
         if each["not_finite"]:
             parts.append(f"{each['not_finite']} not finite")
         if each["failed"]:

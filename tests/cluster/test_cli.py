@@ -208,6 +208,18 @@ def test_the_run_option_counts_from_the_working_directory(call, make_job, tmp_pa
     assert not (job.folder / "run").exists()
 
 
+def test_what_a_lower_precision_costs_stands_in_plan_and_status(call, write_job):
+    job = write_job(precision="bfloat16", engine="eager")
+    assert " % of float32, batches of " in call("plan", job).stdout
+    assert call("run", job, "--serial").returncode == 0
+    told = call("status", job.parent / "run").stdout
+    assert "bfloat16 within " in told
+    assert " % of float32" in told
+    (found,) = json.loads(call("status", job.parent / "run", "--json").stdout)["landscapes"]
+    assert (found["engine"], found["precision"]) == ("eager", "bfloat16")
+    assert set(found["precision_error"]) == {"max_abs_error", "max_rel_error", "points"}
+
+
 def test_status_and_validate_as_text_and_json(call, finished, caplog):
     run = finished.folder / "run"
     status = json.loads(call("status", run, "--json").stdout)
