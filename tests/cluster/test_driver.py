@@ -11,7 +11,7 @@ import pytest
 import cluster
 import landscape
 from landscape.errors import Interrupted, JobError
-from landscape.spec import Job
+from landscape.spec import Job, read_job
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface, open_run
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -40,6 +40,32 @@ def test_workers_give_the_bytes_of_the_serial_run(make_job, workers):
     assert_same(expected, found)
     assert (found.status == OK).all()
     assert found.attributes["progress"]["state"] == "complete"
+
+
+LENET = """
+import torch
+from landscape import Problem
+from landscape.recipes.lenet import LeNet5
+
+
+def problem():
+    torch.manual_seed(0)
+    return Problem.supervised(LeNet5(), (torch.randn(24, 1, 32, 32), torch.randint(0, 10, (24,))))
+"""
+
+
+@pytest.mark.parametrize("engine", ["eager+channels_last+maxima", "vmap:2+maxima"])
+def test_every_engine_gives_the_bytes_of_the_serial_run(tmp_path, engine):
+    (tmp_path / "lenet_problem.py").write_text(LENET)
+    (tmp_path / "job.yaml").write_text(
+        f"{{run: run, problem: 'lenet_problem:problem', num_samples: 24, batch_size: 8, engine: '{engine}', tile: 2, "
+        "landscapes: [{name: plane, size: [5, 4]}]}"
+    )
+    job = read_job(tmp_path / "job.yaml")
+    expected = serially(job)
+    found = cluster.run(job, workers=2)["plane"]
+    assert_same(expected, found)
+    assert found.attributes["plan"]["engine"] == engine
 
 
 def test_batch_size_and_tile_shape_of_the_plan_are_kept_on_resume(make_job):
