@@ -76,7 +76,8 @@ class Reuse:
         module.forward = recalled
 
     def _call(self, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if self._batch is None or module not in self._originals:
+        # With gradients on, an output of before would lead to the input of before.
+        if self._batch is None or torch.is_grad_enabled() or module not in self._originals:
             return forward(*args, **kwargs)
         key = (module, self._batch, self._calls[module])
         self._calls[module] += 1

@@ -430,6 +430,26 @@ def test_a_layer_that_uses_weights_which_it_does_not_hold_is_computed_again():
     np.testing.assert_allclose(found.mean["loss"], expected, rtol=1e-5)
 
 
+def test_derivatives_with_respect_to_the_inputs_are_of_the_inputs_at_hand():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+    points = torch.linspace(0, 1, 23)[:, None]
+
+    def observe(model, batch):
+        with torch.enable_grad():
+            x = batch.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(model(x).sum(), x)
+        return {"loss": (slope[:, 0] - 1) ** 2}
+
+    directions = [{"2.weight": torch.randn(1, 8)}, {"2.bias": torch.ones(1)}]
+    found = evaluator(Problem(model, points, observe), points, directions=directions).evaluate(POINTS).mean["loss"]
+    hidden = torch.tanh(points @ model[0].weight.T + model[0].bias).detach()
+    for value, (alpha, _) in zip(found, POINTS, strict=True):
+        weight = (model[2].weight + alpha * directions[0]["2.weight"]).detach()
+        slope = ((1 - hidden**2) * model[0].weight.detach().T) @ weight.T
+        assert value == pytest.approx(((slope - 1) ** 2).mean().item(), rel=1e-5)
+
+
 def test_what_does_not_fit_is_computed_again():
     problem, samples, directions, _ = tail_problem(nn.ReLU())
     made = evaluator(problem, samples, directions=directions)
