@@ -23,7 +23,9 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="name
 
 def scene(task: str, *given: object, folder: Path, before: tuple[str, ...] = ()) -> dict[str, Any]:
     """A task of `crash_scene` in an interpreter of its own; numerical libraries must not start threads there."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    # Compiled modules that Python would write beside their sources are no changes of a run's.
+    environment = {**os.environ, **dict.fromkeys(threads, "1"), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [*before, sys.executable, str(HERE / "crash_scene.py"), task, str(folder), *map(str, given)]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800, check=False)
     assert found.returncode == 0, found.stderr[-3000:]
