@@ -42,8 +42,9 @@ def diagnose(address: str | None = None, run: str | None = None) -> list[Finding
 def _python() -> Iterator[Finding]:
     good = sys.version_info >= (3, 11)
     yield finding("python", GOOD if good else WRONG, platform.python_version(), "" if good else "needs 3.11 or later")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield finding("cores", GOOD, f"{cores} of {os.cpu_count()}")
+    from cluster.session import cores
+
+    yield finding("cores", GOOD, f"{cores()} of {os.cpu_count()}")
 
 
 def _torch() -> Iterator[Finding]:

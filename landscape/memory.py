@@ -24,11 +24,16 @@ def device_limit(device: torch.device) -> int:
     asked = _asked(DEVICE_BYTES)
     if asked is not None:
         return asked
+    return int(SHARE_OF_DEVICE * free_bytes(device)) if device.type == "cuda" else host_limit()
+
+
+def free_bytes(device: torch.device) -> int:
+    """What a device can still give, and for the CPU the host."""
     if device.type != "cuda":
-        return host_limit()
+        return _available()
     # What torch has taken from the device and not handed out is free as well.
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(SHARE_OF_DEVICE * (torch.cuda.mem_get_info(device)[0] + cached))
+    return int(torch.cuda.mem_get_info(device)[0] + cached)
 
 
 def _asked(variable: str) -> int | None:

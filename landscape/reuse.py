@@ -6,7 +6,6 @@ ones these are is learnt by looking: no trace, so any control flow will do. The 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from landscape.memory import free_bytes
 
 SHARE_OF_MEMORY = 0.25  # of what is free, for activations that are kept
 TRIAL = 0  # the batch on which it is learnt what stays the same
@@ -40,7 +41,7 @@ class Reuse:
     """
 
     def __init__(self, model: nn.Module, moved: Iterable[Tensor], device: torch.device, limit: int | None = None):
-        self._left = _free(device) if limit is None else limit
+        self._left = int(SHARE_OF_MEMORY * free_bytes(device)) if limit is None else limit
         self._batch: int | None = None
         self._calls: Counter[nn.Module] = Counter()
         self._records: dict[tuple[nn.Module, int, int], _Record] = {}
@@ -184,9 +185,3 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     return isinstance(one, (int, float, str, bool)) and one == other
-
-
-def _free(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(SHARE_OF_MEMORY * torch.cuda.mem_get_info(device)[0])
-    return int(SHARE_OF_MEMORY * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
