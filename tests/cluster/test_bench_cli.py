@@ -10,13 +10,14 @@ import time
 
 import pytest
 
-from cluster.benching import Watch, bench_report, over_serial, stretch
+from cluster.benching import TooFewTiles, Watch, bench_report, over_serial, stretch
 from cluster.startup import first_tile, startup, write_job
 from landscape.errors import LandscapeError
 from landscape.progress import Progress
 from landscape.spec import read_job
 from landscape.store import LandscapeStore
 
+ROW = {"engine": "eager", "batch_size": 16, "chosen": True, "seconds_per_point": 0.05}
 COMMAND = [sys.executable, "-m", "cluster.cli"]
 
 
@@ -91,10 +92,36 @@ def test_a_stretch_has_tiles_of_about_a_second(seconds, size, tile, tmp_path):
     assert part.landscapes[0].directions == job.landscapes[0].directions
 
 
+@pytest.mark.parametrize("name, size", [("tiny", (24, 64)), ("line", (1536,))])
+def test_a_longer_stretch_has_more_tiles_of_the_same_size(name, size, tmp_path):
+    job = read_job(write_job(tmp_path, "tiny", 40))
+    if name == "line":
+        landscape = job.landscapes[0]
+        line = landscape.model_copy(update={"directions": landscape.directions[:1], "size": (40,)})
+        job = job.replace(landscapes=(line,))
+    part, points = stretch(job, "eager", 16, 0.05, 64)
+    assert (part.landscapes[0].size, points) == (size, 24)
+
+
+def test_runs_that_are_over_too_soon_are_done_again_with_more_tiles(tmp_path, local_ray, monkeypatch):
+    job = read_job(write_job(tmp_path, "tiny", 40), device="cpu")
+    sizes: list[int] = []
+    rate = Watch.seconds_per_point
+
+    def too_few_at_first(watch):
+        sizes.append(watch._marks[-1][1])
+        if len(sizes) == 1:
+            raise TooFewTiles("bench: too few tiles for a rate")
+        return rate(watch)
+
+    monkeypatch.setattr(Watch, "seconds_per_point", too_few_at_first)
+    over_serial(job, {"precisions": [{"precision": "float32", "engines": [ROW]}]}, rounds=1)
+    assert sizes[1] == 2 * sizes[0] == 2 * 24 * 16
+
+
 def test_ray_is_held_against_serial_on_the_same_tiles(tmp_path, local_ray):
     job = read_job(write_job(tmp_path, "tiny", 40), device="cpu")
-    row = {"engine": "eager", "batch_size": 16, "chosen": True, "seconds_per_point": 0.05}
-    found = over_serial(job, {"precisions": [{"precision": "float32", "engines": [row]}]}, rounds=1)
+    found = over_serial(job, {"precisions": [{"precision": "float32", "engines": [ROW]}]}, rounds=1)
     [times] = found["rounds"]
     assert found["one_over_serial"]["median"] == pytest.approx(times["serial"] / times["one"])
     assert found["two_over_one"]["median"] == pytest.approx(times["one"] / times["two"])
