@@ -8,7 +8,7 @@ from typing import Literal
 
 Base = Literal["eager", "compile", "cudagraph", "vmap"]
 BASES: tuple[Base, ...] = ("eager", "compile", "cudagraph", "vmap")
-OPTIONS = ("channels_last", "maxima", "folded")
+OPTIONS = ("channels_last", "maxima", "folded", "fused", "superposed")
 DEFAULT_POINTS = 8
 
 
@@ -19,7 +19,9 @@ class Engine:
     eager: operation by operation · compile: `torch.compile` · cudagraph: a CUDA graph per batch, its weights in
     static buffers · vmap: `points` points at once, their weights stacked. channels_last: convolution weights (and so
     activations) with the channel as their innermost dimension · maxima: max-pooling by elementwise maxima, the same
-    bits · folded: batch normalisation in eval mode folded into the convolution before it.
+    bits · folded: batch normalisation in eval mode folded into the convolution before it · fused: a layer and the
+    addition and ReLU after it by one kernel of the CPU · superposed: the first moved layers by sums of outputs that are
+    computed once per batch of samples. The last two are for eager.
 
     As text: `eager`, `eager+channels_last+folded`, `vmap:8`, …
     """
@@ -28,6 +30,8 @@ class Engine:
     channels_last: bool = False
     maxima: bool = False
     folded: bool = False
+    fused: bool = False
+    superposed: bool = False
     points: int = 1
 
     def __str__(self) -> str:
@@ -47,8 +51,15 @@ class Engine:
             )
         if base == "vmap" and "folded" in options:
             raise ValueError(f"must not fold under vmap, which stacks the weights as they are, not {text!r}")
+        if base != "eager" and {"fused", "superposed"} & set(options):
+            raise ValueError(f"must be eager to be fused or superposed, not {text!r}")
         at_once = int(points) if points else (DEFAULT_POINTS if base == "vmap" else 1)
-        return cls(base, "channels_last" in options, "maxima" in options, "folded" in options, at_once)
+        return cls(base, points=at_once, **dict.fromkeys(options, True))
+
+    @property
+    def rewritten(self) -> bool:
+        """Whether the model is traced and its graph rewritten."""
+        return self.folded or self.fused
 
     def variants(self, names: tuple[str, ...]) -> Iterator[Engine]:
         """This engine with every combination of the named options, without any first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,16 +23,19 @@ from landscape.errors import JobError, one_line
 from landscape.feed import make_feed
 from landscape.forward import Forward, Stacked, make_forward
 from landscape.memory import DEVICE_BYTES
-from landscape.moving import MovingWeights, targets_of
+from landscape.moving import MovingWeights, lay_out
 from landscape.parameters import State
+from landscape.pooling import PoolingByMaxima
 from landscape.problem import Observe, check_observed
 from landscape.reuse import Reuse
-from landscape.rewrites import Folded, PoolingByMaxima
 from landscape.samples import Batch, batch_length, map_tensors, tensors_of
 from landscape.spec import Precision
+from landscape.superposition import Layer, Superposition, layers_of_same_input
+from landscape.traced import Traced
 
 Floats = NDArray[np.float64]
 Result = TypeVar("Result")
+LARGEST_GROUP = 1 << 22  # values of an observable that are kept while a group of points is computed
 Row = tuple[list[str], Tensor]  # the names of the observables; mean and standard error of each, [2·names]
 
 
@@ -81,6 +85,7 @@ class Evaluator:
         self._limit, self._feed = limit, make_feed(samples, device, self._dtype, limit)
         self._checked = False
         self._reuse: Reuse | None = None
+        self._superposed: Superposition | None = None
         self._forward: Forward | None = None
         self._set_batches(plan.batch_size)
 
@@ -99,7 +104,11 @@ class Evaluator:
         """The observables at `points` [P, axes]."""
         # Row by row, as the points of one share most of the work of setting their weights.
         order = np.lexsort(points.T[::-1]) if points.shape[1] else np.arange(len(points))
-        rows = self._stacked_rows if isinstance(self._forward, Stacked) else self._rows
+        rows = self._rows
+        if isinstance(self._forward, Stacked):
+            rows = self._stacked_rows
+        elif self._superposed is not None:
+            rows = self._superposed_rows
         return self._gather(partial(rows, points[order].tolist()), np.argsort(order))
 
     def evaluate_states(self, states: Sequence[State]) -> Values:
@@ -127,20 +136,27 @@ class Evaluator:
 
     # -- for measuring ----------------------------------------------------------------------------------------
 
-    def time_batches(self, count: int, point: Sequence[float]) -> float:
-        """Seconds that the first `count` batches take at a point, the setting of its weights among them."""
+    def time_batches(self, count: int, point: Sequence[float], neighbours: int = 1) -> float:
+        """Seconds per point that the first `count` batches take, the setting of weights among them.
+
+        Args:
+            neighbours: points of a row that are computed together, where the engine gains by it.
+        """
         with arithmetic(self.plan, self.device), torch.no_grad():
             self._wait()
             start = time.perf_counter()
             seed_draws(self.plan.seed)
+            points, batches = [list(point)], self._feed.batches(count)
             if isinstance(self._forward, Stacked):
-                points = [point] * Engine.parse(self.plan.engine).points
-                self._observe_stacked(points, self._feed.batches(count))
+                points *= Engine.parse(self.plan.engine).points
+                self._observe_stacked(points, batches)
+            elif self._superposed is not None:
+                points *= neighbours
+                self._observe_superposed(points, batches)
             else:
                 self._set_point(point)
-                for index, batch in self._feed.batches(count):
+                for index, batch in batches:
                     self._observe_batch(index, batch)
-                points = [point]
             self._wait()
             return (time.perf_counter() - start) / len(points)
 
@@ -185,11 +201,41 @@ class Evaluator:
 
     def folds(self) -> bool:
         """Whether there are batch normalisations that could be folded into convolutions."""
+        return self.plan.batch_norm == "eval" and self._can_be_traced("folded")
+
+    def fuses(self) -> bool:
+        """Whether there are layers whose kernel could do what comes after them."""
+        return self.device.type == "cpu" and self.plan.batch_norm == "eval" and self._can_be_traced("fused")
+
+    def superposes(self) -> bool:
+        """Whether there are layers that could be computed as sums."""
         try:
-            Folded(self._model)
+            return bool(self._superposable())
         except Exception:
-            return False  # control flow that cannot be traced, or nothing to fold
-        return self.plan.batch_norm == "eval"
+            return False  # whatever `observe` raises, it will again
+
+    def _can_be_traced(self, rewrite: str) -> bool:
+        try:
+            Traced(self._model, folded=rewrite == "folded", fused=rewrite == "fused")
+        except Exception:
+            return False  # control flow that cannot be traced, or nothing to do
+        return True
+
+    def _superposable(self) -> list[Layer]:
+        if self.plan.batch_norm == "recalibrate":
+            raise ValueError("batch_norm: recalibrate goes over all samples twice at every point")
+        axes, few = len(self._directions), map_tensors(lambda tensor: tensor[:2], next(self._feed.batches(1))[1])
+
+        def observe_at(point: Sequence[float]) -> None:
+            self._weights.set_point(point)
+            with self._autocast():
+                self._observe(self._model, few)
+            if self._weights.changed:
+                raise ValueError("observe changes the model's buffers, batch after batch of a point")
+
+        with arithmetic(self.plan, self.device), torch.no_grad():
+            points = [partial(observe_at, [coordinate] * axes) for coordinate in (0.0, 1.0)]
+            return layers_of_same_input(self._model, self._weights.moved_tensors, points)
 
     # -- batches and engine -----------------------------------------------------------------------------------
 
@@ -203,29 +249,31 @@ class Evaluator:
 
     def _set_engine(self) -> None:
         engine = Engine.parse(self.plan.engine)
-        layout = torch.channels_last if engine.channels_last else torch.contiguous_format
-        self._model.to(memory_format=layout)  # type: ignore[call-overload]
+        lay_out(self._model, channels_last=engine.channels_last)
         self._weights = MovingWeights(self._model, self._origin, self._directions, channels_last=engine.channels_last)
         self._set_forward()
 
     def _set_forward(self) -> None:
         """What depends on the batches: graphs of them, what is remembered of them."""
-        if self._reuse is not None:
-            self._reuse.close()
-        self._reuse = self._forward = None
+        for remembered in (self._reuse, self._superposed):
+            if remembered is not None:
+                remembered.close()
+        self._reuse = self._superposed = self._forward = None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        engine, targets = Engine.parse(self.plan.engine), targets_of(self._model)
+        engine = Engine.parse(self.plan.engine)
         if engine.base == "cudagraph" and not self.resident:
             raise JobError(
                 "engine: cudagraph replays batches that stay where they are, and the samples do not fit the device; "
                 f"use another engine, fewer samples, or a larger {DEVICE_BYTES}"
             )
-        eager = engine.base == "eager" and not engine.folded and self.plan.batch_norm == "eval"
+        if engine.superposed:
+            self._superposed = Superposition(self._weights, self._superposable())
+        eager = engine.base == "eager" and not engine.rewritten and self.plan.batch_norm == "eval"
         # What is remembered of streamed batches would hold on to them.
         if eager and self.resident and self._weights.moved:
-            self._reuse = Reuse(self._model, [targets[name] for name in self._weights.moved], self.device)
-        self._forward = make_forward(engine, self._model, self._observe, self._reuse)
+            self._reuse = Reuse(self._model, self._weights.moved_tensors, self.device)
+        self._forward = make_forward(engine, self._model, self._observe, self._reuse, self._superposed)
 
     @property
     def forward(self) -> Forward:
@@ -237,6 +285,8 @@ class Evaluator:
     def _set_point(self, point: Sequence[float]) -> None:
         self._weights.set_point(point)
         self.forward.refresh()
+        if self._superposed is not None:
+            self._superposed.begin(point)
 
     def _rows(self, points: Sequence[Sequence[float]]) -> Iterator[Row]:
         for point in points:
@@ -250,6 +300,15 @@ class Evaluator:
             self._weights.set_state(state)
             self.forward.refresh()
             yield self._observe_point(is_point=False)
+
+    def _superposed_rows(self, points: Sequence[Sequence[float]]) -> Iterator[Row]:
+        """Row by row, the points of a row within each batch. The values are the same however points are grouped."""
+        at_once = max(1, LARGEST_GROUP // self.samples)
+        for _, each in itertools.groupby(points, lambda point: point[:-1]):
+            row = list(each)
+            for start in range(0, len(row), at_once):
+                for pieces in self._observe_superposed(row[start : start + at_once], self._feed.batches()):
+                    yield _row(pieces)
 
     def _stacked_rows(self, points: Sequence[Sequence[float]]) -> Iterator[Row]:
         """Several points at once; a last group is filled up, as other shapes would give other bits."""
@@ -283,10 +342,26 @@ class Evaluator:
         if self.plan.batch_norm == "recalibrate":
             self._recalibrate()
         numbered = self._feed.batches()
-        pieces = [self._observe_batch(index if is_point else None, batch) for index, batch in numbered]
-        names = list(pieces[0])
-        samples = torch.stack([torch.cat([piece[name] for piece in pieces]) for name in names])
-        return names, mean_and_stderr(samples).reshape(-1)
+        return _row([self._observe_batch(index if is_point else None, batch) for index, batch in numbered])
+
+    def _observe_superposed(
+        self, points: Sequence[Sequence[float]], batches: Iterator[tuple[int, Batch]]
+    ) -> list[list[dict[str, Tensor]]]:
+        """The observables of the batches' samples at points of one row, a list for each point."""
+        assert self._superposed is not None
+        seed_draws(self.plan.seed)
+        found: list[list[dict[str, Tensor]]] = [[] for _ in points]
+        try:
+            for index, batch in batches:
+                self._superposed.forget()
+                for point, pieces in zip(points, found, strict=True):
+                    self._on_point()
+                    self._set_point(point)
+                    pieces.append(self._observe_batch(index, batch))
+        finally:
+            self._superposed.begin(None)
+            self._superposed.forget()
+        return found
 
     def _observe_stacked(
         self, points: Sequence[Sequence[float]], batches: Iterator[tuple[int, Batch]]
@@ -339,6 +414,13 @@ class Evaluator:
         for module, momentum in zip(self._norms, momenta, strict=True):
             module.momentum = momentum
             module.eval()
+
+
+def _row(pieces: Sequence[Mapping[str, Tensor]]) -> Row:
+    """One point, from the observables of its batches."""
+    names = list(pieces[0])
+    samples = torch.stack([torch.cat([piece[name] for piece in pieces]) for name in names])
+    return names, mean_and_stderr(samples).reshape(-1)
 
 
 def mean_and_stderr(samples: Tensor) -> Tensor:

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from landscape.engine import Engine
+from landscape.pooling import PoolingByMaxima, use_maxima
 from landscape.problem import Observe
 from landscape.reuse import Reuse
-from landscape.rewrites import Folded, PoolingByMaxima, use_maxima
 from landscape.samples import Batch
+from landscape.superposition import Superposition
+from landscape.traced import Traced
 
 CAPTURE_WARM_UPS = 3
 
@@ -26,18 +28,27 @@ class Forward:
         model: its tensors are set from outside, between calls.
         engine: which rewrites apply.
         reuse: what is remembered from point to point.
+        superposed: layers that are computed as sums.
     """
 
-    def __init__(self, model: nn.Module, observe: Observe, engine: Engine, reuse: Reuse | None = None) -> None:
-        self._folded = Folded(model) if engine.folded else None
-        self.model = model if self._folded is None else self._folded.model
-        self.pooling = PoolingByMaxima() if engine.maxima else None
-        self._observe, self.reuse = observe, reuse
+    def __init__(
+        self, model: nn.Module, observe: Observe, engine: Engine, reuse: Reuse | None = None,
+        superposed: Superposition | None = None,
+    ) -> None:  # fmt: skip
+        leave = frozenset() if superposed is None else superposed.layers
+        self._traced: Traced | None = None
+        if engine.rewritten:
+            rewrites = {"folded": engine.folded, "fused": engine.fused, "maxima": engine.maxima}
+            self._traced = Traced(model, **rewrites, leave=leave)
+        self.model = model if self._traced is None else self._traced.model
+        # A mode is asked at every call of a function; a graph has been rewritten once.
+        self.pooling = PoolingByMaxima() if engine.maxima and self._traced is None else None
+        self._observe, self.reuse, self.superposed = observe, reuse, superposed
 
     def refresh(self) -> None:
         """The model's tensors were set anew."""
-        if self._folded is not None:
-            self._folded.refresh()
+        if self._traced is not None:
+            self._traced.refresh()
 
     def observe(self, index: int | None, batch: Batch) -> Any:
         """The observables of batch number `index`; None where the weights are not a point of the plane."""
@@ -130,7 +141,10 @@ class Stacked(Forward):
             return vmap(at_one, randomness="same")(weights)
 
 
-def make_forward(engine: Engine, model: nn.Module, observe: Observe, reuse: Reuse | None) -> Forward:
+def make_forward(
+    engine: Engine, model: nn.Module, observe: Observe, reuse: Reuse | None = None,
+    superposed: Superposition | None = None,
+) -> Forward:  # fmt: skip
     """The engine's forward of a model."""
     if engine.base == "compile":
         return Compiled(model, observe, engine)
@@ -138,4 +152,4 @@ def make_forward(engine: Engine, model: nn.Module, observe: Observe, reuse: Reus
         return Graphed(model, observe, engine)
     if engine.base == "vmap":
         return Stacked(model, observe, engine)
-    return Forward(model, observe, engine, reuse)
+    return Forward(model, observe, engine, reuse, superposed)

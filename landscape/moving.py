@@ -65,8 +65,19 @@ class MovingWeights:
         self._row_of: Sequence[float] | None = None
 
     @property
+    def moved_tensors(self) -> list[Tensor]:
+        return [self._targets[name] for name in self.moved]
+
+    @property
     def parameters(self) -> int:
         return sum(slot.shape.numel() for slot in self._slots) if self.moved else 0
+
+    def parts(self, tensor: Tensor | None) -> list[Tensor | None]:
+        """Of a tensor of the model: what it is in θ₀ and in every direction, None for zeros; for None all are None."""
+        for slot in self._slots:
+            if self._targets[slot.name] is tensor:
+                return [slot.view(flat) for flat in (self._theta0, *self._axes)]
+        return [tensor, *(None for _ in self._axes)]
 
     def _pack(self, state: State) -> Tensor:
         flat = torch.zeros_like(self._flat)
@@ -77,10 +88,15 @@ class MovingWeights:
 
     def set_point(self, point: Sequence[float]) -> None:
         """Set the weights of the point with these coordinates, and put back what a forward pass has changed."""
-        if self._versions_now() != self._versions:
+        if self.changed:
             self.restore()
         if self.moved:
             self._write(point, self._flat)
+
+    @property
+    def changed(self) -> bool:
+        """Whether a forward pass has written to what does not move, such as a buffer that counts."""
+        return self._versions_now() != self._versions
 
     def _versions_now(self) -> list[int]:
         return [tensor._version for tensor, _ in self._still]
@@ -115,6 +131,14 @@ class MovingWeights:
         for tensor, original in self._still:
             tensor.copy_(original)
         self._versions = self._versions_now()
+
+
+def lay_out(model: nn.Module, *, channels_last: bool) -> None:
+    """Convolution weights of two and three dimensions with their input channel innermost, or as torch makes them."""
+    layouts = {4: torch.channels_last, 5: torch.channels_last_3d} if channels_last else {}
+    for parameter in model.parameters():
+        layout = layouts.get(parameter.dim(), torch.contiguous_format)
+        parameter.data = parameter.data.contiguous(memory_format=layout)
 
 
 def targets_of(model: nn.Module) -> dict[str, Tensor]:

@@ -174,7 +174,9 @@ def freedom_of(prepared: PreparedJob) -> tuple[Freedom, Plan | None]:
     chosen = next((each.plan for each in prepared.landscapes if each.name in stored), None)
     job = prepared.job
     engine = chosen.engine if chosen and job.engine == "auto" else job.engine
-    return Freedom(engine, job.batch_size is None and chosen is None, points), chosen
+    # In the store the last axis comes first.
+    rows = [tile_shape_for(job, each.grid, 1.0, 1)[0] for each in prepared.landscapes if job.tile is not None]
+    return Freedom(engine, job.batch_size is None and chosen is None, points, min(rows, default=None)), chosen
 
 
 def tune_landscape(

@@ -84,7 +84,7 @@ class Reuse:
         self._calls[module] += 1
         known, given = self._records.get(key), (args, kwargs)
         if known is not None:
-            if known.intact and _same(known.inputs, given) and self._is_stable(module, forward, known):
+            if known.intact and same(known.inputs, given) and self._is_stable(module, forward, known):
                 return known.output
             self._forget(module)
             return forward(*args, **kwargs)
@@ -108,7 +108,7 @@ class Reuse:
         """Computed once more at another point before it is relied on: it may use weights that it does not hold."""
         if module not in self._stable:
             args, kwargs = known.inputs
-            if not _same(forward(*args, **kwargs), known.output):
+            if not same(forward(*args, **kwargs), known.output):
                 return False
             self._stable.add(module)
         return True
@@ -173,7 +173,8 @@ def _comparable(value: Any) -> bool:
     return value is None or isinstance(value, (Tensor, int, float, str, bool))
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
+    """Whether two values hold the same bits in the same layout; tensors, plain containers and numbers do."""
     if one is other:
         return True
     if isinstance(one, Tensor) and isinstance(other, Tensor):
@@ -181,7 +182,7 @@ def _same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, (tuple, list)):
-        return len(one) == len(other) and all(map(_same, one, other))
+        return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     return isinstance(one, (int, float, str, bool)) and one == other

@@ -19,7 +19,7 @@ from landscape.arithmetic import Plan, is_out_of_memory
 from landscape.engine import Engine
 from landscape.errors import Interrupted, one_line
 from landscape.evaluation import Evaluator, Values
-from landscape.grid import Grid
+from landscape.grid import TILE_SECONDS, Grid
 
 log = logging.getLogger("landscape")
 
@@ -29,6 +29,8 @@ WARM_UPS, ROUNDS = 2, 3  # two points tell what stays the same between points
 SLICE_SECONDS = 0.05  # a trial runs as many batches as take about this long
 GAIN = 1.05  # what is not faster by this much is noise
 COMPILE_SECONDS, COMPILE_SECONDS_PER_MODULE = 8.0, 0.4
+NEIGHBOURS = 4  # points that are computed together, to tell what each costs from what all of them share
+LONGEST_ROW = 16  # points of a tile's row that are counted on to share something
 STACKED_PARAMETERS = 4_000_000  # above it one point fills a GPU
 TOLERANCE = 1e-5  # relative, of the mean loss
 LARGEST_LOSS = 0.02  # relative, of a low precision at one point, that is granted at the others
@@ -42,6 +44,7 @@ class Freedom:
     engine: str = "auto"  # or the one that the job asks for
     batch_size: bool = True
     points: int = 0
+    row: int | None = None  # points of a row of the job's own tiles; else they suit the cost of a point
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,11 @@ def _chosen(evaluator: Evaluator, grid: Grid, freedom: Freedom, measured: Tuned)
     return search.tuned()
 
 
+def row_points(seconds: float, axes: int) -> int:
+    """About how many points a row of a tile will hold, given what a point costs."""
+    return max(1, min(LONGEST_ROW, int((TILE_SECONDS / seconds) ** (1 / max(1, axes)))))
+
+
 def measure_point(evaluator: Evaluator, grid: Grid) -> float:
     """Seconds per point, from one real point in the middle of the grid after a warm-up beside it."""
     points = np.array([[axis[len(axis) // 2 - before] for axis in grid.coordinates] for before in (1, 0)])
@@ -125,6 +133,11 @@ def measure_point(evaluator: Evaluator, grid: Grid) -> float:
 def probe_points(grid: Grid) -> NDArray[np.float64]:
     """The middle of the grid and its two far corners: [3, axes]."""
     return np.array([[axis[place(len(axis))] for axis in grid.coordinates] for place in _PLACES])
+
+
+def neighbours_of(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """For each point another one of its row: the last coordinate is that of the point before. [P, axes]"""
+    return np.concatenate([points[:, :-1], np.roll(points, 1, axis=0)[:, -1:]], axis=1)
 
 
 _PLACES = (lambda count: count // 2, lambda count: 0, lambda count: count - 1)
@@ -140,6 +153,7 @@ class _Search:
         self._first, self._seconds, self._warning = measured.plan, measured.seconds_per_point, measured.warning
         self._end = time.perf_counter() + budget
         self._count = max(1, round(SLICE_SECONDS / (self._seconds / evaluator.batches)))
+        self._row = freedom.row or row_points(self._seconds, points.shape[1])
         self._trials: list[Trial] = []
 
     def tuned(self) -> Tuned:
@@ -156,8 +170,15 @@ class _Search:
 
     def run(self) -> None:
         """Layouts and rewrites first, then other batch sizes for the best, then what takes long to set up."""
-        best = self._best_of(Engine.parse(self._first.engine).variants(self._options()), self._first.batch_size)
-        if best is not None and self._freedom.batch_size and self._evaluator.plan.batch_norm == "eval":
+        evaluator, size = self._evaluator, self._first.batch_size
+        best = self._best_of(Engine.parse(self._first.engine).variants(self._options()), size)
+        if best is not None and evaluator.fuses():
+            best = self._best_of(iter([replace(Engine.parse(best.engine), fused=True)]), size)
+        if best is not None and evaluator.superposes():
+            best = self._best_of(
+                iter([replace(Engine.parse(best.engine), superposed=True)]), self._superposed_size(size)
+            )
+        if best is not None and self._freedom.batch_size and evaluator.plan.batch_norm == "eval":
             self._other_batches(Engine.parse(best.engine), best)
         best = self._best()
         if best is not None:
@@ -182,7 +203,7 @@ class _Search:
 
     def _bases(self, best: Engine) -> Iterator[Engine]:
         """Other ways to run the best rewrites, the cheap ones to set up first."""
-        evaluator = self._evaluator
+        evaluator, best = self._evaluator, replace(best, fused=False, superposed=False)
         if evaluator.plan.batch_norm == "recalibrate":
             return
         if evaluator.device.type == "cuda":
@@ -193,9 +214,14 @@ class _Search:
         if self._left() > COMPILE_SECONDS + COMPILE_SECONDS_PER_MODULE * evaluator.modules:
             yield replace(best, base="compile")
 
+    def _superposed_size(self, size: int) -> int:
+        """Half of it, if that is free: two outputs are kept, which is what a batch takes at its largest."""
+        return max(1, size // 2) if self._freedom.batch_size else size
+
     def _other_batches(self, engine: Engine, best: Trial) -> None:
         """Smaller while it helps, as activations may stay in the cache; larger while it helps, as a GPU likes it."""
-        for factor in (0.25, 4.0):
+        # What superposition keeps of a batch grows with it.
+        for factor in (0.25,) if engine.superposed else (0.25, 4.0):
             size, speed = best.batch_size, _speed(best)
             while self._left() > 0:
                 size = int(min(max(8, size * factor), self._evaluator.samples))
@@ -241,39 +267,51 @@ class _Search:
 
     def _speed_of(self, batch_size: int) -> float:
         count = max(1, round(self._count * self._first.batch_size / batch_size))
+        seconds = self._seconds_of(count, 1)
+        if Engine.parse(self._evaluator.plan.engine).superposed:
+            each = max(0.0, NEIGHBOURS * self._seconds_of(count, NEIGHBOURS) - seconds) / (NEIGHBOURS - 1)
+            seconds = each + max(0.0, seconds - each) / self._row
+        return min(count * batch_size, self._evaluator.samples) / seconds
+
+    def _seconds_of(self, count: int, neighbours: int) -> float:
         points = self._points.tolist()
-        seconds = [self._evaluator.time_batches(count, points[k % len(points)]) for k in range(WARM_UPS + ROUNDS)]
-        samples = min(count * batch_size, self._evaluator.samples)
-        return samples / min(seconds[WARM_UPS:])
+        timed = [
+            self._evaluator.time_batches(count, points[k % len(points)], neighbours) for k in range(WARM_UPS + ROUNDS)
+        ]
+        return min(timed[WARM_UPS:])
 
     # -- checking ---------------------------------------------------------------------------------------------
 
     def _accept_first(self, trials: list[Trial]) -> None:
         """Use the first of these that agrees with the reference; else what was planned at first."""
+        trials = trials[:3]
         if trials:
+            points = self._points
+            if any(Engine.parse(each.engine).superposed for each in trials):
+                points = np.concatenate([points, neighbours_of(points)])
             self._evaluator.use(Engine.parse(self._first.engine), self._first.batch_size)
-            reference = self._evaluator.evaluate(self._points)
-            allowed = _allowed(reference, self._exact(reference), self._evaluator.samples)
-        for trial in trials[:3]:
-            reason = self._off(trial, reference, allowed)
+            reference = self._evaluator.evaluate(points)
+            allowed = _allowed(reference, self._exact(points, reference), self._evaluator.samples)
+        for trial in trials:
+            reason = self._off(trial, points, reference, allowed)
             if not reason:
                 return
             self._trials = [each for each in self._trials if each != trial] + [replace(trial, refused=reason)]
         self._evaluator.use(Engine.parse(self._first.engine), self._first.batch_size)
 
-    def _exact(self, reference: Values) -> Values:
+    def _exact(self, points: NDArray[np.float64], reference: Values) -> Values:
         """The reference in float32 where the job's precision is lower."""
         if self._first.precision in ("float32", "float64"):
             return reference
-        return self._evaluator.twin(_float32(self._first)).evaluate(self._points)
+        return self._evaluator.twin(_float32(self._first)).evaluate(points)
 
-    def _off(self, trial: Trial, reference: Values, allowed: Mapping[str, Any]) -> str:
+    def _off(self, trial: Trial, points: NDArray[np.float64], reference: Values, allowed: Mapping[str, Any]) -> str:
         """Why a candidate cannot be used; empty where it can."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 self._evaluator.use(Engine.parse(trial.engine), trial.batch_size)
-                found = self._evaluator.evaluate(self._points)
+                found = self._evaluator.evaluate(points)
         except Interrupted:
             raise
         except Exception as error:
@@ -284,8 +322,10 @@ class _Search:
                 worst = np.abs(found.mean[name] - expected)[off].max()
                 return f"is off by {worst:.2g} in {name}"
         # The first time it may have compiled, captured and learnt; and a stack of points costs the same however full.
-        alone = self._evaluator.evaluate(self._points[:1]).seconds
-        self._seconds = alone / Engine.parse(trial.engine).points
+        engine = Engine.parse(trial.engine)
+        self._seconds = self._evaluator.evaluate(self._points[:1]).seconds / engine.points
+        if engine.superposed and trial.samples_per_second:
+            self._seconds = self._evaluator.samples / trial.samples_per_second
         return ""
 
 

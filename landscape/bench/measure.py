@@ -25,7 +25,7 @@ from landscape.grid import Grid, Tile
 from landscape.pipeline import make_evaluator
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.spec import Job, Precision
-from landscape.tuning import SHARE_OF_JOB, Freedom, Trial, Tuned, measure_point, probe_points, tune
+from landscape.tuning import SHARE_OF_JOB, Freedom, Trial, Tuned, measure_point, probe_points, row_points, tune
 
 MEMORY_POINTS = 3
 TILE_POINTS = 64
@@ -63,13 +63,16 @@ class _Row:
 
     engine: str
     batch_size: int
+    row: int
     chosen: bool = False
     evaluator: Evaluator | None = None
     failed: str = ""
 
     @property
     def step(self) -> int:
-        return Engine.parse(self.engine).points
+        """The points that are computed together: those of a stack, or of a tile's row."""
+        engine = Engine.parse(self.engine)
+        return self.row if engine.superposed else engine.points
 
 
 class _Bench:
@@ -84,7 +87,8 @@ class _Bench:
         plan = replace(landscape.plan, precision=precision, engine=EAGER)
         self._evaluator = make_evaluator(prepared, replace(landscape, plan=plan))
         self._device = self._evaluator.device
-        self._points = middle_points(landscape.grid, TILE_POINTS)
+        points = middle_points(landscape.grid, TILE_POINTS)
+        self._points = points[np.lexsort(points.T[::-1])]  # row by row, as an evaluator takes them
 
     def measure(self) -> dict[str, Any]:
         tuned = self._tune()
@@ -118,6 +122,8 @@ class _Bench:
     def _tune(self) -> Tuned:
         """The engine that a run of this job would choose, or one that is found in the time given."""
         seconds, options = measure_point(self._evaluator, self._grid), self._options
+        axes = len(self._grid.shape)
+        self._row = min(row_points(seconds, axes), round(TILE_POINTS ** (1 / axes)))
         points = self._grid.points
         if options.search_seconds is not None:
             points = math.ceil(options.search_seconds / (SHARE_OF_JOB * seconds))
@@ -135,11 +141,10 @@ class _Bench:
         for trial in tuned.trials:
             if not trial.refused and (trial.samples_per_second or 0) > _speed(best.get(trial.engine)):
                 best[trial.engine] = trial
-        rows = [_Row(EAGER, first.batch_size)]
-        rows += [_Row(name, trial.batch_size) for name, trial in best.items()]
-        rows += [_Row(str(Engine.parse(name)), plan.batch_size) for name in self._options.engines]
-        rows.append(_Row(tuned.plan.engine, tuned.plan.batch_size))
-        unique = {(row.engine, row.batch_size): row for row in rows}
+        pairs = [(EAGER, first.batch_size), *((name, trial.batch_size) for name, trial in best.items())]
+        pairs += [(str(Engine.parse(name)), plan.batch_size) for name in self._options.engines]
+        pairs.append((tuned.plan.engine, tuned.plan.batch_size))
+        unique = {pair: _Row(*pair, self._row) for pair in pairs}
         for row in unique.values():
             row.chosen = (row.engine, row.batch_size) == (tuned.plan.engine, tuned.plan.batch_size)
         return list(unique.values())
@@ -179,7 +184,7 @@ class _Bench:
             Contestant(f"ours:{k}", partial(self._evaluate, row.evaluator), row.step),
             Contestant(f"forward:{k}", forward.run, row.step),
         ]
-        if row.step == 1 and (row.chosen or row.engine == EAGER):
+        if Engine.parse(row.engine).points == 1 and (row.chosen or row.engine == EAGER):
             setting = Setting(self._problem, plan, self._device, self._origin, self._axes, self._points)
             found.append(Contestant(f"setting:{k}", setting.run))
         return found

@@ -14,11 +14,11 @@ from landscape.arithmetic import Plan, arithmetic
 from landscape.engine import Engine
 from landscape.evaluation import private_copy
 from landscape.forward import Stacked, make_forward
-from landscape.moving import MovingWeights, targets_of
+from landscape.moving import MovingWeights, lay_out, targets_of
 from landscape.parameters import State
 from landscape.problem import Observe, Problem, Supervised
-from landscape.rewrites import Folded
 from landscape.samples import Batch, map_tensors, split_batches
+from landscape.traced import Traced
 
 EAGER = "eager"
 
@@ -81,12 +81,11 @@ class SameEngine:
     ) -> None:
         self._plan, self._device, engine = plan, device, Engine.parse(plan.engine)
         model = model_for(problem.model, plan, device)
-        if engine.channels_last:
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        lay_out(model, channels_last=engine.channels_last)
         self._batches = batches_for(samples, plan, device)
         with arithmetic(plan, device), torch.no_grad():
             observe, _ = bare_observe(problem)
-            self._forward = make_forward(engine, model, observe, None)
+            self._forward = make_forward(engine, model, observe)
             self._forward.refresh()
             self._stacked = _stacked(model, directions, engine.points) if engine.base == "vmap" else {}
 
@@ -123,17 +122,17 @@ class Setting:
     ) -> None:  # fmt: skip
         self._plan, self._device, engine = plan, device, Engine.parse(plan.engine)
         model = model_for(problem.model, plan, device)
-        layout = torch.channels_last if engine.channels_last else torch.contiguous_format
-        model.to(memory_format=layout)  # type: ignore[call-overload]
+        lay_out(model, channels_last=engine.channels_last)
         with torch.no_grad():
             self.weights = MovingWeights(model, origin, directions, channels_last=engine.channels_last)
-            self._folded = Folded(model) if engine.folded else None
-        self._points: list[list[float]] = points[np.lexsort(points.T[::-1])].tolist()
+            traced = engine.rewritten
+            self._traced = Traced(model, folded=engine.folded, fused=engine.fused) if traced else None
+        self._points: list[list[float]] = points.tolist()
 
     def run(self, count: int) -> None:
         with arithmetic(self._plan, self._device), torch.no_grad():
             for k in range(count):
                 self.weights.set_point(self._points[k % len(self._points)])
-                if self._folded is not None:
-                    self._folded.refresh()
+                if self._traced is not None:
+                    self._traced.refresh()
             wait(self._device)

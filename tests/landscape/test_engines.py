@@ -22,9 +22,10 @@ from landscape.engine import Engine
 from landscape.evaluation import Evaluator
 from landscape.moving import MovingWeights, targets_of
 from landscape.parameters import describe_parameters, state_of
+from landscape.pooling import PoolingByMaxima, pool_by_maxima
 from landscape.problem import Problem
 from landscape.recipes.lenet import LeNet5
-from landscape.rewrites import Folded, PoolingByMaxima, pool_by_maxima
+from landscape.traced import Traced
 
 CPU = torch.device("cpu")
 POINTS = np.array([[0.0, 0.0], [0.5, -0.3], [-1.0, 1.0], [0.5, 0.7], [0.1, 0.2]])
@@ -71,13 +72,23 @@ def pooled_problem():
 
 
 def test_names_and_engines_stand_for_each_other():
-    for text in ("eager", "eager+channels_last", "compile+channels_last+maxima", "vmap:4+maxima", "cudagraph+folded"):
+    for text in (
+        "eager",
+        "eager+channels_last",
+        "eager+maxima+fused+superposed",
+        "compile+channels_last+maxima",
+        "vmap:4+maxima",
+        "cudagraph+folded",
+    ):
         assert str(Engine.parse(text)) == text
     assert str(Engine.parse("vmap")) == "vmap:8"
     assert str(Engine.parse("eager+maxima+channels_last")) == "eager+channels_last+maxima"
 
 
-@pytest.mark.parametrize("text", ["", "fast", "eager+fast", "eager:2", "vmap:1", "vmap:x", "vmap:4+folded"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "fast", "eager+fast", "eager:2", "vmap:1", "vmap:x", "vmap:4+folded", "compile+fused", "vmap:4+superposed"],
+)
 def test_other_names_are_refused(text):
     with pytest.raises(ValueError, match="must"):
         Engine.parse(text)
@@ -122,7 +133,7 @@ def test_pooling_that_has_no_such_form_is_left_to_torch():
 
 def test_only_a_convolution_that_its_norm_alone_reads_is_folded():
     model = Pooled().eval().requires_grad_(False)
-    folded = Folded(model)
+    folded = Traced(model, folded=True)
     names = [type(each).__name__ for each in folded.model.modules()]
     assert names.count("BatchNorm2d") == 1  # `other` stays, as its convolution is read twice
     folded.refresh()
@@ -142,15 +153,15 @@ def test_what_cannot_be_traced_is_not_folded():
             return super().forward(x if x.sum() > 0 else -x)
 
     with pytest.raises(torch.fx.proxy.TraceError):
-        Folded(Branching().eval())
+        Traced(Branching().eval(), folded=True)
 
 
 # -- engines -------------------------------------------------------------------------------------------------------
 
 OPTIONS = [
     "+".join(("eager", *chosen))
-    for count in range(4)
-    for chosen in itertools.combinations(("channels_last", "maxima", "folded"), count)
+    for count in range(6)
+    for chosen in itertools.combinations(("channels_last", "maxima", "folded", "fused", "superposed"), count)
 ]
 
 
@@ -166,7 +177,7 @@ def test_engines_agree_with_plain_evaluation(engine):
         np.testing.assert_array_equal(found.mean["loss"], expected.mean["loss"])
 
 
-@pytest.mark.parametrize("engine", ["eager", "eager+channels_last+maxima+folded", "vmap:2"])
+@pytest.mark.parametrize("engine", ["eager", "eager+channels_last+maxima+folded+fused+superposed", "vmap:2"])
 def test_whole_states_and_points_in_turn_leave_no_trace_of_each_other(engine):
     problem, samples = pooled_problem()
     states = [state for _, state in sorted(wandering(problem.model, 3).items())]
@@ -182,7 +193,7 @@ def test_an_engine_can_be_changed_and_changed_back():
     problem, samples = pooled_problem()
     made = evaluator(problem, samples)
     expected = made.evaluate(POINTS).mean["loss"]
-    for engine in ("eager+channels_last+folded", "vmap:4", "eager"):
+    for engine in ("eager+channels_last+folded", "eager+superposed", "vmap:4", "eager+fused", "eager"):
         made.use(Engine.parse(engine), 5 if engine != "eager" else 8)
         np.testing.assert_allclose(made.evaluate(POINTS).mean["loss"], expected, rtol=1e-5)
     np.testing.assert_array_equal(made.evaluate(POINTS).mean["loss"], expected)

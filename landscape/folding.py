@@ -1,0 +1,84 @@
+"""Batch normalisation in eval mode folded into the convolution before it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One convolution with the batch normalisation after it, and the convolution that stands for both.
+
+    w′ = w·s, b′ = β + (b − μ)·s with s = γ/√(σ² + ε) per output channel, anew for every point, as any may move.
+    """
+
+    convolution: nn.Module
+    norm: _BatchNorm
+    folded: nn.Module
+
+    def refresh(self) -> None:
+        """Fold the weights that the model has now."""
+        norm, mean, variance = self.norm, self.norm.running_mean, self.norm.running_var
+        assert mean is not None
+        assert variance is not None
+        scale = (variance + norm.eps).rsqrt()
+        if norm.weight is not None:
+            scale = scale * norm.weight
+        weight, bias = _weight(self.convolution), self.convolution.bias
+        torch.mul(weight, scale.view(-1, *[1] * (weight.dim() - 1)), out=_weight(self.folded))
+        shift = -mean * scale if bias is None else (bias - mean) * scale  # type: ignore[operator]
+        self.folded.bias.copy_(shift if norm.bias is None else shift + norm.bias)  # type: ignore[operator]
+
+
+def fold_norms(model: fx.GraphModule, leave: frozenset[nn.Module] = frozenset()) -> list[Fold]:
+    """Fold every batch normalisation that a convolution's only reader is; `leave` these convolutions as they are."""
+    return [_fold(model, *pair) for pair in _foldable(model, leave)]
+
+
+def _weight(module: nn.Module) -> Tensor:
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    return weight
+
+
+def _foldable(model: fx.GraphModule, leave: frozenset[nn.Module]) -> list[tuple[fx.Node, fx.Node]]:
+    """Pairs of calls: a convolution whose only reader is a batch normalisation with running statistics."""
+    calls: dict[Any, int] = {}
+    for node in model.graph.nodes:
+        if node.op == "call_module":
+            calls[node.target] = calls.get(node.target, 0) + 1
+    found = []
+    for node in model.graph.nodes:
+        before = node.args[0] if node.op == "call_module" and node.args else None
+        if (
+            isinstance(before, fx.Node)
+            and before.op == "call_module"
+            and isinstance(convolution := model.get_submodule(str(before.target)), CONVOLUTIONS)
+            and convolution not in leave
+            and isinstance(norm := model.get_submodule(node.target), _BatchNorm)
+            and norm.running_mean is not None
+            and len(before.users) == calls[before.target] == calls[node.target] == 1
+        ):
+            found.append((before, node))
+    return found
+
+
+def _fold(model: fx.GraphModule, convolution: fx.Node, norm: fx.Node) -> Fold:
+    before, after = model.get_submodule(str(convolution.target)), model.get_submodule(str(norm.target))
+    assert isinstance(after, _BatchNorm)
+    folded = copy.deepcopy(before)
+    weight = _weight(before)
+    folded.weight = nn.Parameter(torch.empty_like(weight, memory_format=torch.preserve_format), requires_grad=False)
+    folded.bias = nn.Parameter(weight.new_zeros(weight.shape[0]), requires_grad=False)
+    model.set_submodule(str(convolution.target), folded)
+    norm.replace_all_uses_with(convolution)
+    model.graph.erase_node(norm)
+    return Fold(before, after, folded)
