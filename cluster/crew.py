@@ -23,7 +23,7 @@ from landscape.memory import host_limit
 from landscape.pipeline import Work
 from landscape.preparation import PreparedJob
 from landscape.samples import Batch, batch_bytes
-from landscape.tuning import Freedom
+from landscape.search import Freedom
 
 EXPLAIN_SECONDS = 20.0  # without any worker, until it is said why
 LOOK_SECONDS = 2.0  # between two looks at what the cluster has

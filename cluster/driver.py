@@ -32,10 +32,10 @@ from landscape.pipeline import (
 )
 from landscape.preparation import PreparedJob, create_store, existing_store, prepare
 from landscape.progress import Failure, Observer
+from landscape.search import DEFAULT_POINT_SECONDS, Freedom, Tuned
 from landscape.spec import Job
 from landscape.store import write_error
 from landscape.surface import Run
-from landscape.tuning import DEFAULT_POINT_SECONDS, Freedom, Tuned
 
 POLL_SECONDS = 0.25
 MEASURE_SECONDS = 600.0  # a worker that takes longer to measure is taken for hung

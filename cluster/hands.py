@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from cluster.worker import Receipt
 from landscape.pipeline import Work
-from landscape.tuning import Freedom
+from landscape.search import Freedom
 
 START, MEASURE = "start", "measure"  # what is asked of a worker apart from its tasks
 

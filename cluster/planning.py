@@ -12,9 +12,10 @@ from cluster.session import cores
 from landscape.grid import tile_counts
 from landscape.pipeline import make_evaluator, tile_shape_for
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
+from landscape.search import Freedom, Tuned
 from landscape.spec import Job
 from landscape.store import LandscapeStore, landscape_names
-from landscape.tuning import Freedom, Tuned, tune
+from landscape.tuning import tune
 
 CALIBRATED_BYTES = 8  # per value: float64
 

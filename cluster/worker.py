@@ -25,8 +25,9 @@ from landscape.parameters import describe_parameters
 from landscape.pipeline import Outcome, Work, evaluate
 from landscape.problem import load_problem
 from landscape.samples import Batch
+from landscape.search import Freedom
 from landscape.spec import Precision
-from landscape.tuning import Freedom, tune
+from landscape.tuning import tune
 
 Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
 

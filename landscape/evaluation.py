@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from landscape.arithmetic import Plan, arithmetic, default_plan, is_out_of_memory, seed_draws
 from landscape.engine import Engine
 from landscape.errors import JobError, one_line
 from landscape.feed import make_feed
-from landscape.forward import Forward, Stacked, make_forward
-from landscape.memory import DEVICE_BYTES
-from landscape.moving import MovingWeights, lay_out
+from landscape.forward import Stacked
+from landscape.loaded import LoadedModel, Observed
 from landscape.parameters import State
-from landscape.pooling import PoolingByMaxima
-from landscape.problem import Observe, check_observed
-from landscape.reuse import Reuse
-from landscape.samples import Batch, batch_length, map_tensors, tensors_of
+from landscape.problem import Observe
+from landscape.samples import Batch, batch_length, map_tensors
 from landscape.spec import Precision
-from landscape.superposition import Layer, Superposition, layers_of_same_input
-from landscape.traced import Traced
 
 Floats = NDArray[np.float64]
 Result = TypeVar("Result")
@@ -73,20 +65,8 @@ class Evaluator:
         on_point: Callable[[], None] = lambda: None, limit: int | None = None,
     ) -> None:  # fmt: skip
         self.plan, self.device, self._observe, self._on_point = plan, device, observe, on_point
-        self._given = model
-        self._dtype = torch.float64 if plan.precision == "float64" else torch.float32
-        self._model = private_copy(model).to(device)
-        # `Module.to(dtype)` would drop the imaginary part of complex weights; these two leave them alone.
-        self._model.double() if self._dtype is torch.float64 else self._model.float()
-        self._model.eval().requires_grad_(False)
-        self._norms = [module for module in self._model.modules() if isinstance(module, _NormBase)]
-        if plan.batch_norm == "batch":
-            _use_batch_statistics(self._norms)
-        self._limit, self._feed = limit, make_feed(samples, device, self._dtype, limit)
-        self._checked = False
-        self._reuse: Reuse | None = None
-        self._superposed: Superposition | None = None
-        self._forward: Forward | None = None
+        self._given, self._loaded = model, LoadedModel(model, observe, plan, device)
+        self._limit, self._feed = limit, make_feed(samples, device, self._loaded.dtype, limit)
         self._set_batches(plan.batch_size)
 
     def load(self, origin: State, directions: Sequence[State]) -> None:
@@ -97,6 +77,7 @@ class Evaluator:
     def use(self, engine: Engine, batch_size: int | None = None) -> None:
         """Go on with another engine, and in other batches."""
         self.plan = replace(self.plan, engine=str(engine), batch_size=batch_size or self.plan.batch_size)
+        self._loaded.plan = self.plan
         self._set_batches(self.plan.batch_size)
         self._set_engine()
 
@@ -105,9 +86,9 @@ class Evaluator:
         # Row by row, as the points of one share most of the work of setting their weights.
         order = np.lexsort(points.T[::-1]) if points.shape[1] else np.arange(len(points))
         rows = self._rows
-        if isinstance(self._forward, Stacked):
+        if isinstance(self._loaded.forward, Stacked):
             rows = self._stacked_rows
-        elif self._superposed is not None:
+        elif self._loaded.superposed is not None:
             rows = self._superposed_rows
         return self._gather(partial(rows, points[order].tolist()), np.argsort(order))
 
@@ -116,7 +97,7 @@ class Evaluator:
         try:
             return self._gather(partial(self._state_rows, states), np.arange(len(states)))
         finally:
-            self._weights.restore()
+            self._loaded.weights.restore()
 
     def within_memory(self, compute: Callable[[], Result]) -> Result:
         """Call `compute`; where the memory does not suffice, again with half the batch, as often as it takes.
@@ -147,16 +128,16 @@ class Evaluator:
             start = time.perf_counter()
             seed_draws(self.plan.seed)
             points, batches = [list(point)], self._feed.batches(count)
-            if isinstance(self._forward, Stacked):
+            if isinstance(self._loaded.forward, Stacked):
                 points *= Engine.parse(self.plan.engine).points
                 self._observe_stacked(points, batches)
-            elif self._superposed is not None:
+            elif self._loaded.superposed is not None:
                 points *= neighbours
                 self._observe_superposed(points, batches)
             else:
-                self._set_point(point)
+                self._loaded.set_point(point)
                 for index, batch in batches:
-                    self._observe_batch(index, batch)
+                    self._loaded.observe(index, batch)
             self._wait()
             return (time.perf_counter() - start) / len(points)
 
@@ -182,123 +163,45 @@ class Evaluator:
 
     @property
     def modules(self) -> int:
-        return sum(1 for _ in self._model.modules())
+        return sum(1 for _ in self._loaded.model.modules())
 
     @property
     def moved_parameters(self) -> int:
-        return self._weights.parameters
+        return self._loaded.weights.parameters
 
-    @property
-    def has_convolutions(self) -> bool:
-        return any(each.dim() in (4, 5) for each in self._model.parameters())
-
-    def pools(self) -> bool:
-        """Whether there is max-pooling that could be done by maxima."""
-        pooling = PoolingByMaxima()
-        with torch.no_grad(), pooling:
-            self._observe(self._model, next(self._feed.batches(1))[1])
-        return pooling.met
-
-    def folds(self) -> bool:
-        """Whether there are batch normalisations that could be folded into convolutions."""
-        return self.plan.batch_norm == "eval" and self._can_be_traced("folded")
-
-    def fuses(self) -> bool:
-        """Whether there are layers whose kernel could do what comes after them."""
-        return self.device.type == "cpu" and self.plan.batch_norm == "eval" and self._can_be_traced("fused")
-
-    def superposes(self) -> bool:
-        """Whether there are layers that could be computed as sums."""
-        try:
-            return bool(self._superposable())
-        except Exception:
-            return False  # whatever `observe` raises, it will again
-
-    def _can_be_traced(self, rewrite: str) -> bool:
-        try:
-            Traced(self._model, folded=rewrite == "folded", fused=rewrite == "fused")
-        except Exception:
-            return False  # control flow that cannot be traced, or nothing to do
-        return True
-
-    def _superposable(self) -> list[Layer]:
-        if self.plan.batch_norm == "recalibrate":
-            raise ValueError("batch_norm: recalibrate goes over all samples twice at every point")
-        axes, few = len(self._directions), map_tensors(lambda tensor: tensor[:2], next(self._feed.batches(1))[1])
-
-        def observe_at(point: Sequence[float]) -> None:
-            self._weights.set_point(point)
-            with self._autocast():
-                self._observe(self._model, few)
-            if self._weights.changed:
-                raise ValueError("observe changes the model's buffers, batch after batch of a point")
-
-        with arithmetic(self.plan, self.device), torch.no_grad():
-            points = [partial(observe_at, [coordinate] * axes) for coordinate in (0.0, 1.0)]
-            return layers_of_same_input(self._model, self._weights.moved_tensors, points)
+    def possible_options(self) -> tuple[str, ...]:
+        """The options of an engine that change anything for this model."""
+        return self._loaded.possible_options(self._first_batch())
 
     # -- batches and engine -----------------------------------------------------------------------------------
 
     def _use_batches(self, batch_size: int) -> None:
         self._set_batches(batch_size)
-        self._set_forward()
+        self._loaded.set_batches(self._first_batch(), resident=self.resident)
 
     def _set_batches(self, batch_size: int) -> None:
         self.batch_size = batch_size
         self._feed.split(batch_size)
 
     def _set_engine(self) -> None:
-        engine = Engine.parse(self.plan.engine)
-        lay_out(self._model, channels_last=engine.channels_last)
-        self._weights = MovingWeights(self._model, self._origin, self._directions, channels_last=engine.channels_last)
-        self._set_forward()
+        self._loaded.load(self._origin, self._directions)
+        self._loaded.set_batches(self._first_batch(), resident=self.resident)
 
-    def _set_forward(self) -> None:
-        """What depends on the batches: graphs of them, what is remembered of them."""
-        for remembered in (self._reuse, self._superposed):
-            if remembered is not None:
-                remembered.close()
-        self._reuse = self._superposed = self._forward = None
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-        engine = Engine.parse(self.plan.engine)
-        if engine.base == "cudagraph" and not self.resident:
-            raise JobError(
-                "engine: cudagraph replays batches that stay where they are, and the samples do not fit the device; "
-                f"use another engine, fewer samples, or a larger {DEVICE_BYTES}"
-            )
-        if engine.superposed:
-            self._superposed = Superposition(self._weights, self._superposable())
-        eager = engine.base == "eager" and not engine.rewritten and self.plan.batch_norm == "eval"
-        # What is remembered of streamed batches would hold on to them.
-        if eager and self.resident and self._weights.moved:
-            self._reuse = Reuse(self._model, self._weights.moved_tensors, self.device)
-        self._forward = make_forward(engine, self._model, self._observe, self._reuse, self._superposed)
-
-    @property
-    def forward(self) -> Forward:
-        assert self._forward is not None, "load comes before evaluate"
-        return self._forward
+    def _first_batch(self) -> Batch:
+        return next(self._feed.batches(1))[1]
 
     # -- points -----------------------------------------------------------------------------------------------
-
-    def _set_point(self, point: Sequence[float]) -> None:
-        self._weights.set_point(point)
-        self.forward.refresh()
-        if self._superposed is not None:
-            self._superposed.begin(point)
 
     def _rows(self, points: Sequence[Sequence[float]]) -> Iterator[Row]:
         for point in points:
             self._on_point()
-            self._set_point(point)
+            self._loaded.set_point(point)
             yield self._observe_point(is_point=True)
 
     def _state_rows(self, states: Sequence[State]) -> Iterator[Row]:
         for state in states:
             self._on_point()
-            self._weights.set_state(state)
-            self.forward.refresh()
+            self._loaded.set_state(state)
             yield self._observe_point(is_point=False)
 
     def _superposed_rows(self, points: Sequence[Sequence[float]]) -> Iterator[Row]:
@@ -340,80 +243,43 @@ class Evaluator:
         # Common random numbers: a stochastic `observe` draws the same ones at every point, in every order.
         seed_draws(self.plan.seed)
         if self.plan.batch_norm == "recalibrate":
-            self._recalibrate()
+            self._loaded.recalibrate(self._feed.batches())
         numbered = self._feed.batches()
-        return _row([self._observe_batch(index if is_point else None, batch) for index, batch in numbered])
+        return _row([self._loaded.observe(index if is_point else None, batch) for index, batch in numbered])
 
     def _observe_superposed(
         self, points: Sequence[Sequence[float]], batches: Iterator[tuple[int, Batch]]
-    ) -> list[list[dict[str, Tensor]]]:
+    ) -> list[list[Observed]]:
         """The observables of the batches' samples at points of one row, a list for each point."""
-        assert self._superposed is not None
+        superposed = self._loaded.superposed
+        assert superposed is not None
         seed_draws(self.plan.seed)
-        found: list[list[dict[str, Tensor]]] = [[] for _ in points]
+        found: list[list[Observed]] = [[] for _ in points]
         try:
             for index, batch in batches:
-                self._superposed.forget()
+                superposed.forget()
                 for point, pieces in zip(points, found, strict=True):
                     self._on_point()
-                    self._set_point(point)
-                    pieces.append(self._observe_batch(index, batch))
+                    self._loaded.set_point(point)
+                    pieces.append(self._loaded.observe(index, batch))
         finally:
-            self._superposed.begin(None)
-            self._superposed.forget()
+            superposed.begin(None)
+            superposed.forget()
         return found
 
     def _observe_stacked(
         self, points: Sequence[Sequence[float]], batches: Iterator[tuple[int, Batch]]
     ) -> tuple[list[str], Tensor]:
         """Names, and the observables of the batches' samples at several points: float64 [names, points, samples]."""
-        assert isinstance(self._forward, Stacked)
         seed_draws(self.plan.seed)
-        weights = self._weights.stacked(points)
-        pieces = []
-        for _, batch in batches:
-            with self._autocast():
-                values = self._forward.observe_points(weights, batch)
-            check_observed({name: value[0] for name, value in values.items()}, batch_length(batch))
-            pieces.append({name: value.to(self.device, torch.float64) for name, value in values.items()})
+        weights = self._loaded.weights.stacked(points)
+        pieces = [self._loaded.observe_stacked(weights, batch) for _, batch in batches]
         names = list(pieces[0])
         return names, torch.stack([torch.cat([piece[name] for piece in pieces], dim=1) for name in names])
-
-    def _observe_batch(self, index: int | None, batch: Batch) -> dict[str, Tensor]:
-        versions = [] if self._checked else [tensor._version for tensor in tensors_of(batch)]
-        with self._autocast():
-            values = self.forward.observe(index, batch)
-        if not self._checked and [tensor._version for tensor in tensors_of(batch)] != versions:
-            raise JobError(
-                "observe: must not change its batch in place, as every point sees the same samples; clone it first"
-            )
-        found = check_observed(values, batch_length(batch))
-        self._checked = True
-        return {name: value.detach().to(self.device, torch.float64) for name, value in found.items()}
-
-    def _autocast(self) -> contextlib.AbstractContextManager[None]:
-        # Its cache holds for one block only, and must not be filled while a CUDA graph is captured.
-        enabled = self.plan.precision == "bfloat16"
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-
-    def _recalibrate(self) -> None:
-        """Running statistics anew from the samples, as the mean over batches; everything else stays in eval mode."""
-        momenta = [module.momentum for module in self._norms]
-        for module in self._norms:
-            module.reset_running_stats()
-            module.train()
-        for index, batch in self._feed.batches():
-            for module in self._norms:
-                # A cumulative mean; what torch does for momentum None it does for batch normalisation only.
-                module.momentum = 1 / (index + 1)
-            self._observe_batch(None, batch)
-        for module, momentum in zip(self._norms, momenta, strict=True):
-            module.momentum = momentum
-            module.eval()
 
 
 def _row(pieces: Sequence[Mapping[str, Tensor]]) -> Row:
@@ -433,23 +299,6 @@ def mean_and_stderr(samples: Tensor) -> Tensor:
     # Two passes: the difference of large sums would lose the small spread near a minimum.
     spread = (samples - mean[:, None]).square().sum(1) / (count - 1) if count > 1 else torch.full_like(mean, torch.nan)
     return torch.stack([mean, (spread / count).sqrt()], dim=1)
-
-
-def private_copy(model: nn.Module) -> nn.Module:
-    """A deep copy of the model without its gradients' graph."""
-    try:
-        return copy.deepcopy(model)
-    except Exception as cause:
-        raise JobError(
-            f"model: {type(model).__name__} cannot be copied ({cause}); return one that copy.deepcopy takes"
-        ) from cause
-
-
-def _use_batch_statistics(norms: Sequence[Any]) -> None:
-    """Make normalisation layers use each batch's own statistics, and keep none, in eval mode as well."""
-    for module in norms:
-        module.track_running_stats = False
-        module.running_mean = module.running_var = module.num_batches_tracked = None
 
 
 def observe_names(

@@ -20,10 +20,11 @@ from landscape.lock import run_lock
 from landscape.parameters import State
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
 from landscape.progress import Failure, Observer, Tally
+from landscape.search import Freedom
 from landscape.spec import Job
 from landscape.store import LandscapeStore, landscape_names, write_error
 from landscape.surface import Run
-from landscape.tuning import Freedom, tune
+from landscape.tuning import tune
 
 ATTEMPTS = 3  # an exception in user code is tried twice more, then its tile is quarantined
 

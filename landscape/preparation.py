@@ -23,11 +23,11 @@ from landscape.parameters import State, describe_parameters, layout
 from landscape.problem import Problem, load_problem
 from landscape.provenance import provenance
 from landscape.samples import Batch, batch_length, samples_digest
+from landscape.search import Tuned
 from landscape.selection import select_samples
 from landscape.snapshots import read_info, read_trajectory
 from landscape.spec import CollectLandscape, Job, Landscape, PcaDirection, digest
 from landscape.store import LandscapeStore, PathPlan, landscape_names, refuse_unwritable
-from landscape.tuning import Tuned
 from landscape.weights import Weights
 
 

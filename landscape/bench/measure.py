@@ -24,8 +24,9 @@ from landscape.evaluation import Evaluator
 from landscape.grid import Grid, Tile
 from landscape.pipeline import make_evaluator
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
+from landscape.search import Freedom, Trial, Tuned, row_points
 from landscape.spec import Job, Precision
-from landscape.tuning import SHARE_OF_JOB, Freedom, Trial, Tuned, measure_point, probe_points, row_points, tune
+from landscape.tuning import SHARE_OF_JOB, measure_point, probe_points, tune
 
 MEMORY_POINTS = 3
 TILE_POINTS = 64

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from landscape.arithmetic import Plan, arithmetic
 from landscape.engine import Engine
-from landscape.evaluation import private_copy
 from landscape.forward import Stacked, make_forward
+from landscape.loaded import private_copy
 from landscape.moving import MovingWeights, lay_out, targets_of
 from landscape.parameters import State
 from landscape.problem import Observe, Problem, Supervised

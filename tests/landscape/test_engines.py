@@ -464,7 +464,7 @@ def test_derivatives_with_respect_to_the_inputs_are_of_the_inputs_at_hand():
 def test_what_does_not_fit_is_computed_again():
     problem, samples, directions, _ = tail_problem(nn.ReLU())
     made = evaluator(problem, samples, directions=directions)
-    assert made._reuse is not None
-    made._reuse._left = 0
+    assert made._loaded.reuse is not None
+    made._loaded.reuse._left = 0
     np.testing.assert_allclose(made.evaluate(POINTS).mean["loss"], reference(problem, samples, directions), rtol=1e-5)
-    assert made._reuse.modules == 0
+    assert made._loaded.reuse.modules == 0

@@ -562,8 +562,8 @@ def test_integer_buffers_and_named_tuples_pass_through():
     model[0].num_batches_tracked.fill_(7)
     made = evaluator(model, torch.randn(5, 2), lambda m, b: {"loss": m(b)[:, 0]}, precision="float64")
     made.evaluate(np.zeros((1, 0)))
-    assert made._model[0].num_batches_tracked == 7
-    assert made._model[0].num_batches_tracked.dtype == torch.int64
+    assert made._loaded.model[0].num_batches_tracked == 7
+    assert made._loaded.model[0].num_batches_tracked.dtype == torch.int64
 
 
 def test_a_model_that_cannot_be_copied_is_refused_in_words():

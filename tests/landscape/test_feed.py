@@ -21,8 +21,9 @@ from landscape.memory import DEVICE_BYTES, HOST_BYTES, device_limit, host_limit
 from landscape.parameters import state_of
 from landscape.problem import Problem
 from landscape.samples import batch_bytes, tensors_of
+from landscape.search import Freedom
 from landscape.selection import select_samples
-from landscape.tuning import Freedom, tune
+from landscape.tuning import tune
 
 CPU = torch.device("cpu")
 POINTS = np.array([[0.0, 0.0], [0.5, -1.0], [1.0, 0.25], [-0.3, 0.7], [0.5, 0.5]])

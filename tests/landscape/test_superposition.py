@@ -16,8 +16,9 @@ from landscape.evaluation import Evaluator
 from landscape.grid import Grid, axis_coordinates
 from landscape.parameters import state_of
 from landscape.problem import Problem
+from landscape.search import Freedom
 from landscape.superposition import InputVaries
-from landscape.tuning import Freedom, tune
+from landscape.tuning import tune
 
 
 def grid(axes=2):
@@ -167,10 +168,10 @@ def test_layers_are_left_as_they_were():
     problem, samples = pooled_problem()
     made = evaluator(problem, samples, "eager+superposed")
     made.evaluate(POINTS)
-    assert made.pools()
+    assert "maxima" in made.possible_options()
     made.use(Engine.parse("eager"))
     assert not any(
-        "forward" in vars(module) and "Reuse" not in repr(module.forward) for module in made._model.modules()
+        "forward" in vars(module) and "Reuse" not in repr(module.forward) for module in made._loaded.model.modules()
     )
     expected = evaluator(problem, samples).evaluate(POINTS).mean["loss"]
     np.testing.assert_array_equal(made.evaluate(POINTS).mean["loss"], expected)
@@ -180,17 +181,17 @@ def test_nothing_is_kept_after_the_last_batch():
     problem, samples = pooled_problem()
     made = evaluator(problem, samples, "eager+superposed")
     made.evaluate(POINTS)
-    assert made._superposed is not None
-    assert not made._superposed._sums
+    assert made._loaded.superposed is not None
+    assert not made._loaded.superposed._sums
 
 
 def test_layers_above_another_that_moves_are_computed():
     problem, samples = problem_of([nn.Linear(6, 6), nn.Linear(6, 6)], (6,), FUNCTIONS["prepared anew at every call"])
     made = evaluator(problem, samples, "eager+superposed")
-    assert list(made._superposed.layers) == [made._model.layers[0]]
+    assert list(made._loaded.superposed.layers) == [made._loaded.model.layers[0]]
     tail = [{"layers.1.weight": torch.ones(6, 6)}]
     made = evaluator(problem, samples, "eager+superposed", directions=tail)
-    assert list(made._superposed.layers) == [made._model.layers[1]]
+    assert list(made._loaded.superposed.layers) == [made._loaded.model.layers[1]]
 
 
 def drawing(model, batch):
@@ -252,7 +253,7 @@ def test_other_modes_of_batch_norm(batch_norm):
     if batch_norm == "recalibrate":
         with pytest.raises(ValueError, match="recalibrate"):
             evaluator(problem, samples, "eager+superposed", batch_norm=batch_norm)
-        assert not evaluator(problem, samples, batch_norm=batch_norm).superposes()
+        assert "superposed" not in evaluator(problem, samples, batch_norm=batch_norm).possible_options()
     else:
         found = evaluator(problem, samples, "eager+superposed", batch_norm=batch_norm).evaluate(POINTS).mean["loss"]
         np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -270,6 +271,6 @@ def test_hooked_and_replaced_layers_are_computed_as_they_are():
     problem, samples = problem_of([nn.Linear(6, 6), nn.Linear(6, 6)], (6,), FUNCTIONS["two layers of one input"])
     problem.model.layers[0].register_forward_hook(lambda module, inputs, output: output * 2)
     made = evaluator(problem, samples, "eager+superposed")
-    assert list(made._superposed.layers) == [made._model.layers[1]]
+    assert list(made._loaded.superposed.layers) == [made._loaded.model.layers[1]]
     expected = evaluator(problem, samples).evaluate(POINTS).mean["loss"]
     np.testing.assert_allclose(made.evaluate(POINTS).mean["loss"], expected, rtol=1e-5)

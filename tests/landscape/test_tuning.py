@@ -17,8 +17,9 @@ from landscape import JobError, Problem, open_run, run
 from landscape.grid import Grid, axis_coordinates
 from landscape.pipeline import freedom_of
 from landscape.preparation import prepare
+from landscape.search import Freedom
 from landscape.store import LandscapeStore
-from landscape.tuning import LONGEST, SHARE_OF_JOB, Freedom, tune
+from landscape.tuning import LONGEST, SHARE_OF_JOB, tune
 from landscape.views.wording import precision_text
 
 MANY = 10_000_000  # points: the budget is then the longest
@@ -82,7 +83,7 @@ def test_measuring_ends_when_its_budget_does(monkeypatch):
 
     clock = [0.0]
     monkeypatch.setattr(made, "time_batches", slow)
-    monkeypatch.setattr("landscape.tuning.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("landscape.search.time.perf_counter", lambda: clock[0])
     tune(made, grid(), Freedom(points=MANY))
     assert sum(told) <= 1.2 + 5 * 0.25  # the trial at hand is ended, no other begun
     assert LONGEST == 60.0
@@ -92,7 +93,7 @@ def test_a_rewrite_that_is_off_is_refused(short_budget, monkeypatch):
     problem, samples = pooled_problem()
     right = landscape.pooling.pool_by_maxima
     monkeypatch.setattr(landscape.pooling, "pool_by_maxima", lambda *args, **options: right(*args, **options) + 1e-3)
-    monkeypatch.setattr("landscape.tuning.GAIN", 0.0)  # the fastest is taken, however little is gained
+    monkeypatch.setattr("landscape.search.GAIN", 0.0)  # the fastest is taken, however little is gained
     found = tune(evaluator(problem, samples), grid(), Freedom(points=MANY))
     assert "maxima" not in found.plan.engine
     forced = tune(evaluator(problem, samples), grid(), Freedom("eager+maxima"))

@@ -25,8 +25,8 @@ from cluster.worker import ProblemSource, Worker
 from landscape import read_job
 from landscape.pipeline import commit, make_work
 from landscape.preparation import create_store, prepare
+from landscape.search import Freedom
 from landscape.spec import Job
-from landscape.tuning import Freedom
 
 PROBLEM = """
 import time

@@ -29,9 +29,9 @@ from landscape.evaluation import Values
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.pipeline import Outcome, Work
 from landscape.preparation import PreparedJob, PreparedLandscape
+from landscape.search import Freedom
 from landscape.spec import Job
 from landscape.store import Examination
-from landscape.tuning import Freedom
 
 _STARTED = Receipt(
     details={"host": "simulated", "pid": 0, "node": "", "device": "cpu"},
