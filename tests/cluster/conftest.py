@@ -19,7 +19,7 @@ from landscape.spec import Job, read_job
 # A model of two weights whose coordinates on the plane are the weights themselves, so that a test can say what
 # happens at which point. Every evaluated point leaves a line in points.log.
 PROBLEM = """
-import os, signal, time
+import os, signal, sys, time
 from pathlib import Path
 
 import torch

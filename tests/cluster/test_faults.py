@@ -233,7 +233,12 @@ def test_a_worker_that_answers_nan_where_others_do_not_is_dismissed(make_job, ra
     file = job.folder / "my_problem.py"
     sick = textwrap.dedent("""
         mine = f'sick-{os.getpid()}'
+        if sys.argv[0].endswith('default_worker.py'):
+            note(f'worker-{os.getpid()}', '')
         if x > 0.6 and once('first'):
+            end = time.monotonic() + 60  # whoever is alone is believed, and on a busy machine the others come late
+            while len(list(HERE.glob('worker-*'))) < 3 and time.monotonic() < end:
+                time.sleep(0.1)
             note(mine, '')
         if (HERE / mine).exists():
             loss = loss * float('nan')
