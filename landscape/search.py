@@ -105,7 +105,9 @@ class Search:
         rewrites = tuple(name for name in ("channels_last", "maxima", "folded") if name in possible)
         best = self._best_of(Engine.parse(self._first.engine).variants(rewrites), size)
         if best is not None and "fused" in possible:
-            best = self._best_of(iter([replace(Engine.parse(best.engine), fused=True)]), size)
+            # A batch normalisation between a convolution and its ReLU would keep them apart.
+            engine = replace(Engine.parse(best.engine), fused=True)
+            best = self._best_of(iter([replace(engine, folded="folded" in possible)]), size)
         if best is not None and "superposed" in possible:
             best = self._best_of(
                 iter([replace(Engine.parse(best.engine), superposed=True)]), self._superposed_size(size)
@@ -204,7 +206,7 @@ class Search:
     # -- checking ---------------------------------------------------------------------------------------------
 
     def _accept_first(self, trials: list[Trial]) -> None:
-        """Use the first of these that agrees with the reference; else what was planned at first."""
+        """Use the first of these that agrees with float32; else what was planned at first."""
         trials = trials[:3]
         if trials:
             points = self._points
@@ -212,9 +214,10 @@ class Search:
                 points = np.concatenate([points, neighbours_of(points)])
             self._evaluator.use(Engine.parse(self._first.engine), self._first.batch_size)
             reference = self._evaluator.evaluate(points)
-            allowed = _allowed(reference, self._exact(points, reference), self._evaluator.samples)
+            exact = self._exact(points, reference)
+            allowed = _allowed(reference, exact, self._evaluator.samples)
         for trial in trials:
-            reason = self._off(trial, points, reference, allowed)
+            reason = self._off(trial, points, exact, allowed)
             if not reason:
                 return
             self._trials = [each for each in self._trials if each != trial] + [replace(trial, refused=reason)]
@@ -226,7 +229,7 @@ class Search:
             return reference
         return self._evaluator.twin(in_float32(self._first)).evaluate(points)
 
-    def _off(self, trial: Trial, points: NDArray[np.float64], reference: Values, allowed: Mapping[str, Any]) -> str:
+    def _off(self, trial: Trial, points: NDArray[np.float64], exact: Values, allowed: Mapping[str, Any]) -> str:
         """Why a candidate cannot be used; empty where it can."""
         try:
             with warnings.catch_warnings():
@@ -237,7 +240,7 @@ class Search:
             raise
         except Exception as error:
             return f"fails: {one_line(error)[:200]}"
-        for name, expected in reference.mean.items():
+        for name, expected in exact.mean.items():
             off = ~np.isclose(found.mean[name], expected, rtol=0, atol=allowed[name], equal_nan=True)
             if off.any():
                 worst = np.abs(found.mean[name] - expected)[off].max()
@@ -260,8 +263,8 @@ def _worth(trial: Trial) -> float:
 
 
 def _allowed(reference: Values, exact: Values, samples: int) -> dict[str, NDArray[np.float64]]:
-    """How far a candidate may be from the reference: rounding, a few samples that tip over, and twice what the
-    reference itself loses to its precision, there or, as that may be little by chance, at the worst of the points."""
+    """How far a candidate may be from float32: rounding, a few samples that tip over, and twice what the plain
+    evaluation loses to its precision, there or, as that may be little by chance, at the worst of the points."""
     found = {}
     for name, mean in exact.mean.items():
         size = np.nan_to_num(np.abs(mean), posinf=0.0)

@@ -23,7 +23,7 @@ from rounds import run_rounds
 from subjects import SUBJECTS, Lattice, MissingData
 
 ROOT = Path(__file__).resolve().parents[2]
-SIDES = {"lenet": 5, "resnet20": 3}
+SIDES = {"lenet": 9, "resnet20": 4}  # rows as long as those of short tiles
 BATCH_SIZES = (32, 64, 128, 256, 512, 2048)
 PACKAGES = ("torch", "numpy", "loss-landscapes", "landscaper", "loss-landscape-3d", "loss-landscape-cluster")
 
@@ -53,7 +53,7 @@ def _processor() -> str:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=[*SUBJECTS, "all"], default="all")
-    parser.add_argument("--side", type=int, help="side × side points a round; default 5 for LeNet-5, 3 for ResNet-20")
+    parser.add_argument("--side", type=int, help="side × side points a round; default 9 for LeNet-5, 4 for ResNet-20")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--samples", type=int, default=2048)
     parser.add_argument(
