@@ -151,11 +151,14 @@ class LoadedModel:
         in_eval = self.plan.batch_norm == "eval"
         if self.reuse is not None:
             self.reuse.begin(None)  # what follows is no batch of a point
-        possible = {
+        folds = in_eval and _holds(lambda: bool(Traced(self.model, folded=True)))
+        fuses = in_eval and self._device.type == "cpu"
+        possible: dict[str, Callable[[], bool]] = {
             "channels_last": lambda: any(each.dim() in (4, 5) for each in self.model.parameters()),
             "maxima": lambda: self._device.type == "cpu" and self._pools(batch),
-            "folded": lambda: in_eval and bool(Traced(self.model, folded=True)),
-            "fused": lambda: in_eval and self._device.type == "cpu" and bool(Traced(self.model, fused=True)),
+            "folded": lambda: folds,
+            # Between a convolution and its ReLU there may be a batch normalisation.
+            "fused": lambda: fuses and bool(Traced(self.model, folded=folds, fused=True)),
             "superposed": lambda: bool(self._superposable(batch)),
         }
         return tuple(name for name in OPTIONS if _holds(possible[name]))

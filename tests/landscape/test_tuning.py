@@ -63,6 +63,16 @@ def test_only_rewrites_that_change_something_are_tried(short_budget):
     assert not any(option in engine for engine in tried for option in ("channels_last", "maxima", "folded"))
 
 
+def test_what_batch_norms_keep_apart_is_folded_and_fused(short_budget):
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()).eval()
+    samples = (torch.randn(40, 1, 6, 6), torch.randint(0, 64, (40,)))
+    found = tune(evaluator(Problem.supervised(model, samples), samples), grid(), Freedom(points=MANY))
+    fused = [each for each in found.trials if "fused" in each.engine]
+    assert fused
+    assert all("folded+fused" in each.engine for each in fused)
+    assert any(each.samples_per_second for each in fused)
+
+
 def test_nothing_is_measured_for_a_job_that_is_over_sooner():
     problem, samples = pooled_problem()
     found = tune(evaluator(problem, samples), grid(), Freedom(points=81))
