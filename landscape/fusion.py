@@ -66,6 +66,8 @@ class FusedLayer(nn.Module):
         """Whether the kernel is made for these tensors."""
         if inputs.dtype != dtype or dtype not in (torch.float32, torch.bfloat16) or not inputs.numel():
             return False
+        if torch.is_grad_enabled():
+            return False  # it has no derivative
         if isinstance(self.layer, nn.Linear):
             return inputs.dim() > 1
         if inputs.dim() != 4 or residual is None:

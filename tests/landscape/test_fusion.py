@@ -176,6 +176,15 @@ def test_autocast_is_followed(name, channels_last):
     assert off > 0
 
 
+@pytest.mark.parametrize("name", ["residual_block", "linear", "pooled", "padded"])
+def test_derivatives_with_respect_to_the_inputs_are_those_of_the_model(name):
+    model = Net(lambda m, x: NETS[name][0](m, x) + m.tail(x).mean()).eval().requires_grad_(False)
+    inputs = [IMAGES.clone().requires_grad_() for _ in range(2)]
+    for each, run in zip(inputs, (model, Traced(model, fused=True).model), strict=True):
+        run(each).square().sum().backward()
+    torch.testing.assert_close(inputs[1].grad, inputs[0].grad, rtol=1e-4, atol=1e-5)
+
+
 def test_layers_that_are_to_be_left_alone_are():
     model = Net(block).eval()
     with torch.no_grad():
