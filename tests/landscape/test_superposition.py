@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from small_models import make_job
 from test_engines import CPU, POINTS, drawn, evaluator, pooled_problem
 from torch import nn
 from torch.nn import functional as F
 
 import landscape.evaluation
+from landscape import run
 from landscape.arithmetic import default_plan
 from landscape.engine import Engine
 from landscape.evaluation import Evaluator
@@ -274,3 +276,21 @@ def test_hooked_and_replaced_layers_are_computed_as_they_are():
     assert list(made._loaded.superposed.layers) == [made._loaded.model.layers[1]]
     expected = evaluator(problem, samples).evaluate(POINTS).mean["loss"]
     np.testing.assert_allclose(made.evaluate(POINTS).mean["loss"], expected, rtol=1e-5)
+
+
+def test_a_landscape_has_the_same_bytes_in_every_shape_of_tile(tmp_path):
+    problem, _ = pooled_problem()
+    options = {"num_samples": 21, "batch_size": 8, "engine": "eager+maxima+folded+superposed"}
+    found = set()
+    for name, tile in (
+        ("square", (3, 3)),
+        ("points", (1, 1)),
+        ("rows", (7, 1)),
+        ("columns", (1, 6)),
+        ("whole", (7, 6)),
+    ):
+        job = make_job(tmp_path / name, lambda: problem, [{"name": "plane", "size": [7, 6]}], tile=tile, **options)
+        surface = run(job)["plane"]
+        assert surface.attributes["plan"]["engine"] == options["engine"]
+        found.add((surface.loss.tobytes(), surface["loss_stderr"].tobytes()))
+    assert len(found) == 1
