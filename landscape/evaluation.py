@@ -177,7 +177,7 @@ class Evaluator:
 
     def _use_batches(self, batch_size: int) -> None:
         self._set_batches(batch_size)
-        self._loaded.set_batches(self._first_batch(), resident=self.resident)
+        self._loaded.set_batches(self._first_batch, resident=self.resident)
 
     def _set_batches(self, batch_size: int) -> None:
         self.batch_size = batch_size
@@ -185,7 +185,7 @@ class Evaluator:
 
     def _set_engine(self) -> None:
         self._loaded.load(self._origin, self._directions)
-        self._loaded.set_batches(self._first_batch(), resident=self.resident)
+        self._loaded.set_batches(self._first_batch, resident=self.resident)
 
     def _first_batch(self) -> Batch:
         return next(self._feed.batches(1))[1]

@@ -34,7 +34,7 @@ class LoadedModel:
 
     Args:
         model: is copied; the caller's is never touched.
-        plan: the arithmetic; `use` takes another.
+        plan: the arithmetic; another engine may be set before `load`.
     """
 
     def __init__(self, model: nn.Module, observe: Observe, plan: Plan, device: torch.device) -> None:
@@ -58,11 +58,11 @@ class LoadedModel:
         lay_out(self.model, channels_last=engine.channels_last)
         self.weights = MovingWeights(self.model, origin, directions, channels_last=engine.channels_last)
 
-    def set_batches(self, batch: Batch, *, resident: bool) -> None:
+    def set_batches(self, first_batch: Callable[[], Batch], *, resident: bool) -> None:
         """Begin anew what depends on the batches: graphs of them, what is remembered of them.
 
         Args:
-            batch: the first of them, to look at.
+            first_batch: brings the first of them, where there is something to look at.
             resident: whether they stay where they are.
         """
         for remembered in (self.reuse, self.superposed):
@@ -78,7 +78,7 @@ class LoadedModel:
                 f"use another engine, fewer samples, or a larger {DEVICE_BYTES}"
             )
         if engine.superposed:
-            self.superposed = Superposition(self.weights, self._superposable(batch))
+            self.superposed = Superposition(self.weights, self._superposable(first_batch()))
         eager = engine.base == "eager" and not engine.rewritten and self.plan.batch_norm == "eval"
         # What is remembered of streamed batches would hold on to them.
         if eager and resident and self.weights.moved:

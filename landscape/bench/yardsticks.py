@@ -125,8 +125,9 @@ class Setting:
         lay_out(model, channels_last=engine.channels_last)
         with torch.no_grad():
             self.weights = MovingWeights(model, origin, directions, channels_last=engine.channels_last)
-            traced = engine.rewritten
-            self._traced = Traced(model, folded=engine.folded, fused=engine.fused) if traced else None
+            self._traced: Traced | None = None
+            if engine.rewritten:
+                self._traced = Traced(model, folded=engine.folded, fused=engine.fused)
         self._points: list[list[float]] = points.tolist()
 
     def run(self, count: int) -> None:
