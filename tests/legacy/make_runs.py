@@ -1,0 +1,95 @@
+"""How the kept runs were made: `python tests/legacy/make_runs.py VERSION`, with the package of that version.
+
+    random       the default directions and the default size, both left out
+    spelled      `{kind: random, seed: …}`, whose `ignore` was empty by default in 0.1.0
+    trajectory   collected over four epochs; PCA of the snapshots, the range fitted, the path drawn
+    line         from the last snapshot towards the first
+    interrupted  stopped in the middle; `whole` is the same job to its end
+
+Each is a job file beside its run. The archive is never made again: what a version wrote is what later ones must read.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+import torch
+import yaml
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+COMMON = {
+    "problem": "legacy_problem:problem", "num_samples": 40, "engine": "eager", "batch_size": 16, "device": "cpu",
+}  # fmt: skip
+PLANE = {
+    "name": "plane",
+    "directions": [{"kind": "random", "seed": 3, "ignore": ["bias"]}, {"kind": "random", "seed": 4}],
+}
+JOBS = {
+    "random": {"landscapes": [{"name": "minimum"}], "tile": 20},
+    "spelled": {
+        "landscapes": [
+            {"name": "minimum", "directions": [{"kind": "random", "seed": 1}, {"kind": "random", "seed": 2}], "size": 7}
+        ]
+    },
+    "trajectory": {"landscapes": [{"name": "path", "trajectory": "all", "size": [8, 6]}], "tile": 3},
+    "line": {
+        "landscapes": [{"name": "line", "directions": [{"kind": "towards", "target": "first"}], "size": 11}],
+        "tile": 4,
+    },
+    "interrupted": {"landscapes": [PLANE | {"size": [9, 6], "range": [[-1, 1], [-0.5, 1]]}], "tile": 3},
+    "whole": {"landscapes": [PLANE | {"size": [9, 6], "range": [[-1, 1], [-0.5, 1]]}], "tile": 3},
+}
+COLLECTED = ("trajectory", "line")
+STOP_AFTER = 25  # points, of the interrupted one: some tiles are there, one is cut off
+
+
+def collect(run: Path) -> None:
+    """Four epochs of plain gradient descent, their weights kept."""
+    from legacy_problem import data, network
+
+    from landscape import TrajectoryCollector
+
+    model, (inputs, targets) = network(), data()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    collector = TrajectoryCollector(run, model, optimizer, unit="epoch", intervals=[[0, 1, 2, 3, 4]])
+    for _ in range(4):
+        model.train()
+        for part in range(0, len(inputs), 12):
+            loss = torch.nn.functional.cross_entropy(model(inputs[part : part + 12]), targets[part : part + 12])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            collector.step(loss)
+        collector.end_epoch(accuracy=0.5)
+
+
+def main(version: str) -> None:
+    from landscape import read_job, run
+    from landscape.errors import Interrupted
+
+    folder = Path(tempfile.mkdtemp()) / f"runs-{version}"
+    folder.mkdir()
+    shutil.copy(HERE / "legacy_problem.py", folder)
+    for name, fields in JOBS.items():
+        file = folder / f"{name}.yaml"
+        file.write_text(yaml.safe_dump({"run": name, **COMMON, **fields}, sort_keys=False))
+        if name in COLLECTED:
+            collect(folder / name)
+        asked = iter(range(10**9))
+        most = STOP_AFTER if name == "interrupted" else 10**9
+        try:
+            run(read_job(file), stop=lambda asked=asked, most=most: next(asked) > most)
+        except Interrupted:
+            assert name == "interrupted"
+    with tarfile.open(HERE / f"runs-{version}.tar.gz", "w:gz") as archive:
+        archive.add(folder, arcname=folder.name, filter=lambda info: None if "__pycache__" in info.name else info)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,87 @@
+"""Runs that earlier versions made are read to the same bits, and gone on with to the same bits."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from landscape import open_run, read_job, run
+from landscape.errors import JobError
+
+HERE = Path(__file__).resolve().parent
+NAMES = {
+    "random": "minimum", "spelled": "minimum", "trajectory": "path", "line": "line",
+    "interrupted": "plane", "whole": "plane",
+}  # fmt: skip
+OLD = sorted(HERE.glob("runs-*.tar.gz"))
+
+
+@pytest.fixture(scope="module", params=OLD, ids=lambda path: path.name)
+def archive(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("old")
+    with tarfile.open(request.param) as opened:
+        opened.extractall(folder, filter="data")
+    (found,) = folder.iterdir()
+    return found
+
+
+@pytest.fixture
+def runs(archive, tmp_path, monkeypatch):
+    """The kept runs in a folder of this test's own."""
+    monkeypatch.delitem(__import__("sys").modules, "legacy_problem", raising=False)
+    return Path(shutil.copytree(archive, tmp_path / "runs"))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Every chunk of a run by its path."""
+    chunks = (each for each in folder.rglob("c/**/*") if each.is_file())
+    return {str(each.relative_to(folder)): each.read_bytes() for each in chunks}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_of_an_earlier_version_reads_as_it_was(runs, name):
+    surface = open_run(runs / name)[NAMES[name]]
+    assert surface.loss.shape == surface.status.shape
+    there = surface.status == 1
+    assert np.isfinite(surface.loss[there]).all()
+    assert there.all() or name == "interrupted"
+    if name == "random":
+        assert surface.loss.shape == (40, 40)
+        assert surface.axes[0].attributes["ignore"] == ["bias", "norm"]
+    if name == "spelled":
+        assert surface.axes[0].attributes["ignore"] == []
+    if name == "trajectory":
+        assert surface.path is not None
+        assert np.isfinite(surface.path.loss).all()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "interrupted"])
+def test_a_finished_run_of_an_earlier_version_is_left_as_it_is(runs, name):
+    before = files_of(runs / name)
+    run(read_job(runs / f"{name}.yaml"))
+    after = files_of(runs / name)
+    assert {key: after[key] for key in before} == before
+
+
+def test_an_interrupted_run_of_an_earlier_version_goes_on_to_the_same_bits(runs):
+    """On another kind of processor, whose bits differ, it is refused by name and left as it is."""
+    before = files_of(runs / "interrupted")
+    try:
+        run(read_job(runs / "interrupted.yaml"))
+    except JobError as error:
+        assert re.search("processor", str(error))
+        assert files_of(runs / "interrupted") == before
+        return
+    found, whole = open_run(runs / "interrupted")["plane"], open_run(runs / "whole")["plane"]
+    for name in whole.observables:
+        np.testing.assert_allclose(found[name], whole[name], rtol=1e-5)
+    after = files_of(runs / "interrupted")
+    for key, data in before.items():
+        if "/status/" not in key:
+            assert after[key] == data
+    assert (found.status == whole.status).all()
