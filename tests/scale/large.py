@@ -6,6 +6,7 @@ straight into the store, as workers that take no time would have them written.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import cluster.driver  # with all that it imports, which is not what is measured
-from landscape import read_job
+from landscape import read_job, run
 from landscape.errors import Interrupted
 from landscape.store import LandscapeStore
 from landscape.surface import OK
@@ -46,7 +47,7 @@ run: run
 problem: my_problem:problem
 num_samples: 2
 engine: eager
-tile: 64
+tile: {tile}
 landscapes:
 - name: plane
   size: {size}
@@ -57,9 +58,10 @@ landscapes:
 
 LEFT = 3  # tiles that the last run finds missing
 FILLED_AT_ONCE = 64
+LOOKED_AT = 8  # points, until the store is made and its first tile begun
 
 
-def write_job(folder: Path, size: int) -> Path:
+def write_job(folder: Path, size: int, tile: int = 64) -> Path:
     import torch
     from safetensors.torch import save_file
 
@@ -67,7 +69,7 @@ def write_job(folder: Path, size: int) -> Path:
     save_file({"x": one, "y": zero}, folder / "d1.safetensors")
     save_file({"x": zero, "y": one.clone()}, folder / "d2.safetensors")
     (folder / "my_problem.py").write_text(PROBLEM)
-    (folder / "job.yaml").write_text(JOB.format(size=size))
+    (folder / "job.yaml").write_text(JOB.format(size=size, tile=tile))
     return folder / "job.yaml"
 
 
@@ -76,11 +78,20 @@ def loss_at(alpha: float, beta: float) -> float:
     return ((-1 - alpha) ** 2 + (1 - alpha) ** 2) / 2 + (beta - 0.5) ** 2
 
 
-def fill(run: str) -> None:
+def fill_whole(file: Path) -> None:
+    """Have the job make its store, and commit every tile of it."""
+    asked = iter(range(10**6))
+    with contextlib.suppress(Interrupted):
+        run(read_job(file), stop=lambda: next(asked) > LOOKED_AT)
+    fill(read_job(file).run_path, left=0)
+
+
+def fill(path: str, left: int = LEFT) -> None:
     """Commit what is missing, all but the last few tiles."""
-    store = LandscapeStore.open(run, "plane", write=True)
+    store = LandscapeStore.open(path, "plane", write=True)
     grid = store.grid()
-    missing = sorted(store.examine().missing)[:-LEFT]
+    missing = sorted(store.examine().missing)
+    missing = missing[: len(missing) - left]
     for k in range(0, len(missing), FILLED_AT_ONCE):
         tiles = [store.tile(index) for index in missing[k : k + FILLED_AT_ONCE]]
         store.write_tiles([(tile, values(grid.tile_points(tile))) for tile in tiles])
