@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import tarfile
 from pathlib import Path
@@ -71,10 +70,7 @@ def test_a_finished_run_of_an_earlier_version_is_left_as_it_is(runs, name):
 def test_an_interrupted_run_of_an_earlier_version_goes_on_to_the_same_bits(runs):
     """On another kind of processor, whose bits differ, it is refused by name and left as it is."""
     before = files_of(runs / "interrupted")
-    try:
-        run(read_job(runs / "interrupted.yaml"))
-    except JobError as error:
-        assert re.search("processor", str(error))
+    if not go_on(runs / "interrupted.yaml"):
         assert files_of(runs / "interrupted") == before
         return
     found, whole = open_run(runs / "interrupted")["plane"], open_run(runs / "whole")["plane"]
@@ -85,3 +81,14 @@ def test_an_interrupted_run_of_an_earlier_version_goes_on_to_the_same_bits(runs)
         if "/status/" not in key:
             assert after[key] == data
     assert (found.status == whole.status).all()
+
+
+def go_on(job: Path) -> bool:
+    """Whether this machine's bits are those of the one that made the runs; refused with that reason where not."""
+    try:
+        run(read_job(job))
+    except JobError as refused:
+        if "processor" not in str(refused):
+            raise
+        return False
+    return True
