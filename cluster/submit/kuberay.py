@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from cluster.session import IGNORED_UPLOADS
+from cluster.shipping import IGNORED_UPLOADS
 from cluster.submit.common import (
     DRIVER_ENVIRONMENT,
     STOP_SECONDS,

@@ -75,7 +75,7 @@ class ToRay:
     """Also send to a cluster that is not on this machine and asks for no token."""
 
     def send(self, what: What, job: Job, file: Path) -> int:
-        from cluster.session import refuse_large_upload, upload_excludes
+        from cluster.shipping import refuse_large_upload, upload_excludes
         from cluster.submit import ray_jobs
 
         submission = what.submission(job, file, job.run_path)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cluster.placement import Placement, Supply, explain_placement, placement
-from cluster.session import upload
+from cluster.shipping import upload
 from landscape.errors import JobError
 from landscape.spec import Job
 from landscape.surface import open_run
@@ -79,7 +79,7 @@ def test_only_a_callback_beside_the_job_file_is_uploaded_and_never_the_run(make_
 
 def test_a_folder_too_large_to_ship_is_refused_before_it_is_zipped(make_job, monkeypatch):
     job = make_job()
-    monkeypatch.setattr("cluster.session.LARGEST_UPLOAD", 1 << 20)
+    monkeypatch.setattr("cluster.shipping.LARGEST_UPLOAD", 1 << 20)
     (job.folder / "run").mkdir()
     (job.folder / "run" / "large").write_bytes(bytes(2 << 20))
     assert upload(job)  # the run does not travel
