@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 
 from landscape.errors import JobError
@@ -54,10 +56,8 @@ def arithmetic(plan: Plan, device: torch.device) -> Iterator[None]:
     """The plan's threads and precision and deterministic kernels; the process is left as it was found."""
     tf32 = plan.precision == "tf32"
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    with (
-        torch.random.fork_rng([device] if device.type == "cuda" else []),
-        torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32),
-    ):
+    flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32)
+    with _kept_draws(), flags:
         try:
             if threads != plan.threads:
                 torch.set_num_threads(plan.threads)
@@ -86,7 +86,7 @@ def keep_freed_memory() -> None:
 
 
 def seed_draws(seed: int) -> None:
-    """What `torch.manual_seed` does for the CPU and the GPUs in use.
+    """Have torch, numpy and `random` draw from this seed, as `torch.manual_seed` does on the CPU and the GPUs in use.
 
     That one writes down a stack trace for every kind of device that is not in use, which costs several times what a
     point of a small model does.
@@ -94,6 +94,40 @@ def seed_draws(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
+    random.seed(seed)
+    np.random.seed(seed % SEEDS_OF_NUMPY)  # noqa: NPY002 - users draw from the global generator
+
+
+SEEDS_OF_NUMPY = 1 << 32
+
+
+@contextlib.contextmanager
+def fixed_seeds(seed: int) -> Iterator[None]:
+    """Code of the user's draws from this seed, with torch, numpy or `random`; the process is left as it was found."""
+    first, before = not torch.cuda.is_initialized(), torch.initial_seed()  # type: ignore[no-untyped-call]
+    first = first and torch.cuda.is_available()  # the code may be the first to use the GPU: seeded when it does
+    with _kept_draws():
+        seed_draws(seed)
+        if first:
+            torch.cuda.manual_seed_all(seed)
+        try:
+            yield
+        finally:
+            if first:
+                torch.cuda.manual_seed_all(before)
+
+
+@contextlib.contextmanager
+def _kept_draws() -> Iterator[None]:
+    """What the generators of torch, numpy and `random` draw next is afterwards what it was before."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices, device_type="cuda"):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
 
 
 def is_out_of_memory(error: BaseException) -> bool:

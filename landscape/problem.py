@@ -18,11 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from landscape.arithmetic import fixed_seeds
 from landscape.errors import JobError, nearest, one_line
 from landscape.samples import Batch
 
 Observe = Callable[[nn.Module, Batch], Mapping[str, Tensor]]
 Metric = Callable[[Any, Any], Tensor]
+CALLBACK_SEED = 0  # weights that a callback draws without a seed of its own are the same in every process
 
 
 @dataclass(frozen=True)
@@ -153,10 +155,12 @@ def load_problem(reference: str | Callable[[], Any], folder: Path | None = None)
     Raises:
         JobError: it does not import, raises, or returns something that is not a `Problem`.
     """
-    callback = import_callback(reference, folder) if isinstance(reference, str) else reference
+    with fixed_seeds(CALLBACK_SEED):  # also while it is imported: a module may make its model
+        callback = import_callback(reference, folder) if isinstance(reference, str) else reference
     name = reference if isinstance(reference, str) else getattr(callback, "__qualname__", repr(callback))
     try:
-        problem = callback()
+        with fixed_seeds(CALLBACK_SEED):
+            problem = callback()
     except JobError:
         raise
     except Exception as cause:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import random
 
 import numpy as np
 import pytest
@@ -376,6 +377,18 @@ def test_a_stochastic_observe_draws_the_same_numbers_at_every_point_in_every_ord
     assert forward.mean["loss"][1] == backward.mean["loss"][0]
     other = evaluator(model, samples, observe, [drawn(model, 1)], seed=5).evaluate(np.array([[0.0]]))
     assert other.mean["noise"] != forward.mean["noise"][0]
+
+
+def test_numpys_and_pythons_draws_are_the_same_at_every_point_and_the_process_is_left_as_it_was():
+    def observe(model, batch):
+        return {"loss": model(batch) + random.random() + np.random.rand()}  # noqa: NPY002
+
+    made = evaluator(Quadratic(), quadratic_samples(), observe, [drawn(Quadratic(), 1)], seed=2**33 + 1)
+    states = random.getstate(), np.random.get_state()[1].copy()  # noqa: NPY002
+    forward, backward = (made.evaluate(np.array(points)).mean["loss"] for points in ([[0.0], [1.0]], [[1.0], [0.0]]))
+    np.testing.assert_array_equal(forward, backward[::-1])
+    assert random.getstate() == states[0]
+    assert np.array_equal(np.random.get_state()[1], states[1])  # noqa: NPY002
 
 
 def test_a_batch_changed_in_place_is_refused():

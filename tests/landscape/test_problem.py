@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 import sys
 from typing import NamedTuple
 
@@ -405,6 +406,46 @@ def test_a_callback_that_goes_wrong_is_told_in_words_before_anything_is_written(
     for word in words:
         assert word in message
     assert not (beside / "run").exists()
+
+
+def drawing_problem() -> Problem:
+    """Weights of torch's, numpy's and Python's unseeded draws."""
+    model = nn.Linear(3, 1)
+    model.bias.data.fill_(random.random() + np.random.rand())  # noqa: NPY002
+    return Problem(model, INPUTS, lambda model, batch: {"loss": model(batch)[:, 0]})
+
+
+def test_a_callback_draws_the_same_weights_in_every_process_and_leaves_the_process_as_it_was():
+    found = []
+    for seed in (1, 2):  # two processes, in different states
+        torch.manual_seed(seed), np.random.seed(seed), random.seed(seed)  # noqa: NPY002
+        states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+        found.append(load_problem(drawing_problem).model)
+        assert torch.equal(torch.get_rng_state(), states[0])
+        assert np.array_equal(np.random.get_state()[1], states[1])  # noqa: NPY002
+        assert random.getstate() == states[2]
+    assert torch.equal(found[0].weight, found[1].weight)
+    assert torch.equal(found[0].bias, found[1].bias)
+
+
+DRAWN_AT_IMPORT = """
+from torch import nn
+from landscape import Problem
+model = nn.Linear(3, 1)
+def problem():
+    return Problem(model, None, print)
+"""
+
+
+def test_a_module_that_draws_while_it_is_imported_draws_the_same_weights(beside):
+    (beside / "mine_drawn.py").write_text(DRAWN_AT_IMPORT)
+    found = []
+    for seed in (1, 2):
+        sys.modules.pop("mine_drawn", None)
+        torch.manual_seed(seed)
+        found.append(load_problem("mine_drawn:problem", beside).model.weight)
+    assert found[0] is not found[1]
+    assert torch.equal(*found)
 
 
 def test_a_callable_object_serves_as_well(tmp_path):
