@@ -97,6 +97,7 @@ def _run_locked(
             observer(each.tally.progress())
     if all(each.finished for each in jobs):
         return  # nothing to do needs no cluster
+    prepared.log_warnings()
     # The handlers come after `ray.init`, which puts one of its own in place.
     with ray_session(prepared.job, address, workers, allow_open) as placement, graceful_stop() as signalled:
         crew = RayCrew(prepared, placement, workers)

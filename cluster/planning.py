@@ -46,6 +46,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
         "points": sum(each["points"] for each in landscapes),
         "bytes": sum(each["bytes"] for each in landscapes),
         "seconds": missing * seconds / count,
+        "warnings": list(prepared.warnings),
     }
 
 
@@ -108,6 +109,7 @@ def plan_text(plan: dict[str, Any]) -> str:
         f"({plan['plan']['device']}, {_precision(plan)}, batches of {plan['plan']['batch_size']}): "
         f"about {seconds_text(plan['seconds'])} on {plan['workers']} worker{'s' * (plan['workers'] != 1)}"
     )
+    lines += [f"warning: {each}" for each in plan["warnings"]]
     return "\n".join(lines)
 
 

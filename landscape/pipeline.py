@@ -147,6 +147,7 @@ def _run_locked(prepared: PreparedJob, observer: Observer, stop: Callable[[], bo
         if stop():
             raise Interrupted(f"run {prepared.run!r} is interrupted; what is done is kept: the same command goes on")
 
+    prepared.log_warnings()
     freedom, chosen = freedom_of(prepared)
     for landscape in prepared.landscapes:
         store = existing_store(prepared, landscape)

@@ -6,7 +6,8 @@ collected as the landscape's *identity*; a landscape on disk with another identi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -29,6 +30,8 @@ from landscape.snapshots import read_info, read_trajectory
 from landscape.spec import CollectLandscape, Job, Landscape, PcaDirection, digest
 from landscape.store import LandscapeStore, PathPlan, landscape_names, refuse_unwritable
 from landscape.weights import Weights
+
+log = logging.getLogger("landscape")
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,12 @@ class PreparedJob:
     samples: Batch
     landscapes: tuple[PreparedLandscape, ...]
     looked: bool = True  # whether `observe` was seen to return the observables, or the first worker must look
+    warnings: tuple[str, ...] = ()  # a line each on what may be meant otherwise; each names its remedy
+
+    def log_warnings(self) -> None:
+        """Say them once, before the first value."""
+        for each in self.warnings:
+            log.warning("%s", each)
 
 
 def prepare(job: Job) -> PreparedJob:
@@ -101,7 +110,8 @@ def prepare(job: Job) -> PreparedJob:
     weights = Weights(problem, read_trajectory(run), job.folder)
     common = _Common(job, run, problem, weights, samples_digest(samples), batch_length(samples), names, kind)
     landscapes = tuple(_prepare_landscape(common, spec) for spec in specs)
-    return PreparedJob(job, run, problem, samples, landscapes, looked)
+    warnings = _origin_warnings(specs, weights)
+    return PreparedJob(job, run, problem, samples, landscapes, looked, tuple(warnings))
 
 
 def _observables(problem: Problem, samples: Batch, job: Job, here: torch.device) -> tuple[tuple[str, ...], bool]:
@@ -216,10 +226,25 @@ def _origin_of(spec: Landscape, weights: Weights) -> int | str:
     numbers = weights.trajectory.numbers
     if spec.origin is not None:
         return weights.resolve(spec.origin)
-    pca = [each for each in spec.directions if isinstance(each, PcaDirection)]
+    pca = _along_trajectory(spec)
     if pca:
         return weights.trajectory.select(pca[0].trajectory).numbers[-1]
     return numbers[-1] if numbers else "problem"
+
+
+def _along_trajectory(spec: Landscape) -> list[PcaDirection]:
+    return [each for each in spec.directions if isinstance(each, PcaDirection)]
+
+
+def _origin_warnings(specs: Sequence[Landscape], weights: Weights) -> list[str]:
+    """Where the trajectory's last weights are taken though nobody named them, and the callback's are others."""
+    unnamed = [each.name for each in specs if each.origin is None and not _along_trajectory(each)]
+    if not unnamed or not weights.trajectory.numbers or weights.digest("last") == weights.digest("problem"):
+        return []
+    return [
+        f"origin: {weights.label('last')} of the trajectory is the origin of {', '.join(unnamed)}, and the callback "
+        "returns other weights; `origin: problem` takes the callback's, `origin: last` says that these are meant"
+    ]
 
 
 def _plan(common: _Common, stored: LandscapeStore | None) -> Plan:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import cluster
 import landscape
 from landscape.errors import Interrupted, JobError
+from landscape.snapshots import write_snapshot
 from landscape.spec import Job, read_job
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface, open_run
 
@@ -269,3 +271,14 @@ def test_what_does_not_arrive_is_not_waited_for_for_ever(monkeypatch):
             crew.fetch([sleeping])
     finally:
         ray.cancel(sleeping, force=True)
+
+
+def test_warnings_of_the_preparation_are_said_before_the_first_value(make_job, caplog):
+    job = make_job(landscapes=[{"name": "plane", "size": 3}])
+    weights = {"x": torch.full((1, 1), 0.5), "y": torch.zeros(1, 1)}
+    write_snapshot(job.run_path, "epoch", 3, weights)
+    said = []
+    cluster.run(job, workers=1, observer=lambda progress: said.append(len(caplog.messages)))
+    assert caplog.messages[0].startswith("origin: epoch 3 of the trajectory")
+    assert min(said) > 0
+    assert sum(each.startswith("origin:") for each in caplog.messages) == 1

@@ -1,0 +1,56 @@
+"""What preparation finds that may be meant otherwise: shown by a plan, said once before the first value."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from small_models import make_job, quadratic_problem, wandering, write_trajectory
+
+from cluster.planning import plan_job, plan_text
+from landscape import run
+from landscape.preparation import prepare
+
+SPEC = {"name": "mine", "size": 3}
+
+
+@pytest.fixture
+def collected(tmp_path):
+    """A run with a trajectory, and a problem whose own weights are others."""
+    problem = quadratic_problem()
+    write_trajectory(tmp_path, wandering(problem.model, 4, 0.3))
+    return tmp_path, lambda: problem
+
+
+def test_a_trajectory_that_takes_the_place_of_the_callbacks_weights_is_told(collected):
+    folder, problem = collected
+    (warning,) = prepare(make_job(folder, problem, [SPEC, SPEC | {"name": "other"}])).warnings
+    assert warning.startswith("origin: epoch 4 of the trajectory is the origin of mine, other")
+    assert "`origin: problem`" in warning
+
+
+@pytest.mark.parametrize(
+    "spec", [SPEC | {"origin": "problem"}, SPEC | {"origin": "last"}, {"name": "path", "trajectory": "all", "size": 3}]
+)
+def test_an_origin_that_was_named_needs_no_word(collected, spec):
+    assert prepare(make_job(*collected, [spec])).warnings == ()
+
+
+def test_nor_does_a_trajectory_that_ends_at_the_callbacks_weights(tmp_path):
+    problem = quadratic_problem()
+    write_trajectory(tmp_path, wandering(problem.model, 3, 0.3) | {9: problem.model.state_dict()})
+    assert prepare(make_job(tmp_path, lambda: problem, [SPEC])).warnings == ()
+
+
+def test_a_plan_shows_the_warnings_in_its_text_and_its_json(collected):
+    found = plan_job(make_job(*collected, [SPEC]))
+    (warning,) = found["warnings"]
+    assert plan_text(found).splitlines()[-1] == f"warning: {warning}"
+
+
+def test_a_run_says_them_once_before_the_first_value(collected, caplog):
+    said = []
+    with caplog.at_level(logging.WARNING, "landscape"):
+        run(make_job(*collected, [SPEC]), observer=lambda progress: said.append(len(caplog.messages)))
+    assert [each for each in caplog.messages if each.startswith("origin: epoch 4")] == caplog.messages
+    assert set(said) == {1}
