@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Literal
 
-from landscape.errors import ClusterUnreachableError, JobError
+from landscape.errors import ClusterUnreachableError, JobError, shown
 
 CONNECT_SECONDS = 5.0
 ASKED_AGAIN = 2  # a clock that jumps spends the time to answer at once
@@ -36,7 +36,7 @@ def check_address(address: str, allow_open: bool) -> Answer:
         raise ClusterUnreachableError(unreachable(address, "no Ray runs on this machine"))
     host, _, port = place.rpartition(":")
     if not host or not port.isdigit():
-        raise JobError(f"address: must be host:port or auto, not {address!r}")
+        raise JobError(f"address: must be host:port or auto, not {shown(address)}")
     _refuse_unreachable(address, host.strip("[]"), int(port))
     if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
         return "tls"  # both sides show certificates: it answers no stranger, and this one could not ask
@@ -56,14 +56,14 @@ def check_address(address: str, allow_open: bool) -> Answer:
 def open_cluster(address: str) -> JobError:
     """Whoever reaches a cluster without a token can run code on it (CVE-2023-48022)."""
     return JobError(
-        f"address: the cluster at {address!r} runs code of anybody who reaches it; start it with "
+        f"address: the cluster at {shown(address)} runs code of anybody who reaches it; start it with "
         "RAY_AUTH_MODE=token, or say --allow-open where its network is closed"
     )
 
 
 def wrong_token(address: str, complaint: str) -> ClusterUnreachableError:
     return ClusterUnreachableError(
-        f"address: the cluster at {address!r} {complaint}; "
+        f"address: the cluster at {shown(address)} {complaint}; "
         "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's"
     )
 
@@ -71,7 +71,7 @@ def wrong_token(address: str, complaint: str) -> ClusterUnreachableError:
 def unreachable(address: str, cause: str) -> str:
     cause = " ".join(cause.split())[:200]
     return (
-        f"address: no Ray cluster answers at {address!r} ({cause}); "
+        f"address: no Ray cluster answers at {shown(address)} ({cause}); "
         "start one with `ray start --head`, or leave the address out"
     )
 

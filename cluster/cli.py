@@ -16,7 +16,7 @@ from cluster.cli_bench import register as register_bench
 from cluster.cli_submit import register as register_submit
 from cluster.logs import as_json, bind, chosen, configure, masked, say
 from landscape import __version__
-from landscape.errors import JobError, LandscapeError
+from landscape.errors import JobError, LandscapeError, message_of, one_line, printable, shown
 
 if TYPE_CHECKING:
     from landscape.spec import Job
@@ -51,7 +51,7 @@ def main() -> NoReturn:
         code = app(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except CycloptsError as error:
-        _die(f"landscape: {' '.join(str(error).split())} (see landscape --help)", BAD_USAGE, debug)
+        _die(f"landscape: {message_of(error)} (see landscape --help)", BAD_USAGE, debug)
     except LandscapeError as error:
         _die(str(error), error.exit_code, debug)
     except KeyboardInterrupt:
@@ -63,7 +63,7 @@ def main() -> NoReturn:
     except PermissionError as error:
         _die(f"no permission: {error}; change the rights or name another place", BAD_USAGE, debug)
     except Exception as error:
-        _die(f"{type(error).__name__}: {' '.join(str(error).split())[:300]} (--debug shows where)", FAILED, debug)
+        _die(f"{one_line(error)} (--debug shows where)", FAILED, debug)
     sys.exit(code if isinstance(code, int) else DONE)
 
 
@@ -84,7 +84,7 @@ def _die(message: str, code: int, debug: bool) -> NoReturn:
     if debug and not as_json():
         import traceback
 
-        print(masked(traceback.format_exc()), end="", file=sys.stderr)
+        print(printable(masked(traceback.format_exc())), end="", file=sys.stderr)
     say(message, "error", logging.ERROR, code=code, traceback=_trace() if debug else "")
     sys.exit(code)
 
@@ -97,7 +97,7 @@ def _trace() -> str:
 
 def show(data: Any, as_json: bool, text: str) -> None:
     """The command's result, on stdout."""
-    print(json_module.dumps(data, indent=1, default=str, allow_nan=False) if as_json else text, flush=True)
+    print(json_module.dumps(data, indent=1, default=str, allow_nan=False) if as_json else printable(text), flush=True)
 
 
 @app.command
@@ -114,7 +114,7 @@ def init(folder: Path = Path()) -> None:
     names = ("job.yaml", "my_problem.py")
     there = [name for name in names if (folder / name).exists()]
     if there:
-        raise JobError(f"folder: {str(folder)!r} already holds {' and '.join(there)}; name another folder")
+        raise JobError(f"folder: {shown(str(folder))} already holds {' and '.join(there)}; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         (folder / name).write_text(files("cluster.templates").joinpath(name).read_text())
@@ -220,7 +220,7 @@ def compute(
 
             found = run_on_ray(job, workers, address, display, allow_open=allow_open)
     status = run_status(found.path)
-    print(status_text(status), flush=True)
+    print(printable(status_text(status)), flush=True)
     mine = [each for each in status["landscapes"] if each["name"] in display.landscapes]
     return PARTIAL if any(each["failed"] or each["missing"] for each in mine) else DONE
 

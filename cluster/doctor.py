@@ -18,6 +18,7 @@ from statistics import median
 
 from cluster.doctor_cluster import SMALLEST_DISK, SMALLEST_SHM, examine
 from cluster.findings import GOOD, NOTE, WRONG, Check, Finding, finding, judged, safely
+from landscape.errors import shown
 from landscape.files import whole_file
 
 # What a head takes unless told otherwise: the cluster's own port, the dashboard, Ray Client.
@@ -142,7 +143,9 @@ def _network() -> Iterator[Finding]:
     try:
         place = socket.gethostbyname(host)
     except OSError:
-        yield finding("host name", WRONG, f"{host!r} has no address", "add it to /etc/hosts: Ray's nodes look it up")
+        yield finding(
+            "host name", WRONG, f"{shown(host)} has no address", "add it to /etc/hosts: Ray's nodes look it up"
+        )
         return
     yield finding("host name", GOOD, f"{host}, {place}")
     with socket.socket() as any_port:

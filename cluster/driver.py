@@ -17,7 +17,7 @@ from cluster.schedule import Schedule
 from cluster.session import ray_session
 from cluster.signals import graceful_stop
 from cluster.worker import Receipt
-from landscape.errors import Interrupted, JobError, LandscapeError, StoreError
+from landscape.errors import Interrupted, JobError, LandscapeError, StoreError, shown
 from landscape.lock import run_lock
 from landscape.pipeline import (
     Outcome,
@@ -193,7 +193,7 @@ class Driver:
             if not each.finished and not each.plan_for(hand.device, self._prepared.job):
                 planned = each.landscape.plan.device
                 raise JobError(
-                    f"device: landscape {each.landscape.name!r} is computed on {planned}, {hand.place} has "
+                    f"device: landscape {shown(each.landscape.name)} is computed on {planned}, {hand.place} has "
                     f"{hand.device}, and the bits would differ; go on where it was begun, "
                     "or give it another name or run"
                 )
@@ -394,4 +394,6 @@ class Driver:
         while self._clock() < end and not self._schedule.finished:
             self._handle(self._crew.arrivals(POLL_SECONDS))
             self._schedule.abandon()
-        raise Interrupted(f"run {self._prepared.run!r} is interrupted; what is done is kept: the same command goes on")
+        raise Interrupted(
+            f"run {shown(self._prepared.run)} is interrupted; what is done is kept: the same command goes on"
+        )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import JobError, nearest
+from landscape.errors import JobError, nearest, shown
 from landscape.surface import open_run
 
 REPORT = "report"
@@ -30,7 +30,7 @@ def export_run(
     wanted = [each.strip() for each in formats]
     for each in wanted:
         if each not in (*FORMATS, REPORT):
-            raise JobError(f"to: unknown format {each!r}; {nearest(each, (*FORMATS, REPORT))}")
+            raise JobError(f"to: unknown format {shown(each)}; {nearest(each, (*FORMATS, REPORT))}")
     opened = open_run(run)
     folder = out or _default_folder(opened.path)
     folder.mkdir(parents=True, exist_ok=True)

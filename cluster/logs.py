@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
-from landscape.errors import JobError
+from landscape.errors import JobError, printable, shown
 
 # The part of a URL that may be a name and a password.
 CREDENTIALS = re.compile(r"(?<=://)[^/\s@\"']+@")
@@ -51,7 +51,7 @@ class Text(logging.Formatter):
     """The message, and the traceback where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return masked(super().format(record))
+        return printable(masked(super().format(record)))
 
 
 class JsonLines(logging.Formatter):
@@ -75,7 +75,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return masked(json.dumps(line, default=str, ensure_ascii=False))
+        return printable(masked(json.dumps(line, default=str, ensure_ascii=False)))
 
 
 class Stderr(logging.Handler):
@@ -96,7 +96,7 @@ def chosen(given: str | None = None) -> Format:
     """
     value = given or os.environ.get(VARIABLE) or "text"
     if value not in FORMATS:
-        raise JobError(f"log_format: must be text or json, not {value!r}; see --log-format and {VARIABLE}")
+        raise JobError(f"log_format: must be text or json, not {shown(value)}; see --log-format and {VARIABLE}")
     return cast(Format, value)
 
 
@@ -135,7 +135,7 @@ def say(text: str, event: str = "remark", level: int = logging.INFO, **fields: A
     if as_json():
         logging.getLogger("landscape").log(level, text, extra=told(event, **fields))
     else:
-        print(masked(text), file=sys.stderr, flush=True)
+        print(printable(masked(text)), file=sys.stderr, flush=True)
 
 
 # -- what a worker says ------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.attach import IN_A_RAY_JOB
-from landscape.errors import JobError
+from landscape.errors import JobError, shown
 from landscape.spec import Job
 
 LARGEST_UPLOAD = 200 << 20
@@ -52,6 +52,6 @@ def refuse_large_upload(folder: Path, excluded: Sequence[str]) -> None:
                 size += (Path(place) / name).lstat().st_size
         if size > LARGEST_UPLOAD:
             raise JobError(
-                f"problem: the folder {str(folder)!r} is shipped to the cluster and holds more than "
+                f"problem: the folder {shown(str(folder))} is shipped to the cluster and holds more than "
                 f"{LARGEST_UPLOAD >> 20} MiB; move the job file and its callback to a folder of their own"
             )

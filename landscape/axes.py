@@ -19,7 +19,7 @@ from landscape.directions import (
     supplied_direction,
     towards_direction,
 )
-from landscape.errors import JobError
+from landscape.errors import JobError, shown
 from landscape.grid import Floats, axis_coordinates
 from landscape.parameters import ParameterInfo, State, direction_digest, norm
 from landscape.spec import (
@@ -100,7 +100,9 @@ def _make_direction(
         return towards_direction(state, weights.state(spec.target))
     if isinstance(spec, FileDirection):
         tensors = load_weights(locate(spec.path, weights.folder))
-        return supplied_direction(tensors, state, infos, f"direction file {spec.path!r}", spec.normalise, spec.ignore)
+        return supplied_direction(
+            tensors, state, infos, f"direction file {shown(spec.path)}", spec.normalise, spec.ignore
+        )
     return dict(components[spec.trajectory].components[spec.component - 1])
 
 

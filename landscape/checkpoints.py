@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from landscape.errors import JobError, NotFoundError
+from landscape.errors import JobError, NotFoundError, message_of, shown
 from landscape.folders import Folder, Place, open_folder
 from landscape.snapshots import (
     FOLDER,
@@ -44,11 +44,11 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
     """
     file = Path(path)
     if "://" in str(path):
-        raise JobError(f"weights {str(path)!r} must be a file of this machine; fetch it first")
+        raise JobError(f"weights {shown(str(path))} must be a file of this machine; fetch it first")
     if not file.exists():
-        raise NotFoundError(f"weights file {str(path)!r} does not exist")
+        raise NotFoundError(f"weights file {shown(str(path))} does not exist")
     if not file.is_file():
-        raise JobError(f"weights {str(path)!r} is a folder, not a file; name the file in it")
+        raise JobError(f"weights {shown(str(path))} is a folder, not a file; name the file in it")
     if _is_safetensors(file):
         tensors, metadata = _read_safetensors(file)
         return tensors if metadata.get("format") == SNAPSHOT_FORMAT else strip_prefixes(tensors)
@@ -61,7 +61,7 @@ def _is_safetensors(file: Path) -> bool:
         with open(file, "rb") as opened:
             return opened.read(9)[8:] == b"{" or file.suffix == ".safetensors"
     except OSError as error:
-        raise JobError(f"weights {str(file)!r} cannot be read: {error.strerror}") from None
+        raise JobError(f"weights {shown(str(file))} cannot be read: {error.strerror}") from None
 
 
 def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -69,7 +69,7 @@ def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(str(file), framework="pt") as opened:
             return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise JobError(f"weights {str(file)!r} is not a whole safetensors file: {_line(error)}") from None
+        raise JobError(f"weights {shown(str(file))} is not a whole safetensors file: {_line(error)}") from None
 
 
 def _read_torch(file: Path) -> Any:
@@ -81,23 +81,23 @@ def _read_torch(file: Path) -> Any:
         raise JobError(_why_not_unpickled(file, error)) from None
     except Exception as error:  # torch.load raises whatever a file that is no checkpoint leads it to
         raise JobError(
-            f"weights {str(file)!r} is no checkpoint: {_line(error)[:160]}; give safetensors or torch.save files"
+            f"weights {shown(str(file))} is no checkpoint: {_line(error)[:160]}; give safetensors or torch.save files"
         ) from None
 
 
 def _why_not_unpickled(file: Path, error: Exception) -> str:
     with open(file, "rb") as opened:
         is_pickle = opened.read(1) in (b"\x80", b"P")  # a pickle, or the zip archive that torch puts one in
-    if not is_pickle or "Unsupported" not in _line(error):
-        return f"weights {str(file)!r} is no checkpoint; give safetensors or torch.save files"
+    if not is_pickle or "Unsupported" not in str(error):
+        return f"weights {shown(str(file))} is no checkpoint; give safetensors or torch.save files"
     return (
-        f"weights {str(file)!r} holds pickled objects, which run code when they are loaded, and is never loaded that "
-        "way; save the weights alone: torch.save(model.state_dict(), path)"
+        f"weights {shown(str(file))} holds pickled objects, which run code when they are loaded, and is never loaded "
+        "that way; save the weights alone: torch.save(model.state_dict(), path)"
     )
 
 
 def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return message_of(error) or type(error).__name__
 
 
 def _find_state(found: Any, file: Path, depth: int = 2) -> dict[str, Tensor]:
@@ -111,7 +111,7 @@ def _find_state(found: Any, file: Path, depth: int = 2) -> dict[str, Tensor]:
                 return _find_state(found[key], file, depth - 1)
     held = f"a mapping with {', '.join(map(str, list(found)[:6])) or 'nothing'}" if isinstance(found, Mapping) else None
     raise JobError(
-        f"weights {str(file)!r} must hold named tensors, itself or under {', '.join(NESTED_KEYS[:4])}, not "
+        f"weights {shown(str(file))} must hold named tensors, itself or under {', '.join(NESTED_KEYS[:4])}, not "
         f"{held or type(found).__name__}; save them alone: torch.save(model.state_dict(), path)"
     )
 
@@ -147,14 +147,14 @@ def import_checkpoints(
         JobError: a file is no checkpoint, two differ in names or shapes, or the run has a trajectory already.
     """
     if unit not in UNITS:
-        raise JobError(f"unit: must be 'epoch' or 'step', not {unit!r}")
+        raise JobError(f"unit: must be 'epoch' or 'step', not {shown(unit)}")
     if isinstance(paths, (str, Path)) or not paths:
-        raise JobError(f"checkpoints: must be a list of one file or more, in the order of training, not {paths!r}")
+        raise JobError(f"checkpoints: must be a list of one file or more, in the order of training, not {shown(paths)}")
     folder = open_folder(run)
     there = read_trajectory(run)
     if there.snapshots and not overwrite:
         raise JobError(
-            f"run: {str(run)!r} already holds a trajectory of {len(there.snapshots)} {there.unit}s; "
+            f"run: {shown(str(run))} already holds a trajectory of {len(there.snapshots)} {there.unit}s; "
             "name another run or give overwrite=True (--overwrite)"
         )
     files = [Path(path) for path in paths]
@@ -173,7 +173,9 @@ def _refuse_own(files: Iterable[Path], folder: Folder) -> None:
     own = Path(folder.place(FOLDER)).resolve()
     for file in files:
         if file.resolve().parent == own:
-            raise JobError(f"checkpoints: {str(file)!r} is part of the run it would be imported into; copy it first")
+            raise JobError(
+                f"checkpoints: {shown(str(file))} is part of the run it would be imported into; copy it first"
+            )
 
 
 def _refuse_different(files: Sequence[Path]) -> None:
@@ -185,7 +187,7 @@ def _refuse_different(files: Sequence[Path]) -> None:
         difference = _first_difference(first, shapes)
         if difference:
             raise JobError(
-                f"checkpoints: must be of one network, but {str(file)!r} {difference} in {str(files[0])!r}; "
+                f"checkpoints: must be of one network, but {shown(str(file))} {difference} in {shown(str(files[0]))}; "
                 "leave one of them out"
             )
 
@@ -193,10 +195,10 @@ def _refuse_different(files: Sequence[Path]) -> None:
 def _first_difference(first: Mapping[str, tuple[int, ...]], other: Mapping[str, tuple[int, ...]]) -> str:
     for name, shape in first.items():
         if name not in other:
-            return f"lacks {name!r}, which is"
+            return f"lacks {shown(name)}, which is"
         if other[name] != shape:
-            return f"has {name!r} of shape {other[name]}, which is {shape}"
-    return next((f"has {name!r}, which is not" for name in other if name not in first), "")
+            return f"has {shown(name)} of shape {other[name]}, which is {shape}"
+    return next((f"has {shown(name)}, which is not" for name in other if name not in first), "")
 
 
 def _imported_info(files: Sequence[Path]) -> dict[str, Any]:

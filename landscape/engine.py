@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from landscape.errors import shown
+
 Base = Literal["eager", "compile", "cudagraph", "vmap"]
 BASES: tuple[Base, ...] = ("eager", "compile", "cudagraph", "vmap")
 OPTIONS = ("channels_last", "maxima", "folded", "fused", "superposed")
@@ -47,12 +49,12 @@ class Engine:
         if base not in BASES or unknown or (points and not (base == "vmap" and points.isdigit() and int(points) > 1)):
             raise ValueError(
                 f"must be auto, or one of {', '.join(BASES)} (vmap:N for N points at once), followed by any of "
-                f"{', '.join('+' + name for name in OPTIONS)}, not {text!r}"
+                f"{', '.join('+' + name for name in OPTIONS)}, not {shown(text)}"
             )
         if base == "vmap" and "folded" in options:
-            raise ValueError(f"must not fold under vmap, which stacks the weights as they are, not {text!r}")
+            raise ValueError(f"must not fold under vmap, which stacks the weights as they are, not {shown(text)}")
         if base != "eager" and {"fused", "superposed"} & set(options):
-            raise ValueError(f"must be eager to be fused or superposed, not {text!r}")
+            raise ValueError(f"must be eager to be fused or superposed, not {shown(text)}")
         at_once = int(points) if points else (DEFAULT_POINTS if base == "vmap" else 1)
         return cls(base, points=at_once, **dict.fromkeys(options, True))
 

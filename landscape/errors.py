@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+LONGEST_VALUE = 200  # characters of a value that a message repeats
+LONGEST_NUMBER = 1024  # bits of a whole number that are spelled out
+MOST_ELEMENTS = 12  # of each list or dict in it
+LONGEST_LINE = 300  # characters of another's exception
+MOST_NAMES = 24  # that a remedy lists
+
+# What moves the cursor, changes colours, reverses the direction of reading or cannot be encoded; not \n and \t.
+UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 
 
 class LandscapeError(Exception):
@@ -48,15 +60,78 @@ class Interrupted(LandscapeError):
     exit_code = 130
 
 
+def printable(text: str) -> str:
+    """The text with every control character spelled out as \\uXXXX, so that it cannot act on a terminal.
+
+    Line breaks and tabs stay. The spelling is JSON's own, so a JSON text means the same before and after.
+    """
+    return UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def capped(text: str, longest: int) -> str:
+    """The text, its middle left out where it is longer than that."""
+    if len(text) <= longest:
+        return text
+    left = (longest - 1) // 2
+    return f"{text[:left]}…{text[left + 1 - longest :]}"
+
+
+def flat(text: str, longest: int = LONGEST_LINE) -> str:
+    """The text as one printable line of at most so many characters."""
+    # What a whitespace run or an escape sequence hides is not worth reading megabytes for.
+    return capped(printable(" ".join(capped(text, 20 * longest).split())), longest)
+
+
+def _brief(value: object, depth: int = 4) -> str:
+    """A repr that looks at a bounded part of the value, however large it is or claims to be."""
+    if isinstance(value, str):
+        return repr(capped(value, LONGEST_VALUE - 2))  # for its quotes
+    if isinstance(value, bytes):
+        return repr(value[:LONGEST_VALUE])
+    if isinstance(value, int) and value.bit_length() > LONGEST_NUMBER:
+        return f"a number of {value.bit_length()} bits"  # Python refuses to spell out thousands of digits
+    if isinstance(value, Mapping):
+        pieces = [f"{_brief(key, depth - 1)}: {_brief(value[key], depth - 1)}" for key in _first(value, depth)]
+        return "{" + ", ".join(pieces + ["..."] * (len(value) > len(pieces))) + "}"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        pieces = [_brief(each, depth - 1) for each in _first(value, depth)]
+        left, right = "[]" if isinstance(value, list) else "()" if isinstance(value, tuple) else "{}"
+        return left + ", ".join(pieces + ["..."] * (len(value) > len(pieces))) + right
+    return repr(value)
+
+
+def _first(values: Iterable[Any], depth: int) -> Iterable[Any]:
+    return islice(values, MOST_ELEMENTS if depth > 0 else 0)
+
+
+def shown(value: object, longest: int = LONGEST_VALUE) -> str:
+    """A value as a message repeats it: its repr, bounded in length and in the time that it takes to make."""
+    try:
+        return flat(_brief(value), longest)
+    except Exception:  # the value's own code
+        return f"a value of type {flat(type(value).__name__, 60)}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A remedy for a wrong name: the closest known one, then the list of all."""
     names = [str(each) for each in known]
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}known: {', '.join(names) or 'none'}"
+    close = difflib.get_close_matches(name[:LONGEST_VALUE], names, n=1, cutoff=0.5)
+    hint = f"did you mean {shown(close[0])}? " if close else ""
+    left = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    listed = ", ".join(flat(each, LONGEST_VALUE) for each in names[:MOST_NAMES])
+    return f"{hint}known: {listed or 'none'}{left}"
 
 
-def one_line(error: BaseException) -> str:
-    """An exception as 'Type: message' on one line of at most 300 characters."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__
+def message_of(error: BaseException, longest: int = LONGEST_LINE) -> str:
+    """What an exception says, on one line; also where its own code to say it fails."""
+    try:
+        return flat(str(error), longest)
+    except Exception:
+        return "(its message cannot be read)"
+
+
+def one_line(error: BaseException, longest: int = LONGEST_LINE) -> str:
+    """An exception as 'Type: message' on one line of at most so many characters."""
+    name = flat(type(error).__name__, 60)
+    text = message_of(error, longest - len(name) - 2)
+    return f"{name}: {text}" if text else name

@@ -10,6 +10,7 @@ from typing import Any
 
 from landscape.axes import axis_ranges
 from landscape.checkpoints import load_weights
+from landscape.errors import shown
 from landscape.parameters import state_digest
 from landscape.spec import Direction, FileDirection, Job, Landscape, PcaDirection, TowardsDirection, locate
 from landscape.weights import Weights
@@ -57,7 +58,7 @@ def _direction_identity(spec: Direction, weights: Weights) -> dict[str, Any]:
 
 def refusal(name: str, changed: Sequence[str], remedy: str) -> str:
     return (
-        f"landscape {name!r} was computed with another job; changed: {'; '.join(changed)}: "
+        f"landscape {shown(name)} was computed with another job; changed: {'; '.join(changed)}: "
         f"{remedy}, or give it another name or run"
     )
 

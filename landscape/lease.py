@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from landscape.errors import JobError, LandscapeError, StoreError
+from landscape.errors import JobError, LandscapeError, StoreError, shown
 
 log = logging.getLogger("landscape")
 
@@ -50,7 +50,7 @@ def lease(folder: Any) -> Iterator[None]:
     try:
         seconds = float(os.environ.get(SETTING, LEASE_SECONDS))
     except ValueError:
-        raise JobError(f"{SETTING}: must be a number of seconds, not {os.environ[SETTING]!r}") from None
+        raise JobError(f"{SETTING}: must be a number of seconds, not {shown(os.environ[SETTING])}") from None
     held = Lease(folder, seconds)
     held.acquire()
     beating = threading.Thread(target=held.beat, name="lease", daemon=True)
@@ -122,7 +122,7 @@ class Lease:
                 return None
             if found[1] != tag:
                 run, owner = self._who(found[0])
-                raise LandscapeError(f"run: {run!r} is being written by {owner}; wait for it or stop it first")
+                raise LandscapeError(f"run: {shown(run)} is being written by {owner}; wait for it or stop it first")
         log.warning("run %r: %s has not been heard of for %g s; its lock is taken over", *self._who(card), seconds)
         return tag
 
@@ -175,8 +175,8 @@ class Lease:
             return found[1]
         run, owner = self._who(found[0]) if found else (self._folder.name, "another driver, which has ended,")
         self._lost = (
-            f"run: {run!r} was taken over by {owner} while this one was silent; what is committed is intact, and this "
-            "driver writes no more"
+            f"run: {shown(run)} was taken over by {owner} while this one was silent; what is committed is intact, and "
+            "this driver writes no more"
         )
         raise LandscapeError(self._lost)
 

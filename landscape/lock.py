@@ -14,7 +14,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from landscape.errors import LandscapeError
+from landscape.errors import LandscapeError, shown
 from landscape.folders import Folder, open_folder
 from landscape.lease import CARD, lease, lease_seconds
 
@@ -43,7 +43,7 @@ def _file_lock(run: str, folder: Folder) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout:
         raise LandscapeError(
-            f"run: {run!r} is being written by {_describe(owner)}; wait for it or stop it first"
+            f"run: {shown(run)} is being written by {_describe(owner)}; wait for it or stop it first"
         ) from None
     try:
         owner.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "started": time.time()}))

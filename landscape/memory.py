@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from landscape.errors import JobError
+from landscape.errors import JobError, shown
 
 HOST_BYTES, DEVICE_BYTES = "LANDSCAPE_HOST_BYTES", "LANDSCAPE_DEVICE_BYTES"
 SHARE_OF_HOST = 0.25  # while they are collected and handed to workers, there are up to three copies
@@ -41,7 +41,7 @@ def _asked(variable: str) -> int | None:
     if not text:
         return None
     if not text.isdecimal() or int(text) == 0:
-        raise JobError(f"{variable}: must be a whole number of bytes above zero, not {text!r}; or leave it unset")
+        raise JobError(f"{variable}: must be a whole number of bytes above zero, not {shown(text)}; or leave it unset")
     return int(text)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.arithmetic import Plan, pick_device
-from landscape.errors import Interrupted, JobError, StoreError, one_line
+from landscape.errors import Interrupted, JobError, StoreError, one_line, shown
 from landscape.evaluation import Evaluator, Values
 from landscape.grid import Grid, Index, choose_tile_shape, coarse_to_fine_order, tile_counts
 from landscape.lock import run_lock
@@ -145,7 +145,9 @@ def run(job: Job, observer: Observer | None = None, stop: Callable[[], bool] = l
 def _run_locked(prepared: PreparedJob, observer: Observer, stop: Callable[[], bool]) -> None:
     def check_stop() -> None:
         if stop():
-            raise Interrupted(f"run {prepared.run!r} is interrupted; what is done is kept: the same command goes on")
+            raise Interrupted(
+                f"run {shown(prepared.run)} is interrupted; what is done is kept: the same command goes on"
+            )
 
     prepared.log_warnings()
     freedom, chosen = freedom_of(prepared)
@@ -243,8 +245,8 @@ def make_evaluator(
     problem, device = prepared.problem, pick_device(prepared.job.device)
     if device.type != landscape.plan.device:
         raise JobError(
-            f"device: landscape {landscape.name!r} is computed on {landscape.plan.device}, here is {device.type}, and "
-            "the bits would differ; go on where it was begun, or give it another name or run"
+            f"device: landscape {shown(landscape.name)} is computed on {landscape.plan.device}, here is {device.type}, "
+            "and the bits would differ; go on where it was begun, or give it another name or run"
         )
     evaluator = Evaluator(problem.model, prepared.samples, problem.observe, landscape.plan, device, on_point)
     evaluator.load(landscape.origin, [each.tensors for each in landscape.directions])
@@ -302,8 +304,9 @@ def commit_all(store: LandscapeStore, outcomes: Sequence[tuple[Task, Outcome]]) 
         names = set(outcome.points.mean)
         if names != set(store.observables):
             raise JobError(
-                f"observe: returned {sorted(names)}, the landscape {store.name!r} holds {sorted(store.observables)}; "
-                "return the same ones at every point, or give the landscape another name"
+                f"observe: returned {sorted(names)}, the landscape {shown(store.name)} holds "
+                f"{sorted(store.observables)}; return "
+                " the same ones at every point, or give the landscape another name"
             )
     store.write_tiles(
         [(store.tile(task.tile), outcome.points.arrays()) for task, outcome in outcomes if task.tile is not None]

@@ -16,7 +16,7 @@ import torch
 from landscape.arithmetic import Plan, default_plan, device_here
 from landscape.axes import make_axes, make_coordinates, make_path
 from landscape.directions import DirectionTensors, cosines
-from landscape.errors import JobError
+from landscape.errors import JobError, shown
 from landscape.evaluation import observe_names, ordered_names
 from landscape.grid import Grid, Index
 from landscape.identity import changes, identity_of, refusal
@@ -300,12 +300,12 @@ def existing_store(prepared: PreparedJob, landscape: PreparedLandscape) -> Lands
     changed = changes(store.attributes["identity"], landscape.identity)
     if changed or store.attributes["plan"] != asdict(landscape.plan):
         raise JobError(
-            f"run: landscape {landscape.name!r} was made by another driver meanwhile; give the command again"
+            f"run: landscape {shown(landscape.name)} was made by another driver meanwhile; give the command again"
         )
     recomputed = [each.attributes["digest"] for each in landscape.directions]
     if recomputed != store.direction_digests():
         raise JobError(
-            f"directions: those of landscape {landscape.name!r} had to be made anew, and this machine rounds them "
+            f"directions: those of landscape {shown(landscape.name)} had to be made anew, and this machine rounds them "
             "differently; go on where it was begun, or give it another name or run"
         )
     if store.check_constants():

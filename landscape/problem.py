@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape.arithmetic import fixed_seeds
-from landscape.errors import JobError, nearest, one_line
+from landscape.errors import JobError, nearest, one_line, shown
 from landscape.samples import Batch
 
 Observe = Callable[[nn.Module, Batch], Mapping[str, Tensor]]
@@ -144,7 +144,7 @@ def _named_metrics(metrics: Mapping[str, Metric] | Sequence[str]) -> dict[str, M
     for name in metrics:
         if name not in BUILT_IN_METRICS:
             raise JobError(
-                f"metrics: unknown metric {name!r}; {nearest(name, BUILT_IN_METRICS)}; or pass name: function"
+                f"metrics: unknown metric {shown(name)}; {nearest(name, BUILT_IN_METRICS)}; or pass name: function"
             )
     return {name: BUILT_IN_METRICS[name] for name in metrics}
 
@@ -189,12 +189,15 @@ def import_callback(reference: str, folder: Path | None = None) -> Callable[[], 
     except Exception as cause:
         beside = f" beside the job file ({folder}) or" if folder else ""
         raise JobError(
-            f"problem: module {module_name!r} does not import: {one_line(cause)}; it is looked up{beside} on sys.path"
+            f"problem: module {shown(module_name)} does not import: {one_line(cause)}; "
+            f"it is looked up{beside} on sys.path"
         ) from cause
     callback = getattr(module, function, None)
     if not callable(callback):
         names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        raise JobError(f"problem: module {module_name!r} has no function {function!r}; {nearest(function, names)}")
+        raise JobError(
+            f"problem: module {shown(module_name)} has no function {shown(function)}; {nearest(function, names)}"
+        )
     return callback  # type: ignore[no-any-return]
 
 
@@ -225,16 +228,20 @@ def check_observed(values: Any, count: int) -> dict[str, Tensor]:
         raise JobError(f"observe: must return 'loss'; it returned {sorted(map(str, values)) or 'nothing'}")
     for name, value in values.items():
         if not isinstance(name, str) or not name.isidentifier() or _is_reserved(name):
-            raise JobError(f"observe: {name!r} cannot name an observable; use a plain word that the store does not use")
+            raise JobError(
+                f"observe: {shown(name)} cannot name an observable; use a plain word that the store does not use"
+            )
         if not isinstance(value, Tensor):
-            raise JobError(f"observe: {name!r} must be a tensor with one value per sample, not {type(value).__name__}")
+            raise JobError(
+                f"observe: {shown(name)} must be a tensor with one value per sample, not {type(value).__name__}"
+            )
         if tuple(value.shape) != (count,):
             raise JobError(
-                f"observe: {name!r} must have shape ({count},), one value per sample, not {tuple(value.shape)}; "
+                f"observe: {shown(name)} must have shape ({count},), one value per sample, not {tuple(value.shape)}; "
                 "use reduction='none'"
             )
         if value.is_complex():
-            raise JobError(f"observe: {name!r} must be real, not {value.dtype}")
+            raise JobError(f"observe: {shown(name)} must be real, not {value.dtype}")
     return dict(values)
 
 

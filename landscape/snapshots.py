@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from landscape import __version__
-from landscape.errors import JobError, LandscapeError
+from landscape.errors import JobError, LandscapeError, message_of, shown
 from landscape.files import PARTIAL
 from landscape.folders import Folder, Place, open_folder, split_path
 from landscape.parameters import State, state_digest
@@ -97,7 +97,7 @@ class Trajectory:
             if each.number == number:
                 return each
         there = f"{self.unit}s {ranges(self.numbers)}" if self.snapshots else "none"
-        raise JobError(f"trajectory: {self.unit} {number} is not in run {self.run!r}; collected there: {there}")
+        raise JobError(f"trajectory: {self.unit} {number} is not in run {shown(self.run)}; collected there: {there}")
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -132,7 +132,7 @@ def read_trajectory(run: Place) -> Trajectory:
     recorded = read_info(run).get("unit")
     unit: Unit = recorded if recorded in UNITS else (units[0] if units else "epoch")
     if len(units) > 1 and recorded not in UNITS:
-        raise LandscapeError(f"run {folder.name!r} holds snapshots by epoch and by step; move one kind away")
+        raise LandscapeError(f"run {shown(folder.name)} holds snapshots by epoch and by step; move one kind away")
     chosen = sorted((each for each in found if each.unit == unit), key=lambda each: each.number)
     return Trajectory(_named(run), unit, tuple(folder.map(_described, chosen)))
 
@@ -164,11 +164,11 @@ def _metadata(folder: Folder, name: str) -> dict[str, str]:
 
 
 def _damaged(path: str) -> str:
-    return f"snapshot {path!r} is damaged; restore it, or delete it and collect or import it again"
+    return f"snapshot {shown(path)} is damaged; restore it, or delete it and collect or import it again"
 
 
 def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return message_of(error) or type(error).__name__
 
 
 def read_info(run: Place) -> dict[str, Any]:
@@ -178,9 +178,9 @@ def read_info(run: Place) -> dict[str, Any]:
     try:
         found = json.loads(folder.read(INFO_FILE) or "{}")
     except (OSError, ValueError) as error:
-        raise LandscapeError(f"{place!r} cannot be read: {_line(error)}; restore it or delete it") from None
+        raise LandscapeError(f"{shown(place)} cannot be read: {_line(error)}; restore it or delete it") from None
     if not isinstance(found, dict):
-        raise LandscapeError(f"{place!r} must hold one JSON object; restore it or delete it")
+        raise LandscapeError(f"{shown(place)} must hold one JSON object; restore it or delete it")
     return found
 
 
@@ -264,7 +264,7 @@ def refusing_disk_errors(place: str) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or _line(error)
         raise LandscapeError(
-            f"{place!r} cannot be written: {reason}; what was collected is intact: make room or mend the rights"
+            f"{shown(place)} cannot be written: {reason}; what was collected is intact: make room or mend the rights"
         ) from None
 
 

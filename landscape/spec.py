@@ -29,7 +29,7 @@ from pydantic import (
 )
 
 from landscape.engine import Engine
-from landscape.errors import JobError, NotFoundError, nearest
+from landscape.errors import JobError, NotFoundError, message_of, nearest, shown
 
 MIN_SIZE, MAX_SIZE = 3, 65536
 DEFAULT_SIZE, DEFAULT_SAMPLES = 40, 2048
@@ -45,7 +45,7 @@ Unit = Literal["step", "epoch"]
 def _whole(value: Any) -> int:
     """A strict integer: neither a bool nor a float nor a string that looks like one."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"must be a whole number, not {value!r}")
+        raise ValueError(f"must be a whole number, not {shown(value)}")
     return value
 
 
@@ -73,7 +73,7 @@ def _snapshots(value: Any) -> tuple[int, ...] | Literal["all"]:
     if value == "all":
         return "all"
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ValueError(f"must be a list of epochs or steps, or 'all', not {value!r}")
+        raise ValueError(f"must be a list of epochs or steps, or 'all', not {shown(value)}")
     numbers = [_whole(each) for each in value]
     if len(set(numbers)) < 3:
         raise ValueError(f"must name at least 3 different snapshots, not {numbers}; PCA needs 3 points to span a plane")
@@ -145,9 +145,9 @@ DEFAULT_RANGE: dict[str, tuple[float, float]] = {"random": (-1.0, 1.0), "file": 
 
 def _pair(value: Any) -> tuple[float, float]:
     if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
-        raise ValueError(f"must be a pair [low, high] or one pair per axis, not {value!r}")
+        raise ValueError(f"must be a pair [low, high] or one pair per axis, not {shown(value)}")
     if any(isinstance(each, bool) or not isinstance(each, (int, float)) for each in value):
-        raise ValueError(f"must hold two numbers, not {list(value)!r}")
+        raise ValueError(f"must hold two numbers, not {shown(list(value))}")
     low, high = (float(each) if abs(each) < 1e308 else math.inf for each in value)
     if not (math.isfinite(low) and math.isfinite(high)):
         raise ValueError(f"must be finite, not [{low:g}, {high:g}]")
@@ -172,7 +172,7 @@ class Landscape(Frozen):
     def _plain_name(cls, name: str) -> str:
         plain = name.replace("-", "").replace("_", "").replace(".", "")
         if not (plain.isascii() and plain.isalnum() and name[0].isalnum()) or len(name) > 100:
-            raise ValueError(f"must be letters, digits, '.', '-' and '_', at most 100, not {name!r}")
+            raise ValueError(f"must be letters, digits, '.', '-' and '_', at most 100, not {shown(name)}")
         if name == "zarr.json":
             raise ValueError("must not be 'zarr.json', a file of the store; choose another")
         return name
@@ -202,7 +202,7 @@ class Landscape(Frozen):
         if data.get("trajectory") is not None:
             axes = 2 if data.get("axes") is None else data["axes"]
             if axes not in (1, 2, 3) or isinstance(axes, bool):
-                raise ValueError(f"axes must be 1, 2 or 3, not {axes!r}")
+                raise ValueError(f"axes must be 1, 2 or 3, not {shown(axes)}")
             try:
                 snapshots = _snapshots(data["trajectory"])
             except ValueError:
@@ -275,7 +275,7 @@ class CollectLandscape(Frozen):
     def _intervals(cls, value: Any) -> Any:
         if isinstance(value, str) or not isinstance(value, Sequence) or not value:
             raise ValueError(
-                f"must be a list of lists of epochs or steps, such as [[1, 2, 3], [7, 8, 9]], not {value!r}"
+                f"must be a list of lists of epochs or steps, such as [[1, 2, 3], [7, 8, 9]], not {shown(value)}"
             )
         intervals = [_snapshots(each) for each in value]
         if "all" in intervals:
@@ -338,7 +338,7 @@ class Job(Frozen):
         if isinstance(value, Path):
             value = str(value)
         if not isinstance(value, str) or not value.strip():
-            raise ValueError(f"must be a folder or URL, not {value!r}")
+            raise ValueError(f"must be a folder or URL, not {shown(value)}")
         return value
 
     @field_validator("problem")
@@ -347,7 +347,7 @@ class Job(Frozen):
         if isinstance(value, str):
             module, _, function = value.partition(":")
             if not module or not function.isidentifier():
-                raise ValueError(f"must be 'module:function', not {value!r}")
+                raise ValueError(f"must be 'module:function', not {shown(value)}")
         return value
 
     @field_serializer("problem")
@@ -373,7 +373,7 @@ class Job(Frozen):
         names = [each.name for each in value]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"must have names of their own; {name!r} stands {names.count(name)} times")
+                raise ValueError(f"must have names of their own; {shown(name)} stands {names.count(name)} times")
         return value
 
     @property
@@ -414,14 +414,14 @@ def read_job(path: str | Path, **overrides: Any) -> Job:
         data = yaml.safe_load(file.read_text())
     except FileNotFoundError:
         raise NotFoundError(
-            f"job file {str(path)!r} does not exist; `landscape init` writes one to start from"
+            f"job file {shown(str(path))} does not exist; `landscape init` writes one to start from"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise JobError(f"job file {str(path)!r} cannot be read: {error}") from None
+        raise JobError(f"job file {shown(str(path))} cannot be read: {error}") from None
     except yaml.YAMLError as error:
-        raise JobError(f"job file {str(path)!r} is not YAML: {' '.join(str(error).split())}") from None
+        raise JobError(f"job file {shown(str(path))} is not YAML: {message_of(error)}") from None
     if not isinstance(data, dict):
-        raise JobError(f"job file {str(path)!r} must hold 'key: value' lines, not {type(data).__name__}")
+        raise JobError(f"job file {shown(str(path))} must hold 'key: value' lines, not {type(data).__name__}")
     run = overrides.get("run")
     if run is not None:
         overrides["run"] = locate(run, Path.cwd())
@@ -456,16 +456,16 @@ def _explain_one(error: Any, model: type[BaseModel]) -> str:
     kind, value = error["type"], error["input"]
     if kind == "extra_forbidden":
         owner = _model_at(model, error["loc"][:-1])
-        return f"{where}: unknown key {place[-1]!r}; {nearest(str(place[-1]), owner.model_fields)}"
+        return f"{where}: unknown key {shown(place[-1])}; {nearest(str(place[-1]), owner.model_fields)}"
     if kind == "missing":
         return f"{where}: is required and missing"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         got = value.get("kind") if isinstance(value, Mapping) else value
-        return f"{where}.kind: must be random, towards, file or pca, not {got!r}"
+        return f"{where}.kind: must be random, towards, file or pca, not {shown(got)}"
     if kind == "value_error":
         return f"{where}: {error['ctx']['error']}"
     message = error["msg"].removeprefix("Input should be ").removeprefix("Input should ")
-    return f"{where}: must be {message}, not {value!r}"
+    return f"{where}: must be {message}, not {shown(value)}"
 
 
 def _model_at(model: type[BaseModel], location: Sequence[Any]) -> type[BaseModel]:

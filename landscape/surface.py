@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import JobError, NotFoundError, nearest
+from landscape.errors import JobError, NotFoundError, nearest, shown
 from landscape.folders import open_folder
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ class Surface:
 
     def __getitem__(self, observable: str) -> Floats:
         if observable not in self.observables:
-            raise JobError(f"observable: {self.name!r} has no {observable!r}; {nearest(observable, self.observables)}")
+            raise JobError(
+                f"observable: {shown(self.name)} has no {shown(observable)}; {nearest(observable, self.observables)}"
+            )
         return self.observables[observable]
 
     @property
@@ -87,7 +89,9 @@ class Surface:
         for each in self.axes:
             if each.name == name:
                 return each
-        raise JobError(f"axis: {self.name!r} has no {name!r}; {nearest(name, [each.name for each in self.axes])}")
+        raise JobError(
+            f"axis: {shown(self.name)} has no {shown(name)}; {nearest(name, [each.name for each in self.axes])}"
+        )
 
     @property
     def alpha(self) -> Floats:
@@ -153,7 +157,7 @@ class Run(Mapping[str, Surface]):
         self.path = path
 
     def __repr__(self) -> str:
-        return f"Run({self.path!r}, landscapes={list(self)})"
+        return f"Run({shown(self.path)}, landscapes={list(self)})"
 
     def __iter__(self) -> Iterator[str]:
         from landscape.store import landscape_names
@@ -197,5 +201,5 @@ def open_run(path: str | FilePath) -> Run:
     """
     folder = open_folder(path)
     if not folder.exists():
-        raise NotFoundError(f"run {str(path)!r} does not exist; `landscape run JOB` makes one")
+        raise NotFoundError(f"run {shown(str(path))} does not exist; `landscape run JOB` makes one")
     return Run(folder.name)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from landscape.checkpoints import import_checkpoints, load_weights
-from landscape.errors import JobError
+from landscape.errors import JobError, shown
 from landscape.folders import Place, open_folder
 from landscape.parameters import persistent_buffers, state_of
 from landscape.snapshots import (
@@ -156,7 +156,7 @@ class TrajectoryCollector:
     def _record(self, place: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         for name in values:
             if name in RESERVED:
-                raise JobError(f"metrics: {name!r} is a name the collector fills in itself; choose another")
+                raise JobError(f"metrics: {shown(name)} is a name the collector fills in itself; choose another")
         numbers = {name: _number(name, value) for name, value in values.items()}
         self._history.append({**place, "learning_rate": learning_rate(self._optimizer), **numbers})
 
@@ -226,18 +226,18 @@ def _checked_options(
 def _check_starts(start_step: int, start_epoch: int) -> None:
     for name, value in (("start_step", start_step), ("start_epoch", start_epoch)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise JobError(f"{name}: must be a whole number from 0 on, not {value!r}")
+            raise JobError(f"{name}: must be a whole number from 0 on, not {shown(value)}")
 
 
 def _refuse_incomplete(model: nn.Module) -> None:
     """Refuse a model whose weights this process does not hold: a snapshot of it would be wrong in silence."""
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.UninitializedParameter):
-            raise JobError(f"model: {name!r} has no shape yet; run one batch through it before collecting")
+            raise JobError(f"model: {shown(name)} has no shape yet; run one batch through it before collecting")
         if type(parameter).__name__ in ("DTensor", "FlatParameter") or parameter.is_meta:
             raise JobError(
-                f"model: {name!r} is sharded or without data (FSDP, meta device), which is not collected; save full "
-                "checkpoints and import them: landscape import"
+                f"model: {shown(name)} is sharded or without data (FSDP, meta device), which is not collected; save "
+                "full checkpoints and import them: landscape import"
             )
 
 
@@ -247,8 +247,8 @@ def _refuse_existing(run: Place, unit: Unit, starting: bool, overwrite: bool) ->
         return
     if starting:
         raise JobError(
-            f"run: {str(run)!r} already holds a trajectory of {len(there.snapshots)} {there.unit}s; name another run, "
-            "give overwrite=True to replace it, or start_epoch or start_step to go on"
+            f"run: {shown(str(run))} already holds a trajectory of {len(there.snapshots)} {there.unit}s; name another "
+            "run, give overwrite=True to replace it, or start_epoch or start_step to go on"
         )
     if there.unit != unit:
         raise JobError(f"unit: the run was collected by {there.unit}, not by {unit}; keep to it or name another run")

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from landscape.checkpoints import load_weights
-from landscape.errors import JobError
+from landscape.errors import JobError, shown
 from landscape.parameters import match_state, state_digest, state_of
 from landscape.problem import Problem
 from landscape.snapshots import Trajectory
@@ -28,7 +28,7 @@ class Weights:
             return reference
         if not self.trajectory.numbers:
             raise JobError(
-                f"origin: {reference!r} needs a trajectory, and the run has none; use origin: problem or a file"
+                f"origin: {shown(reference)} needs a trajectory, and the run has none; use origin: problem or a file"
             )
         return self.trajectory.numbers[-1 if reference == "last" else 0]
 
@@ -53,4 +53,4 @@ class Weights:
             return state_of(self.model)
         if isinstance(key, int):
             return match_state(self.model, self.trajectory.snapshot(key).load(), f"{self.trajectory.unit} {key}")
-        return match_state(self.model, load_weights(locate(key, self.folder)), f"file {key!r}")
+        return match_state(self.model, load_weights(locate(key, self.folder)), f"file {shown(key)}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import JobError, LandscapeError
+from landscape.errors import JobError, LandscapeError, shown
 from landscape.spec import FileDirection, Job, TowardsDirection, digest, locate
 
 # KubeRay refuses names above 47 characters; "landscape-", a digest of 8 and an attempt leave this many.
@@ -91,7 +91,7 @@ def checked_name(name: str) -> str:
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name) or len(name) > LONGEST_NAME:
         raise JobError(
             f"name: must be lower-case letters, digits and '-', at most {LONGEST_NAME} (Kubernetes takes no other), "
-            f"not {name!r}"
+            f"not {shown(name)}"
         )
     return name
 
@@ -152,11 +152,11 @@ def refuse_files_left_behind(job: Job) -> None:
         found = Path(locate(name, job.folder)).resolve()
         if not found.is_relative_to(folder):
             raise JobError(
-                f"job: {name!r} lies outside the job file's folder, which is what is shipped; "
+                f"job: {shown(name)} lies outside the job file's folder, which is what is shipped; "
                 "move it in, or name it by an absolute path that every node sees"
             )
         if not found.is_file():
-            raise JobError(f"job: the file {name!r} does not exist in {str(job.folder)!r}; mend its path")
+            raise JobError(f"job: the file {shown(name)} does not exist in {shown(str(job.folder))}; mend its path")
 
 
 def first_line(text: str, limit: int = 300) -> str:

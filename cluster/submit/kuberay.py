@@ -25,7 +25,7 @@ from cluster.submit.common import (
     tool_missing,
 )
 from cluster.submit.ray_jobs import next_attempt
-from landscape.errors import ClusterUnreachableError, JobError, LandscapeError
+from landscape.errors import ClusterUnreachableError, JobError, LandscapeError, shown
 from landscape.spec import Job
 
 LONGEST_NAME = 47  # KubeRay adds suffixes to make the names of pods and services, which hold 63
@@ -77,7 +77,7 @@ def parse_selector(given: list[str] | None) -> dict[str, str]:
     for each in given or []:
         key, equals, value = each.partition("=")
         if not key or not equals:
-            raise JobError(f"selector: must be key=value, a label of the nodes, not {each!r}")
+            raise JobError(f"selector: must be key=value, a label of the nodes, not {shown(each)}")
         found[key] = value
     return found
 
@@ -91,7 +91,7 @@ def parse_tolerations(given: list[str] | None) -> tuple[dict[str, str], ...]:
         if not key or effect not in ("", "NoSchedule", "PreferNoSchedule", "NoExecute"):
             raise JobError(
                 f"toleration: must be key[=value][:NoSchedule|PreferNoSchedule|NoExecute], a taint of the nodes, "
-                f"not {each!r}"
+                f"not {shown(each)}"
             )
         match = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
         found.append({"key": key, **match, **({"effect": effect} if effect else {})})
@@ -108,14 +108,15 @@ def run_on_cluster(run: str, claim: str | None, mount: str) -> str:
         return run
     if claim is None:
         raise JobError(
-            f"run: {run!r} would lie in a pod and be lost with it; give a volume with --claim, or a URL with --run"
+            f"run: {shown(run)} would lie in a pod and be lost with it; give a volume with --claim, or a URL with --run"
         )
     path = Path(run.removeprefix("file://"))
     if not path.is_absolute():
         return str(Path(mount) / path.name)
     if not path.is_relative_to(mount):
         raise JobError(
-            f"run: {run!r} lies outside the claim's mount {mount!r}; give --run {mount}/{path.name} or --mount"
+            f"run: {shown(run)} lies outside the claim's mount {shown(mount)}; "
+            f"give --run {mount}/{path.name} or --mount"
         )
     return str(path)
 
@@ -140,15 +141,15 @@ def job_files(job: Job, file: Path, include: list[str] | None = None) -> dict[st
     for name in sorted(chosen):
         path = folder / name
         if ".." in Path(name).parts or Path(name).is_absolute() or not path.is_file():
-            raise JobError(f"include: must be a file in the job file's folder, not {name!r}")
+            raise JobError(f"include: must be a file in the job file's folder, not {shown(name)}")
         if not path.resolve().is_relative_to(folder.resolve()):
-            raise JobError(f"job: {name!r} is a link that leaves the job file's folder; copy in what it names")
+            raise JobError(f"job: {shown(name)} is a link that leaves the job file's folder; copy in what it names")
         found[str(Path(name))] = path.read_bytes()
     size = sum(map(len, found.values()))
     if size > LARGEST_FILES:
         largest = max(found, key=lambda name: len(found[name]))
         raise JobError(
-            f"job: its files hold {size} bytes, a ConfigMap at most {LARGEST_FILES} ({largest!r} alone "
+            f"job: its files hold {size} bytes, a ConfigMap at most {LARGEST_FILES} ({shown(largest)} alone "
             f"{len(found[largest])}); put large ones on the claim or in the image and name them by absolute paths"
         )
     return found
@@ -219,7 +220,9 @@ _Dumper.add_representer(str, _block)
 
 def _check(submission: Submission, options: KubeRayOptions) -> None:
     if len(submission.id) > LONGEST_NAME:
-        raise JobError(f"name: {submission.id!r} has {len(submission.id)} characters, KubeRay takes {LONGEST_NAME}")
+        raise JobError(
+            f"name: {shown(submission.id)} has {len(submission.id)} characters, KubeRay takes {LONGEST_NAME}"
+        )
     if submission.workers is None:
         raise JobError("workers: KubeRay must be told how many pods; say --workers N")
     gpus = submission.gpus_per_worker or 0

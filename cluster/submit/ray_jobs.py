@@ -22,7 +22,7 @@ from cluster.submit.common import (
     first_line,
     quoted,
 )
-from landscape.errors import ClusterUnreachableError, Interrupted, JobError, LandscapeError, NotFoundError
+from landscape.errors import ClusterUnreachableError, Interrupted, JobError, LandscapeError, NotFoundError, shown
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 POLL_SECONDS = 0.5
@@ -66,7 +66,7 @@ def dashboard_address(given: str | None) -> str:
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise JobError(
-            f"address: must be the dashboard's URL such as {DEFAULT_ADDRESS}, not {address!r}; "
+            f"address: must be the dashboard's URL such as {DEFAULT_ADDRESS}, not {shown(address)}; "
             "host:port of a head node serves `landscape run --address` only"
         )
     return address.rstrip("/")
@@ -116,15 +116,15 @@ def _told(address: str) -> Iterator[None]:
         yield
     except AuthenticationError:
         raise ClusterUnreachableError(
-            f"address: the dashboard at {address!r} refuses the token; "
+            f"address: the dashboard at {shown(address)} refuses the token; "
             "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's"
         ) from None
     except (ConnectionError, requests.exceptions.RequestException) as error:
         raise ClusterUnreachableError(_unreachable(address, str(error))) from None
     except RuntimeError as error:
         if "status code 404" in str(error) or "does not exist" in str(error):
-            raise NotFoundError(f"no such job on the cluster at {address!r}; its dashboard lists them") from None
-        raise LandscapeError(f"the cluster at {address!r} refuses: {first_line(str(error))}") from error
+            raise NotFoundError(f"no such job on the cluster at {shown(address)}; its dashboard lists them") from None
+        raise LandscapeError(f"the cluster at {shown(address)} refuses: {first_line(str(error))}") from error
 
 
 def _refuse_unreachable(address: str) -> None:
@@ -138,7 +138,7 @@ def _refuse_unreachable(address: str) -> None:
 
 def _unreachable(address: str, cause: str) -> str:
     return (
-        f"address: no Ray dashboard answers at {address!r} ({first_line(cause, 150)}); "
+        f"address: no Ray dashboard answers at {shown(address)} ({first_line(cause, 150)}); "
         "start the head with a dashboard, forward its port, or give --address"
     )
 

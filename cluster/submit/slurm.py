@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 
 from cluster.submit.common import Submission, command, first_line, quoted, tool_missing
-from landscape.errors import ClusterUnreachableError, JobError, LandscapeError
+from landscape.errors import ClusterUnreachableError, JobError, LandscapeError, shown
 
 WARNING_SECONDS = 60  # before the time limit: enough to commit what is in flight and to requeue
 
@@ -52,7 +52,7 @@ def _check(submission: Submission, options: SlurmOptions) -> None:
     for name in ("time", "partition", "account", "memory", "setup"):
         value = getattr(options, name)
         if value is not None and ("\n" in value or (name != "setup" and " " in value)):
-            raise JobError(f"{name}: must be one word of sbatch's, not {value!r}")
+            raise JobError(f"{name}: must be one word of sbatch's, not {shown(value)}")
 
 
 def _per_node(submission: Submission, options: SlurmOptions) -> tuple[int, int]:

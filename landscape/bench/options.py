@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from landscape.engine import Engine
-from landscape.errors import JobError
+from landscape.errors import JobError, shown
 from landscape.spec import Precision
 
 Tell = Callable[[str], None]
@@ -47,7 +47,7 @@ def options_for(
     known = get_args(Precision)
     for each in precisions:
         if each not in known:
-            raise JobError(f"precision: must be one of {', '.join(known)}, not {each!r}")
+            raise JobError(f"precision: must be one of {', '.join(known)}, not {shown(each)}")
     if rounds < 1:
         raise JobError(f"rounds: must be at least 1, not {rounds}")
     try:

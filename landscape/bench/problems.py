@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from landscape.errors import JobError, nearest
+from landscape.errors import JobError, nearest, shown
 from landscape.problem import Problem
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet
@@ -181,7 +181,7 @@ def tiny() -> Problem:
 def recipe_job(name: str, run: str, samples: int | None = None, size: int = 40, **fields: object) -> Job:
     """A job of a recipe's model along two filter-normalised random directions."""
     if name not in RECIPES:
-        raise JobError(f"recipe: unknown {name!r}; {nearest(name, RECIPES)}")
+        raise JobError(f"recipe: unknown {shown(name)}; {nearest(name, RECIPES)}")
     count = samples or RECIPES[name].samples
     landscapes = [{"name": "bench", "size": size}]
     problem = partial(recipe_problem, name, count)

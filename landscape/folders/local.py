@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from landscape.errors import JobError
+from landscape.errors import JobError, shown
 from landscape.files import fsync, make_folder, whole_file
 from landscape.folders.base import Folder, Log, R, T
 
@@ -29,9 +29,9 @@ class LocalFolder(Folder):
     def refuse_unwritable(self) -> None:
         above = next(each for each in (self.root, *self.root.parents) if each.exists())
         if not above.is_dir():
-            raise JobError(f"run: {str(above)!r} is a file, not a folder; name another run")
+            raise JobError(f"run: {shown(str(above))} is a file, not a folder; name another run")
         if not os.access(above, os.W_OK | os.X_OK):
-            raise JobError(f"run: no permission to write in {str(above)!r}; change its rights or name another run")
+            raise JobError(f"run: no permission to write in {shown(str(above))}; change its rights or name another run")
 
     def read(self, path: str) -> bytes | None:
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from landscape.errors import JobError, nearest
+from landscape.errors import JobError, nearest, shown
 from landscape.folders.base import Folder, Place
 from landscape.folders.local import LocalFolder
 from landscape.spec import locate
@@ -59,7 +59,7 @@ def _open(url: str, settings: tuple[tuple[str, str], ...]) -> ObjectFolder:
         from landscape.folders.settings import time_limits
     except ImportError:
         raise JobError(
-            f"run: {url!r} needs the package obstore; `pip install 'loss-landscape-cluster[object-store]'`"
+            f"run: {shown(url)} needs the package obstore; `pip install 'loss-landscape-cluster[object-store]'`"
         ) from None
     return ObjectFolder(url, dict(settings), *time_limits(dict(settings)))
 
@@ -72,7 +72,9 @@ def checked_url(url: str) -> str:
     """
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
-        raise JobError(f"run: unknown kind of URL {parts.scheme + '://'!r}; {nearest(parts.scheme, known_schemes())}")
+        raise JobError(
+            f"run: unknown kind of URL {shown(parts.scheme + '://')}; {nearest(parts.scheme, known_schemes())}"
+        )
     if "@" in parts.netloc and not parts.scheme.startswith("abfs"):
         raise JobError(
             f"run: must not hold credentials ({parts.scheme}://…@{parts.netloc.rpartition('@')[2]}); "
@@ -81,5 +83,5 @@ def checked_url(url: str) -> str:
     if parts.query or parts.fragment:
         raise JobError(f"run: must be {parts.scheme}://bucket/prefix, without '?' and '#'; leave out what follows")
     if not parts.netloc:
-        raise JobError(f"run: must name a bucket, {parts.scheme}://bucket/prefix, not {url!r}")
+        raise JobError(f"run: must name a bucket, {parts.scheme}://bucket/prefix, not {shown(url)}")
     return parts.scheme

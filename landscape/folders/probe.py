@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 
-from landscape.errors import StoreError
+from landscape.errors import StoreError, shown
 from landscape.folders.base import Folder, Place
 from landscape.folders.opening import open_folder
 
@@ -36,14 +36,16 @@ def _write_and_read(folder: Folder, path: str) -> Iterator[tuple[str, float]]:
     yield _timed("read", lambda: found.append(folder.read(path)))
     yield _timed("list", lambda: found.append(path in folder.names("")))
     if found != [DATA, True]:
-        raise StoreError(f"store {folder.name!r}: what was just written is not what is read or listed; use another")
+        raise StoreError(
+            f"store {shown(folder.name)}: what was just written is not what is read or listed; use another"
+        )
     create = getattr(folder, "create", None)  # what keeps two drivers apart where there are no file locks
     if create is not None:
         yield _timed("create again", lambda: found.append(create(path, b"second")))
         if found[-1] is not None:
             raise StoreError(
-                f"store {folder.name!r}: takes no conditional puts (If-None-Match), so two drivers could not be kept "
-                "apart; use a store that does"
+                f"store {shown(folder.name)}: takes no conditional puts (If-None-Match), so two drivers could not be "
+                "kept apart; use a store that does"
             )
 
 

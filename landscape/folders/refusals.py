@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from landscape.errors import StoreError
+from landscape.errors import StoreError, shown
 
 _SECRET = re.compile(r"SECRET|KEY|TOKEN|PASSWORD|SIGNATURE|SAS|CREDENTIAL", re.IGNORECASE)
 _CREDENTIALS = re.compile(r"KEY|TOKEN|CREDENTIAL|SERVICE_ACCOUNT|CLIENT_ID|SKIP_SIGNATURE")
@@ -51,7 +51,7 @@ def store_error(name: str, error: BaseException, settings: Mapping[str, str]) ->
     else:
         remedy = "see that it answers"
     return StoreError(
-        f"store {name!r}: {reason}; what was committed is intact: {remedy}, then give the same command again",
+        f"store {shown(name)}: {reason}; what was committed is intact: {remedy}, then give the same command again",
         reason=reason,
         passing=kind == "GenericError" and "HTTP error" in text and "builder error" not in text,
     )

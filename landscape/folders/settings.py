@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from obstore.exceptions import BaseError
 from obstore.store import from_url
 
-from landscape.errors import JobError
+from landscape.errors import JobError, shown
 from landscape.folders.refusals import store_error
 
 REQUEST_SECONDS = 30.0  # without a byte, until a request is given up and tried again
@@ -49,7 +49,7 @@ def _seconds(settings: Mapping[str, str], name: str, default: float) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e6:
-        raise JobError(f"{name}: must be a number of seconds above 0, not {settings[name]!r}")
+        raise JobError(f"{name}: must be a number of seconds above 0, not {shown(settings[name])}")
     return value
 
 
@@ -75,4 +75,4 @@ def make_store(url: str, settings: Mapping[str, str], seconds: float, retry: flo
     try:
         return from_url(url, config=config, client_options=client, retry_config=retries)  # type: ignore[call-overload]
     except (BaseError, ValueError) as error:
-        raise JobError(f"run: {url!r} cannot be opened: {store_error(url, error, settings).reason}") from None
+        raise JobError(f"run: {shown(url)} cannot be opened: {store_error(url, error, settings).reason}") from None

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from landscape.errors import JobError, NotFoundError, nearest
+from landscape.errors import JobError, NotFoundError, nearest, shown
 from landscape.problem import Problem
 from landscape.recipes.command import data_from_environment, initial_or_given, main_of, weights_from_environment
 from landscape.recipes.resnet import ResNet
@@ -50,12 +50,12 @@ def read_cifar10(path: str | Path, split: Split = "train") -> Images:
         JobError: it does not hold CIFAR-10's images.
     """
     if split not in FILE_PATTERNS:
-        raise JobError(f"split: unknown {split!r}; {nearest(split, FILE_PATTERNS)}")
+        raise JobError(f"split: unknown {shown(split)}; {nearest(split, FILE_PATTERNS)}")
     place = Path(path)
     images, labels = _read_npz(place, split) if place.is_file() else _read_binaries(place, split)
     if images.dtype != np.uint8 or images.shape != (len(labels), 3, SIDE, SIDE) or not len(labels):
         raise JobError(
-            f"data: {str(path)!r} must hold uint8 images of 32×32×3 and a label each, not {images.dtype} "
+            f"data: {shown(str(path))} must hold uint8 images of 32×32×3 and a label each, not {images.dtype} "
             f"{images.shape} and {len(labels)} labels"
         )
     return torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64))
@@ -66,11 +66,13 @@ def _read_binaries(folder: Path, split: Split) -> tuple[np.ndarray, np.ndarray]:
     pattern = FILE_PATTERNS[split]
     files = sorted(folder.glob(pattern)) or sorted((folder / FOLDER_OF_THE_ARCHIVE).glob(pattern))
     if not files:
-        raise NotFoundError(f"data: {str(folder)!r} has no {pattern}; name the folder of CIFAR-10's binary version")
+        raise NotFoundError(
+            f"data: {shown(str(folder))} has no {pattern}; name the folder of CIFAR-10's binary version"
+        )
     contents = [np.fromfile(file, np.uint8) for file in files]
     for file, content in zip(files, contents, strict=True):
         if len(content) == 0 or len(content) % RECORD:
-            raise JobError(f"data: {str(file)!r} must hold records of {RECORD} bytes, not {len(content)} bytes")
+            raise JobError(f"data: {shown(str(file))} must hold records of {RECORD} bytes, not {len(content)} bytes")
     records = np.concatenate(contents).reshape(-1, RECORD)
     return np.ascontiguousarray(records[:, 1:]).reshape(-1, 3, SIDE, SIDE), records[:, 0]
 
@@ -81,12 +83,14 @@ def _read_npz(file: Path, split: Split) -> tuple[np.ndarray, np.ndarray]:
             names = next((pair for pair in NPZ_NAMES[split] if set(pair) <= set(arrays.files)), None)
             if names is None:
                 wanted = " or ".join(" and ".join(pair) for pair in NPZ_NAMES[split])
-                raise JobError(f"data: {str(file)!r} must hold {wanted}, not {', '.join(arrays.files) or 'nothing'}")
+                raise JobError(
+                    f"data: {shown(str(file))} must hold {wanted}, not {', '.join(arrays.files) or 'nothing'}"
+                )
             images, labels = arrays[names[0]], arrays[names[1]].reshape(-1)
     except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
         if isinstance(error, JobError):
             raise
-        raise JobError(f"data: {str(file)!r} is no npz file: {error}") from None
+        raise JobError(f"data: {shown(str(file))} is no npz file: {error}") from None
     if images.ndim == 4 and images.shape[-1] == 3:
         images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
     return images, labels

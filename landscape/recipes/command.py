@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from landscape.errors import JobError, LandscapeError
+from landscape.errors import JobError, LandscapeError, shown
 from landscape.parameters import match_state
 from landscape.recipes.training import Trained, print_epoch
 from landscape.trajectory import load_weights
@@ -42,7 +42,7 @@ def weights_from_environment() -> str | None:
 def initial_or_given(model: nn.Module, weights: str | Path | None) -> nn.Module:
     """`model` with the weights of a file, which must fit it, else as it is; in eval mode."""
     if weights is not None:
-        model.load_state_dict(match_state(model, load_weights(weights), f"weights {str(weights)!r}"))
+        model.load_state_dict(match_state(model, load_weights(weights), f"weights {shown(str(weights))}"))
     return model.eval()
 
 

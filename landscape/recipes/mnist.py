@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from landscape.errors import JobError, NotFoundError, nearest
+from landscape.errors import JobError, NotFoundError, nearest, shown
 from landscape.problem import Problem
 from landscape.recipes.command import data_from_environment, initial_or_given, main_of, weights_from_environment
 from landscape.recipes.lenet import SIDE, LeNet5
@@ -40,12 +40,14 @@ def read_mnist(folder: str | Path, split: Split = "train") -> Images:
         JobError: a file is no idx file, or images and labels differ in number.
     """
     if split not in FILE_STEMS:
-        raise JobError(f"split: unknown {split!r}; {nearest(split, FILE_STEMS)}")
+        raise JobError(f"split: unknown {shown(split)}; {nearest(split, FILE_STEMS)}")
     stem = FILE_STEMS[split]
     images = read_idx(_find(Path(folder), f"{stem}-images-idx3-ubyte"))
     labels = read_idx(_find(Path(folder), f"{stem}-labels-idx1-ubyte"))
     if images.ndim != 3 or labels.shape != images.shape[:1]:
-        raise JobError(f"data: {str(folder)!r} must hold N images and N labels, not {images.shape} and {labels.shape}")
+        raise JobError(
+            f"data: {shown(str(folder))} must hold N images and N labels, not {images.shape} and {labels.shape}"
+        )
     return torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64))
 
 
@@ -56,7 +58,7 @@ def _find(folder: Path, name: str) -> Path:
         if (folder / each).is_file():
             return folder / each
     raise NotFoundError(
-        f"data: {str(folder)!r} has no file {name} or {name}.gz; name the folder that has MNIST's files"
+        f"data: {shown(str(folder))} has no file {name} or {name}.gz; name the folder that has MNIST's files"
     )
 
 
@@ -70,22 +72,22 @@ def read_idx(path: Path) -> np.ndarray:
         content = path.read_bytes()
         content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
     except (OSError, EOFError, zlib.error) as error:
-        raise JobError(f"data: {str(path)!r} cannot be read: {error}") from None
+        raise JobError(f"data: {shown(str(path))} cannot be read: {error}") from None
     header = 4 + 4 * content[3] if len(content) >= 4 else 4
     if len(content) < header or content[:2] != b"\0\0" or content[2] not in IDX_TYPES:
-        raise JobError(f"data: {str(path)!r} is no idx file: it begins with {content[:4].hex() or 'nothing'}")
+        raise JobError(f"data: {shown(str(path))} is no idx file: it begins with {content[:4].hex() or 'nothing'}")
     kind = np.dtype(IDX_TYPES[content[2]])
     shape = tuple(int(each) for each in np.frombuffer(content[4:header], ">u4"))
     expected = header + int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     if len(content) != expected:
-        raise JobError(f"data: {str(path)!r} must have {expected} bytes for shape {shape}, not {len(content)}")
+        raise JobError(f"data: {shown(str(path))} must have {expected} bytes for shape {shape}, not {len(content)}")
     return np.frombuffer(content, kind, offset=header).reshape(shape).astype(kind.newbyteorder("="))
 
 
 def scale(images: Tensor, scaling: Scaling = "resize") -> Tensor:
     """uint8 [N, 28, 28] → normalised float32 [N, 1, 32, 32]: by a black frame of 2 pixels, or bilinear."""
     if scaling not in get_args(Scaling):
-        raise JobError(f"scaling: unknown {scaling!r}; {nearest(scaling, get_args(Scaling))}")
+        raise JobError(f"scaling: unknown {shown(scaling)}; {nearest(scaling, get_args(Scaling))}")
     values = images.unsqueeze(1).to(torch.float32) / 255
     if scaling == "pad":
         margin = (SIDE - images.shape[-1]) // 2

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.errors import JobError, StoreError
+from landscape.errors import JobError, StoreError, shown
 from landscape.folders import open_folder
 from landscape.snapshots import writing
 from landscape.trajectory import TrajectoryCollector, read_trajectory
@@ -166,9 +166,9 @@ def check_settings(settings: Settings) -> Settings:
     for name in ("epochs", "batch_size"):
         value = getattr(settings, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise JobError(f"{name}: must be a whole number from 1 on, not {value!r}")
+            raise JobError(f"{name}: must be a whole number from 1 on, not {shown(value)}")
     if not (math.isfinite(settings.learning_rate) and settings.learning_rate > 0):
-        raise JobError(f"learning_rate: must be a positive number, not {settings.learning_rate!r}")
+        raise JobError(f"learning_rate: must be a positive number, not {shown(settings.learning_rate)}")
     return settings
 
 
@@ -212,7 +212,8 @@ def _begin_or_go_on(
     saved = None if overwrite else _read_checkpoint(run)
     if saved is None and not overwrite and read_trajectory(run).snapshots:
         raise JobError(
-            f"run: {str(run)!r} holds a trajectory that this training did not make; name another run, or overwrite it"
+            f"run: {shown(str(run))} holds a trajectory that this training did not make; "
+            "name another run, or overwrite it"
         )
     if saved is not None:
         _refuse_other_settings(run, saved["settings"], _plain(settings))
@@ -228,8 +229,8 @@ def _refuse_other_settings(run: str | Path, begun: Mapping[str, Any], asked: Map
     for name, value in asked.items():
         if begun.get(name) != value:
             raise JobError(
-                f"{name}: training in run {str(run)!r} was begun with {begun.get(name)!r}, not {value!r}; change it "
-                "back, name another run, or overwrite this one"
+                f"{name}: training in run {shown(str(run))} was begun with {shown(begun.get(name))}, "
+                f"not {shown(value)}; change it back, name another run, or overwrite this one"
             )
 
 
@@ -271,7 +272,7 @@ def _read_checkpoint(run: str | Path) -> dict[str, Any] | None:
         raise
     except Exception as error:
         place = folder.place(CHECKPOINT_FILE)
-        raise JobError(f"checkpoint {place!r} cannot be read: {error}; delete it to train anew") from None
+        raise JobError(f"checkpoint {shown(place)} cannot be read: {error}; delete it to train anew") from None
 
 
 def print_epoch(epoch: int, metrics: Mapping[str, float]) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from zarr.abc.store import Store
 from zarr.core.sync import sync
 
-from landscape.errors import JobError, LandscapeError, NotFoundError, nearest
+from landscape.errors import JobError, LandscapeError, NotFoundError, nearest, shown
 from landscape.folders import Folder, Place, open_folder
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.parameters import State, direction_digest, flatten, unflatten
@@ -106,13 +106,15 @@ class LandscapeStore:
             JobError: it was written by a newer version of this software.
         """
         if not is_complete(run, name):
-            raise NotFoundError(f"landscape {name!r} is not in run {run!r}; {nearest(name, landscape_names(run))}")
+            raise NotFoundError(
+                f"landscape {shown(name)} is not in run {shown(run)}; {nearest(name, landscape_names(run))}"
+            )
         store = open_zarr(run, read_only=not write)
         found = cls(open_folder(run), store, name, zarr.open_group(store, path=name, mode="r+" if write else "r"))
         version = found.attributes["schema_version"]
         if not isinstance(version, int) or version > SCHEMA_VERSION:
             raise JobError(
-                f"landscape {name!r} has schema version {version}, this software reads up to {SCHEMA_VERSION}; "
+                f"landscape {shown(name)} has schema version {version}, this software reads up to {SCHEMA_VERSION}; "
                 "update it, or use another run"
             )
         return found
@@ -367,7 +369,7 @@ class LandscapeStore:
         grid = self.grid()
         if grid is None:
             raise LandscapeError(
-                f"landscape {self.name!r}: its coordinates are damaged on disk; give the command that computed it "
+                f"landscape {shown(self.name)}: its coordinates are damaged on disk; give the command that computed it "
                 "again, which mends them"
             )
         axes = tuple(

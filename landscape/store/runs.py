@@ -6,7 +6,7 @@ import json
 
 from zarr.abc.store import Store
 
-from landscape.errors import LandscapeError
+from landscape.errors import LandscapeError, shown
 from landscape.folders import Place, open_folder
 from landscape.store.durable import DurableStore
 
@@ -61,7 +61,7 @@ def remove_half_made(run: Place, name: str) -> None:
             finished = True
         if finished:
             raise LandscapeError(
-                f"landscape {name!r}: its metadata {folder.place(path + '/' + METADATA)!r} cannot be read; "
+                f"landscape {shown(name)}: its metadata {shown(folder.place(path + '/' + METADATA))} cannot be read; "
                 "restore that file, or remove the folder to compute it anew"
             ) from None
     folder.delete_below(path)
@@ -80,6 +80,6 @@ def refuse_unwritable(run: Place) -> None:
 def write_error(run: str, error: OSError) -> LandscapeError:
     """A failed write as one line with its remedy."""
     return LandscapeError(
-        f"run {run!r} cannot be written: {error.strerror or error}; what was committed is intact: "
+        f"run {shown(run)} cannot be written: {error.strerror or error}; what was committed is intact: "
         "make room or mend the rights, then give the same command again"
     )

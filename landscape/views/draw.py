@@ -7,7 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from landscape.errors import JobError, nearest
+from landscape.errors import JobError, nearest, shown
 from landscape.surface import Surface
 from landscape.views.curve import draw_curve
 from landscape.views.flat import draw_contour, draw_slices, draw_topographic
@@ -68,12 +68,12 @@ def figure(
     """
     if unknown:
         wrong = next(iter(unknown))
-        raise JobError(f"figure: unknown option {wrong!r}; {nearest(wrong, figure.__kwdefaults__ or ())}")
+        raise JobError(f"figure: unknown option {shown(wrong)}; {nearest(wrong, figure.__kwdefaults__ or ())}")
     chosen = choose_kind(surface, kind)
     if theme not in TEMPLATES:
-        raise JobError(f"theme: unknown {theme!r}; {nearest(str(theme), TEMPLATES)}")
+        raise JobError(f"theme: unknown {shown(theme)}; {nearest(str(theme), TEMPLATES)}")
     if colour_scale not in COLOUR_SCALES:
-        raise JobError(f"colour_scale: unknown {colour_scale!r}; {nearest(str(colour_scale), COLOUR_SCALES)}")
+        raise JobError(f"colour_scale: unknown {shown(colour_scale)}; {nearest(str(colour_scale), COLOUR_SCALES)}")
     style = Style(colour_scale, theme, path_colour, path_width, title, caption, animate)
     options: dict[str, Any] = {"log": log, "levels": levels, "path": path, "max_points": max_points}
     grid = prepare(surface, observable, zmin=zmin, zmax=zmax, **options)
@@ -90,10 +90,10 @@ def choose_kind(surface: Surface, kind: str | None) -> str:
     if kind is None:
         return fitting[0]
     if kind not in {each for kinds in KINDS.values() for each in kinds}:
-        raise JobError(f"kind: unknown {kind!r}; {nearest(str(kind), fitting)} (for {len(surface.axes)} axes)")
+        raise JobError(f"kind: unknown {shown(kind)}; {nearest(str(kind), fitting)} (for {len(surface.axes)} axes)")
     if kind not in fitting:
         raise JobError(
-            f"kind: {kind!r} does not fit {surface.name!r}, which has {len(surface.axes)} "
+            f"kind: {shown(kind)} does not fit {shown(surface.name)}, which has {len(surface.axes)} "
             f"{'axis' if len(surface.axes) == 1 else 'axes'}; known: {', '.join(fitting)}"
         )
     return kind

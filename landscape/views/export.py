@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import JobError, nearest
+from landscape.errors import JobError, nearest, shown
 from landscape.surface import Surface
 from landscape.views.draw import choose_kind, figure, figure_name
 from landscape.views.files import whole_file
@@ -45,7 +45,7 @@ def export(
         LandscapeError: the file cannot be written, or there is no browser to draw with.
     """
     if format not in FORMATS:
-        raise JobError(f"format: unknown {format!r}; {nearest(str(format), FORMATS)}")
+        raise JobError(f"format: unknown {shown(format)}; {nearest(str(format), FORMATS)}")
     target = Path(path)
     if format in DATA:
         with whole_file(target) as temporary:

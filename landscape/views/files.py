@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from landscape import files
-from landscape.errors import LandscapeError
+from landscape.errors import LandscapeError, shown
 
 
 @contextmanager
@@ -23,5 +23,5 @@ def whole_file(path: str | Path) -> Iterator[Path]:
             yield temporary
     except OSError as error:
         raise LandscapeError(
-            f"{str(target)!r} cannot be written: {error.strerror or error}; name another folder"
+            f"{shown(str(target))} cannot be written: {error.strerror or error}; name another folder"
         ) from error

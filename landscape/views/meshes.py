@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import JobError, LandscapeError
+from landscape.errors import JobError, LandscapeError, shown
 from landscape.surface import Surface
 from landscape.views.scale import drawn_values, point_states
 
@@ -35,13 +35,13 @@ def write_vtk(surface: Surface, path: Path) -> None:
 def write_stl(surface: Surface, path: Path, observable: str = "loss", log: bool = False) -> None:
     """A relief over two axes, the observable (or its log10) as height; squares with a missing corner are left out."""
     if len(surface.axes) != 2:
-        raise JobError(f"format: stl needs 2 axes, {surface.name!r} has {len(surface.axes)}; use vtk")
+        raise JobError(f"format: stl needs 2 axes, {shown(surface.name)} has {len(surface.axes)}; use vtk")
     states = point_states(np.asarray(surface[observable], np.float64), surface.status, log)
     height = drawn_values(np.asarray(surface[observable], np.float64), states, log)
     points, triangles = relief(surface.alpha, surface.beta, height)
     if not len(triangles):
         raise LandscapeError(
-            f"stl: {surface.name!r} has no square of computed {observable} yet; compute more of it first"
+            f"stl: {shown(surface.name)} has no square of computed {observable} yet; compute more of it first"
         )
     meshio = _meshio()
     meshio.write(path, meshio.Mesh(points, [("triangle", triangles)]), file_format="stl", binary=True)

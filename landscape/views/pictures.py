@@ -10,7 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from landscape.errors import LandscapeError
+from landscape.errors import LandscapeError, shown
 
 PATIENCE = 180.0  # seconds for one picture; software 3-D on a busy machine takes some ten
 NO_BROWSER = (
@@ -84,7 +84,7 @@ def _open(make: Any, path: str, loop: asyncio.AbstractEventLoop) -> Any:
         return _wait(start(), loop)
     except Exception as error:
         raise LandscapeError(
-            f"the browser {path!r} does not start ({error}); set BROWSER_PATH to another one"
+            f"the browser {shown(path)} does not start ({error}); set BROWSER_PATH to another one"
         ) from error
 
 

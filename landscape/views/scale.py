@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.errors import JobError
+from landscape.errors import JobError, shown
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
 from landscape.views.comparable import Comparable
 
@@ -81,7 +81,7 @@ def choose_scale(
     """
     low_given, high_given = _given(zmin, zmax, log)
     if levels is not None and (isinstance(levels, bool) or not isinstance(levels, int) or not 1 <= levels <= 100):
-        raise JobError(f"levels: must be a whole number of contour lines from 1 to 100, not {levels!r}")
+        raise JobError(f"levels: must be a whole number of contour lines from 1 to 100, not {shown(levels)}")
     finite = drawn[np.isfinite(drawn)]
     notes: list[str] = []
     if finite.size == 0:
@@ -108,7 +108,7 @@ def choose_scale(
 def _given(zmin: float | None, zmax: float | None, log: bool) -> tuple[float | None, float | None]:
     for name, value in (("zmin", zmin), ("zmax", zmax)):
         if value is not None and not math.isfinite(value):
-            raise JobError(f"{name}: must be a finite number, not {value!r}")
+            raise JobError(f"{name}: must be a finite number, not {shown(value)}")
         if value is not None and log and value <= 0:
             raise JobError(f"{name}: must be above 0 on a logarithmic scale, not {value:g}; or draw with log=False")
     if zmin is not None and zmax is not None and zmin >= zmax:

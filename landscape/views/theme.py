@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import get_colorscale, sample_colorscale
 
-from landscape.errors import JobError, nearest
+from landscape.errors import JobError, nearest, shown
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED
 from landscape.views.scale import NO_LOGARITHM
 
@@ -44,7 +44,7 @@ DARK_HATCH = {
 def colour_scale(name: str, low: float = 0.0, high: float = 1.0) -> list[list[Any]]:
     """The named scale as [[position, colour], …]; `low` and `high` cut off ends too faint for thin lines."""
     if name not in COLOUR_SCALES:
-        raise JobError(f"colour_scale: unknown {name!r}; {nearest(str(name), COLOUR_SCALES)}")
+        raise JobError(f"colour_scale: unknown {shown(name)}; {nearest(str(name), COLOUR_SCALES)}")
     positions = np.linspace(0, 1, 33)
     base = get_colorscale("RdBu_r" if name == "rdbu" else name.capitalize())
     # Rounding must not step beyond the ends of the scale, where plotly looks for a colour that is not there.

@@ -194,3 +194,15 @@ def test_errors_of_the_command_are_lines_as_well(tmp_path):
     wrong = command("status", tmp_path, "--log-format=yaml")
     assert wrong.returncode == 2
     assert "text or json" in wrong.stderr
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_nothing_that_is_said_acts_on_a_terminal(capsys, form):
+    hostile = "a\x1b[2Jb\x9b31mc\u202ed\x07\r"
+    configure(form, debug=False)
+    say(hostile)
+    logging.getLogger("landscape").warning("worker says %s", hostile)
+    told_of = capsys.readouterr().err
+    assert not set(hostile) & set(told_of) - set("abcdJm[231")
+    assert "\\u001b[2J" in told_of
+    assert form == "text" or all(json.loads(line) for line in told_of.splitlines())
