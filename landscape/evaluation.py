@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -21,7 +21,7 @@ from landscape.feed import make_feed
 from landscape.forward import Stacked
 from landscape.loaded import LoadedModel, Observed
 from landscape.parameters import State
-from landscape.problem import Observe
+from landscape.problem import Observe, ordered_names
 from landscape.samples import Batch, batch_length, map_tensors
 from landscape.spec import Precision
 
@@ -320,8 +320,3 @@ def observe_names(
     except Exception as cause:
         raise JobError(f"observe: raised {one_line(cause)} on the first {batch_length(few)} samples") from cause
     return ordered_names(names)
-
-
-def ordered_names(names: Iterable[str]) -> tuple[str, ...]:
-    """The observables as everything lists them: `loss`, then the others by name."""
-    return ("loss", *sorted(name for name in names if name != "loss"))

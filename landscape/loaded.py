@@ -48,6 +48,7 @@ class LoadedModel:
         if plan.batch_norm == "batch":
             _use_batch_statistics(self._norms)
         self._checked = False
+        self._names: tuple[str, ...] | None = None  # of the observables, once seen
         self.reuse: Reuse | None = None
         self.superposed: Superposition | None = None
         self._forward: Forward | None = None
@@ -112,8 +113,8 @@ class LoadedModel:
             raise JobError(
                 "observe: must not change its batch in place, as every point sees the same samples; clone it first"
             )
-        found = check_observed(values, batch_length(batch))
-        self._checked = True
+        found = check_observed(values, batch_length(batch), self._names)
+        self._checked, self._names = True, tuple(found)
         return {name: value.detach().to(self._device, torch.float64) for name, value in found.items()}
 
     def observe_stacked(self, stacked: dict[str, Tensor], batch: Batch) -> Observed:
@@ -121,8 +122,9 @@ class LoadedModel:
         assert isinstance(self._forward, Stacked)
         with self._autocast():
             values = self._forward.observe_points(stacked, batch)
-        check_observed({name: value[0] for name, value in values.items()}, batch_length(batch))
-        return {name: value.to(self._device, torch.float64) for name, value in values.items()}
+        first = check_observed({name: value[0] for name, value in values.items()}, batch_length(batch), self._names)
+        self._names = tuple(first)
+        return {name: values[name].to(self._device, torch.float64) for name in first}
 
     def _autocast(self) -> contextlib.AbstractContextManager[None]:
         # Its cache holds for one block only, and must not be filled while a CUDA graph is captured.

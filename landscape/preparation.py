@@ -17,11 +17,11 @@ from landscape.arithmetic import Plan, default_plan, device_here
 from landscape.axes import make_axes, make_coordinates, make_path
 from landscape.directions import DirectionTensors, cosines
 from landscape.errors import JobError, shown
-from landscape.evaluation import observe_names, ordered_names
+from landscape.evaluation import observe_names
 from landscape.grid import Grid, Index
 from landscape.identity import changes, identity_of, refusal
 from landscape.parameters import State, describe_parameters, layout
-from landscape.problem import Problem, load_problem
+from landscape.problem import Problem, load_problem, ordered_names
 from landscape.provenance import provenance
 from landscape.samples import Batch, batch_length, samples_digest
 from landscape.search import Tuned

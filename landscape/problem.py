@@ -10,7 +10,7 @@ import copy
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,10 @@ class Problem:
     data: Any
     observe: Observe
     observables: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.observables is not None:
+            _check_names("observables", self.observables, loss=True)
 
     @classmethod
     def supervised(
@@ -138,8 +142,13 @@ def _default_metrics(criterion: Callable[..., Tensor]) -> Sequence[str]:
     return ("accuracy",) if isinstance(criterion, classifying) or criterion in functions else ()
 
 
-def _named_metrics(metrics: Mapping[str, Metric] | Sequence[str]) -> dict[str, Metric]:
+def _named_metrics(metrics: Mapping[str, Any] | Sequence[str]) -> dict[str, Metric]:
+    _check_names("metrics", metrics, loss=False)
     if isinstance(metrics, Mapping):
+        for name, metric in metrics.items():
+            if not callable(metric):
+                kind = type(metric).__name__
+                raise JobError(f"metrics: {shown(name)} must be a function (outputs, targets) -> Tensor[N], not {kind}")
         return dict(metrics)
     for name in metrics:
         if name not in BUILT_IN_METRICS:
@@ -213,8 +222,11 @@ def _prefer(folder: Path, top: str) -> None:
             del sys.modules[name]
 
 
-def check_observed(values: Any, count: int) -> dict[str, Tensor]:
-    """What `observe` returned, checked: a dict of real tensors [count] with `loss` among them.
+def check_observed(values: Any, count: int, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+    """What `observe` returned, checked: a dict of real tensors [count] with `loss` among them, in the order of names.
+
+    Args:
+        names: what it returned before.
 
     Raises:
         JobError: it is something else; says what and how to mend it.
@@ -227,10 +239,8 @@ def check_observed(values: Any, count: int) -> dict[str, Tensor]:
     if "loss" not in values:
         raise JobError(f"observe: must return 'loss'; it returned {sorted(map(str, values)) or 'nothing'}")
     for name, value in values.items():
-        if not isinstance(name, str) or not name.isidentifier() or _is_reserved(name):
-            raise JobError(
-                f"observe: {shown(name)} cannot name an observable; use a plain word that the store does not use"
-            )
+        if (reason := _unfit(name)) is not None:
+            raise JobError(f"observe: {shown(name)} cannot name an observable: {reason}")
         if not isinstance(value, Tensor):
             raise JobError(
                 f"observe: {shown(name)} must be a tensor with one value per sample, not {type(value).__name__}"
@@ -242,11 +252,45 @@ def check_observed(values: Any, count: int) -> dict[str, Tensor]:
             )
         if value.is_complex():
             raise JobError(f"observe: {shown(name)} must be real, not {value.dtype}")
-    return dict(values)
+    found = ordered_names(values)
+    if names is not None and found != tuple(names):
+        raise JobError(
+            f"observe: must return the same names for every batch and point, not {shown(list(names))} for one and "
+            f"{shown(list(found))} for another"
+        )
+    # In one order, as what follows tells columns by their place.
+    return {name: values[name] for name in found}
 
 
-def _is_reserved(name: str) -> bool:
-    return name in RESERVED or name.startswith("path_") or name.endswith("_stderr")
+def ordered_names(names: Iterable[str]) -> tuple[str, ...]:
+    """The observables as everything lists them: `loss`, then the others by name."""
+    return ("loss", *sorted(name for name in names if name != "loss"))
+
+
+def _check_names(field: str, names: Any, *, loss: bool) -> None:
+    """Names of metrics or observables, each once and none that is taken; `loss` is asked for or is none of them."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise JobError(f"{field}: must be a list of names, not {type(names).__name__}")
+    names = list(names)
+    for name in names:
+        if (reason := _unfit(name)) is not None:
+            raise JobError(f"{field}: {shown(name)} cannot name an observable: {reason}")
+        if names.count(name) > 1:
+            raise JobError(f"{field}: must name each once, not {shown(name)} {names.count(name)} times")
+    if loss and "loss" not in names:
+        raise JobError(f"{field}: must name 'loss', not only {shown(names)}; observe returns it")
+    if not loss and "loss" in names:
+        raise JobError(f"{field}: 'loss' is what the criterion gives; give the metric another name")
+
+
+def _unfit(name: Any) -> str | None:
+    """Why this cannot name an observable."""
+    if not isinstance(name, str):
+        return f"it must be a word, not {type(name).__name__}"
+    if not name.isidentifier():
+        return "it must be a plain word of letters, digits and underscores"
+    taken = name in RESERVED or name.startswith("path_") or name.endswith("_stderr")
+    return "the store uses it itself; take another word" if taken else None
 
 
 RESERVED = frozenset({"status", "directions", "alpha", "beta", "gamma", "axis", "parameter", "snapshot"})
