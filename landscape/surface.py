@@ -122,8 +122,9 @@ class Surface:
     def barrier(self) -> float:
         """Loss barrier of a line: the highest rise above the straight line between the losses at 0 and 1.
 
-        max over α in [0, 1] of L(α) − ((1−α)·L(0) + α·L(1)), L linear between grid points (Frankle et al.
-        2020). NaN where the surface has another number of axes or its grid does not cover [0, 1].
+        max over α in [0, 1] of L(α) − ((1−α)·L(0) + α·L(1)), L linear between grid points (Entezari et al. 2022,
+        "The role of permutation invariance in linear mode connectivity of neural networks", definition 1). NaN where
+        the surface has another number of axes or its grid does not cover [0, 1].
         """
         if len(self.axes) != 1 or self.alpha[0] > 0 or self.alpha[-1] < 1:
             return float("nan")
