@@ -31,10 +31,14 @@ def open_folder(run: Place) -> Folder:
     """The folder of a run, which need not exist yet.
 
     Raises:
-        JobError: a URL of a kind that is not known, with credentials in it, or without the package that it needs.
+        JobError: an empty name; a URL of a kind that is not known, with credentials in it, or without the package that
+            it needs.
     """
     if isinstance(run, Folder):
         return run
+    # An empty name, often that of an unset variable, would be the current directory; Path("") and Path(".") are equal.
+    if not str(run).strip() or run == Path():
+        raise JobError(f"run: must name a folder or URL, not {str(run)!r}; for the current directory give '.' as text")
     place = locate(str(run), Path.cwd())
     return open_objects(place) if "://" in place else LocalFolder(Path(place))
 
