@@ -30,9 +30,10 @@ NORM_LAYERS: tuple[type[nn.Module], ...] = (_NormBase, nn.LayerNorm, nn.GroupNor
 class ParameterInfo:
     """What the arithmetic must know about one parameter, read off its module's type.
 
-    `role` is `norm` in a normalisation layer, else `bias` for tensors of at most one dimension, else `weight`.
-    `transposed_groups` is the number of groups of a transposed convolution, whose dimension 0 is the *input*;
-    0 for all other parameters, whose dimension 0 is the output.
+    `role` is `norm` in a normalisation layer, else `bias` for tensors of at most one dimension, else `weight`; fused
+    experts have one dimension more. `transposed_groups` is the number of groups of a layer whose dimension 0 is the
+    *input*: those of a transposed convolution, 1 for GPT-2's `Conv1D`; 0 for all other parameters, whose dimension 0
+    is the output. `experts` says in which order fused experts, whose dimension 0 counts them, hold the rest.
     """
 
     name: str
@@ -40,6 +41,7 @@ class ParameterInfo:
     role: Literal["weight", "bias", "norm"]
     trainable: bool
     transposed_groups: int = 0
+    experts: Literal["", "output first", "input first"] = ""
 
 
 def describe_parameters(model: nn.Module) -> tuple[ParameterInfo, ...]:
@@ -53,17 +55,44 @@ def describe_parameters(model: nn.Module) -> tuple[ParameterInfo, ...]:
 
 
 def _describe(name: str, parameter: nn.Parameter, owner: nn.Module) -> ParameterInfo:
-    role: Literal["weight", "bias", "norm"] = "bias" if parameter.dim() <= 1 else "weight"
+    experts = _experts_order(parameter, owner)
+    role: Literal["weight", "bias", "norm"] = "bias" if parameter.dim() - bool(experts) <= 1 else "weight"
     if is_norm_layer(owner):
         role = "norm"
-    transposed = isinstance(owner, _ConvTransposeNd) and parameter.dim() > 1
     return ParameterInfo(
         name,
         tuple(parameter.shape),
         role,
         parameter.requires_grad and parameter.is_floating_point(),
-        int(owner.groups) if transposed else 0,  # type: ignore[arg-type]
+        _transposed_groups(parameter, owner),
+        experts,
     )
+
+
+def _transposed_groups(parameter: nn.Parameter, owner: nn.Module) -> int:
+    """The groups of a layer that holds [in, out, …]; 0 where the output comes first.
+
+    `Conv1D` of transformers (GPT-2, GPT, ImageGPT) is a linear layer with a weight [in, nf]. It is known by its name
+    and its `nf`, as this package does without transformers.
+    """
+    if isinstance(owner, _ConvTransposeNd) and parameter.dim() > 1:
+        return int(owner.groups)  # type: ignore[arg-type]
+    outputs = getattr(owner, "nf", None) if type(owner).__name__ == "Conv1D" else None
+    return 1 if parameter.dim() == 2 and outputs == parameter.shape[1] else 0
+
+
+def _experts_order(parameter: nn.Parameter, owner: nn.Module) -> Literal["", "output first", "input first"]:
+    """How a mixture of experts that keeps all of them in one parameter holds each: [expert, out, in] by default.
+
+    transformers marks the modules that hold [expert, in, out] (GPT-OSS) with `is_transposed`. A parameter [expert, out]
+    beside such a weight is their bias.
+    """
+    if not type(owner).__name__.endswith("Experts"):
+        return ""
+    counts = {each.shape[0] for each in owner.parameters(recurse=False) if each.dim() == 3}
+    if parameter.dim() not in (2, 3) or parameter.shape[0] not in counts:
+        return ""
+    return "input first" if getattr(owner, "is_transposed", False) is True else "output first"
 
 
 def is_norm_layer(module: nn.Module) -> bool:
@@ -124,18 +153,25 @@ def filter_view(tensor: Tensor, info: ParameterInfo) -> Tensor:
     Dimension 0 is the output of linear and convolution weights, of embeddings (one row per token) and of
     vectors (one element per unit). A transposed convolution holds [in, out/groups, …]: its output filter
     (g, j) is made of the input channels of group g, so [in, o, …] → [groups, in/groups, o, …] → [groups·o, …].
+    Fused experts have a filter per expert and output: [e, out, in] → [e·out, in], and [e, in, out] likewise.
     """
     if tensor.dim() == 0:
         return tensor.reshape(1, 1)
+    if info.experts:
+        ordered = tensor.transpose(1, 2) if info.experts == "input first" and tensor.dim() == 3 else tensor
+        return ordered.reshape(ordered.shape[0] * ordered.shape[1], math.prod(ordered.shape[2:]))
     if not info.transposed_groups:
-        return tensor.reshape(tensor.shape[0], -1)
+        return tensor.reshape(tensor.shape[0], math.prod(tensor.shape[1:]))
     groups = info.transposed_groups
     grouped = tensor.reshape(groups, tensor.shape[0] // groups, *tensor.shape[1:]).transpose(1, 2)
-    return grouped.reshape(groups * tensor.shape[1], -1)
+    return grouped.reshape(groups * tensor.shape[1], math.prod(grouped.shape[2:]))
 
 
 def filter_unview(rows: Tensor, info: ParameterInfo) -> Tensor:
     """The inverse of `filter_view`."""
+    if info.experts == "input first" and len(info.shape) == 3:
+        count, inputs, outputs = info.shape
+        return rows.reshape(count, outputs, inputs).transpose(1, 2).contiguous()
     if not info.transposed_groups:
         return rows.reshape(info.shape)
     groups = info.transposed_groups

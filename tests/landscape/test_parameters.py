@@ -15,6 +15,7 @@ from torch import nn
 from landscape import JobError
 from landscape.directions import normalise_direction, random_direction
 from landscape.parameters import (
+    ParameterInfo,
     combine,
     describe_parameters,
     difference,
@@ -108,6 +109,95 @@ def test_the_filters_of_a_transposed_convolution_are_those_that_feed_an_output_c
             module.bias.copy_(bias)
         zero = [bool((each == 0).all()) for each in outputs]
         assert zero == [k == channel for k in range(module.out_channels)]
+
+
+class Conv1D(nn.Module):
+    """As in transformers.pytorch_utils: a linear layer that holds [in, out]."""
+
+    def __init__(self, nf: int, nx: int) -> None:
+        super().__init__()
+        self.nf, self.nx = nf, nx
+        self.weight, self.bias = nn.Parameter(torch.empty(nx, nf)), nn.Parameter(torch.zeros(nf))
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view((*x.size()[:-1], self.nf))
+
+
+def linear_and_conv1d_twins(sizes=(5, 7, 3)):
+    """The same network twice: of nn.Linear, and of GPT-2's layer."""
+    torch.manual_seed(4)
+    linear = nn.Sequential(*[nn.Linear(a, b) for a, b in itertools.pairwise(sizes)])
+    twin = nn.Sequential(*[Conv1D(b, a) for a, b in itertools.pairwise(sizes)])
+    twin.load_state_dict(turned(linear.state_dict()))
+    return linear, twin
+
+
+def turned(state):
+    return {name: (tensor.t().contiguous() if tensor.dim() == 2 else tensor) for name, tensor in state.items()}
+
+
+@pytest.mark.parametrize("sizes", [(5, 7, 3), (4, 4, 4)])
+def test_gpt2_layers_are_scaled_as_the_linear_layers_they_are(sizes):
+    linear, twin = linear_and_conv1d_twins(sizes)
+    generator = torch.Generator().manual_seed(5)
+    drawn = [{k: torch.randn(v.shape, generator=generator) for k, v in linear.state_dict().items()} for _ in range(2)]
+    inputs, losses = torch.randn(11, sizes[0], generator=generator), []
+    for model, directions in ((linear, drawn), (twin, [turned(each) for each in drawn])):
+        infos, origin = describe_parameters(model), state_of(model)
+        scaled = [normalise_direction(each, origin, infos, "filter") for each in directions]
+        for info in infos:
+            norms = filter_view(scaled[0][info.name].double(), info).norm(dim=1)
+            expected = filter_view(origin[info.name].double(), info).norm(dim=1)
+            torch.testing.assert_close(norms, expected, rtol=1e-6, atol=1e-9)
+        moved = combine(origin, scaled, (0.7, -0.4))
+        losses.append(torch.func.functional_call(model, moved, (inputs,)).square().mean())
+    torch.testing.assert_close(losses[0], losses[1])
+
+
+def test_a_layer_of_that_name_whose_outputs_come_first_is_left_as_it_is():
+    class Conv1D(nn.Conv1d):
+        nf = 3
+
+    assert [info.transposed_groups for info in describe_parameters(Conv1D(2, 3, 3))] == [0, 0]
+
+
+class MixtureExperts(nn.Module):
+    """As in transformers 5: one parameter for all experts; with biases and inputs first as in GPT-OSS."""
+
+    def __init__(self, *, is_transposed: bool) -> None:
+        super().__init__()
+        experts, inputs, outputs = 3, 4, 5
+        self.is_transposed = is_transposed
+        shape = (experts, inputs, outputs) if is_transposed else (experts, outputs, inputs)
+        self.gate_up_proj = nn.Parameter(torch.randn(shape))
+        self.gate_up_proj_bias = nn.Parameter(torch.randn(experts, outputs))
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_fused_experts_have_a_filter_per_expert_and_output(is_transposed):
+    torch.manual_seed(6)
+    module = MixtureExperts(is_transposed=is_transposed)
+    origin, infos = state_of(module), describe_parameters(module)
+    assert [info.role for info in infos] == ["weight", "bias"]
+    direction = {name: torch.randn(tensor.shape) for name, tensor in origin.items()}
+    found = normalise_direction(direction, origin, infos, "filter")
+    for expert, row in itertools.product(range(3), range(5)):
+        place = (expert, slice(None), row) if is_transposed else (expert, row)
+        d, w = direction["gate_up_proj"][place].double(), origin["gate_up_proj"][place].double()
+        torch.testing.assert_close(found["gate_up_proj"][place], (d * (w.norm() / (d.norm() + 1e-10))).float())
+        bias = origin["gate_up_proj_bias"][expert, row]
+        assert float(found["gate_up_proj_bias"][expert, row].abs()) == pytest.approx(float(bias.abs()))
+    for info in infos:
+        assert torch.equal(filter_unview(filter_view(direction[info.name], info), info), direction[info.name])
+
+
+@pytest.mark.parametrize(("shape", "groups"), [((0, 3), 0), ((3, 0), 0), ((2, 0, 3), 1), ((0, 3, 3), 1)])
+def test_tensors_without_elements_have_filters_without_elements(shape, groups):
+    info = ParameterInfo("weight", shape, "weight", True, groups)
+    view = filter_view(torch.zeros(shape), info)
+    assert view.dim() == 2
+    assert filter_unview(view, info).shape == shape
 
 
 @pytest.mark.parametrize("layer", LAYERS)
