@@ -17,6 +17,7 @@ LAYERS = [
     {"errors"},
     {"files"},
     {"engine"},
+    {"kept"},
     {"spec"},
     {"folders"},
     {"arithmetic"},
