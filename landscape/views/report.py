@@ -180,13 +180,13 @@ def _failures(surface: Surface) -> str:
     if not failures:
         return ""
     items = "".join(
-        f"<li><b>tile {escape(str(each.get('tile')))}</b>, {escape(str(each.get('attempts', '?')))} attempts"
+        f"<li><b>{escape(str(each.get('task', 'unknown task')))}</b>, {escape(str(each.get('attempts', '?')))} attempts"
         f" on {escape(str(each.get('worker', 'unknown')))}: {escape(str(each.get('cause', 'no cause recorded')))}"
         f"<details><summary>Traceback</summary><pre>{escape(str(each.get('traceback', '')))}</pre></details></li>"
         for each in failures
     )
     plural = "s" * (len(failures) != 1)
-    return f'<div class="failures"><h3>{len(failures)} failed tile{plural}</h3><ul>{items}</ul></div>'
+    return f'<div class="failures"><h3>{len(failures)} failed task{plural}</h3><ul>{items}</ul></div>'
 
 
 def _job(surface: Surface) -> str:

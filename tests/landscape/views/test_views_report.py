@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,8 @@ import numpy as np
 import pytest
 
 from landscape.errors import LandscapeError
+from landscape.pipeline import Task
+from landscape.progress import Failure
 from landscape.views import find_browser, write_report
 from landscape.views.history import Interval, name_rows, prepare_history
 from landscape.views.numbers import duration, landscape_rows, observable_rows, provenance_rows
@@ -42,16 +45,11 @@ class Run(dict[str, Any]):
 
 @pytest.fixture(scope="module")
 def page(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> str:
-    failure = {
-        "tile": [0, 3],
-        "attempts": 3,
-        "worker": "w-2",
-        "cause": f"ValueError: {NASTY}",
-        "traceback": "Traceback …",
-    }
+    tasks = [Task("holes", tile=(0, 3)), Task("holes", path=(4, 7))]
+    failures = [asdict(Failure(task.label, 3, "w-2", f"ValueError: {NASTY}", "Traceback …")) for task in tasks]
     holed = make.holed()
     holed = dataclasses.replace(
-        holed, name="holes", attributes=dict(holed.attributes) | {"failures": [failure], "job": {"run": NASTY}}
+        holed, name="holes", attributes=dict(holed.attributes) | {"failures": failures, "job": {"run": NASTY}}
     )
     surfaces = [make.pca_plane(), holed, make.line(path=True), make.block()]
     path = write_report(Run({each.name: each for each in surfaces}), tmp_path_factory.mktemp("report") / "report.html")
@@ -122,7 +120,9 @@ def test_numbers_and_provenance_are_in_the_page(page: str, make: ModuleType) -> 
     assert make.attributes()["digest"] in page
     assert "barrier between 0 and 1" in page
     assert "partial: 37 of 64 tiles, 40 points not finite, 16 points quarantined" in page
-    assert "1 failed tile" in page
+    assert "2 failed tasks" in page
+    assert "<b>tile (0, 3)</b>, 3 attempts on w-2: ValueError" in page
+    assert "<b>path 4-6</b>, 3 attempts on w-2: ValueError" in page
 
 
 def test_rows_say_what_the_closed_form_says(make: ModuleType) -> None:
