@@ -42,13 +42,11 @@ def submit(
     target
         ray: a Ray cluster's dashboard; kuberay: Kubernetes with KubeRay; slurm: sbatch.
     """
-    from cluster.submit.common import refuse_files_left_behind
     from landscape.spec import read_job
 
     targets: dict[str, ToRay | ToKubeRay | ToSlurm] = {"ray": ray, "kuberay": kuberay, "slurm": slurm}
     _refuse_others_options(target, targets)
     given = read_job(job, run=what.run)
-    refuse_files_left_behind(given)
     return targets[target].send(what, given, job)
 
 

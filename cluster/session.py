@@ -52,13 +52,13 @@ def ray_session(job: Job, address: str | None, workers: int | None, allow_open: 
 def _attach(job: Job, address: str, guarded: bool) -> None:
     import ray
 
-    shipped = upload(job)
-    try:
-        ray.init(address=address, runtime_env=shipped, **QUIET)
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        if guarded and isinstance(error, (ConnectionError, RuntimeError)):
-            raise wrong_token(address, "refuses the token") from error
-        raise ClusterUnreachableError(unreachable(address, str(error))) from error
+    with upload(job) as shipped:
+        try:
+            ray.init(address=address, runtime_env=shipped, **QUIET)
+        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            if guarded and isinstance(error, (ConnectionError, RuntimeError)):
+                raise wrong_token(address, "refuses the token") from error
+            raise ClusterUnreachableError(unreachable(address, str(error))) from error
 
 
 def _start(job: Job, workers: int | None) -> None:

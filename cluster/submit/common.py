@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.shipping import Listing, callback_files, list_folder
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.spec import FileDirection, Job, TowardsDirection, digest, locate
 
@@ -139,6 +141,17 @@ def named_files(job: Job) -> Iterator[str]:
         yield from (each for each in references if isinstance(each, str) and each not in ("problem", "first", "last"))
 
 
+def refuse_missing_files(job: Job) -> None:
+    """A relative path is looked up beside the job file, here as on the cluster.
+
+    Raises:
+        JobError: names the file that is not there.
+    """
+    for name in _relative_files(job):
+        if not Path(locate(name, job.folder)).is_file():
+            raise JobError(f"job: the file {shown(name)} does not exist in {shown(str(job.folder))}; mend its path")
+
+
 def refuse_files_left_behind(job: Job) -> None:
     """A relative path that leaves the folder is not shipped with it.
 
@@ -146,17 +159,29 @@ def refuse_files_left_behind(job: Job) -> None:
         JobError: names the file; also where a file of the folder does not exist.
     """
     folder = job.folder.resolve()
-    for name in named_files(job):
-        if "://" in name or Path(name).is_absolute():
-            continue  # a place that every node sees
-        found = Path(locate(name, job.folder)).resolve()
-        if not found.is_relative_to(folder):
+    for name in _relative_files(job):
+        if not Path(locate(name, job.folder)).resolve().is_relative_to(folder):
             raise JobError(
                 f"job: {shown(name)} lies outside the job file's folder, which is what is shipped; "
                 "move it in, or name it by an absolute path that every node sees"
             )
-        if not found.is_file():
-            raise JobError(f"job: the file {shown(name)} does not exist in {shown(str(job.folder))}; mend its path")
+    refuse_missing_files(job)
+
+
+def _relative_files(job: Job) -> list[str]:
+    """Of the files that a job names those that are no URL and no absolute path, which every node sees."""
+    return [name for name in named_files(job) if "://" not in name and not Path(name).is_absolute()]
+
+
+def folder_listing(job: Job, file: Path, run: str, include: Iterable[str] = ()) -> Listing:
+    """What of the job's folder can travel: with it the job file, the callback and what the job names, ignored or not.
+
+    Raises:
+        JobError: one of these cannot, or all is more than can be shipped.
+    """
+    refuse_files_left_behind(job)
+    named = [os.path.relpath(locate(name, job.folder), job.folder) for name in _relative_files(job)]
+    return list_folder(job.folder, run, include, [file.name, *callback_files(job), *named])
 
 
 def first_line(text: str, limit: int = 300) -> str:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from cluster.shipping import IGNORED_UPLOADS
+from cluster.shipping import Listing, read_file
 from cluster.submit.common import (
     DRIVER_ENVIRONMENT,
     STOP_SECONDS,
     Submission,
     command,
     first_line,
+    folder_listing,
     named_files,
     quoted,
     tool_missing,
@@ -32,6 +34,7 @@ LONGEST_NAME = 47  # KubeRay adds suffixes to make the names of pods and service
 LARGEST_FILES = 900_000  # bytes in a ConfigMap, which holds 1 MiB with its names
 JOB_FOLDER = "/job"
 RETRIES = 3  # each is a new cluster; what is done is not done again
+NOT_CARRIED = "not in a ConfigMap, which holds the Python files and what the job names or --include adds"
 KEPT_SECONDS = 600  # a finished cluster stays this long, to be looked at
 USER = 1000  # of the image in deploy/Containerfile
 BASE_LABEL = "landscape/job"
@@ -124,7 +127,7 @@ def run_on_cluster(run: str, claim: str | None, mount: str) -> str:
 # -- the files of the job ---------------------------------------------------------------------------------------
 
 
-def job_files(job: Job, file: Path, include: list[str] | None = None) -> dict[str, bytes]:
+def job_files(job: Job, file: Path, include: Iterable[str] = (), listing: Listing | None = None) -> dict[str, bytes]:
     """What the ConfigMap carries: the job file, the folder's Python files, what the job names, what is included.
 
     Not the whole folder, as a manifest is kept and shown in places where its other files have no business.
@@ -132,38 +135,25 @@ def job_files(job: Job, file: Path, include: list[str] | None = None) -> dict[st
     Raises:
         JobError: it is more than a ConfigMap holds.
     """
-    folder = file.absolute().parent
-    chosen = {file.name, *(each.name for each in folder.glob("*.py"))}
-    chosen.update(_package(job, folder))
-    chosen.update(name for name in named_files(job) if "://" not in name and not Path(name).is_absolute())
-    chosen.update(include or [])
-    found = {}
-    for name in sorted(chosen):
-        path = folder / name
-        if ".." in Path(name).parts or Path(name).is_absolute() or not path.is_file():
-            raise JobError(f"include: must be a file in the job file's folder, not {shown(name)}")
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise JobError(f"job: {shown(name)} is a link that leaves the job file's folder; copy in what it names")
-        found[str(Path(name))] = path.read_bytes()
-    size = sum(map(len, found.values()))
+    listing = listing or folder_listing(job, file, job.run_path, include)
+    asked = {os.path.normpath(each) for each in (*named_files(job), *include)}
+    package = str(job.problem).partition(":")[0].partition(".")[0]
+
+    def carried(name: str) -> bool:
+        top, _, below = name.partition("/")
+        python = name.endswith(".py") and (not below or top == package)
+        return name == file.name or python or any(name == each or name.startswith(f"{each}/") for each in asked)
+
+    chosen = {name: each for name, each in sorted(listing.files.items()) if carried(name)}
+    size = sum(each.size for each in chosen.values())
     if size > LARGEST_FILES:
-        largest = max(found, key=lambda name: len(found[name]))
+        largest = max(chosen.values(), key=lambda each: each.size)
         raise JobError(
-            f"job: its files hold {size} bytes, a ConfigMap at most {LARGEST_FILES} ({shown(largest)} alone "
-            f"{len(found[largest])}); put large ones on the claim or in the image and name them by absolute paths"
+            f"job: its files hold {size} bytes, a ConfigMap at most {LARGEST_FILES} ({shown(largest.name)} alone "
+            f"{largest.size}); put large ones on the claim or in the image and name them by absolute paths"
         )
-    return found
-
-
-def _package(job: Job, folder: Path) -> Iterator[str]:
-    """The callback's package, where it is a folder beside the job file."""
-    package = folder / str(job.problem).partition(":")[0].partition(".")[0]
-    if not package.is_dir():
-        return
-    for path in package.rglob("*.py"):
-        inside = path.relative_to(folder)
-        if not set(inside.parts) & set(IGNORED_UPLOADS):
-            yield str(inside)
+    root = listing.folder.resolve()
+    return {name: read_file(each, root) for name, each in chosen.items()}
 
 
 def _config_map(submission: Submission, files: Mapping[str, bytes], options: KubeRayOptions) -> dict[str, Any]:

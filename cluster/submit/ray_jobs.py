@@ -9,11 +9,12 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 from cluster.attach import CONNECT_SECONDS, is_loopback, open_cluster
+from cluster.shipping import Listing, archived
 from cluster.submit.common import (
     DRIVER_ENVIRONMENT,
     STOP_SECONDS,
@@ -33,17 +34,17 @@ ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 Write = Callable[[str], None]
 
 
-def render(submission: Submission, excluded: Iterable[str]) -> dict[str, Any]:
-    """The arguments of `JobSubmissionClient.submit_job`; Ray ships the working directory."""
+def render(submission: Submission, listing: Listing) -> dict[str, Any]:
+    """The arguments of `JobSubmissionClient.submit_job`, and under `files` what the working directory will hold."""
     return {
         "submission_id": submission.id,
         "entrypoint": quoted(command(submission, submission.file)),
         "runtime_env": {
             "working_dir": str(submission.folder),
-            "excludes": list(excluded),
             "env_vars": dict(DRIVER_ENVIRONMENT),
         },
         "metadata": {"run": submission.run, "job": submission.base},
+        "files": {name: each.size for name, each in sorted(listing.files.items())},
     }
 
 
@@ -187,11 +188,14 @@ def attempts(client: Any) -> dict[str, str]:
         return {each.submission_id: each.status.value for each in client.list_jobs() if each.submission_id}
 
 
-def send(client: Any, rendered: dict[str, Any]) -> str:
-    with _told(client.get_address()):
+def send(client: Any, rendered: dict[str, Any], listing: Listing) -> str:
+    """Submit the job with an archive of what is listed; its submission id."""
+    given = {name: value for name, value in rendered.items() if name != "files"}
+    with archived(listing) as path, _told(client.get_address()):
+        environment = rendered["runtime_env"] | {"working_dir": str(path)}
         try:
-            return str(client.submit_job(**rendered))
-        except ValueError as error:  # the folder is too large to ship
+            return str(client.submit_job(**given | {"runtime_env": environment}))
+        except ValueError as error:  # the archive is too large to ship
             raise JobError(f"job: its folder cannot be shipped: {first_line(str(error))}") from None
 
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from cluster.logs import as_json, say
-from landscape.errors import Interrupted, JobError
+from landscape.errors import Interrupted, JobError, shown
 
 if TYPE_CHECKING:
+    from cluster.shipping import Listing
     from cluster.submit.common import Submission
     from cluster.submit.kuberay import KubeRayOptions
     from landscape.spec import Job
@@ -47,6 +48,8 @@ class What:
     """kuberay, slurm: CPU cores of each worker; default: the job's threads, 2 with a GPU."""
     memory: str | None = None
     """slurm: memory of a node, kuberay: of a worker, such as 16G and 16Gi."""
+    include: Words = None
+    """ray, kuberay: a further file or folder beside the job that travels; may be repeated."""
 
     def submission(self, job: Job, file: Path, place: str) -> Submission:
         """The job under its name, its run at `place`."""
@@ -75,20 +78,20 @@ class ToRay:
     """Also send to a cluster that is not on this machine and asks for no token."""
 
     def send(self, what: What, job: Job, file: Path) -> int:
-        from cluster.shipping import refuse_large_upload, upload_excludes
         from cluster.submit import ray_jobs
+        from cluster.submit.common import folder_listing
 
         submission = what.submission(job, file, job.run_path)
-        excluded = upload_excludes(job.folder, submission.run)
-        refuse_large_upload(job.folder, excluded)
+        listing = folder_listing(job, file, submission.run, what.include or ())
+        tell_files(listing, what.dry_run)
         if what.dry_run:
-            print(json.dumps(ray_jobs.render(submission, excluded), indent=2))
+            print(json.dumps(ray_jobs.render(submission, listing), indent=2))
             return 0
         client = ray_jobs.connect(self.address, self.allow_open)
         if what.attempt is None:
             number = ray_jobs.next_attempt(submission.base, ray_jobs.attempts(client))
             submission = replace(submission, attempt=number)
-        identifier = ray_jobs.send(client, ray_jobs.render(submission, excluded))
+        identifier = ray_jobs.send(client, ray_jobs.render(submission, listing), listing)
         print(identifier, flush=True)
         if self.detach:
             say(f"sent; see landscape logs {identifier} --follow, or end it with landscape cancel {identifier}")
@@ -113,13 +116,18 @@ class ToSlurm:
 
     def send(self, what: What, job: Job, file: Path) -> int:
         from cluster.submit import slurm
+        from cluster.submit.common import refuse_missing_files
 
+        refuse_missing_files(job)
         submission = what.submission(job, file, job.run_path)
         options = slurm.SlurmOptions(
             self.nodes, what.cpus(job), self.time, self.partition, self.account, what.memory, self.setup
         )
         script = slurm.render(submission, options)
+        if what.include:
+            raise JobError("include: nothing travels to Slurm, whose nodes read the job's folder itself; leave it out")
         if what.dry_run:
+            say(f"nothing travels: the nodes read {shown(str(job.folder))} itself, and must see it under this name")
             sys.stdout.write(script)
             return 0
         number = slurm.send(script)
@@ -144,8 +152,6 @@ class ToKubeRay:
     """The namespace."""
     queue: str | None = None
     """A Kueue LocalQueue."""
-    include: Words = None
-    """A further file of the job's folder; may be repeated."""
     head_selector: Words = None
     """key=value of the nodes that the head may use; may be repeated."""
     worker_selector: Words = None
@@ -155,12 +161,15 @@ class ToKubeRay:
 
     def send(self, what: What, job: Job, file: Path) -> int:
         from cluster.submit import kuberay
+        from cluster.submit.common import folder_listing
 
         place = kuberay.run_on_cluster(what.run or job.run, self.claim, self.mount)
         options = self._options(what, job)
-        files = kuberay.job_files(job, file, self.include)
+        listing = folder_listing(job, file, job.run_path, what.include or ())
+        files = kuberay.job_files(job, file, what.include or (), listing)
         submission = what.submission(job, file, place)
         manifest = kuberay.render(submission, files, options)
+        tell_files(listing.only(files, kuberay.NOT_CARRIED), what.dry_run)
         if what.dry_run:
             sys.stdout.write(manifest)
             return 0
@@ -198,6 +207,15 @@ class ToKubeRay:
             worker_selector=kuberay.parse_selector(self.worker_selector),
             worker_tolerations=kuberay.parse_tolerations(self.worker_toleration),
         )
+
+
+def tell_files(listing: Listing, everything: bool) -> None:
+    """What travels and what stays: file by file, or in a line what somebody might miss."""
+    from cluster.shipping import left_line, listing_lines
+
+    lines = listing_lines(listing) if everything else [left_line(listing)]
+    for line in filter(None, lines):
+        say(line, "files")
 
 
 def watched(identifier: str, follow: Callable[[], int]) -> int:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -71,10 +72,15 @@ def test_an_unplaced_worker_is_explained():
 
 def test_only_a_callback_beside_the_job_file_is_uploaded_and_never_the_run(make_job):
     job = make_job()
-    found = upload(job)
-    assert found["working_dir"] == str(job.folder)
-    assert "/run" in found["excludes"]
-    assert upload(job.replace(problem="landscape.recipes.digits:problem")) == {}
+    Path(job.run_path).mkdir()
+    (Path(job.run_path) / "run.json").write_text("{}")
+    with upload(job) as found:
+        assert set(zipfile.ZipFile(found["working_dir"]).namelist()) == {
+            "job.yaml", "my_problem.py", "d1.safetensors", "d2.safetensors",
+        }  # fmt: skip
+    assert not Path(found["working_dir"]).exists()
+    with upload(job.replace(problem="landscape.recipes.digits:problem")) as found:
+        assert found == {}
 
 
 def test_a_folder_too_large_to_ship_is_refused_before_it_is_zipped(make_job, monkeypatch):
@@ -82,10 +88,11 @@ def test_a_folder_too_large_to_ship_is_refused_before_it_is_zipped(make_job, mon
     monkeypatch.setattr("cluster.shipping.LARGEST_UPLOAD", 1 << 20)
     (job.folder / "run").mkdir()
     (job.folder / "run" / "large").write_bytes(bytes(2 << 20))
-    assert upload(job)  # the run does not travel
+    with upload(job) as found:
+        assert found  # the run does not travel
     (job.folder / "large").write_bytes(bytes(2 << 20))
-    with pytest.raises(JobError, match="more than 1 MiB; move the job file"):
-        upload(job)
+    with pytest.raises(JobError, match=r"more than 1 MiB; move .*'large' 2\.1 MB"), upload(job):
+        pass
 
 
 def script(text: str, ray_folder: Path, **environment: str) -> dict[str, object]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cluster.shipping import Listing, Traveller
 from cluster.submit import kuberay, ray_jobs, slurm
 from cluster.submit.common import Submission, checked_name, plain_name
 from landscape.errors import JobError, LandscapeError
@@ -26,6 +27,9 @@ FILES = {
     "net/model.py": b'"""A \'quoted\' text: with #, tabs\tand \xc3\xa4."""\n',
     "d1.safetensors": bytes(range(256)),
 }
+
+
+LISTING = Listing(Path("jobs"), {name: Traveller(name, Path(name), len(FILES[name]), 0o644) for name in FILES})
 
 
 def submission(**changes: object) -> Submission:
@@ -62,11 +66,12 @@ def kuberay_spot() -> str:
 
 
 RENDERED = {
-    "ray.json": lambda: json.dumps(ray_jobs.render(submission(), [".git"]), indent=2) + "\n",
+    "ray.json": lambda: json.dumps(ray_jobs.render(submission(), LISTING), indent=2) + "\n",
     "ray-awkward.json": lambda: (
         json.dumps(
             ray_jobs.render(
-                submission(file="my job.yaml", run="/runs/it's $HOME", workers=2, gpus_per_worker=0.5, attempt=12), []
+                submission(file="my job.yaml", run="/runs/it's $HOME", workers=2, gpus_per_worker=0.5, attempt=12),
+                LISTING,
             ),
             indent=2,
         )

@@ -90,7 +90,6 @@ EXAMPLES = {
 def test_the_examples_are_what_the_command_prints(name, submit, tools):
     found = submit("deploy/examples/job.yaml", *EXAMPLES[name], "--dry-run", environment=tools, cwd=ROOT)
     assert found.returncode == 0, found.stderr
-    assert found.stderr == ""
     if os.environ.get("LANDSCAPE_GOLDEN") == "write":
         (ROOT / "deploy" / "examples" / name).write_text(found.stdout)
     assert found.stdout == (ROOT / "deploy" / "examples" / name).read_text()
@@ -154,7 +153,7 @@ def test_a_relative_run_becomes_a_place_outside_the_shipped_copy(write_job, subm
     job = write_job()
     found = json.loads(submit(job, "--dry-run", environment=tools).stdout)
     assert f"--run {job.parent}/run " in found["entrypoint"]
-    assert "/run" in found["runtime_env"]["excludes"], "the run is not shipped with the folder"
+    assert not any(name.startswith("run/") for name in found["files"]), "the run is not shipped with the folder"
     elsewhere = job.parent / "sub"
     elsewhere.mkdir()
     found = json.loads(submit("../job.yaml", "--run", "mine", "--dry-run", environment=tools, cwd=elsewhere).stdout)

@@ -37,7 +37,7 @@ SLOW = """
 BROKEN = """
     def trouble(x, y):
         if x == 1 and y == 3:
-            raise ValueError("this point is wrong")
+            raise ValueError("beside me: " + " ".join(sorted(os.listdir(HERE))))
 """
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -159,11 +159,21 @@ def test_cancelled_in_mid_run_and_sent_again_it_ends_with_the_bits_of_a_serial_r
     assert not any(ray_cluster.token.encode() in path.read_bytes() for path in Path(job.run_path).rglob("*.json"))
 
 
-def test_the_exit_code_is_the_jobs(ray_cluster, make_job):
+def test_the_exit_code_is_the_jobs_and_the_cluster_holds_what_was_listed(ray_cluster, make_job, tmp_path_factory):
     job = make_job(BROKEN)
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "private.txt"
+    elsewhere.write_text("mine")
+    (job.folder / "link").symlink_to(elsewhere)
+    (job.folder / ".env").write_text("KEY=1")
+    listed = ray_cluster.command("submit", job.folder / "job.yaml", "--dry-run")
     ended = ray_cluster.command("submit", job.folder / "job.yaml", "--address", ray_cluster.address, "--name", "broken")
     assert ended.returncode == 4, ended.stderr
     assert "given up" in ended.stderr
+    assert "not sent with the job: .env (may hold secrets); link (links that leave the folder)" in ended.stderr
+    (failure,) = run_status(job.run_path)["landscapes"][0]["failures"]
+    there = failure["cause"].partition("beside me: ")[2].split()
+    # A worker adds what the test's problem writes, and Python's cache.
+    assert set(there) - {"points.log", "__pycache__"} == set(json.loads(listed.stdout)["files"]), failure
 
 
 def mount(config_map: dict[str, Any], volume: dict[str, Any], folder: Path) -> None:
