@@ -20,10 +20,11 @@ from landscape.directions import (
     towards_direction,
 )
 from landscape.errors import JobError, shown
-from landscape.grid import Floats, axis_coordinates
+from landscape.grid import Floats, axis_coordinates, coordinates_through_zero
 from landscape.parameters import ParameterInfo, State, direction_digest, norm
 from landscape.spec import (
     DEFAULT_RANGE,
+    DEFAULTS,
     Direction,
     FileDirection,
     Landscape,
@@ -44,13 +45,16 @@ def axis_ranges(spec: Landscape) -> list[tuple[float, float] | None]:
     return [each or DEFAULT_RANGE.get(d.kind) for each, d in zip(given, spec.directions, strict=True)]
 
 
-def make_coordinates(spec: Landscape, path: PathPlan | None) -> tuple[Floats, ...]:
+def make_coordinates(spec: Landscape, path: PathPlan | None, defaults: int = DEFAULTS) -> tuple[Floats, ...]:
+    """The coordinates per axis; those fitted under the first version of the defaults did not go through zero."""
     found = []
     for k, (size, limits) in enumerate(zip(spec.size, axis_ranges(spec), strict=True)):
-        if limits is None:
-            assert path is not None
-            limits = fit_range(path.coordinates[:, k])
-        found.append(axis_coordinates(size, *limits))
+        if limits is not None:
+            found.append(axis_coordinates(size, *limits))
+            continue
+        assert path is not None
+        fitted = fit_range(path.coordinates[:, k])
+        found.append(coordinates_through_zero(size, *fitted) if defaults > 1 else axis_coordinates(size, *fitted))
     return tuple(found)
 
 

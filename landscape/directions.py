@@ -27,7 +27,7 @@ from landscape.parameters import (
     refuse_mismatch,
     scale_to_filters,
 )
-from landscape.spec import Ignored, Normalise
+from landscape.spec import DEFAULT_IGNORE, Ignored, Normalise
 
 Floats = NDArray[np.float64]
 
@@ -50,7 +50,7 @@ def random_direction(
     infos: Sequence[ParameterInfo],
     seed: int,
     normalise: Normalise = "filter",
-    ignore: Sequence[Ignored] = (),
+    ignore: Sequence[Ignored] = DEFAULT_IGNORE,
 ) -> dict[str, Tensor]:
     """A Gaussian direction from `seed`, normalised to the weights.
 

@@ -30,6 +30,19 @@ def axis_coordinates(size: int, low: float, high: float) -> Floats:
     return np.array(values, np.float64)
 
 
+def coordinates_through_zero(size: int, low: float, high: float) -> Floats:
+    """`size` evenly spaced float64 coordinates that cover [low, high], low < 0 < high, and of which one is 0.
+
+    xᵢ = (i − k)·h with the smallest step h = max(−low/k, high/(n−1−k)) over the places k of zero. One end is hit
+    exactly; the other lies at most one step beyond.
+    """
+    first, last, steps = Fraction(low), Fraction(high), size - 1
+    below = steps * -first / (last - first)  # how many steps would lie below zero if they could be divided
+    places = {min(max(math.floor(below) + more, 1), steps - 1) for more in (0, 1)}
+    step, zero = min((max(-first / k, last / (steps - k)), k) for k in places)
+    return np.array([float((i - zero) * step) for i in range(size)], np.float64)
+
+
 @dataclass(frozen=True)
 class Grid:
     """Axes by name with their coordinates. Arrays over the grid have the axes reversed: [beta, alpha]."""

@@ -27,7 +27,7 @@ from landscape.samples import Batch, batch_length, samples_digest
 from landscape.search import Tuned
 from landscape.selection import select_samples
 from landscape.snapshots import read_info, read_trajectory
-from landscape.spec import CollectLandscape, Job, Landscape, PcaDirection, digest
+from landscape.spec import DEFAULTS, CollectLandscape, Job, Landscape, PcaDirection, digest, with_defaults_of
 from landscape.store import LandscapeStore, PathPlan, landscape_names, refuse_unwritable
 from landscape.weights import Weights
 
@@ -177,21 +177,28 @@ class _Common:
     device: str
 
 
-def _prepare_landscape(common: _Common, spec: Landscape) -> PreparedLandscape:
+def _prepare_landscape(common: _Common, asked: Landscape) -> PreparedLandscape:
     job, weights = common.job, common.weights
+    stored = _stored(common, asked.name)
+    defaults = DEFAULTS if stored is None else int(stored.attributes.get("defaults", 1))
+    spec = with_defaults_of(asked, defaults)
+    if spec != asked:
+        log.info("landscape %s was begun under earlier defaults of what its job leaves out: they hold", spec.name)
     _refuse_short(spec, weights)
     origin = _origin_of(spec, weights)
     identity = identity_of(job, spec, weights, origin, common.samples, common.num_samples, common.observables)
-    stored = _stored(common, spec.name, identity)
+    if stored is not None:
+        _refuse_another(stored, identity)
     infos = describe_parameters(weights.model)
     directions = make_axes(spec, weights, origin, infos, stored)
     # What is on disk wins: another machine may round a fitted range or a component differently.
     path = (stored.path_plan() if stored else None) or make_path(spec, weights, origin, directions, infos)
-    grid = (stored.grid() if stored else None) or Grid(spec.axis_names, make_coordinates(spec, path))
+    grid = (stored.grid() if stored else None) or Grid(spec.axis_names, make_coordinates(spec, path, defaults))
     plan = _plan(common, stored)
     check_tile(job, grid)
     attributes = {
         "job": job.model_dump(mode="json") | {"landscapes": [spec.model_dump(mode="json")]},
+        "defaults": defaults,
         "identity": identity,
         "digest": digest(identity),
         "num_samples": common.num_samples,
@@ -272,19 +279,19 @@ def _plan(common: _Common, stored: LandscapeStore | None) -> Plan:
     return plan
 
 
-def _stored(common: _Common, name: str, identity: Mapping[str, Any]) -> LandscapeStore | None:
-    """The landscape on disk where there is one.
+def _stored(common: _Common, name: str) -> LandscapeStore | None:
+    """The landscape on disk where there is one."""
+    return LandscapeStore.open(common.run, name) if name in landscape_names(common.run) else None
 
-    Raises:
-        JobError: it was computed from something else; says from what.
+
+def _refuse_another(stored: LandscapeStore, identity: Mapping[str, Any]) -> None:
     """
-    if name not in landscape_names(common.run):
-        return None
-    store = LandscapeStore.open(common.run, name)
-    changed = changes(store.attributes["identity"], identity)
+    Raises:
+        JobError: the landscape on disk was computed from something else; says from what.
+    """
+    changed = changes(stored.attributes["identity"], identity)
     if changed:
-        raise JobError(refusal(name, changed, "change it back"))
-    return store
+        raise JobError(refusal(stored.name, changed, "change it back"))
 
 
 def check_tile(job: Job, grid: Grid) -> None:

@@ -32,7 +32,9 @@ from landscape.engine import Engine
 from landscape.errors import JobError, NotFoundError, message_of, nearest, shown
 
 MIN_SIZE, MAX_SIZE = 3, 65536
-DEFAULT_SIZE, DEFAULT_SAMPLES = 40, 2048
+# An odd size has a point at the origin of a symmetric range; the collector keeps MindSpore's.
+DEFAULT_SIZE, COLLECTED_SIZE, DEFAULT_SAMPLES = 41, 40, 2048
+DEFAULTS = 2  # the version of what a landscape means that leaves fields out; see `with_defaults_of`
 AXIS_NAMES = ("alpha", "beta", "gamma")
 
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
@@ -40,6 +42,7 @@ BatchNorm = Literal["eval", "batch", "recalibrate"]
 Normalise = Literal["filter", "layer", "model", "none"]
 Ignored = Literal["bias", "norm"]
 Unit = Literal["step", "epoch"]
+DEFAULT_IGNORE: tuple[Ignored, ...] = ("bias", "norm")  # of random directions, as in Li et al. 2018
 
 
 def _whole(value: Any) -> int:
@@ -109,7 +112,7 @@ class RandomDirection(Frozen):
     kind: Literal["random"] = "random"
     seed: Seed | None = None
     normalise: Normalise = "filter"
-    ignore: tuple[Ignored, ...] = ()
+    ignore: tuple[Ignored, ...] = DEFAULT_IGNORE
 
 
 class TowardsDirection(Frozen):
@@ -215,7 +218,7 @@ class Landscape(Frozen):
             raise ValueError("axes goes with trajectory only; otherwise list one direction per axis")
         elif directions is None:
             data["directions"] = [
-                {"kind": "random", "seed": k, "normalise": "filter", "ignore": ["bias", "norm"]} for k in (1, 2)
+                {"kind": "random", "seed": k, "normalise": "filter", "ignore": DEFAULT_IGNORE} for k in (1, 2)
             ]
         return data
 
@@ -250,6 +253,23 @@ class Landscape(Frozen):
         return AXIS_NAMES[: len(self.directions)]
 
 
+def with_defaults_of(spec: Landscape, version: int) -> Landscape:
+    """What a landscape stood for when `version` of the defaults filled in the fields that its job leaves out.
+
+    Version 1 (0.1.0): 40 points per axis, and a random direction that was written out ignored nothing.
+    """
+    if version >= DEFAULTS:
+        return spec
+    size = spec.size if "size" in spec.model_fields_set else (40,) * len(spec.directions)
+    directions = tuple(
+        each.model_copy(update={"ignore": ()})
+        if isinstance(each, RandomDirection) and "ignore" not in each.model_fields_set
+        else each
+        for each in spec.directions
+    )
+    return spec.model_copy(update={"size": size, "directions": directions})
+
+
 class CreateLandscape(Frozen):
     """Which landscapes a collected run stands for: `train` along the trajectory, `result` around its end."""
 
@@ -264,7 +284,7 @@ class CollectLandscape(Frozen):
     0 and negative numbers, which the tutorial lets pass.
     """
 
-    landscape_size: Size = DEFAULT_SIZE
+    landscape_size: Size = COLLECTED_SIZE
     unit: Unit = "step"
     create_landscape: CreateLandscape = CreateLandscape()
     num_samples: Count = DEFAULT_SAMPLES

@@ -41,7 +41,7 @@ from landscape.snapshots import (
     write_info,
     write_snapshot,
 )
-from landscape.spec import DEFAULT_SAMPLES, DEFAULT_SIZE, CollectLandscape, Unit, explain
+from landscape.spec import COLLECTED_SIZE, DEFAULT_SAMPLES, CollectLandscape, Unit, explain
 
 __all__ = [
     "Snapshot",
@@ -99,7 +99,7 @@ class TrajectoryCollector:
         optimizer: torch.optim.Optimizer | None = None,
         *,
         intervals: Sequence[Sequence[int]],
-        landscape_size: int = DEFAULT_SIZE,
+        landscape_size: int = COLLECTED_SIZE,
         unit: Unit = "step",
         create_landscape: Mapping[str, bool] | None = None,
         num_samples: int = DEFAULT_SAMPLES,

@@ -83,7 +83,7 @@ def problem():
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     if SPOILT and os.getpid() != DRIVER:
-        net[0].bias.requires_grad_(False)  # one of the things that change what a seed gives
+        net[0].weight.requires_grad_(False)  # one of the things that change what a seed gives
     return Problem.supervised(net, (torch.randn(30, 6), torch.zeros(30).long()))
 """
 

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from landscape import Landscape
+from landscape.axes import fit_range, make_coordinates
 from landscape.grid import (
     MAX_TILE_EDGE,
     Grid,
@@ -19,9 +21,11 @@ from landscape.grid import (
     axis_coordinates,
     choose_tile_shape,
     coarse_to_fine,
+    coordinates_through_zero,
     tile_at,
     tile_counts,
 )
+from landscape.store import PathPlan
 
 SHAPES = st.lists(st.integers(1, 23), min_size=1, max_size=3).map(tuple)
 DECIMALS = st.integers(-(10**6), 10**6).flatmap(lambda n: st.integers(0, 6).map(lambda e: Decimal(n).scaleb(-e)))
@@ -53,6 +57,50 @@ def test_coordinates_are_the_decimals_rounded_once(size, low, length):
     assert found.tolist() == [float(value) for value in exact]
     assert (np.diff(found) > 0).all()
     assert (0.0 in found.tolist()) == (Fraction(0) in exact)
+
+
+@given(size=st.integers(3, 64), low=st.floats(1e-6, 1e6), high=st.floats(1e-6, 1e6))
+def test_coordinates_through_zero_cover_a_range_with_the_least_step(size, low, high):
+    found = coordinates_through_zero(size, -low, high)
+    assert found[0] <= -low
+    assert found[-1] >= high
+    assert found[0] == -low or found[-1] == high
+    assert found.tolist().count(0.0) == 1
+    assert math.copysign(1, found[found == 0][0]) == 1
+    step = max(np.diff(found))
+    np.testing.assert_allclose(np.diff(found), step, rtol=1e-9)
+    # No other place of zero leaves a smaller step.
+    assert step <= min(max(low / k, high / (size - 1 - k)) for k in range(1, size - 1)) * (1 + 1e-9)
+
+
+PATHS = st.integers(1, 3).flatmap(
+    lambda axes: st.lists(st.lists(st.floats(-1e3, 1e3), min_size=axes, max_size=axes), min_size=3, max_size=8)
+)
+
+
+@given(path=PATHS, size=st.integers(3, 64))
+def test_a_fitted_range_goes_through_zero_and_widens_by_at_most_a_step(path, size):
+    places = np.array(path)
+    spec = Landscape(name="a", trajectory=range(len(path)), axes=places.shape[1], size=size)
+    plan = PathPlan("step", tuple(range(len(path))), places, np.zeros(len(path)))
+    for k, found in enumerate(make_coordinates(spec, plan)):
+        low, high = fit_range(places[:, k])
+        assert len(found) == size
+        assert 0.0 in found.tolist()
+        assert found[0] <= low < places[:, k].min() or low == found[0]
+        assert found[-1] >= high
+        steps = np.diff(found)
+        np.testing.assert_allclose(steps, steps[0], rtol=1e-6)
+        # A whole step is the least where zero would lie in the middle of two points, such as at 0 of [-1, 1] by 4.
+        assert (found[-1] - found[0]) - (high - low) <= steps[0] * (1 + 1e-6)
+
+
+def test_a_range_fitted_under_the_first_defaults_is_as_it_was():
+    spec = Landscape(name="a", trajectory=[1, 2, 3], axes=1, size=8)
+    plan = PathPlan("step", (1, 2, 3), np.array([[3.0], [1.0], [0.0]]), np.zeros(3))
+    (found,) = make_coordinates(spec, plan, 1)
+    assert (found[0], found[-1]) == fit_range(plan.coordinates)
+    np.testing.assert_array_equal(found, axis_coordinates(8, found[0], found[-1]))
 
 
 @given(size=st.integers(3, 100), low=st.floats(-1e300, 1e300), high=st.floats(-1e300, 1e300))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from landscape import CollectLandscape, Job, JobError, Landscape, NotFoundError, read_job
-from landscape.spec import canonical_json, digest
+from landscape.spec import DEFAULTS, RandomDirection, canonical_json, digest, with_defaults_of
 
 MINIMAL = {"run": "runs/a", "problem": "mine:problem"}
 
@@ -32,7 +32,7 @@ def test_defaults_are_the_documented_ones():
     assert (found.num_samples, found.seed, found.precision, found.batch_norm) == (2048, 0, "float32", "eval")
     assert (found.batch_size, found.threads, found.tile, found.workers) == (None, None, None, None)
     spec = found.landscapes[0]
-    assert spec.size == (40, 40)
+    assert spec.size == (41, 41)
     assert spec.origin is None
     assert [each.model_dump() for each in spec.directions] == [
         {"kind": "random", "seed": seed, "normalise": "filter", "ignore": ("bias", "norm")} for seed in (1, 2)
@@ -55,7 +55,7 @@ landscapes:
     directions:
       - {kind: random, seed: 1, normalise: filter, ignore: [bias, norm]}
       - {kind: random, seed: 2, normalise: filter, ignore: [bias, norm]}
-    size: 40
+    size: 41
     range: [-1, 1]
   - name: epochs-1-3
     trajectory: [1, 2, 3]
@@ -95,7 +95,28 @@ def test_sizes_and_ranges_are_one_for_all_axes_or_one_each():
 def test_random_directions_without_a_seed_get_different_ones():
     directions = only(directions=[{"kind": "random"}, {"kind": "random"}, {"kind": "random"}]).directions
     assert [each.seed for each in directions] == [1, 2, 3]
-    assert directions[0].ignore == ()
+
+
+def test_a_random_direction_means_the_same_written_out_and_left_out():
+    """In 0.1.0 the default directions ignored bias and norm, and `{kind: random}` ignored nothing."""
+    written = only(directions=[{"kind": "random", "seed": 1}, {"kind": "random", "seed": 2}])
+    assert written.directions == only().directions
+    assert only(directions=[RandomDirection(seed=1), RandomDirection(seed=2)]).directions == written.directions
+    assert written.directions[0].ignore == ("bias", "norm")
+    assert only(directions=[{"kind": "random", "ignore": []}]).directions[0].ignore == ()
+
+
+def test_what_a_job_leaves_out_has_the_meaning_of_the_version_that_began_the_landscape():
+    plain, written = only(), only(directions=[{"kind": "random"}, {"kind": "random", "ignore": ["norm"]}], size=7)
+    stated = {"kind": "random", "seed": 1, "ignore": ["bias", "norm"]}
+    assert all(with_defaults_of(each, DEFAULTS) is each for each in (plain, written))
+    assert with_defaults_of(plain, 1).size == (40, 40)
+    assert with_defaults_of(plain, 1).directions == plain.directions
+    assert with_defaults_of(written, 1).size == (7, 7)
+    assert [each.ignore for each in with_defaults_of(written, 1).directions] == [(), ("norm",)]
+    assert with_defaults_of(only(directions=[stated], size=41), 1) == only(directions=[stated], size=41)
+    copied = Job(**json.loads(job(landscapes=[{"name": "a"}]).model_dump_json(exclude_unset=True)))
+    assert with_defaults_of(copied.landscapes[0], 1).size == (40, 40)
 
 
 def test_run_may_be_a_path_or_a_url(tmp_path):

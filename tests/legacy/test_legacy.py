@@ -83,6 +83,29 @@ def test_an_interrupted_run_of_an_earlier_version_goes_on_to_the_same_bits(runs)
     assert (found.status == whole.status).all()
 
 
+@pytest.mark.parametrize(("name", "size", "ignored"), [("random", 40, ["bias", "norm"]), ("spelled", 7, [])])
+def test_a_run_whose_job_leaves_fields_out_goes_on_under_the_defaults_of_its_version(runs, name, size, ignored):
+    """The size of `random` and what the directions of `spelled` ignore have other defaults since."""
+    before = files_of(runs / name)
+    gone = next(key for key in sorted(before) if "/status/" in key)
+    (runs / name / gone).unlink()
+    if go_on(runs / f"{name}.yaml"):
+        after = files_of(runs / name)
+        assert after == before
+    surface = open_run(runs / name)["minimum"]
+    assert surface.loss.shape == (size, size)
+    assert all(axis.attributes["ignore"] == ignored for axis in surface.axes)
+
+
+def test_a_field_that_the_job_states_is_compared_as_it_stands(runs):
+    text = (runs / "spelled.yaml").read_text()
+    stated = text.replace("seed: 1\n", "seed: 1\n    ignore: [bias, norm]\n")
+    assert stated != text
+    (runs / "spelled.yaml").write_text(stated)
+    with pytest.raises(JobError, match=r"directions .*axis 1"):
+        run(read_job(runs / "spelled.yaml"))
+
+
 def go_on(job: Path) -> bool:
     """Whether this machine's bits are those of the one that made the runs; refused with that reason where not."""
     try:

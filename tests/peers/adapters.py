@@ -24,7 +24,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from landscape import Job, Problem
 from landscape.pipeline import freedom_of, make_evaluator, tune_landscape
 from landscape.preparation import prepare
-from landscape.spec import DEFAULT_SIZE
 
 
 @dataclass(frozen=True)
@@ -215,8 +214,8 @@ def ours(workspace: Path, precision: str) -> Adapter:
             batch_size=batch_size, precision=precision, device="cpu", landscapes=[plane],
         )  # fmt: skip
         prepared = prepare(job)
-        # As a run chooses: for a grid of the default size, before the first value.
-        freedom = replace(freedom_of(prepared)[0], points=DEFAULT_SIZE**2)
+        # As a run of 40×40 points chooses, before the first value.
+        freedom = replace(freedom_of(prepared)[0], points=40**2)
         landscape, _ = tune_landscape(prepared, prepared.landscapes[0], freedom, lambda: None)
         evaluator = make_evaluator(prepared, landscape)
 
