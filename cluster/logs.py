@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
@@ -18,9 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
 from landscape.errors import JobError, printable, shown
-
-# The part of a URL that may be a name and a password.
-CREDENTIALS = re.compile(r"(?<=://)[^/\s@\"']+@")
+from landscape.masking import masked as masked  # where who writes to a terminal looks for it
 
 Format = Literal["text", "json"]
 FORMATS = ("text", "json")
@@ -40,11 +37,6 @@ def told(event: str, **fields: Any) -> dict[str, Any]:
     """
     known = {name: fields[name] for name in FIELDS if name in fields}
     return {"event": event, "fields": {k: v for k, v in (known | fields).items() if v not in (None, "")}}
-
-
-def masked(text: str) -> str:
-    """The text without credentials in its URLs, such as a user's own argument that an error repeats."""
-    return CREDENTIALS.sub("…@", text)
 
 
 class Text(logging.Formatter):

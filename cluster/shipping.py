@@ -239,7 +239,9 @@ def _can_be_packed(name: str) -> bool:
 
 
 def _singular(reason: str) -> str:
-    return {LEAVES: "a link that leaves the folder", CIRCLE: "a link that runs in a circle"}.get(reason, reason)
+    return {LEAVES: "a link that leaves the job file's folder", CIRCLE: "a link that runs in a circle"}.get(
+        reason, reason
+    )
 
 
 def _remedy(reason: str) -> str:

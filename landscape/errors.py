@@ -8,7 +8,10 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
+from landscape.masking import masked
+
 LONGEST_VALUE = 200  # characters of a value that a message repeats
+LONGEST_SEARCHED = 20_000  # characters of it in which keys are looked for
 LONGEST_NUMBER = 1024  # bits of a whole number that are spelled out
 MOST_ELEMENTS = 12  # of each list or dict in it
 LONGEST_LINE = 300  # characters of another's exception
@@ -79,13 +82,14 @@ def capped(text: str, longest: int) -> str:
 def flat(text: str, longest: int = LONGEST_LINE) -> str:
     """The text as one printable line of at most so many characters."""
     # What a whitespace run or an escape sequence hides is not worth reading megabytes for.
-    return capped(printable(" ".join(capped(text, 20 * longest).split())), longest)
+    return capped(printable(" ".join(masked(capped(text, 20 * longest)).split())), longest)
 
 
 def _brief(value: object, depth: int = 4) -> str:
     """A repr that looks at a bounded part of the value, however large it is or claims to be."""
     if isinstance(value, str):
-        return repr(capped(value, LONGEST_VALUE - 2))  # for its quotes
+        # Masked before it is cut: what is left of a URL would not be known for one.
+        return repr(capped(masked(value[:LONGEST_SEARCHED]), LONGEST_VALUE - 2))  # for its quotes
     if isinstance(value, bytes):
         return repr(value[:LONGEST_VALUE])
     if isinstance(value, int) and value.bit_length() > LONGEST_NUMBER:

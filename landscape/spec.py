@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, Union
-from urllib.parse import urlsplit
 
 import yaml
 from pydantic import (
@@ -30,6 +29,7 @@ from pydantic import (
 
 from landscape.engine import Engine
 from landscape.errors import JobError, NotFoundError, message_of, nearest, shown
+from landscape.masking import holds_credentials, masked
 
 MIN_SIZE, MAX_SIZE = 3, 65536
 # An odd size has a point at the origin of a symmetric range; the collector keeps MindSpore's.
@@ -97,12 +97,8 @@ class Frozen(BaseModel):
     @classmethod
     def _no_credentials(cls, value: Any) -> Any:
         """Those of a URL would stand in the run's provenance, in manifests and on dashboards."""
-        parts = urlsplit(value) if isinstance(value, str) and "://" in value else None
-        if parts is not None and "@" in parts.netloc:
-            place = parts.netloc.rpartition("@")[2]
-            raise ValueError(
-                f"must not hold credentials ({parts.scheme}://…@{place}); give them to the driver in its environment"
-            )
+        if isinstance(value, str) and holds_credentials(value):
+            raise ValueError(f"must not hold credentials ({masked(value)}); give them to the driver in its environment")
         return value
 
 

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 import landscape
-from landscape.errors import JobError
+from landscape.errors import JobError, flat, one_line, shown
+from landscape.masking import masked
 from landscape.spec import Job, read_job
 
 ROOT = Path(__file__).parents[1]
@@ -88,27 +89,62 @@ HOLDERS = [
     {"landscapes": [{"name": "a", "origin": "https://me:hidden@host/w.safetensors"}]},
     {"landscapes": [{"name": "a", "directions": [{"kind": "towards", "target": "s3://k:hidden@b/w"}]}]},
     {"landscapes": [{"name": "a", "directions": [{"kind": "file", "path": "gs://hidden@b/w"}]}]},
+    {"run": "s3://key:hid/hidden@bucket/run"},
+    {"run": "s3://bucket/run?X-Amz-Signature=hidden"},
+    {"landscapes": [{"name": "a", "origin": "https://account.blob.host/w?sv=1&sig=hidden"}]},
 ]
 
 
 @pytest.mark.parametrize("fields", HOLDERS)
 def test_credentials_in_a_url_are_refused_and_not_repeated(job_file, fields):
-    with pytest.raises(JobError, match=r"must not hold credentials \(\w+://…@.*; give them to the driver") as refused:
+    with pytest.raises(JobError, match=r"must not hold credentials \(\w+://.*….*; give them to the driver") as refused:
         read_job(job_file, **fields)
     assert "hidden" not in str(refused.value)
     assert list(job_file.parent.glob("run*")) == []
 
 
+TEXTS = [
+    ("cannot open 's3://AKIA:hid/hidden+x@bucket/run': no", "cannot open 's3://…@bucket/run': no"),
+    ("s3://AKIA:a@hidden@bucket/run", "s3://…@bucket/run"),
+    ("at https://b.host/x?X-Amz-Credential=hidden%2F1&X-Amz-Signature=hidden (5 s)", "at https://b.host/x?… (5 s)"),
+    ("GET http://127.0.0.1:8265/api/jobs/#access_token=hidden, 401", "GET http://127.0.0.1:8265/api/jobs/?… 401"),
+    ('{"url": "https://h/x?sig=hidden"}', '{"url": "https://h/x?…"}'),
+    (r'{"text": "https://h/x?sig=hidden\nnext"}', r'{"text": "https://h/x?…\nnext"}'),
+    ("Max retries exceeded with url: /api/jobs/?a=1&token=hidden (Caused", "with url: /api/jobs/?a=1&token=… (Caused"),
+    ("AccountName=me;AccountKey=hidden==;Suffix=x", "AccountName=me;AccountKey=…;Suffix=x"),
+    ("env AWS_SECRET_ACCESS_KEY=hidden RAY_AUTH_TOKEN=hidden x", "AWS_SECRET_ACCESS_KEY=… RAY_AUTH_TOKEN=… x"),
+    ("Authorization: Bearer hidden.hidden.0123456789", "Authorization: Bearer …"),
+    ("http://127.0.0.1:8265/a@b, max_tokens=7, set RAY_AUTH_MODE=token; a basic understanding", None),
+    ("wait for s3://bucket/runs/mine: a basic misunderstanding of token=5?", None),
+]
+
+
+@pytest.mark.parametrize(("text", "rest"), TEXTS)
+def test_keys_in_a_text_are_blotted_out_and_nothing_else(text, rest):
+    assert "hidden" not in masked(text)
+    assert (rest or text) in masked(text)
+
+
+def test_a_key_does_not_survive_where_a_long_url_is_cut_short():
+    url = f"s3://bucket/{'a' * 500}?X-Amz-Signature={'hidden' * 50}"
+    assert "hidden" not in shown(url) + flat(f"it fails: {url}") + one_line(ValueError(url))
+
+
 def test_a_secret_in_an_argument_is_masked_where_an_error_repeats_it(capsys, monkeypatch):
     from cluster.cli import main
 
-    for words in (["--log-format=json", "status", "s3://key:hidden@bucket"], ["status", "s3://key:hidden@bucket/run"]):
+    for words in (
+        ["--log-format=json", "status", "s3://key:hidden@bucket"],
+        ["status", "s3://key:hidden@bucket/run"],
+        ["status", "s3://key:hid/hidden@bucket/run"],
+        ["status", "s3://bucket/run?X-Amz-Signature=hidden"],
+    ):
         monkeypatch.setattr(sys, "argv", ["landscape", *words])
         with pytest.raises(SystemExit):
             main()
-        shown = capsys.readouterr()
-        assert "hidden" not in shown.out + shown.err
-        assert "s3:" in shown.err
+        said = capsys.readouterr()
+        assert "hidden" not in said.out + said.err
+        assert "s3:" in said.err
 
 
 # -- names and paths ---------------------------------------------------------------------------------------------

@@ -68,7 +68,9 @@ def test_a_link_takes_nothing_out_of_the_folder_nor_a_secret_along(tmp_path):
     assert {name for name, why in listing.left.items() if why == LEAVES} == {"leaves", "leaves_too/", "up/"}
     assert {name for name, why in listing.left.items() if why == SECRET} == {".env", "plain_name"}
     assert {"gone", "itself", "real/deep/again/"} <= set(listing.left)
-    with pytest.raises(JobError, match="'leaves' cannot travel \\(a link that leaves the folder\\); copy in"):
+    with pytest.raises(
+        JobError, match="'leaves' cannot travel \\(a link that leaves the job file's folder\\); copy in"
+    ):
         list_folder(folder, "", required=["leaves"])
 
 
