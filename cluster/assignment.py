@@ -8,9 +8,11 @@ from typing import Any
 
 from cluster.packing import pack_directions, pack_state
 from cluster.worker import Payload
+from landscape.errors import JobError
 from landscape.pipeline import TaskList, missing_tasks, start_tally
 from landscape.preparation import PreparedLandscape
 from landscape.progress import Recorded, Tally
+from landscape.reproduction import ATTRIBUTE, Witness, check_point, recorded, refusal
 from landscape.spec import Job
 from landscape.store import LandscapeStore
 
@@ -28,6 +30,9 @@ class LandscapeWork:
         self._share: Callable[[Any], Any] = lambda value: value
         self._workers: Mapping[str, Recorded] = {}
         self._tally: Tally | None = None
+        self._expected: Witness | None = None  # what every worker must reproduce; the first one's word, if none is kept
+        self._checked = True  # whether they are asked to
+        self._deaths = 0  # before any had done so
 
     def share(self, share: Callable[[Any], Any], workers: Mapping[str, Recorded]) -> None:
         """Make what the workers need of it available to them, now and whenever it changes."""
@@ -36,6 +41,7 @@ class LandscapeWork:
 
     def examine(self) -> None:
         if self.store is not None:
+            self._expected = recorded(self.store, self.landscape.grid)
             self.tasks = missing_tasks(self.store, self.landscape.name)
             self.left = len(self.tasks)
 
@@ -80,6 +86,35 @@ class LandscapeWork:
         self.landscape = landscape
         self.payload = self._share(self.pack())
 
+    def refuses(self, witness: Witness) -> str:
+        """Why a worker's values do not belong to this landscape; empty where they do.
+
+        The first worker's word is kept as what the others must reproduce.
+        """
+        difference = witness.differs_from(self._expected) if self._expected else ""
+        if not difference and ATTRIBUTE not in self.created().attributes:
+            self.created().update_attributes(**witness.attributes())
+            self._expected = self._expected or witness
+        return difference
+
+    def refusal(self, witness: Witness, difference: str) -> JobError:
+        """The end of a job whose workers all compute something else."""
+        assert self._expected is not None
+        return refusal(self.landscape.name, self._expected, witness, difference)
+
+    def died_unproven(self, most: int) -> bool:
+        """Whether a worker's death is charged to the point that it was to reproduce, as none has done so yet.
+
+        After `most` of them no worker is asked to: the tile that holds the point will tell whether it was of it.
+        """
+        if not self._checked or self.store is None or ATTRIBUTE in self.store.attributes:
+            return False
+        self._deaths += 1
+        if self._deaths == most:
+            self._checked = False
+            self.payload = self._share(self.pack())
+        return True
+
     def interrupt(self) -> None:
         if self.left and self._tally is not None:
             self._tally.finish("interrupted")
@@ -92,4 +127,8 @@ class LandscapeWork:
             pack_directions(self.landscape.directions),
             self.landscape.grid,
             self.landscape.plan,
+            self._point() if self._checked else None,
         )
+
+    def _point(self) -> tuple[float, ...]:
+        return self._expected.point if self._expected else check_point(self.landscape.grid)

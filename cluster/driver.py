@@ -32,6 +32,7 @@ from landscape.pipeline import (
 )
 from landscape.preparation import PreparedJob, create_store, existing_store, prepare
 from landscape.progress import Failure, Observer
+from landscape.reproduction import Witness
 from landscape.search import DEFAULT_POINT_SECONDS, Freedom, Tuned
 from landscape.spec import Job
 from landscape.store import write_error
@@ -136,6 +137,7 @@ class Driver:
         self._metrics, self._clock = metrics, clock
         self._looked = 0.0
         self._measured: Receipt | None = None
+        self._left_out: set[str] = set()  # workers whose values have other bits than those that are kept
 
     def run(self) -> None:
         for each in self._works.values():
@@ -223,9 +225,26 @@ class Driver:
 
     def _part(self, name: str, *, blame: bool, cause: str) -> None:
         hand = self._crew.dismiss(name)
+        self._left_out.discard(name)
+        flying = self._schedule.in_flight.get(name)
+        if blame and flying and self._works[flying[0].landscape].died_unproven(self._schedule.policy.kills):
+            blame = False
         for task, fate in self._schedule.lost(name, self._clock(), blame=blame):
             if fate == "quarantine":
                 self._give_up(task, hand, f"worker died: {cause}")
+
+    def _leave_out(self, hand: Hand, work: LandscapeWork, witness: Witness, difference: str) -> None:
+        """A worker with other bits gets no task. It keeps its place, so that nobody is hired to the same node for it.
+
+        Raises:
+            JobError: there is no other worker.
+        """
+        if hand.name not in self._left_out:
+            journal.left_out(hand, work.landscape.name, witness, difference)
+        self._left_out.add(hand.name)
+        self._schedule.lost(hand.name, self._clock(), blame=False)
+        if len(self._left_out) >= self._crew.size:
+            raise work.refusal(witness, difference)
 
     # -- before the first tile --------------------------------------------------------------------------------
 
@@ -322,7 +341,11 @@ class Driver:
     def _receive(self, name: str, task: Task, receipt: Receipt, believed: list[_Believed]) -> None:
         self._refuse_fatal(receipt)
         each, hand = self._works[task.landscape], self._crew.hands[name]
-        if receipt.outcome is None:
+        witness: Witness | None = receipt.details.get("witness")
+        difference = each.refuses(witness) if witness else ""
+        if witness and difference:
+            self._leave_out(hand, each, witness, difference)
+        elif receipt.outcome is None:
             self._deaths_in_a_row = 0
             fate = self._schedule.failed(name, task, self._clock())
             journal.failed(hand, task, self._schedule.attempts(task), receipt)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cluster.logs import TASKS, relay, told
 from landscape.pipeline import Task
 from landscape.progress import Failure
+from landscape.reproduction import Witness
 
 if TYPE_CHECKING:
     from cluster.hands import Hand
@@ -40,6 +41,16 @@ def lost(hand: Hand, cause: str) -> None:
     workers.warning(
         "%s is lost (%s); its tasks go back to the queue", hand.place, cause,
         extra=told("worker-lost", cause=cause, pid=hand.pid, **_place(hand)),
+    )  # fmt: skip
+
+
+def left_out(hand: Hand, landscape: str, witness: Witness, difference: str) -> None:
+    workers.warning(
+        "%s is left out: its processor, %s, computes other values than landscape %r holds (at (%s) %s)",
+        hand.place, witness.processor, landscape, witness.place, difference,
+        extra=told(
+            "worker-left-out", landscape=landscape, cause=difference, processor=witness.processor, **_place(hand)
+        ),
     )  # fmt: skip
 
 

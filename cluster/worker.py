@@ -24,6 +24,7 @@ from landscape.grid import Grid
 from landscape.parameters import describe_parameters
 from landscape.pipeline import Outcome, Work, evaluate
 from landscape.problem import load_problem
+from landscape.reproduction import Witness, bear_witness
 from landscape.samples import Batch
 from landscape.search import Freedom
 from landscape.spec import Precision
@@ -34,13 +35,17 @@ Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
 
 @dataclass(frozen=True)
 class Payload:
-    """What a worker needs of one landscape, apart from the tasks: origin, axes, grid ends, plan."""
+    """What a worker needs of one landscape, apart from the tasks: origin, axes, grid ends, plan.
+
+    `check` is the point that the worker reproduces before its first task; None where workers died of it.
+    """
 
     name: str
     origin: Mapping[str, Packed]
     directions: Sequence[Mapping[str, Packed] | Recipe]
     grid: Grid
     plan: Plan
+    check: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class Worker:
         self._device = pick_device("auto" if use_gpu else "cpu")
         self._loaded = ""
         self._evaluator: Evaluator | None = None
+        self._witness: Witness | None = None  # of the landscape that is loaded
         self._listener = Listener()
 
     @_reporting
@@ -151,12 +157,14 @@ class Worker:
     def evaluate(self, payload: Sequence[Any], points: np.ndarray, states: Sequence[Any]) -> Receipt:
         """One task. `payload` and `states` hold references, so that each node fetches what they name once."""
         try:
-            _, evaluator = self._load(payload)
+            landscape, evaluator = self._load(payload)
+            if self._witness is None and landscape.check is not None:
+                self._witness = bear_witness(evaluator, landscape.check)
             work = Work(points, tuple(unpack_state(self._fetch(state)) for state in states))
             outcome = evaluator.within_memory(lambda: evaluate(evaluator, work))
         except Exception as error:
             return _failed(error)
-        return Receipt(outcome, details=_reduced(evaluator))
+        return Receipt(outcome, details={"witness": self._witness, **_reduced(evaluator)})
 
     def _load(self, payload: Sequence[Any]) -> tuple[Payload, Evaluator]:
         """The evaluator set to the landscape; kept until a task of another one comes."""
@@ -171,7 +179,7 @@ class Worker:
             origin = unpack_state(self._payload.origin)
             directions = [unpack_direction(each, origin, self._parameters) for each in self._payload.directions]
             self._evaluator.load(origin, directions)
-            self._loaded = key
+            self._loaded, self._witness = key, None
         return self._payload, self._evaluator
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import platform
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -42,6 +44,18 @@ def default_plan(
 def device_here() -> torch.device:
     """The first GPU of this machine, else its CPU."""
     return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+
+
+def processor_name(device: torch.device) -> str:
+    """What computes: the GPU's name, or the CPU's with the vector instructions that torch uses of it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        model = platform.processor() or platform.machine()
+    return f"{' '.join(model.split())} ({torch.backends.cpu.get_cpu_capability()})"
 
 
 def pick_device(wanted: str) -> torch.device:

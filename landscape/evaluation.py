@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from landscape.arithmetic import Plan, arithmetic, default_plan, is_out_of_memory, seed_draws
 from landscape.engine import Engine
-from landscape.errors import JobError, one_line
+from landscape.errors import Interrupted, JobError, one_line
 from landscape.feed import make_feed
 from landscape.forward import Stacked
 from landscape.loaded import LoadedModel, Observed
@@ -27,25 +27,32 @@ from landscape.spec import Precision
 
 Floats = NDArray[np.float64]
 Result = TypeVar("Result")
+RISE_STDERR = "loss_rise_stderr"
 LARGEST_GROUP = 1 << 22  # values of an observable that are kept while a group of points is computed
-Row = tuple[list[str], Tensor]  # the names of the observables; mean and standard error of each, [2·names]
+Samples = tuple[list[str], Tensor]  # the names of the observables; their values at one point, float64 [names, samples]
 
 
 @dataclass(frozen=True)
 class Values:
-    """Observables at P points: mean and standard error, float64 [P] each, by name; and the seconds they took."""
+    """Observables at P points: mean and standard error, float64 [P] each, by name; and the seconds they took.
+
+    `rise_stderr` is the standard error of the loss's rise over the origin, sd(ℓᵢ(p) − ℓᵢ(0)) / √N over the N samples,
+    which all points share: what they have in common is no noise of the shape. None where it was not asked for.
+    """
 
     mean: Mapping[str, Floats]
     stderr: Mapping[str, Floats]
     seconds: float = 0.0
+    rise_stderr: Floats | None = None
 
     def arrays(self) -> dict[str, Floats]:
-        """As the store names them: `loss`, `loss_stderr`, …"""
-        return {
+        """As the store names them: `loss`, `loss_stderr`, …, `loss_rise_stderr`."""
+        found = {
             name: values
             for key in self.mean
             for name, values in ((key, self.mean[key]), (f"{key}_stderr", self.stderr[key]))
         }
+        return found if self.rise_stderr is None else found | {RISE_STDERR: self.rise_stderr}
 
 
 class Evaluator:
@@ -74,6 +81,14 @@ class Evaluator:
         self._origin, self._directions = origin, directions
         self._set_engine()
 
+    def origin(self) -> Values:
+        """The observables at θ₀, computed as a point of the landscape is; computed once.
+
+        Raises:
+            Exception: whatever user code raises there.
+        """
+        return self._gather(lambda: iter([self._samples_at_origin()]), np.arange(1))
+
     def use(self, engine: Engine, batch_size: int | None = None) -> None:
         """Go on with another engine, and in other batches."""
         self.plan = replace(self.plan, engine=str(engine), batch_size=batch_size or self.plan.batch_size)
@@ -81,21 +96,18 @@ class Evaluator:
         self._set_batches(self.plan.batch_size)
         self._set_engine()
 
-    def evaluate(self, points: Floats) -> Values:
-        """The observables at `points` [P, axes]."""
+    def evaluate(self, points: Floats, *, rise: bool = False) -> Values:
+        """The observables at `points` [P, axes]; with `rise` the standard error of the loss's rise over the origin."""
         # Row by row, as the points of one share most of the work of setting their weights.
         order = np.lexsort(points.T[::-1]) if points.shape[1] else np.arange(len(points))
-        rows = self._rows
-        if isinstance(self._loaded.forward, Stacked):
-            rows = self._stacked_rows
-        elif self._loaded.superposed is not None:
-            rows = self._superposed_rows
-        return self._gather(partial(rows, points[order].tolist()), np.argsort(order))
+        origin_losses = self._losses_at_origin() if rise else None
+        found = self._gather(partial(self._samples_of, points[order].tolist()), np.argsort(order), origin_losses)
+        return found if rise else replace(found, rise_stderr=None)
 
     def evaluate_states(self, states: Sequence[State]) -> Values:
         """The observables at whole sets of weights, such as the snapshots of a trajectory."""
         try:
-            return self._gather(partial(self._state_rows, states), np.arange(len(states)))
+            return self._gather(partial(self._samples_of_states, states), np.arange(len(states)))
         finally:
             self._loaded.weights.restore()
 
@@ -181,9 +193,11 @@ class Evaluator:
 
     def _set_batches(self, batch_size: int) -> None:
         self.batch_size = batch_size
+        self._origin_samples: Samples | None = None  # other batches round differently
         self._feed.split(batch_size)
 
     def _set_engine(self) -> None:
+        self._origin_samples = None
         self._loaded.load(self._origin, self._directions)
         self._loaded.set_batches(self._first_batch, resident=self.resident)
 
@@ -192,28 +206,33 @@ class Evaluator:
 
     # -- points -----------------------------------------------------------------------------------------------
 
-    def _rows(self, points: Sequence[Sequence[float]]) -> Iterator[Row]:
+    def _samples_of(self, points: Sequence[Sequence[float]]) -> Iterator[Samples]:
+        if isinstance(self._loaded.forward, Stacked):
+            return self._stacked(points)
+        return self._one_by_one(points) if self._loaded.superposed is None else self._superposed(points)
+
+    def _one_by_one(self, points: Sequence[Sequence[float]]) -> Iterator[Samples]:
         for point in points:
             self._on_point()
             self._loaded.set_point(point)
             yield self._observe_point(is_point=True)
 
-    def _state_rows(self, states: Sequence[State]) -> Iterator[Row]:
+    def _samples_of_states(self, states: Sequence[State]) -> Iterator[Samples]:
         for state in states:
             self._on_point()
             self._loaded.set_state(state)
             yield self._observe_point(is_point=False)
 
-    def _superposed_rows(self, points: Sequence[Sequence[float]]) -> Iterator[Row]:
+    def _superposed(self, points: Sequence[Sequence[float]]) -> Iterator[Samples]:
         """Row by row, the points of a row within each batch. The values are the same however points are grouped."""
         at_once = max(1, LARGEST_GROUP // self.samples)
         for _, each in itertools.groupby(points, lambda point: point[:-1]):
             row = list(each)
             for start in range(0, len(row), at_once):
                 for pieces in self._observe_superposed(row[start : start + at_once], self._feed.batches()):
-                    yield _row(pieces)
+                    yield _joined(pieces)
 
-    def _stacked_rows(self, points: Sequence[Sequence[float]]) -> Iterator[Row]:
+    def _stacked(self, points: Sequence[Sequence[float]]) -> Iterator[Samples]:
         """Several points at once; a last group is filled up, as other shapes would give other bits."""
         at_once = Engine.parse(self.plan.engine).points
         for start in range(0, len(points), at_once):
@@ -222,30 +241,51 @@ class Evaluator:
             names, samples = self._observe_stacked(
                 [*group, *[group[-1]] * (at_once - len(group))], self._feed.batches()
             )
-            for row in samples.unbind(1)[: len(group)]:
-                yield names, mean_and_stderr(row).reshape(-1)
+            for each in samples.unbind(1)[: len(group)]:
+                yield names, each
 
-    def _gather(self, rows: Callable[[], Iterator[Row]], places: NDArray[np.int64]) -> Values:
-        """The rows of all points, put in their places; one transfer from the device for all of them."""
+    def _samples_at_origin(self) -> Samples:
+        if self._origin_samples is None:
+            with arithmetic(self.plan, self.device), torch.no_grad():
+                ((names, samples),) = self._samples_of([[0.0] * len(self._directions)])
+            self._origin_samples = names, samples.clone()
+        return self._origin_samples
+
+    def _losses_at_origin(self) -> Tensor | None:
+        """ℓᵢ(0) of every sample, what rises are measured from; None where user code raises there.
+
+        That is left to the tiles around the origin to tell.
+        """
+        try:
+            names, samples = self._samples_at_origin()
+        except Exception as error:
+            if isinstance(error, Interrupted) or is_out_of_memory(error):
+                raise
+            return None
+        return samples[names.index("loss")]
+
+    def _gather(
+        self, samples: Callable[[], Iterator[Samples]], places: NDArray[np.int64], origin_losses: Tensor | None = None
+    ) -> Values:
+        """What the samples of all points say, put in its places; one transfer from the device for all of them."""
         start = time.perf_counter()
         names: list[str] = []
         found: list[Tensor] = []
         with arithmetic(self.plan, self.device), torch.no_grad():
-            for each in rows():
-                names = each[0]
-                found.append(each[1])
-            table = torch.stack(found).cpu().numpy()[places] if found else np.zeros((0, 0))
+            for names, each in samples():
+                found.append(summary(each, each[names.index("loss")], origin_losses))
+            table = torch.stack(found).cpu().numpy()[places] if found else np.zeros((0, 1))
         mean = {name: np.ascontiguousarray(table[:, 2 * k]) for k, name in enumerate(names)}
         stderr = {name: np.ascontiguousarray(table[:, 2 * k + 1]) for k, name in enumerate(names)}
-        return Values(mean, stderr, time.perf_counter() - start)
+        return Values(mean, stderr, time.perf_counter() - start, np.ascontiguousarray(table[:, -1]))
 
-    def _observe_point(self, *, is_point: bool) -> Row:
+    def _observe_point(self, *, is_point: bool) -> Samples:
         # Common random numbers: a stochastic `observe` draws the same ones at every point, in every order.
         seed_draws(self.plan.seed)
         if self.plan.batch_norm == "recalibrate":
             self._loaded.recalibrate(self._feed.batches())
         numbered = self._feed.batches()
-        return _row([self._loaded.observe(index if is_point else None, batch) for index, batch in numbered])
+        return _joined([self._loaded.observe(index if is_point else None, batch) for index, batch in numbered])
 
     def _observe_superposed(
         self, points: Sequence[Sequence[float]], batches: Iterator[tuple[int, Batch]]
@@ -282,11 +322,21 @@ class Evaluator:
             torch.cuda.synchronize(self.device)
 
 
-def _row(pieces: Sequence[Mapping[str, Tensor]]) -> Row:
+def _joined(pieces: Sequence[Mapping[str, Tensor]]) -> Samples:
     """One point, from the observables of its batches."""
     names = list(pieces[0])
-    samples = torch.stack([torch.cat([piece[name] for piece in pieces]) for name in names])
-    return names, mean_and_stderr(samples).reshape(-1)
+    return names, torch.stack([torch.cat([piece[name] for piece in pieces]) for name in names])
+
+
+def summary(samples: Tensor, losses: Tensor, origin_losses: Tensor | None) -> Tensor:
+    """[2K + 1]: mean and standard error of each of the K observables, then the standard error of the loss's rise.
+
+    SE_rise = sd(ℓᵢ(p) − ℓᵢ(0)) / √N over the samples i; NaN where the losses at the origin are not known.
+    """
+    values = mean_and_stderr(samples).reshape(-1)
+    if origin_losses is None:
+        return torch.cat([values, values.new_full((1,), torch.nan)])
+    return torch.cat([values, mean_and_stderr((losses - origin_losses)[None])[0, 1:]])
 
 
 def mean_and_stderr(samples: Tensor) -> Tensor:

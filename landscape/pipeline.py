@@ -20,6 +20,7 @@ from landscape.lock import run_lock
 from landscape.parameters import State
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
 from landscape.progress import Failure, Observer, Tally
+from landscape.reproduction import ATTRIBUTE, bear_witness, check_point, recorded, refusal
 from landscape.search import Freedom
 from landscape.spec import Job
 from landscape.store import LandscapeStore, landscape_names, write_error
@@ -193,6 +194,23 @@ def tune_landscape(
     return landscape.tuned(tuned), tuned.seconds_per_point
 
 
+def keep_witness(landscape: PreparedLandscape, store: LandscapeStore, evaluator: Evaluator) -> None:
+    """Have this process reproduce what the landscape holds before it adds to it; the first one leaves its word.
+
+    Raises:
+        JobError: it computes something else.
+    """
+    expected = recorded(store, landscape.grid)
+    witness = bear_witness(evaluator, expected.point if expected else check_point(landscape.grid))
+    if witness is None:
+        return
+    difference = witness.differs_from(expected) if expected else ""
+    if expected and difference:
+        raise refusal(landscape.name, expected, witness, difference)
+    if ATTRIBUTE not in store.attributes:
+        store.update_attributes(**witness.attributes())
+
+
 def compute_serially(
     landscape: PreparedLandscape,
     store: LandscapeStore,
@@ -203,6 +221,7 @@ def compute_serially(
 ) -> None:
     """The tasks of one landscape, one after the other."""
     try:
+        keep_witness(landscape, store, evaluator)
         for task in tasks:
             outcome = try_task(evaluator, make_work(landscape, store, task))
             if isinstance(outcome, Outcome):
@@ -290,7 +309,9 @@ def make_work(landscape: PreparedLandscape, store: LandscapeStore, task: Task) -
 
 def evaluate(evaluator: Evaluator, work: Work) -> Outcome:
     """One task: the only place where a landscape's numbers come from, in this process and in every worker."""
-    return Outcome(evaluator.evaluate(work.points), evaluator.evaluate_states(work.states) if work.states else None)
+    return Outcome(
+        evaluator.evaluate(work.points, rise=True), evaluator.evaluate_states(work.states) if work.states else None
+    )
 
 
 def commit(store: LandscapeStore, task: Task, outcome: Outcome) -> None:

@@ -85,6 +85,29 @@ class Surface:
         """Standard error of the mean per point: s/√n, s the sample standard deviation over the n samples."""
         return self[f"{observable}_stderr"]
 
+    @property
+    def rise_stderr(self) -> Floats:
+        """Standard error of the rise L(point) − L(origin) per point: sd(ℓᵢ(p) − ℓᵢ(0))/√n over the same n samples.
+
+        What all points share is no noise of the shape, so this is the error to judge a shape by. Landscapes of
+        version 0.1.0 do not have it.
+        """
+        return self["loss_rise_stderr"]
+
+    @property
+    def origin_loss(self) -> float:
+        """The loss at the origin, which need not be a point of the grid; NaN where it is not known or not finite."""
+        return self._number("origin_loss")
+
+    @property
+    def origin_loss_stderr(self) -> float:
+        """The standard error of `origin_loss`."""
+        return self._number("origin_loss_stderr")
+
+    def _number(self, attribute: str) -> float:
+        value = self.attributes.get(attribute)
+        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else float("nan")
+
     def axis(self, name: str) -> Axis:
         for each in self.axes:
             if each.name == name:

@@ -44,6 +44,7 @@ LAYERS = [
     {"lease", "lock", "progress", "provenance"},
     {"axes"},
     {"identity"},
+    {"reproduction"},
     {"preparation"},
     {"pipeline"},
     {"views"},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any
 
@@ -20,17 +20,18 @@ from zarr.abc.store import Store
 from zarr.core.sync import sync
 
 from landscape.errors import JobError, LandscapeError, NotFoundError, nearest, shown
+from landscape.evaluation import RISE_STDERR
 from landscape.folders import Folder, Place, open_folder
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.parameters import State, direction_digest, flatten, unflatten
 from landscape.store.chunks import Checked, Examination, chunks_where, listed, status_of
 from landscape.store.durable import DurableStore
-from landscape.store.inspection import count_statuses, examine_tiles, lowest
+from landscape.store.inspection import count_statuses, examine_tiles, indices_of, lowest
 from landscape.store.layout import SCHEMA_VERSION, PathPlan, lay_out, with_stderr
 from landscape.store.reading import ChunkReader
 from landscape.store.runs import METADATA, is_complete, landscape_names, open_zarr, remove_half_made
 from landscape.store.writing import write_chunks
-from landscape.surface import NOT_COMPUTED, QUARANTINED, Axis, Path, Surface
+from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, Axis, Path, Surface
 
 
 class _Arrays(dict[str, Any]):
@@ -55,6 +56,11 @@ async def _flush(store: Store) -> None:
         await store.flush()
 
 
+def _over(tile: Tile, values: Mapping[str, NDArray[np.float64]], name: str) -> NDArray[np.float64]:
+    """An array of values in the shape of its tile; the rise's error is not known where the origin was not evaluated."""
+    return values[name].reshape(tile.shape) if name in values or name != RISE_STDERR else np.full(tile.shape, np.nan)
+
+
 class LandscapeStore:
     """One landscape on disk. Made by `create`, or `open` for reading and going on."""
 
@@ -63,6 +69,7 @@ class LandscapeStore:
         self.attributes: dict[str, Any] = dict(group.attrs)
         self._arrays: dict[str, Any] = _Arrays(group)
         self.has_path = "path_status" in group
+        self._has_rise = RISE_STDERR in group  # landscapes of version 0.1.0 have none
 
     # -- making and opening ---------------------------------------------------------------------------------
 
@@ -134,6 +141,11 @@ class LandscapeStore:
         return tuple(self.attributes["observables"])
 
     @property
+    def value_names(self) -> tuple[str, ...]:
+        """The arrays over the grid that hold values: each observable and its standard error, and that of the rise."""
+        return (*with_stderr(self.observables), *([RISE_STDERR] if self._has_rise else []))
+
+    @property
     def axis_names(self) -> tuple[str, ...]:
         return tuple(reversed(self._arrays["status"].metadata.dimension_names))
 
@@ -188,15 +200,15 @@ class LandscapeStore:
         """Commit several whole tiles with two syncs in all: every observable of each, then the status of each."""
         if not tiles:
             return
-        names = tuple(with_stderr(self.observables))
-        self._write([(name, tile.index, values[name].reshape(tile.shape)) for tile, values in tiles for name in names])
+        names = self.value_names
+        self._write([(name, tile.index, _over(tile, values, name)) for tile, values in tiles for name in names])
         self._write_status(
             [("status", tile.index, status_of(values["loss"]).reshape(tile.shape)) for tile, values in tiles]
         )
 
     def quarantine_tile(self, tile: Tile) -> None:
         """Mark a tile as given up; running the job again tries it anew."""
-        self._write([(name, tile.index, np.full(tile.shape, np.nan)) for name in with_stderr(self.observables)])
+        self._write([(name, tile.index, np.full(tile.shape, np.nan)) for name in self.value_names])
         self._write_status([("status", tile.index, np.full(tile.shape, QUARANTINED, np.uint8))])
 
     def write_path(self, window: slice, loss: NDArray[np.float64], projected: NDArray[np.float64]) -> None:
@@ -237,7 +249,7 @@ class LandscapeStore:
 
     def examine(self) -> Examination:
         """Read and check every chunk of the grid and the path, few of them in memory at once."""
-        readers = {name: self._reader(name) for name in with_stderr(self.observables)}
+        readers = {name: self._reader(name) for name in self.value_names}
         missing, damaged = examine_tiles(self._reader("status"), readers)
         path_missing, path_damaged = self._examine_path() if self.has_path else ([], [])
         return Examination(missing, tuple(path_missing), tuple(dict.fromkeys(damaged + path_damaged)))
@@ -255,6 +267,33 @@ class LandscapeStore:
         value, index = best
         places = zip(grid.names, grid.coordinates, reversed(index), strict=True)
         return {"loss": value, **{name: float(axis[i]) for name, axis, i in places}}
+
+    def computed_point(self, usable: Callable[[Index], bool]) -> tuple[Index, dict[str, float]] | None:
+        """The index and the values of a point that is computed, off the origin; None where there is none.
+
+        Args:
+            usable: whether the point may be of the tile with this index.
+        """
+        grid, status = self.grid(), self._reader("status")
+        if grid is None:
+            return None
+        for tile, values, _ in status.read(filter(usable, indices_of(status.present()))):
+            start = self.tile(tile).start
+            for place in np.argwhere(values == OK) if values is not None else ():
+                index = tuple(int(a + b) for a, b in zip(start, place, strict=True))
+                if any(axis[i] for axis, i in zip(grid.coordinates, reversed(index), strict=True)):
+                    found = self._values_at(tile, tuple(place))
+                    if found:
+                        return index, found
+        return None
+
+    def _values_at(self, tile: Index, place: tuple[int, ...]) -> dict[str, float]:
+        """Of one point of a tile; empty where a chunk of it is damaged."""
+        names = tuple(with_stderr(self.observables))
+        chunks = {name: values for name in names for _, values, _ in self._reader(name).read([tile])}
+        if any(values is None for values in chunks.values()):
+            return {}
+        return {name: float(values[place]) for name, values in chunks.items() if values is not None}
 
     def _reader(self, name: str) -> ChunkReader:
         return ChunkReader(self._store, self._arrays[name])
@@ -360,7 +399,7 @@ class LandscapeStore:
         # The status first: what it promises was there before it, also when a driver writes meanwhile.
         status = self._read_checked("status").values.astype(np.uint8)
         committed = self._tiles_where(status != NOT_COMPUTED)
-        arrays = {name: self._read_checked(name, committed) for name in with_stderr(self.observables)}
+        arrays = {name: self._read_checked(name, committed) for name in self.value_names}
         for found in arrays.values():
             for _, index in found.damaged:
                 status[self.tile(index).windows] = NOT_COMPUTED

@@ -11,6 +11,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
+from landscape.evaluation import RISE_STDERR
 from landscape.grid import Grid, Index
 from landscape.parameters import State, flatten
 
@@ -42,8 +43,8 @@ def lay_out(
     """Make every array of a landscape, with nothing computed."""
     for axis, coordinates, described in zip(grid.names, grid.coordinates, axes, strict=True):
         _make(group, axis, coordinates, (axis,), attributes=dict(described))
-    for observable in with_stderr(observables):
-        _make_empty(group, observable, np.float64, np.nan, grid.shape, tile_shape, grid.dimensions)
+    for values in (*with_stderr(observables), RISE_STDERR):
+        _make_empty(group, values, np.float64, np.nan, grid.shape, tile_shape, grid.dimensions)
     _make_empty(group, "status", np.uint8, 0, grid.shape, tile_shape, grid.dimensions)
     _make_directions(group, directions, layout, axes)
     if path is not None:

@@ -14,6 +14,10 @@ from torch import Tensor, nn
 from landscape import Job, Problem
 from landscape.snapshots import write_snapshot
 
+# Evaluations beside those of the grid and the path: the first look, the measuring before a landscape is made, and the
+# origin and the point that a process reproduces before its first tile.
+LOOK, MEASURED, WITNESS = 1, 2, 2
+
 
 class Quadratic(nn.Module):
     """Per-sample loss ½·Σⱼ aⱼ·(θⱼ − xᵢⱼ)², θ spread over a matrix, a vector and a scalar."""

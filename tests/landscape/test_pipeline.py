@@ -16,6 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from small_models import (
+    LOOK,
+    MEASURED,
+    WITNESS,
     ConvNet,
     Counter,
     conv_problem,
@@ -191,7 +194,7 @@ def images_for_resnet(pixels: np.ndarray) -> torch.Tensor:
 # -- the same bits -------------------------------------------------------------------------------------------
 
 PLANE = {"name": "p", "trajectory": "all", "size": [5, 4]}
-PATH_POINTS, GRID_POINTS, EXTRA = 4, 20, {"first look": 1, "measured": 2}
+PATH_POINTS, GRID_POINTS = 4, 20
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +224,7 @@ def stop_after(count: int):
 
 
 @settings(max_examples=12)
-@given(stops=st.lists(st.integers(0, GRID_POINTS + 2 * PATH_POINTS + 2), min_size=1, max_size=3))
+@given(stops=st.lists(st.integers(0, GRID_POINTS + 2 * PATH_POINTS + MEASURED + WITNESS), min_size=1, max_size=3))
 def test_values_are_the_same_to_the_bit_after_interruptions_anywhere(tmp_path_factory, reference, stops):
     problem, expected = reference
     folder = tmp_path_factory.mktemp("stops")
@@ -248,8 +251,8 @@ def test_a_partial_surface_holds_whole_tiles_and_nothing_else(tmp_path, referenc
     write_trajectory(tmp_path, wandering(problem.model, PATH_POINTS, 0.2))
     job = make_job(tmp_path, lambda: problem, [PLANE], tile=[2, 3])
     with pytest.raises(Interrupted):
-        # The two measured points, the path, the tiles (0, 0) and (0, 2) of 6 and 3 points, and some of (0, 1).
-        run(job, stop=stop_after(2 + 2 * PATH_POINTS + 6 + 3 + 4))
+        # Beside the first points, the path, the tiles (0, 0) and (0, 2) of 6 and 3 points, and some of (0, 1).
+        run(job, stop=stop_after(MEASURED + WITNESS + 2 * PATH_POINTS + 6 + 3 + 4))
     found = open_run(tmp_path)["p"]
     assert found.status.tolist() == [[1, 1, 0, 0, 1]] * 3 + [[0] * 5]
     assert (found.path.status == 1).all()
@@ -269,12 +272,12 @@ def test_resuming_computes_what_is_missing_and_nothing_else(tmp_path):
     problem, counter = counted(quadratic_problem())  # 23 samples: one batch, so one call per point
     job = make_job(tmp_path, lambda: problem, [{"name": "a", "size": [6, 5]}], tile=[2, 5])
     with pytest.raises(Interrupted):
-        run(job, stop=stop_after(2 + 10 + 10 + 4))
-    assert counter.calls == 1 + 2 + 24
+        run(job, stop=stop_after(MEASURED + WITNESS + 10 + 10 + 4))
+    assert counter.calls == LOOK + MEASURED + WITNESS + 24
     counter.calls = 0
     seen = []
     run(job, observer=seen.append)
-    assert counter.calls == 1 + 10
+    assert counter.calls == LOOK + WITNESS + 10
     assert (seen[0].points_done, seen[-1].points_done, seen[-1].tasks_done) == (30, 30, 3)
     counter.calls = 0
     run(job)
@@ -298,7 +301,7 @@ def test_several_landscapes_are_computed_and_one_can_be_added(tmp_path):
     counter.calls = 0
     found = run(make_job(tmp_path, lambda: problem, [first, line]))
     assert list(found) == ["first", "line"]
-    assert counter.calls == 1 + 2 + 4
+    assert counter.calls == LOOK + MEASURED + WITNESS + 4
     assert found["line"].loss.shape == (4,)
 
 
@@ -397,7 +400,8 @@ def test_points_where_user_code_raises_are_quarantined_and_retried_by_the_next_r
     assert found.status.tolist() == [1, 1, 1, 1, 3, 3, 3, 3, 1]
     np.testing.assert_array_equal(found.loss, [1, 2, 3, 4, np.nan, np.nan, np.nan, np.nan, 9])
     assert found.attributes["progress"]["state"] == "partial"
-    assert counter.calls == 1 + 2 + 5 + 2 * 3  # each of the two tiles raises at its first point, three times
+    # Each of the two tiles raises at its first point, three times.
+    assert counter.calls == LOOK + MEASURED + WITNESS + 5 + 2 * 3
     failures = sorted(found.attributes["failures"], key=lambda each: each["task"])
     assert [(each["task"], each["attempts"]) for each in failures] == [("tile (2,)", 3), ("tile (3,)", 3)]
     assert failures[0]["cause"] == "ValueError: bad weight 5.0"
@@ -406,7 +410,7 @@ def test_points_where_user_code_raises_are_quarantined_and_retried_by_the_next_r
     broken.clear()
     counter.calls = 0
     found = run(job)["l"]
-    assert counter.calls == 1 + 4
+    assert counter.calls == LOOK + WITNESS + 4
     assert found.status.tolist() == [1] * 9
     assert found.loss.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert found.attributes["failures"] == []
@@ -479,7 +483,7 @@ def test_points_that_are_not_finite_are_kept_as_such_and_the_job_goes_on(tmp_pat
     assert examined.damaged == ()
 
 
-def test_observables_that_come_and_go_end_the_job_in_words(tmp_path):
+def test_observables_that_come_and_go_are_given_up_in_words_and_never_mixed(tmp_path):
     problem, _ = scalar_problem()
 
     def observe(model, batch):
@@ -487,8 +491,10 @@ def test_observables_that_come_and_go_end_the_job_in_words(tmp_path):
         return {"loss": loss} if float(model.w) < 4 else {"loss": loss, "late": loss}
 
     changing = Problem(problem.model, problem.data, observe)
-    with pytest.raises(JobError, match="observe: returned"):
-        run(make_job(tmp_path / "run", lambda: changing, [line_spec(tmp_path)], tile=2))
+    found = run(make_job(tmp_path / "run", lambda: changing, [line_spec(tmp_path)], tile=2))["l"]
+    assert found.status.tolist() == [1, 1, 3, 3, 3, 3, 3, 3, 3]
+    assert found.loss[:2].tolist() == [1, 2]
+    assert all("late" in each["cause"] for each in found.attributes["failures"])
 
 
 def test_a_damaged_directions_chunk_is_made_again_and_the_rest_computed_right(tmp_path):
@@ -499,7 +505,7 @@ def test_a_damaged_directions_chunk_is_made_again_and_the_rest_computed_right(tm
         folder = tmp_path / damage
         job = make_job(folder, lambda: problem, [spec], tile=2)
         with pytest.raises(Interrupted):
-            run(job, stop=stop_after(2 + 4 + 1))
+            run(job, stop=stop_after(MEASURED + WITNESS + 4 + 1))
         chunk = raw_chunk(folder, "a", "directions", (1, 0))
         intact = chunk.read_bytes()
         if damage == "flip":

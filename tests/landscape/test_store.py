@@ -16,6 +16,9 @@ import pytest
 import torch
 import zarr
 from small_models import (
+    LOOK,
+    MEASURED,
+    WITNESS,
     Counter,
     Quadratic,
     conv_problem,
@@ -71,7 +74,7 @@ def test_the_layout_on_disk_is_the_documented_one(tmp_path):
     write_trajectory(tmp_path, wandering(problem.model, 4, 0.2))
     run(make_job(tmp_path, lambda: problem, [{"name": "t", "trajectory": "all", "size": [5, 4]}], tile=[3, 2]))
     folder = tmp_path / "landscapes.zarr" / "t"
-    grid = {"loss", "loss_stderr", "accuracy", "accuracy_stderr", "status"}
+    grid = {"loss", "loss_stderr", "loss_rise_stderr", "accuracy", "accuracy_stderr", "status"}
     path = {f"path_{name}" for name in ("step", "alpha", "beta", "loss", "projected_loss", "distance", "status")}
     assert {each.name for each in folder.iterdir()} == grid | path | {"alpha", "beta", "directions", "zarr.json"}
     for name in grid:
@@ -179,7 +182,7 @@ def test_large_random_directions_are_kept_as_their_seed_alone(tmp_path, monkeypa
     job = make_job(tmp_path / "seed", lambda: problem, [spec], tile=2)
     asked = iter(range(1000))
     with pytest.raises(Interrupted):
-        run(job, stop=lambda: next(asked) > 7)
+        run(job, stop=lambda: next(asked) > MEASURED + WITNESS + 5)
     assert not raw_chunk(tmp_path / "seed", "a", "directions", (0, 0)).exists()
     found = run(job)["a"]
     assert found.loss.tobytes() == kept.loss.tobytes()
@@ -275,7 +278,7 @@ def test_a_damaged_chunk_is_found_and_only_its_tile_computed_again(tmp_path, dam
 
     counter.calls = 0
     found = run(job)["a"]
-    assert counter.calls == 1 + 4
+    assert counter.calls == LOOK + WITNESS + 4
     assert chunk.read_bytes() == intact
     assert found.loss.tobytes() == expected.loss.tobytes()
 
@@ -467,7 +470,7 @@ def test_a_disk_that_fills_up_gives_one_clear_error_and_the_job_goes_on_when_the
     expected = run(make_job(small_disk.parent / "other", lambda: problem, [{"name": "a", "size": 6}], tile=2))["a"]
     asked = iter(range(1000))
     with pytest.raises(Interrupted):
-        run(job, stop=lambda: next(asked) > 2 + 4)
+        run(job, stop=lambda: next(asked) > MEASURED + WITNESS + 4)
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * max(0, free_bytes(small_disk) - 8192))
     with pytest.raises(LandscapeError, match="No space left") as caught:

@@ -14,6 +14,9 @@ import torch
 import zarr
 from object_stores import Raw, new_url, s3_server, use
 from small_models import (
+    LOOK,
+    MEASURED,
+    WITNESS,
     Counter,
     Quadratic,
     conv_problem,
@@ -164,15 +167,15 @@ def test_an_interrupted_run_goes_on_and_computes_the_rest_only(place, tmp_path, 
     job = make_job(place, lambda: counted, [{"name": "a", "size": 6}], tile=[2, 3])
     asked = iter(range(1000))
     with pytest.raises(Interrupted):
-        run(job, stop=lambda: next(asked) > 2 + 2 * 6 + 1)
+        run(job, stop=lambda: next(asked) > MEASURED + WITNESS + 2 * 6 + 1)
     assert (open_run(place)["a"].status == 1).sum() == 12
     assert open_run(place)["a"].attributes["progress"]["state"] == "interrupted"
     counter.calls = 0
     run(job)
-    assert counter.calls == 1 + 24
+    assert counter.calls == LOOK + WITNESS + 24
     counter.calls = 0
     run(job)
-    assert counter.calls == 1, "nothing is left to do"
+    assert counter.calls == LOOK, "nothing is left to do"
     run(make_job(tmp_path / "whole", lambda: problem, [{"name": "a", "size": 6}], tile=[2, 3]))
     assert raw.values() == Raw(str(tmp_path / "whole"), endpoint).values()
 
@@ -208,7 +211,7 @@ def test_a_damaged_chunk_is_found_and_only_that_made_again(place, raw, damage, a
         assert np.isnan(shown.loss[:2, 2:]).all()
     counter.calls = 0
     found = run(job)["a"]
-    assert counter.calls == 1 + (0 if array == "beta" else 4)
+    assert counter.calls == LOOK + (0 if array == "beta" else WITNESS + 4)
     assert raw.read(key) == before
     assert found.loss.tobytes() == expected.loss.tobytes()
 
@@ -227,7 +230,7 @@ def test_a_tile_that_is_given_up_is_quarantined_and_tried_anew(place):
 
     def stop() -> bool:
         nonlocal broken
-        broken = next(asked) > 2 + 4
+        broken = next(asked) > MEASURED + WITNESS + 4
         return False
 
     found = run(job, stop=stop)["a"]
@@ -322,7 +325,9 @@ def test_xarray_reads_it_as_it_is(place):
 def test_zarr_lists_what_is_there(place):
     make_store(place)
     group = zarr.open_group(open_zarr(place, read_only=True), path="a", mode="r", use_consolidated=False)
-    assert {name for name, _ in group.members()} == {"alpha", "beta", "directions", "loss", "loss_stderr", "status"}
+    assert {name for name, _ in group.members()} == {
+        "alpha", "beta", "directions", "loss", "loss_stderr", "loss_rise_stderr", "status",
+    }  # fmt: skip
 
 
 # -- what training leaves ------------------------------------------------------------------------------------

@@ -228,6 +228,9 @@ class NoStore:
     def tile(self, index: Index) -> Tile:
         return tile_at(index, self.shape, self.tile_shape)
 
+    def computed_point(self, usable: Callable[[Index], bool]) -> None:
+        return None
+
     def write_tiles(self, tiles: Sequence[tuple[Tile, Any]]) -> None:
         for tile, _ in tiles:
             self.commits[tile.index] += 1
