@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from landscape.arithmetic import fixed_seeds
-from landscape.errors import JobError, nearest, one_line, shown
+from landscape.errors import JobError, nearest, shown
 from landscape.samples import Batch
+from landscape.usercode import calling
 
 Observe = Callable[[nn.Module, Batch], Mapping[str, Tensor]]
 Metric = Callable[[Any, Any], Tensor]
@@ -167,15 +168,8 @@ def load_problem(reference: str | Callable[[], Any], folder: Path | None = None)
     with fixed_seeds(CALLBACK_SEED):  # also while it is imported: a module may make its model
         callback = import_callback(reference, folder) if isinstance(reference, str) else reference
     name = reference if isinstance(reference, str) else getattr(callback, "__qualname__", repr(callback))
-    try:
-        with fixed_seeds(CALLBACK_SEED):
-            problem = callback()
-    except JobError:
-        raise
-    except Exception as cause:
-        raise JobError(
-            f"problem: {name} raised {one_line(cause)}; it must return a Problem when called alone"
-        ) from cause
+    with calling(f"problem: {name}", "it must return a Problem when called alone"), fixed_seeds(CALLBACK_SEED):
+        problem = callback()
     if not isinstance(problem, Problem):
         raise JobError(
             f"problem: {name} must return a landscape.Problem, not {type(problem).__name__}; "
@@ -193,14 +187,9 @@ def import_callback(reference: str, folder: Path | None = None) -> Callable[[], 
     module_name, _, function = reference.partition(":")
     if folder is not None:
         _prefer(folder, module_name.partition(".")[0])
-    try:
+    beside = f" beside the job file ({folder}) or" if folder else ""
+    with calling(f"problem: module {shown(module_name)} does not import: it", f"it is looked up{beside} on sys.path"):
         module = importlib.import_module(module_name)
-    except Exception as cause:
-        beside = f" beside the job file ({folder}) or" if folder else ""
-        raise JobError(
-            f"problem: module {shown(module_name)} does not import: {one_line(cause)}; "
-            f"it is looked up{beside} on sys.path"
-        ) from cause
     callback = getattr(module, function, None)
     if not callable(callback):
         names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]

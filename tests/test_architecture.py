@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     {"masking"},
     {"errors"},
-    {"files"},
+    {"files", "usercode"},
     {"engine"},
     {"kept"},
     {"spec"},
@@ -25,6 +25,7 @@ LAYERS = [
     {"parameters", "grid"},
     {"memory", "spill"},
     {"samples"},
+    {"sources"},
     {"selection"},
     {"feed"},
     {"problem"},

@@ -1,0 +1,116 @@
+"""What code of the user's raises, wherever it runs: one line that says what it did and where."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from torch.utils.data import DataLoader, Dataset
+
+from landscape import JobError
+from landscape.problem import load_problem
+from landscape.selection import select_samples
+from landscape.usercode import calling
+
+RAISING = {
+    "an end": ("import sys\nsys.exit(0)", r"called sys\.exit\(0\)", 2),
+    "an end in words": ("raise SystemExit('no data')", r"called sys\.exit\(no data\)", 1),
+    "an end without a word": ("raise SystemExit", r"called sys\.exit\(\)", 1),
+    "recursion": ("def f():\n    f()\nf()", "calls itself without end", 2),
+    "memory": ("raise MemoryError('8 TiB')", "ran out of memory: 8 TiB", 1),
+    "long": ("raise ValueError('x' * 200_000)", "raised ValueError: x+…x+", 1),
+    "coloured": ("raise ValueError('\\x1b[31mred\\nline')", r"raised ValueError: \\u001b\[31mred line", 1),
+    "mute": ("class Mute(Exception):\n    __str__ = lambda self: 1 / 0\nraise Mute", r"raised Mute: .*read\)", 3),
+}
+
+
+def told(call) -> str:
+    with pytest.raises(JobError) as found:
+        call()
+    line = str(found.value)
+    assert "\n" not in line
+    assert len(line) < 700
+    return line
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("raising", None)
+
+
+@pytest.mark.parametrize(("body", "words", "line"), RAISING.values(), ids=RAISING)
+def test_a_module_that_raises_when_it_is_imported(folder, body, words, line):
+    (folder / "raising.py").write_text(body)
+    pattern = rf"^problem: module 'raising' does not import: it {words} \(raising\.py:{line}\); it is looked up"
+    with pytest.raises(JobError, match=pattern):
+        load_problem("raising:problem", folder)
+
+
+@pytest.mark.parametrize(("body", "words", "line"), RAISING.values(), ids=RAISING)
+def test_a_callback_that_raises(folder, body, words, line):
+    indented = "\n    ".join(body.splitlines())
+    (folder / "raising.py").write_text(f"def problem():\n    {indented}\n")
+    pattern = rf"^problem: raising:problem {words} \(raising\.py:{line + 1}\); it must return a Problem"
+    with pytest.raises(JobError, match=pattern):
+        load_problem("raising:problem", folder)
+
+
+class Raising(Dataset):
+    def __init__(self, where: str, error: BaseException) -> None:
+        self.where, self.error = where, error
+
+    def __len__(self) -> int:
+        self.perhaps("len")
+        return 20
+
+    def __getitem__(self, index: int) -> float:
+        self.perhaps("item")
+        return float(index)
+
+    def collate(self, items: list[float]):
+        self.perhaps("collate")
+
+    def perhaps(self, where: str) -> None:
+        if where == self.where:
+            raise self.error
+
+
+PLACES = {
+    "len": r"data: len\(\) of Raising",
+    "item": r"data: sample \d+ of Raising \(length 20\)",
+    "collate": "data: the collate function, given 5 samples of Raising,",
+}
+
+
+@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (SystemExit(0), r"called sys\.exit\(0\)"),
+        (StopIteration(), "raised StopIteration"),
+        (OSError("x"), "raised OSE"),
+    ],
+    ids=["exit", "stop", "error"],
+)
+def test_data_that_raise_name_the_sample_and_the_place(where, error, words):
+    data = Raising(where, error)
+    line = told(lambda: select_samples(DataLoader(data, collate_fn=data.collate), 5, 0))
+    with pytest.raises(JobError, match=rf"^{PLACES[where]} {words}.*test_usercode\.py:\d+\)$"):
+        raise JobError(line)
+
+
+def test_an_interruption_is_not_told_as_a_failure():
+    with pytest.raises(KeyboardInterrupt), calling("data: reading"):
+        raise KeyboardInterrupt
+
+
+def test_a_librarys_error_names_the_users_line_that_called_it():
+    with (
+        pytest.raises(JobError, match=r"^data: a loader raised ValueError: .*test_usercode\.py:\d+\)$"),
+        calling("data: a loader"),
+    ):
+        DataLoader([1], batch_size=-1)
