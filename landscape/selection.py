@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, SubsetRandomSampler, default_collate
 
+from landscape.arithmetic import fixed_seeds
 from landscape.errors import JobError
 from landscape.memory import host_limit
 from landscape.samples import (
@@ -27,9 +27,11 @@ from landscape.samples import (
     map_tensors,
     tensors_of,
 )
+from landscape.sources import Bound, Items, Stream, source_of
 from landscape.spill import Columns
 
 PIECE_BYTES = 64 << 20  # of what is written to disk, at a time
+LARGEST_SHUFFLED = 1 << 28  # samples whose numbers are shuffled, at eight bytes each; of more the few wanted are drawn
 
 log = logging.getLogger("landscape")
 
@@ -39,58 +41,29 @@ def select_samples(data: Any, num_samples: int, seed: int, *, at_most: bool = Fa
 
     Tensors and map-style data sets keep the samples' order in the data. An iterable is read once, batch by
     batch, and only the chosen samples are kept: each sample gets a uniform key and the smallest keys win.
-    What is more than the memory may hold is written to disk as it comes, and mapped.
+    What is more than the memory may hold is written to disk as it comes, and mapped. What the data draw of torch,
+    numpy and `random` meanwhile is drawn under seeds of the job's own, and the process's generators are left alone.
 
     Args:
         at_most: take all there are where `num_samples` is more; otherwise that is refused.
         limit: bytes above which they are kept on disk; default: a share of the memory that is available.
 
     Raises:
-        JobError: there are fewer samples than asked for, or the data is none of the known kinds.
+        JobError: there are fewer samples than asked for, the data is none of the known kinds, or cannot be read.
     """
     how = _Choice(num_samples, seed, at_most, host_limit() if limit is None else limit)
-    if isinstance(data, DataLoader):
-        return _from_loader(data, how)
-    if isinstance(data, IterableDataset):
-        raise JobError(
-            f"data: {type(data).__name__} yields samples without a number; wrap it in a DataLoader, which makes batches"
-        )
-    if isinstance(data, (Tensor, tuple, Mapping)) or _is_list_of_tensors(data):
-        data = map_tensors(lambda tensor: tensor.detach().cpu(), _numpy_to_tensors(data))
-        return _rows_of(data, how.indices(batch_length(data)), how.limit)
-    if isinstance(data, Dataset) or (
-        hasattr(data, "__getitem__") and hasattr(data, "__len__") and not _holds_batches(data)
-    ):
-        return _from_dataset(data, how, default_collate)
-    if isinstance(data, Iterable):
-        return _from_batches(data, how)
-    raise JobError(f"data: must be tensors, a map-style Dataset or an iterable of batches, not {type(data).__name__}")
+    source = source_of(data)
+    with fixed_seeds(seed):
+        if isinstance(source, Items):
+            return _from_items(source, how)
+        if isinstance(source, Stream):
+            return _from_stream(source, how)
+    return _rows_of(source, how.indices(batch_length(source)), how.limit)
 
 
-def _is_list_of_tensors(data: Any) -> bool:
-    return (
-        isinstance(data, list)
-        and bool(data)
-        and all(isinstance(each, Tensor) for each in data)
-        and (len({each.shape[:1] for each in data}) == 1 and len(data) <= 8)
-    )
-
-
-def _holds_batches(data: Any) -> bool:
-    """Whether a plain list holds batches (tuples of tensors with a sample dimension) rather than samples."""
-    return (
-        isinstance(data, list)
-        and bool(data)
-        and any(tensor.dim() > 0 for tensor in tensors_of(_numpy_to_tensors(data[0])))
-    )
-
-
-def _numpy_to_tensors(data: Any) -> Any:
-    if isinstance(data, np.ndarray):
-        return torch.from_numpy(data)
-    if isinstance(data, Mapping):
-        return {key: _numpy_to_tensors(value) for key, value in data.items()}
-    return type(data)(_numpy_to_tensors(each) for each in data) if type(data) in (tuple, list) else data
+def chosen_indices(available: int, num_samples: int, seed: int) -> list[int]:
+    """Which of so many samples are chosen, or all where there are fewer."""
+    return _Choice(num_samples, seed, at_most=True, limit=0).indices(available).tolist()
 
 
 @dataclass(frozen=True)
@@ -104,8 +77,12 @@ class _Choice:
 
     def indices(self, available: int) -> Tensor:
         self.check(available)
-        order = torch.randperm(available, generator=torch.Generator().manual_seed(self.seed))
-        return order[: self.num_samples].sort().values
+        generator = torch.Generator().manual_seed(self.seed)
+        if available <= LARGEST_SHUFFLED:
+            chosen = torch.randperm(available, generator=generator)[: self.num_samples]
+        else:
+            chosen = _few_of_many(min(self.num_samples, available), available, generator)
+        return chosen.sort().values
 
     def check(self, available: int) -> None:
         if available == 0:
@@ -116,6 +93,15 @@ class _Choice:
             )
 
 
+def _few_of_many(count: int, available: int, generator: torch.Generator) -> Tensor:
+    """Different numbers below `available`, all sets of them being equally likely."""
+    chosen: dict[int, None] = {}
+    while len(chosen) < count:
+        drawn = torch.randint(available, (count - len(chosen),), generator=generator)
+        chosen.update(dict.fromkeys(drawn.tolist()))
+    return torch.tensor(list(chosen))
+
+
 def _rows_of(data: Batch, index: Tensor, limit: int) -> Batch:
     row = -(-batch_bytes(data) // max(1, batch_length(data)))
     if row * len(index) <= limit:
@@ -124,32 +110,18 @@ def _rows_of(data: Batch, index: Tensor, limit: int) -> Batch:
     return _on_disk(_take(data, part) for part in parts)
 
 
-def _from_loader(data: DataLoader[Any], how: _Choice) -> Batch:
-    """From the data set behind a loader, whose own shuffling and drop_last depend on who reads it."""
-    dataset = data.dataset
-    if isinstance(dataset, IterableDataset):
-        return _from_batches(data, how)
-    if data.batch_sampler is None:  # batch_size=None: the data set's items are batches
-        items = (data.collate_fn(dataset[i]) for i in range(len(dataset)))  # type: ignore[arg-type]
-        return _from_batches(items, how)
-    if isinstance(data.sampler, SubsetRandomSampler):
-        dataset = Subset(dataset, sorted({int(i) for i in data.sampler.indices}))
-    return _from_dataset(dataset, how, data.collate_fn)
-
-
-def _from_dataset(data: Any, how: _Choice, collate: Callable[[list[Any]], Any]) -> Batch:
-    def collated(items: list[Any]) -> Batch:
-        return map_tensors(lambda tensor: tensor.detach().cpu().contiguous(), collate(items))
-
-    index = how.indices(len(data))
-    items: Iterator[Any] = (data[int(i)] for i in index)
+def _from_items(data: Items, how: _Choice) -> Batch:
+    length = data.length()
+    index = how.indices(length)
+    items = data.read(index.tolist(), length, how.seed)
     first = next(items)
     size = max(1, _bytes_of(first))
     items = itertools.chain([first], items)
     if size * len(index) <= how.limit:
-        return collated(list(items))
-    pieces = iter(lambda: list(itertools.islice(items, max(1, PIECE_BYTES // size))), [])
-    return _on_disk(map(collated, pieces))
+        return data.collated(list(items), how.seed, 0)
+    at_once = max(1, PIECE_BYTES // size)
+    pieces = iter(lambda: list(itertools.islice(items, at_once)), [])
+    return _on_disk(data.collated(piece, how.seed, k * at_once) for k, piece in enumerate(pieces))
 
 
 def _bytes_of(item: Any) -> int:
@@ -166,14 +138,16 @@ def _bytes_of(item: Any) -> int:
         return 0
 
 
-def _from_batches(data: Iterable[Any], how: _Choice) -> Batch:
+def _from_stream(data: Stream, how: _Choice) -> Batch:
+    bound = Bound(data.name, data.length(), how.num_samples)
     generator = torch.Generator().manual_seed(how.seed)
     kept = _Kept(how.limit)
     keys = torch.empty(0, dtype=torch.float64)
     seen = 0
-    for batch in _batches(data):
+    for number, batch in enumerate(data.batches(how.seed), 1):
         count = batch_length(batch)
         seen += count
+        bound.check(number, seen)
         keys = torch.cat([keys, torch.rand(count, generator=generator, dtype=torch.float64)])
         best = torch.arange(len(keys))
         if len(keys) > how.num_samples:
@@ -195,6 +169,7 @@ class _Kept:
         self._limit = limit
         self._like: Batch = None
         self._pieces: list[Batch] = []  # in memory
+        self._bytes = 0  # of them
         self._columns: Columns | None = None  # on disk
         self._rows = 0
         self._places = torch.empty(0, dtype=torch.int64)  # the rows that are kept
@@ -204,7 +179,8 @@ class _Kept:
         self._like = empty_like(batch) if self._like is None else self._like
         batch, old = in_order(self._like, batch), len(self._places)
         new = best[best >= old] - old
-        self._append(batch if len(new) == batch_length(batch) else _take(batch, new))
+        if len(new):
+            self._append(batch if len(new) == batch_length(batch) else _take(batch, new))
         self._places = torch.cat([self._places[best[best < old]], torch.arange(self._rows, self._rows + len(new))])
         self._rows += len(new)
         if self._columns is None:
@@ -213,15 +189,17 @@ class _Kept:
     def _append(self, rows: Batch) -> None:
         if self._columns is None:
             self._pieces.append(rows)
+            self._bytes += batch_bytes(rows)
         else:
             self._columns.append(tensors_of(rows))
 
     def _tidy(self) -> None:
         if self._rows > 2 * len(self._places):
             self._pieces = [_take(concatenate(self._pieces), self._places)]
+            self._bytes = batch_bytes(self._pieces[0])
             self._rows = len(self._places)
             self._places = torch.arange(self._rows)
-        if sum(map(batch_bytes, self._pieces)) * len(self._places) > self._limit * self._rows:
+        if self._bytes * len(self._places) > self._limit * self._rows:
             self._columns = Columns(tensors_of(self._like))
             for piece in self._pieces:
                 self._append(piece)
@@ -237,11 +215,6 @@ class _Kept:
 
 def _take(batch: Batch, index: Tensor) -> Batch:
     return map_tensors(lambda tensor: tensor[index].contiguous(), batch)
-
-
-def _batches(data: Iterable[Any]) -> Iterator[Batch]:
-    for batch in data:
-        yield map_tensors(lambda tensor: tensor.detach().cpu(), _numpy_to_tensors(batch))
 
 
 def _on_disk(pieces: Iterable[Batch]) -> Batch:

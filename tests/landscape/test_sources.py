@@ -1,0 +1,193 @@
+"""Reading under the job's own seeds, whatever was drawn before; data that do not end, or lie about their length."""
+
+# ruff: noqa: NPY002 - users draw from numpy's global generator
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from landscape import JobError, sources
+from landscape.samples import samples_digest
+from landscape.selection import select_samples
+
+
+class Augmented(Dataset):
+    """Samples with noise of torch, numpy and `random`, as transforms of several libraries draw it."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int):
+        return index + torch.rand(3) + np.random.rand() + random.random(), index
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return (Augmented()[k] for k in range(24))
+
+
+class Batches:
+    def __iter__(self):
+        return ((torch.rand(4) + np.random.rand(), torch.arange(4)) for _ in range(6))
+
+
+def noisy(items):
+    return torch.stack([x for x, _ in items]) + torch.rand(1) + random.random()
+
+
+SOURCES = {
+    "data set": Augmented,
+    "collate function": lambda: DataLoader(Augmented(), collate_fn=noisy),
+    "batches of a data set": lambda: DataLoader(Augmented(), batch_size=None, collate_fn=lambda item: item[0]),
+    "stream": lambda: DataLoader(Stream(), batch_size=5),
+    "stream of workers": lambda: DataLoader(Stream(), batch_size=5, num_workers=1),
+    "stream with a generator": lambda: DataLoader(Stream(), batch_size=5, generator=torch.Generator()),
+    "iterable": Batches,
+    "generator": lambda: iter(Batches()),
+}
+
+
+def disturb() -> None:
+    torch.rand(7), np.random.rand(7), random.random()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_random_data_give_the_same_samples_whatever_was_drawn_before(source):
+    data = SOURCES[source]()
+    first = select_samples(data, 9, 3)
+    disturb()
+    again = select_samples(data if source != "generator" else iter(Batches()), 9, 3)
+    assert samples_digest(first) == samples_digest(again)
+    assert samples_digest(first) != samples_digest(select_samples(SOURCES[source](), 9, 4))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_generators_of_the_process_are_left_as_they_were(source):
+    def draws():
+        return torch.rand(2).tolist(), np.random.rand(2).tolist(), random.random()
+
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    expected = draws()
+    torch.set_rng_state(states[0]), np.random.set_state(states[1]), random.setstate(states[2])
+    select_samples(SOURCES[source](), 9, 3)
+    assert draws() == expected
+
+
+def test_a_sample_does_not_depend_on_how_many_others_are_drawn():
+    few, all_of_them = (select_samples(Augmented(), count, 3) for count in (5, 24))
+    for x, index in zip(*few, strict=True):
+        assert torch.equal(x, all_of_them[0][int(index)])
+
+
+def test_workers_that_live_on_begin_anew():
+    loader = DataLoader(Stream(), batch_size=5, num_workers=1, persistent_workers=True)
+    expected = samples_digest(select_samples(loader, 9, 3))
+    next(iter(loader))
+    assert samples_digest(select_samples(loader, 9, 3)) == expected
+
+
+# -- data that do not end, or lie --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def low_bound(monkeypatch):
+    monkeypatch.setattr(sources, "MOST_BATCHES", 50)
+    monkeypatch.setattr(sources, "BATCHES_TOLD", 20)
+
+
+ENDLESS = {
+    "generator": lambda: (torch.rand(4) for _ in itertools.count()),
+    "empty batches": lambda: (torch.rand(0) for _ in itertools.count()),
+    "iterable": lambda: type("Endless", (), {"__iter__": lambda self: itertools.repeat(torch.ones(2))})(),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_data_without_an_end_are_refused_at_a_bound(kind, low_bound, caplog):
+    with pytest.raises(
+        JobError, match=r"^data: .* must end within 50 batches .* after 51 batches .*; give it a __len__"
+    ):
+        select_samples(ENDLESS[kind](), 3, 0)
+    assert ["has given 20 batches so far" in each for each in caplog.messages] == [True]
+
+
+def test_the_bound_is_that_of_samples_where_batches_are_large(monkeypatch):
+    monkeypatch.setattr(sources, "MOST_SAMPLES", 1000)
+    with pytest.raises(JobError, match=r"after 11 batches \(1100 samples\)"):
+        select_samples((torch.ones(100) for _ in itertools.count()), 3, 0)
+
+
+def test_data_that_tell_a_length_are_read_beyond_the_bound(low_bound, caplog):
+    class Long:
+        def __len__(self):
+            return 90
+
+        def __iter__(self):
+            return (torch.ones(2) for _ in range(90))
+
+    assert len(select_samples(Long(), 180, 0)) == 180
+    assert caplog.messages == []
+
+
+class Lying(Dataset):
+    def __init__(self, length) -> None:
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        if index >= 10:
+            raise IndexError("list index out of range")
+        return float(index)
+
+
+LENGTHS = {
+    "a little too long": (20, r"data: sample 1\d of Lying \(length 20\) raised IndexError"),
+    "far too long": (10**12, r"data: sample \d{9,12} of Lying \(length 1000000000000\) raised IndexError"),
+    "the longest": (sys.maxsize, r"data: sample \d{15,19} of Lying \(length 9223372036854775807\) raised IndexError"),
+    "endless": (sys.maxsize + 1, r"data: len\(\) of Lying raised OverflowError"),
+    "infinite": (float("inf"), r"data: len\(\) of Lying raised TypeError"),
+    "negative": (-1, r"data: len\(\) of Lying raised ValueError"),
+    "none": (0, "data: holds no samples"),
+}
+
+
+@pytest.mark.parametrize(("length", "words"), LENGTHS.values(), ids=LENGTHS)
+def test_a_length_that_is_not_true_is_told(length, words):
+    with pytest.raises(JobError, match=words):
+        select_samples(Lying(length), 8, 0, at_most=True)
+
+
+def test_of_more_samples_than_are_shuffled_different_ones_are_chosen_evenly(monkeypatch):
+    monkeypatch.setattr("landscape.selection.LARGEST_SHUFFLED", 5)
+    data = TensorDataset(torch.arange(12))
+    counts = np.zeros(12)
+    for seed in range(400):
+        (chosen,) = select_samples(data, 6, seed)
+        assert chosen.tolist() == sorted(set(chosen.tolist()))
+        counts[chosen.numpy()] += 1
+    expected = 400 * 6 / 12
+    assert ((counts - expected) ** 2 / expected).sum() < 31.3  # chi-squared of 11 degrees, 0.1 %
+    assert len(select_samples(data, 12, 0)[0]) == 12
+
+
+def test_what_a_loaders_worker_raises_is_told_without_its_traceback():
+    class Failing(IterableDataset):
+        def __iter__(self):
+            yield torch.ones(2)
+            raise OSError("the disk is gone")
+
+    with pytest.raises(JobError) as found:
+        select_samples(DataLoader(Failing(), batch_size=1, num_workers=1), 2, 0)
+    line = str(found.value)
+    assert line.startswith("data: batch 1 of Failing raised OSError: the disk is gone (")
+    assert "test_sources.py:" in line
+    assert "Traceback" not in line
