@@ -21,6 +21,7 @@ from landscape.arithmetic import Plan, keep_freed_memory, pick_device
 from landscape.errors import JobError, one_line
 from landscape.evaluation import Evaluator, observe_names
 from landscape.grid import Grid
+from landscape.loaded import SamplesChanged
 from landscape.parameters import describe_parameters
 from landscape.pipeline import Outcome, Work, evaluate
 from landscape.problem import load_problem
@@ -184,7 +185,11 @@ class Worker:
 
 
 def _failed(error: Exception) -> Receipt:
-    return Receipt(cause=one_line(error), traceback=traceback.format_exc(), fatal=isinstance(error, OtherDirection))
+    return Receipt(
+        cause=one_line(error),
+        traceback=traceback.format_exc(),
+        fatal=isinstance(error, (OtherDirection, SamplesChanged)),
+    )
 
 
 def _reduced(evaluator: Evaluator) -> dict[str, int]:

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -142,6 +142,28 @@ def _kept_draws() -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(numpy)  # noqa: NPY002
+
+
+@dataclass
+class Draws:
+    """Whether any generator of torch, numpy or `random` was drawn from."""
+
+    happened: bool = False
+
+
+@contextlib.contextmanager
+def noticed_draws() -> Iterator[Draws]:
+    """Tell afterwards whether anything inside drew random numbers from the generators of the process."""
+    found, before = Draws(), _generators()
+    yield found
+    found.happened = _generators() != before
+
+
+def _generators() -> list[Any]:
+    array = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    torchs = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if used else [])]
+    return [random.getstate(), array["pos"], array["key"].tobytes(), *(each.numpy().tobytes() for each in torchs)]
 
 
 def is_out_of_memory(error: BaseException) -> bool:

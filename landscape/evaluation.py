@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from landscape.arithmetic import Plan, arithmetic, default_plan, is_out_of_memory, seed_draws
+from landscape.checksum import checksums
 from landscape.engine import Engine
 from landscape.errors import Interrupted, JobError, one_line
 from landscape.feed import make_feed
 from landscape.forward import Stacked
-from landscape.loaded import LoadedModel, Observed
+from landscape.loaded import LoadedModel, Observed, SamplesChanged
 from landscape.parameters import State
 from landscape.problem import Observe, ordered_names
-from landscape.samples import Batch, batch_length, map_tensors
+from landscape.samples import Batch, batch_length, map_tensors, tensors_of
 from landscape.spec import Precision
 
 Floats = NDArray[np.float64]
@@ -74,6 +75,7 @@ class Evaluator:
         self.plan, self.device, self._observe, self._on_point = plan, device, observe, on_point
         self._given, self._loaded = model, LoadedModel(model, observe, plan, device)
         self._limit, self._feed = limit, make_feed(samples, device, self._loaded.dtype, limit)
+        self._sums: list[int] = []  # of the samples, before the first value
         self._set_batches(plan.batch_size)
 
     def load(self, origin: State, directions: Sequence[State]) -> None:
@@ -87,7 +89,7 @@ class Evaluator:
         Raises:
             Exception: whatever user code raises there.
         """
-        return self._gather(lambda: iter([self._samples_at_origin()]), np.arange(1))
+        return self._settled(lambda: self._gather(lambda: iter([self._samples_at_origin()]), np.arange(1)))
 
     def use(self, engine: Engine, batch_size: int | None = None) -> None:
         """Go on with another engine, and in other batches."""
@@ -100,8 +102,12 @@ class Evaluator:
         """The observables at `points` [P, axes]; with `rise` the standard error of the loss's rise over the origin."""
         # Row by row, as the points of one share most of the work of setting their weights.
         order = np.lexsort(points.T[::-1]) if points.shape[1] else np.arange(len(points))
-        origin_losses = self._losses_at_origin() if rise else None
-        found = self._gather(partial(self._samples_of, points[order].tolist()), np.argsort(order), origin_losses)
+
+        def compute() -> Values:
+            origin_losses = self._losses_at_origin() if rise else None
+            return self._gather(partial(self._samples_of, points[order].tolist()), np.argsort(order), origin_losses)
+
+        found = self._settled(compute)
         return found if rise else replace(found, rise_stderr=None)
 
     def evaluate_states(self, states: Sequence[State]) -> Values:
@@ -259,10 +265,29 @@ class Evaluator:
         try:
             names, samples = self._samples_at_origin()
         except Exception as error:
-            if isinstance(error, Interrupted) or is_out_of_memory(error):
+            if isinstance(error, (Interrupted, SamplesChanged)) or is_out_of_memory(error):
                 raise
             return None
         return samples[names.index("loss")]
+
+    def _settled(self, compute: Callable[[], Values]) -> Values:
+        """What is computed; once more where it turns out that user code wrote to the model in a way unnoticed so far.
+
+        Raises:
+            SamplesChanged: it wrote to the samples.
+        """
+        self._sums = self._sums or self._sums_of_samples()
+        while True:
+            found = compute()
+            if self._sums_of_samples() != self._sums:
+                raise SamplesChanged
+            if not self._loaded.hides_writes():
+                return found
+            self._origin_samples = None
+
+    def _sums_of_samples(self) -> list[int]:
+        # Streamed batches are copies.
+        return checksums(tensors_of(self._feed.samples)) if self.resident else []
 
     def _gather(
         self, samples: Callable[[], Iterator[Samples]], places: NDArray[np.int64], origin_losses: Tensor | None = None
@@ -312,7 +337,7 @@ class Evaluator:
     ) -> tuple[list[str], Tensor]:
         """Names, and the observables of the batches' samples at several points: float64 [names, points, samples]."""
         seed_draws(self.plan.seed)
-        weights = self._loaded.weights.stacked(points)
+        weights = self._loaded.stacked(points)
         pieces = [self._loaded.observe_stacked(weights, batch) for _, batch in batches]
         names = list(pieces[0])
         return names, torch.stack([torch.cat([piece[name] for piece in pieces], dim=1) for name in names])

@@ -100,6 +100,10 @@ class Graphed(Forward):
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Any]] = {}
         self._pool: Any = None
 
+    def captures(self, index: int | None) -> bool:
+        """Whether the call for this batch makes its graph."""
+        return index is not None and index not in self._graphs
+
     def observe(self, index: int | None, batch: Batch) -> Any:
         if index is None:
             return super().observe(index, batch)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,8 +15,9 @@ from torch.nn.modules.batchnorm import _NormBase
 from landscape.arithmetic import Plan, arithmetic
 from landscape.engine import OPTIONS, Engine
 from landscape.errors import JobError
-from landscape.forward import Forward, Stacked, make_forward
+from landscape.forward import Forward, Graphed, Stacked, make_forward
 from landscape.memory import DEVICE_BYTES
+from landscape.module_state import ModuleState, private_copy
 from landscape.moving import MovingWeights, lay_out
 from landscape.parameters import State
 from landscape.pooling import PoolingByMaxima
@@ -27,6 +28,17 @@ from landscape.superposition import Layer, Superposition, layers_of_same_input
 from landscape.traced import Traced
 
 Observed = dict[str, Tensor]  # per observable, float64 [samples]
+
+log = logging.getLogger("landscape")
+
+
+class SamplesChanged(JobError):
+    """User code has written to the samples: no value that is computed from here on in this process would be right."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "observe: must not change its batch in place, as every point sees the same samples; clone it first"
+        )
 
 
 class LoadedModel:
@@ -40,14 +52,16 @@ class LoadedModel:
     def __init__(self, model: nn.Module, observe: Observe, plan: Plan, device: torch.device) -> None:
         self.plan, self._device, self._observe = plan, device, observe
         self.dtype = torch.float64 if plan.precision == "float64" else torch.float32
-        self.model = private_copy(model).to(device)
+        copied, objects = private_copy(model)
+        self.model = copied.to(device)
         # `Module.to(dtype)` would drop the imaginary part of complex weights; these two leave them alone.
         self.model.double() if self.dtype is torch.float64 else self.model.float()
         self.model.eval().requires_grad_(False)
         self._norms = [module for module in self.model.modules() if isinstance(module, _NormBase)]
         if plan.batch_norm == "batch":
             _use_batch_statistics(self._norms)
-        self._checked = False
+        self._state = ModuleState(self.model, objects)
+        self._hides = False  # whether something is written to past torch's version counters
         self._names: tuple[str, ...] | None = None  # of the observables, once seen
         self.reuse: Reuse | None = None
         self.superposed: Superposition | None = None
@@ -55,6 +69,7 @@ class LoadedModel:
 
     def load(self, origin: State, directions: Sequence[State]) -> None:
         """Set θ₀ and the axes, in the layout of the plan's engine; `set_batches` comes next."""
+        self._state.restore()
         self._axes, engine = len(directions), Engine.parse(self.plan.engine)
         lay_out(self.model, channels_last=engine.channels_last)
         self.weights = MovingWeights(self.model, origin, directions, channels_last=engine.channels_last)
@@ -80,9 +95,10 @@ class LoadedModel:
             )
         if engine.superposed:
             self.superposed = Superposition(self.weights, self._superposable(first_batch()))
+        self._begin()
         eager = engine.base == "eager" and not engine.rewritten and self.plan.batch_norm == "eval"
         # What is remembered of streamed batches would hold on to them.
-        if eager and resident and self.weights.moved:
+        if eager and resident and self.weights.moved and not self._hides:
             self.reuse = Reuse(self.model, self.weights.moved_tensors, self._device)
         self._forward = make_forward(engine, self.model, self._observe, self.reuse, self.superposed)
 
@@ -94,6 +110,7 @@ class LoadedModel:
     # -- points and batches -----------------------------------------------------------------------------------
 
     def set_point(self, point: Sequence[float]) -> None:
+        self._state.restore()
         self.weights.set_point(point)
         self.forward.refresh()
         if self.superposed is not None:
@@ -101,27 +118,73 @@ class LoadedModel:
 
     def set_state(self, state: State) -> None:
         """Set a whole set of weights, such as a snapshot's; `weights.restore` comes after the last one."""
+        self._state.restore()
         self.weights.set_state(state)
         self.forward.refresh()
 
+    def stacked(self, points: Sequence[Sequence[float]]) -> dict[str, Tensor]:
+        """The moved tensors at several points, for `observe_stacked`."""
+        self._begin()
+        return self.weights.stacked(points)
+
+    def _begin(self) -> None:
+        """Put back what user code has changed: the value of a point depends on the point alone."""
+        self._state.restore()
+        self.weights.restore()
+
+    def hides_writes(self) -> bool:
+        """Whether user code has written to the model past torch's counters, so that it was not put back so far.
+
+        It is from now on, at every point; what was computed before is to be computed again.
+        """
+        self._begin()
+        names = [*self.weights.unnoticed(), *self._state.unnoticed()]
+        if not names:
+            return False
+        log.info("model: %s changes while it is observed, and is put back before every point", ", ".join(names))
+        self._begin()
+        self._hides = True
+        if self.reuse is not None:
+            self.reuse.close()
+            self.reuse = self.forward.reuse = None
+        return True
+
     def observe(self, index: int | None, batch: Batch) -> Observed:
         """The observables of batch number `index`; None where the weights are not a point of the landscape."""
-        versions = [] if self._checked else [tensor._version for tensor in tensors_of(batch)]
-        with self._autocast():
-            values = self.forward.observe(index, batch)
-        if not self._checked and [tensor._version for tensor in tensors_of(batch)] != versions:
-            raise JobError(
-                "observe: must not change its batch in place, as every point sees the same samples; clone it first"
-            )
+        tensors = tensors_of(batch)
+        before = _marks(tensors)
+        with self._autocast(), self._captured_whole(index):
+            # Its own tuples, lists and dicts: what is taken out of a batch is there again at the next point.
+            values = self.forward.observe(index, map_tensors(_itself, batch))
+        if _marks(tensors) != before:
+            raise SamplesChanged
+        for tensor in tensors:
+            if tensor.requires_grad:
+                tensor.requires_grad_(False).grad = None
         found = check_observed(values, batch_length(batch), self._names)
-        self._checked, self._names = True, tuple(found)
+        self._names = tuple(found)
         return {name: value.detach().to(self._device, torch.float64) for name, value in found.items()}
+
+    @contextlib.contextmanager
+    def _captured_whole(self, index: int | None) -> Iterator[None]:
+        """Refuse a graph of kernels where Python, or memory from before the point, has a part in the values."""
+        forward = self.forward
+        if not isinstance(forward, Graphed) or not forward.captures(index):
+            yield
+            return
+        self._begin()
+        yield
+        if self._state.changed() or self.weights.changed:
+            what = ", ".join(self._state.names_changed()[:3]) or "its tensors"
+            raise JobError(
+                f"engine: cudagraph replays kernels alone, and the model changes {what} when called; use another engine"
+            )
 
     def observe_stacked(self, stacked: dict[str, Tensor], batch: Batch) -> Observed:
         """The observables of a batch at stacked weights, float64 [points, samples] each."""
         assert isinstance(self._forward, Stacked)
         with self._autocast():
-            values = self._forward.observe_points(stacked, batch)
+            values = self._forward.observe_points(stacked, map_tensors(_itself, batch))
         first = check_observed({name: value[0] for name, value in values.items()}, batch_length(batch), self._names)
         self._names = tuple(first)
         return {name: values[name].to(self._device, torch.float64) for name in first}
@@ -168,7 +231,7 @@ class LoadedModel:
     def _pools(self, batch: Batch) -> bool:
         pooling = PoolingByMaxima()
         with torch.no_grad(), pooling:
-            self._observe(self.model, batch)
+            self._observe(self.model, map_tensors(_itself, batch))
         return pooling.met
 
     def _superposable(self, batch: Batch) -> list[Layer]:
@@ -177,15 +240,25 @@ class LoadedModel:
         few = map_tensors(lambda tensor: tensor[:2], batch)
 
         def observe_at(coordinate: float) -> None:
+            self._state.restore()
             self.weights.set_point([coordinate] * self._axes)
             with self._autocast():
                 self._observe(self.model, few)
-            if self.weights.changed:
-                raise ValueError("observe changes the model's buffers, batch after batch of a point")
+            if self.weights.changed or self._state.changed():
+                raise ValueError("observe changes what the model holds, batch after batch of a point")
 
         with arithmetic(self.plan, self._device), torch.no_grad():
             points = [partial(observe_at, coordinate) for coordinate in (0.0, 1.0)]
             return layers_of_same_input(self.model, self.weights.moved_tensors, points)
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _marks(tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
+    """What changes when a tensor is written to, or made another one."""
+    return [(each._version, each.data_ptr(), each.shape, each.stride()) for each in tensors]
 
 
 def _holds(question: Callable[[], bool]) -> bool:
@@ -194,16 +267,6 @@ def _holds(question: Callable[[], bool]) -> bool:
         return question()
     except Exception:
         return False
-
-
-def private_copy(model: nn.Module) -> nn.Module:
-    """A deep copy of the model without its gradients' graph."""
-    try:
-        return copy.deepcopy(model)
-    except Exception as cause:
-        raise JobError(
-            f"model: {type(model).__name__} cannot be copied ({cause}); return one that copy.deepcopy takes"
-        ) from cause
 
 
 def _use_batch_statistics(norms: Sequence[Any]) -> None:

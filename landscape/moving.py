@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from landscape.checksum import checksums
 from landscape.parameters import State, persistent_buffers
 
 ALIGNMENT = 64  # bytes: of every tensor in the buffer, as kernels load whole vectors
 LARGEST_ROW = 1 << 28  # bytes: above it the weights shared by a row of points are not kept beside
+_GRADIENTS = attrgetter("requires_grad", "grad")
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,20 @@ class MovingWeights:
         self._targets = targets_of(model)
         self._origin = {name: tensor for name, tensor in origin.items() if name in self._targets}
         self.moved = [name for name in self._targets if any(name in each for each in directions)]
-        self.set_state(self._origin)
+        for name, tensor in self._origin.items():
+            self._targets[name].copy_(tensor)
         self._still = _still(model, self._origin, self.moved)
-        self._versions = self._versions_now()
-        if not self.moved:
-            return
+        if self.moved:
+            self._make_flat(directions, channels_last)
+        self._written: set[str] = set()  # what is written to past torch's version counters
+        self._registered = [each for each in (*model.parameters(), *model.buffers()) if each.layout is torch.strided]
+        self._homes = [tensor.detach() for tensor in self._registered]
+        self._places = self._places_now()
+        self._sums = self._sums_now()
+        self._moved_tensors = [self._targets[name] for name in self.moved]
+        self._versions, self._moved_versions = self._versions_now(), self._moved_versions_now()
+
+    def _make_flat(self, directions: Sequence[State], channels_last: bool) -> None:
         example = self._targets[self.moved[0]]
         self._slots = _slots(self._targets, self.moved, example.element_size(), channels_last)
         self._flat = torch.zeros(_length(self._slots), dtype=example.dtype, device=example.device)
@@ -66,7 +79,7 @@ class MovingWeights:
 
     @property
     def moved_tensors(self) -> list[Tensor]:
-        return [self._targets[name] for name in self.moved]
+        return self._moved_tensors
 
     @property
     def parameters(self) -> int:
@@ -88,18 +101,67 @@ class MovingWeights:
 
     def set_point(self, point: Sequence[float]) -> None:
         """Set the weights of the point with these coordinates, and put back what a forward pass has changed."""
-        if self.changed:
-            self.restore()
+        self.restore()
         if self.moved:
             self._write(point, self._flat)
 
+    # -- what a forward pass changes --------------------------------------------------------------------------
+
     @property
     def changed(self) -> bool:
-        """Whether a forward pass has written to what does not move, such as a buffer that counts."""
-        return self._versions_now() != self._versions
+        """Whether a forward pass has written to the tensors since a point was set, or put others in their place."""
+        written = self._versions_now() != self._versions or self._moved_versions_now() != self._moved_versions
+        return written or self._displaced()
+
+    def restore(self) -> None:
+        """Set what does not move back to the origin, and put every tensor where it was."""
+        if self._displaced():
+            self._put_back()
+        if self._written or self._versions_now() != self._versions:
+            self._copy_back(name for name, _, _ in self._still)
+            self._versions = self._versions_now()
+        self._moved_versions = self._moved_versions_now()
+
+    def _copy_back(self, names: Iterable[str]) -> None:
+        wanted = set(names)
+        for (name, tensor, original), version in zip(self._still, self._versions, strict=True):
+            if name in wanted and (tensor._version != version or name in self._written):
+                tensor.copy_(original)
+
+    def unnoticed(self) -> list[str]:
+        """Names of what does not move and was written to past torch's counters, as through `.data`; kept in mind."""
+        self.restore()
+        now = self._sums_now()
+        found = [name for name, value in now.items() if value != self._sums[name] and name not in self._written]
+        self._written.update(found)
+        self.restore()
+        return found
+
+    def _displaced(self) -> bool:
+        return self._places_now() != self._places
+
+    def _places_now(self) -> tuple[list[Any], ...]:
+        tensors = self._registered
+        ask: tuple[Callable[[Tensor], Any], ...] = (Tensor.data_ptr, Tensor.size, Tensor.stride, _GRADIENTS)
+        return tuple([*map(each, tensors)] for each in ask)
+
+    def _put_back(self) -> None:
+        """Have every tensor be the piece of memory that it was, and want no gradient."""
+        for tensor, home in zip(self._registered, self._homes, strict=True):
+            tensor.data = home
+            tensor.requires_grad_(False).grad = None
 
     def _versions_now(self) -> list[int]:
-        return [tensor._version for tensor, _ in self._still]
+        return [tensor._version for _, tensor, _ in self._still]
+
+    def _moved_versions_now(self) -> list[int]:
+        return [tensor._version for tensor in self._moved_tensors]
+
+    def _sums_now(self) -> dict[str, int]:
+        still = [(name, tensor) for name, tensor, _ in self._still if tensor.layout is torch.strided]
+        return dict(zip([name for name, _ in still], checksums([tensor for _, tensor in still]), strict=True))
+
+    # -- points -----------------------------------------------------------------------------------------------
 
     def stacked(self, points: Sequence[Sequence[float]]) -> dict[str, Tensor]:
         """The moved tensors at several points, by name, the points in the first dimension."""
@@ -123,14 +185,11 @@ class MovingWeights:
 
     def set_state(self, state: State) -> None:
         """Set a whole set of weights, such as a snapshot's."""
+        if self._displaced():
+            self._put_back()
+        self._copy_back(name for name, _, _ in self._still if name not in self._origin)
         for name in self._origin:
             self._targets[name].copy_(state[name])
-
-    def restore(self) -> None:
-        """Set what does not move back to the origin, after a whole set of weights."""
-        for tensor, original in self._still:
-            tensor.copy_(original)
-        self._versions = self._versions_now()
 
 
 def lay_out(model: nn.Module, *, channels_last: bool) -> None:
@@ -146,11 +205,11 @@ def targets_of(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **persistent_buffers(model)}
 
 
-def _still(model: nn.Module, origin: State, moved: Sequence[str]) -> list[tuple[Tensor, Tensor]]:
-    """What does not move, with its value: the rest of the origin, and buffers that no snapshot holds."""
+def _still(model: nn.Module, origin: State, moved: Sequence[str]) -> list[tuple[str, Tensor, Tensor]]:
+    """What does not move, by name, with its value: the rest of the origin, and buffers that no snapshot holds."""
     targets = targets_of(model)
-    found = [(targets[name], tensor) for name, tensor in origin.items() if name not in moved]
-    return found + [(buffer, buffer.clone()) for name, buffer in model.named_buffers() if name not in targets]
+    found = [(name, targets[name], tensor) for name, tensor in origin.items() if name not in moved]
+    return found + [(name, each, each.clone()) for name, each in model.named_buffers() if name not in targets]
 
 
 def _slots(targets: Mapping[str, Tensor], names: Sequence[str], size: int, channels_last: bool) -> list[_Slot]:

@@ -16,6 +16,7 @@ from landscape.arithmetic import Plan, pick_device
 from landscape.errors import Interrupted, JobError, StoreError, one_line, shown
 from landscape.evaluation import Evaluator, Values
 from landscape.grid import Grid, Index, choose_tile_shape, coarse_to_fine_order, tile_counts
+from landscape.loaded import SamplesChanged
 from landscape.lock import run_lock
 from landscape.parameters import State
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
@@ -246,7 +247,7 @@ def try_task(evaluator: Evaluator, work: Work) -> Outcome | tuple[str, str]:
     for _ in range(ATTEMPTS):
         try:
             return evaluator.within_memory(lambda: evaluate(evaluator, work))
-        except Interrupted:
+        except (Interrupted, SamplesChanged):
             raise
         except Exception as error:
             cause = one_line(error), traceback.format_exc()

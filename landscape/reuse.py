@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from landscape.arithmetic import noticed_draws
 from landscape.memory import free_bytes
+from landscape.module_state import ModuleState
 
 SHARE_OF_MEMORY = 0.25  # of what is free, for activations that are kept
 TRIAL = 0  # the batch on which it is learnt what stays the same
@@ -114,10 +116,11 @@ class Reuse:
         return True
 
     def _remember(self, key: tuple[nn.Module, int, int], forward: Callable[..., Any], given: Any) -> Any:
-        module, held = key[0], tuple(key[0].buffers())
-        before = _versions((given, held)), torch.get_rng_state()
-        output = forward(*given[0], **given[1])
-        pure = before[0] == _versions((given, held)) and torch.equal(before[1], torch.get_rng_state())
+        module, held = key[0], (*key[0].parameters(), *key[0].buffers())
+        before, state = _versions((given, held)), ModuleState(module, ())
+        with noticed_draws() as draws:
+            output = forward(*given[0], **given[1])
+        pure = before == _versions((given, held)) and not draws.happened and not state.changed()
         size = sum(each.nbytes for each in _tensors(output))
         if not pure or size > self._left or not _comparable(output):
             self._forget(module)

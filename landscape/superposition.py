@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from landscape.arithmetic import noticed_draws
 from landscape.moving import MovingWeights
 from landscape.reuse import same
 
@@ -48,10 +49,10 @@ def layers_of_same_input(
     inputs = _Inputs([each for each in model.modules() if _is_affine(each, {id(tensor) for tensor in moved})])
     with inputs:
         for observe in observe_points:
-            before = torch.get_rng_state()
-            observe()
+            with noticed_draws() as draws:
+                observe()
             inputs.end_point()
-            if not torch.equal(before, torch.get_rng_state()):
+            if draws.happened:
                 raise ValueError("observe draws random numbers, in the order of whole points")
     if not inputs.same:
         raise ValueError("no moved layer that is linear gets the same input at every point")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from landscape.arithmetic import is_out_of_memory
 from landscape.engine import Engine
-from landscape.errors import Interrupted, one_line
+from landscape.errors import Interrupted, JobError, one_line
 from landscape.evaluation import Evaluator
 from landscape.grid import Grid
 from landscape.search import Freedom, Search, Tuned, in_float32
@@ -34,7 +34,7 @@ def tune(evaluator: Evaluator, grid: Grid, freedom: Freedom) -> Tuned:
         seconds = evaluator.within_memory(lambda: measure_point(evaluator, grid))
         first = evaluator.plan = replace(evaluator.plan, batch_size=evaluator.batch_size)
     except Exception as error:
-        if isinstance(error, Interrupted) or is_out_of_memory(error):
+        if isinstance(error, (Interrupted, JobError)) or is_out_of_memory(error):
             raise
         return Tuned(evaluator.plan)
     warning = f"batch_size: {asked} does not fit the memory; {first.batch_size} is used"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from landscape.arithmetic import Plan, arithmetic
 from landscape.engine import Engine
 from landscape.forward import Stacked, make_forward
-from landscape.loaded import private_copy
+from landscape.module_state import private_copy
 from landscape.moving import MovingWeights, lay_out, targets_of
 from landscape.parameters import State
 from landscape.problem import Observe, Problem, Supervised
@@ -36,7 +36,7 @@ def bare_observe(problem: Problem) -> tuple[Observe, bool]:
 
 
 def model_for(model: nn.Module, plan: Plan, device: torch.device) -> nn.Module:
-    found = private_copy(model).to(device)
+    found = private_copy(model)[0].to(device)
     found = found.double() if plan.precision == "float64" else found.float()
     return found.eval().requires_grad_(False)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +15,7 @@ from landscape import JobError, Problem
 from landscape.arithmetic import Plan
 from landscape.evaluation import Evaluator
 from landscape.parameters import state_of
+from landscape.samples import split_batches
 
 CPU = torch.device("cpu")
 
@@ -92,3 +96,208 @@ def test_a_metric_that_would_replace_something_is_refused_by_name(case):
 def test_observables_that_cannot_be_are_refused_by_name(names, message):
     with pytest.raises(JobError, match=message):
         Problem(nn.Linear(3, 2), None, print, names)
+
+
+# -- state ---------------------------------------------------------------------------------------------------
+
+
+class Body(nn.Module):
+    """A linear layer that moves and one that does not; what else it does with them is a subclass's `disturb`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(5)
+        self.weight = nn.Parameter(torch.randn(3, 4, generator=generator))
+        self.frozen = nn.Parameter(torch.randn(4, 4, generator=generator), requires_grad=False)
+        self.register_buffer("kept", torch.ones(1))
+        self.register_buffer("hidden", torch.ones(1), persistent=False)
+        self.inner = nn.Identity()
+        self.calls, self.memory, self.cache, self.plain = 0, [], {}, torch.ones(2)
+        self.array = np.ones(2, np.float32)
+        self.draws = torch.Generator().manual_seed(1)
+        self.dice, self.rolls = random.Random(1), np.random.default_rng(1)
+
+    def forward(self, x):
+        scale = self.disturb(x)
+        return (x @ self.frozen) @ self.weight.T * scale
+
+    def disturb(self, x):
+        return 1.0
+
+
+def assigned_buffer(self, x):
+    self.kept = self.kept + 0.1
+    return self.kept
+
+
+def assigned_hidden_buffer(self, x):
+    self.hidden = self.hidden * 1.1
+    return self.hidden
+
+
+def written_buffer(self, x):
+    return self.kept.mul_(1.1)
+
+
+def buffer_written_past_its_version(self, x):
+    self.kept.data.mul_(1.1)
+    return self.kept
+
+
+def hidden_buffer_written_past_its_version(self, x):
+    self.hidden.numpy()[:] *= 1.1
+    return self.hidden
+
+
+def frozen_weight_written(self, x):
+    self.frozen.mul_(1.01)
+    return 1.0
+
+
+def frozen_weight_written_past_its_version(self, x):
+    self.frozen.data.mul_(1.01)
+    return 1.0
+
+
+def frozen_weight_pointed_elsewhere(self, x):
+    self.frozen.data = self.frozen.data * 1.01
+    return 1.0
+
+
+def counter(self, x):
+    self.calls += 1
+    return 1 + 0.1 * self.calls
+
+
+def counter_of_a_submodule(self, x):
+    self.inner.calls = getattr(self.inner, "calls", 0) + 1
+    return 1 + 0.1 * self.inner.calls
+
+
+def growing_list(self, x):
+    self.memory.append(len(x))
+    return 1 + 0.01 * len(self.memory)
+
+
+def growing_dict(self, x):
+    self.cache[len(self.cache)] = x
+    return 1 + 0.01 * len(self.cache)
+
+
+def plain_tensor_written(self, x):
+    return self.plain.mul_(1.1)[0]
+
+
+def plain_tensor_written_past_its_version(self, x):
+    self.plain.data.mul_(1.1)
+    return self.plain[0]
+
+
+def numpy_array_written(self, x):
+    self.array *= 1.1
+    return float(self.array[0])
+
+
+def attribute_removed(self, x):
+    before = hasattr(self, "plain")
+    if before:
+        del self.plain
+    return 1.0 if before else 2.0
+
+
+def weight_cached_at_the_first_call(self, x):
+    if not hasattr(self, "norm"):
+        self.norm = self.weight.norm()
+    return self.norm
+
+
+def other_module_put_in_place(self, x):
+    found = 1.0 if isinstance(self.inner, nn.Identity) else 2.0
+    self.inner = nn.Linear(1, 1)
+    return found
+
+
+def own_generators(self, x):
+    return torch.rand(1, generator=self.draws) + self.dice.random() + self.rolls.random()
+
+
+def training_mode(self, x):
+    was = self.training
+    self.train()
+    return 2.0 if was else 1.0
+
+
+def gradients_kept(self, x):
+    found = 0.0 if self.weight.grad is None else float(self.weight.grad.norm())
+    with torch.enable_grad():
+        self.weight.requires_grad_(True)
+        (x @ self.weight.T).square().mean().backward()
+    return 1 + found
+
+
+DISTURBANCES = [
+    assigned_buffer, assigned_hidden_buffer, written_buffer, buffer_written_past_its_version,
+    hidden_buffer_written_past_its_version, frozen_weight_written, frozen_weight_written_past_its_version,
+    frozen_weight_pointed_elsewhere, counter, counter_of_a_submodule, growing_list, growing_dict, plain_tensor_written,
+    plain_tensor_written_past_its_version, numpy_array_written, attribute_removed, weight_cached_at_the_first_call,
+    other_module_put_in_place, own_generators, training_mode, gradients_kept,
+]  # fmt: skip
+
+
+def observe_squares(model, batch):
+    return {"loss": model(batch).square().sum(1)}
+
+
+def vectors(count: int = 10) -> torch.Tensor:
+    return torch.randn(count, 4, generator=torch.Generator().manual_seed(3))
+
+
+def along(model: nn.Module, *names: str, seed: int = 1) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.randn(tensor.shape, generator=generator)
+        for name, tensor in model.named_parameters()
+        if name in names
+    }
+
+
+def by_hand(model: nn.Module, direction, points, observe, samples, batch_size: int = 4) -> list[float]:
+    """Each point on a deep copy of its own, over batches of equal size; float32 as the evaluation."""
+    found = []
+    for (coordinate,) in points.tolist():
+        moved = copy.deepcopy(model).eval().requires_grad_(False)
+        with torch.no_grad():
+            for name, parameter in moved.named_parameters():
+                if name in direction:
+                    parameter.add_(direction[name], alpha=coordinate)
+            pieces = [observe(moved, batch)["loss"].double() for batch in split_batches(samples.clone(), batch_size)]
+        found.append(float(torch.cat(pieces).mean()))
+    return found
+
+
+POINTS = np.array([[-1.0], [0.0], [0.5], [2.0]])
+
+
+@pytest.mark.parametrize("disturb", DISTURBANCES, ids=lambda each: each.__name__)
+def test_what_the_model_changes_is_put_back_before_every_point(disturb):
+    kind = type("Disturbed", (Body,), {"disturb": disturb})
+    model, samples = kind(), vectors()
+    direction = along(model, "weight")
+    expected = by_hand(model, direction, POINTS, observe_squares, samples)
+    straight = evaluator(model, samples, observe_squares, [direction]).evaluate(POINTS).mean["loss"]
+    made = evaluator(model, samples, observe_squares, [direction])
+    backward = np.concatenate([made.evaluate(point[None]).mean["loss"] for point in POINTS[::-1]])[::-1]
+    np.testing.assert_array_equal(straight, backward)
+    np.testing.assert_allclose(straight, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("disturb", DISTURBANCES, ids=lambda each: each.__name__)
+def test_so_is_what_it_changes_where_observe_reads_it_and_whole_weights_are_evaluated(disturb):
+    model, samples = type("Disturbed", (Body,), {"disturb": disturb})(), vectors()
+    made = evaluator(model, samples, observe_squares, [along(model, "weight")])
+    expected = made.evaluate(np.array([[0.0]])).mean["loss"]
+    made.evaluate(POINTS)
+    origin = state_of(model)
+    found = made.evaluate_states([origin, origin]).mean["loss"]
+    np.testing.assert_array_equal(found, np.repeat(expected, 2))
+    np.testing.assert_array_equal(made.evaluate(np.array([[0.0]])).mean["loss"], expected)

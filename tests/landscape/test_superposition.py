@@ -226,7 +226,7 @@ class Late(nn.Module):
     "model, observe, reason",
     [
         (nn.Sequential(nn.Linear(6, 1), nn.Flatten(0)), drawing, "draws random numbers"),
-        (Counting(), lambda model, batch: {"loss": model(batch)}, "changes the model's buffers"),
+        (Counting(), lambda model, batch: {"loss": model(batch)}, "changes what the model holds"),
         (nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 1), nn.Flatten(0)), lambda m, x: {"loss": m(x)}, "no moved layer"),
         (Late(), lambda model, batch: {"loss": model(batch)}, "gets another input"),
     ],

@@ -1,0 +1,235 @@
+"""What a model holds beside its weights: plain attributes, containers, tensors and generators, put back as they were.
+
+A forward pass may count, cache or assign. So that the value of a point depends on the point alone, all of it is set
+back before the next one. Changes are told by identity, as what was there at first is kept alive here: looking through
+a model takes microseconds.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import deque
+from collections.abc import Iterator, MutableMapping, Sequence
+from itertools import repeat
+from operator import is_
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from landscape.checksum import checksums
+from landscape.errors import JobError, one_line
+
+OURS = "forward"  # attribute of a module by which engines take over its calls
+OUR_HOOKS = "_forward_pre_hooks"  # through which layers are watched
+REGISTERS = ("_parameters", "_buffers", "_modules")  # of a module: what they hold goes by its own name
+GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+
+
+def private_copy(model: nn.Module) -> tuple[nn.Module, list[Any]]:
+    """A deep copy of the model without its gradients' graph, and all objects that were copied for it."""
+    memo: dict[int, Any] = {}
+    try:
+        found = copy.deepcopy(model, memo)
+    except Exception as cause:
+        raise JobError(
+            f"model: {type(model).__name__} cannot be copied ({one_line(cause)}); return one that copy.deepcopy takes"
+        ) from cause
+    return found, list(memo.values())
+
+
+class ModuleState:
+    """The state of `model` beside the values of its parameters and buffers, as it is now.
+
+    Args:
+        copied: the objects that are the model's own; others, which it shares with the process, are left alone.
+    """
+
+    def __init__(self, model: nn.Module, copied: Sequence[Any]) -> None:
+        self._copied = set(map(id, copied))
+        self._seen = {id(each) for each in (*model.parameters(), *model.buffers())}
+        self._groups: list[_Items | _Members] = []
+        self._arrays: list[_Array] = []
+        self._generators: list[tuple[Any, Any]] = []
+        self._look_through(model)
+        empty = [each for each in self._groups if each.is_empty]
+        self._empty = [each.container for each in empty]
+        self._filled = [each for each in self._groups if not each.is_empty]
+
+    def changed(self) -> bool:
+        """Whether anything was assigned, added, removed, or written to in place; draws are no change."""
+        groups = any(self._empty) or any(each.changed() for each in self._filled)
+        return groups or any(each.changed() for each in self._arrays)
+
+    def names_changed(self) -> list[str]:
+        """The attributes that are not what they were."""
+        names = [name for each in self._groups if each.changed() for name in each.names_changed()]
+        return names + [each.name for each in self._arrays if each.changed()]
+
+    def restore(self) -> None:
+        """Put everything back as it was."""
+        if any(self._empty) or any(each.changed() for each in self._filled):
+            for group in self._groups:
+                if group.changed():
+                    group.restore()
+        for array in self._arrays:
+            if array.changed():
+                array.restore()
+        for generator, state in self._generators:
+            _set_state(generator, state)
+
+    def unnoticed(self) -> list[str]:
+        """Names of arrays that were written to in a way that torch does not count; from now on always put back."""
+        found = [each for each, same in zip(self._arrays, self._unchanged(), strict=True) if not same]
+        for each in found:
+            each.always = True
+        return [each.name for each in found]
+
+    def _unchanged(self) -> list[bool]:
+        sums = checksums([each.home for each in self._arrays])
+        return [each.always or each.sum == now for each, now in zip(self._arrays, sums, strict=True)]
+
+    # -- looking through the model ----------------------------------------------------------------------------
+
+    def _look_through(self, model: nn.Module) -> None:
+        waiting: list[tuple[str, Any]] = [("", model)]
+        while waiting:
+            name, value = waiting.pop()
+            if id(value) not in self._seen:
+                self._seen.add(id(value))
+                waiting.extend(self._look_at(name, value))
+
+    def _look_at(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
+        """Keep what a value is, and name what it holds."""
+        if isinstance(value, (torch.jit.ScriptModule, type)):
+            return
+        if isinstance(value, GENERATORS):
+            self._generators.append((value, _get_state(value)))
+        elif isinstance(value, (Tensor, np.ndarray)):
+            if _is_plain(value):
+                self._arrays.append(_Array(name, value))
+        elif isinstance(value, dict):
+            yield from self._look_into(name, value)
+        elif isinstance(value, tuple):
+            yield from ((f"{name}[{k}]", each) for k, each in enumerate(value))
+        elif isinstance(value, (list, deque, set)):
+            self._groups.append(_Members(name, value))
+            yield from ((f"{name}[{k}]", each) for k, each in enumerate(value))
+        elif isinstance(value, nn.Module) or id(value) in self._copied:
+            items = getattr(value, "__dict__", None)
+            if isinstance(items, dict):
+                yield from self._look_into(name, items)
+
+    def _look_into(self, name: str, items: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
+        self._groups.append(_Items(name, items))
+        for key, each in items.items():
+            if key != OUR_HOOKS:
+                yield name if key in REGISTERS else _joined(name, key), each
+
+
+class _Items:
+    """A dict, or the attributes of an object: which names there are, and which objects they name."""
+
+    def __init__(self, name: str, items: MutableMapping[Any, Any]) -> None:
+        self.container, self._name = items, name
+        self._before = {key: each for key, each in items.items() if key != OURS}
+        self._keys, self._values = list(self._before), list(self._before.values())
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.container
+
+    def changed(self) -> bool:
+        items = self.container
+        count = len(items) - (OURS in items)
+        return count != len(self._keys) or not all(map(is_, map(items.get, self._keys, repeat(self)), self._values))
+
+    def names_changed(self) -> list[str]:
+        keys = [*self._keys, *(key for key in self.container if key not in self._before and key != OURS)]
+        changed = [key for key in keys if self.container.get(key, self) is not self._before.get(key, self)]
+        return [_joined(self._name, key) for key in changed]
+
+    def restore(self) -> None:
+        ours = {OURS: self.container[OURS]} if OURS in self.container else {}
+        self.container.clear()
+        self.container.update(self._before)
+        self.container.update(ours)
+
+
+class _Members:
+    """The members of a list, a deque or a set."""
+
+    def __init__(self, name: str, members: Any) -> None:
+        self.container, self._name, self._before = members, name, list(members)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.container
+
+    def changed(self) -> bool:
+        return len(self.container) != len(self._before) or not all(map(is_, self.container, self._before))
+
+    def names_changed(self) -> list[str]:
+        return [self._name]
+
+    def restore(self) -> None:
+        self.container.clear()
+        add = self.container.update if isinstance(self.container, set) else self.container.extend
+        add(self._before)
+
+
+class _Array:
+    """A tensor that is neither parameter nor buffer, or a NumPy array: where it lies, and its values."""
+
+    def __init__(self, name: str, array: Any) -> None:
+        self.name, self.always = name, False
+        self._tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+        self.home = self._tensor.detach()
+        self._before = self.home.clone()
+        self.sum, self._mark = checksums([self.home])[0], self._now()
+
+    def _now(self) -> tuple[Any, ...]:
+        each = self._tensor
+        return each._version, each.data_ptr(), each.shape, each.stride(), each.requires_grad, each.grad is None
+
+    def changed(self) -> bool:
+        return self.always or self._now() != self._mark
+
+    def restore(self) -> None:
+        if not self._tensor.is_leaf:
+            self._tensor.detach_()
+        self._tensor.requires_grad_(False).grad = None
+        self._tensor.data = self.home
+        self.home.copy_(self._before)
+        self._mark = self._now()
+
+
+def _is_plain(array: Tensor | np.ndarray) -> bool:
+    """Whether it has values of its own that can be kept and put back."""
+    if isinstance(array, np.ndarray):
+        return array.flags.writeable and array.dtype.kind in "biufc" and array.dtype.isnative and array.size > 0
+    strided = type(array) in (Tensor, nn.Parameter) and array.layout is torch.strided and array.is_leaf
+    own = strided and not (array.is_meta or array.is_quantized or array.is_inference() or array.requires_grad)
+    # An expanded tensor cannot be written to, and so needs no keeping.
+    return own and not any(step == 0 and size > 1 for step, size in zip(array.stride(), array.shape, strict=True))
+
+
+def _get_state(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.get_state()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    else:
+        generator.set_state(state)
+
+
+def _joined(name: str, key: Any) -> str:
+    return f"{name}.{key}".lstrip(".")
