@@ -76,7 +76,7 @@ def _transposed_groups(parameter: nn.Parameter, owner: nn.Module) -> int:
     and its `nf`, as this package does without transformers.
     """
     if isinstance(owner, _ConvTransposeNd) and parameter.dim() > 1:
-        return int(owner.groups)  # type: ignore[arg-type]
+        return int(owner.groups)
     outputs = getattr(owner, "nf", None) if type(owner).__name__ == "Conv1D" else None
     return 1 if parameter.dim() == 2 and outputs == parameter.shape[1] else 0
 
