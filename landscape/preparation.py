@@ -23,6 +23,7 @@ from landscape.identity import changes, identity_of, refusal
 from landscape.parameters import State, describe_parameters, layout
 from landscape.problem import Problem, load_problem, ordered_names
 from landscape.provenance import provenance
+from landscape.randomness import Randomness, look_for_randomness
 from landscape.samples import Batch, batch_length, samples_digest
 from landscape.search import Tuned
 from landscape.selection import select_samples
@@ -103,14 +104,17 @@ def prepare(job: Job) -> PreparedJob:
     refuse_unwritable(run)
     here = torch.device("cpu") if job.device == "cpu" else device_here()
     kind = here.type if job.device == "auto" else job.device
-    problem = load_problem(job.problem, job.folder)
     specs, at_most, num_samples = _landscapes_of(job, run)
+    problem = load_problem(job.problem, job.folder)
     samples = select_samples(problem.data, num_samples, job.seed, at_most=at_most)
+    randomness = look_for_randomness(problem.data, num_samples, job.seed)
     names, looked = _observables(problem, samples, job, here)
     weights = Weights(problem, read_trajectory(run), job.folder)
-    common = _Common(job, run, problem, weights, samples_digest(samples), batch_length(samples), names, kind)
+    common = _Common(
+        job, run, problem, weights, samples_digest(samples), batch_length(samples), names, kind, randomness
+    )
     landscapes = tuple(_prepare_landscape(common, spec) for spec in specs)
-    warnings = _origin_warnings(specs, weights)
+    warnings = [*randomness.warnings(), *_origin_warnings(specs, weights)]
     return PreparedJob(job, run, problem, samples, landscapes, looked, tuple(warnings))
 
 
@@ -175,6 +179,7 @@ class _Common:
     num_samples: int
     observables: tuple[str, ...]
     device: str
+    randomness: Randomness
 
 
 def _prepare_landscape(common: _Common, asked: Landscape) -> PreparedLandscape:
@@ -212,6 +217,7 @@ def _prepare_landscape(common: _Common, asked: Landscape) -> PreparedLandscape:
         "plan": asdict(plan),
         "provenance": provenance(weights.model, infos),
         "failures": [],
+        "random_data": common.randomness.record(),
     }
     state = weights.state(origin)
     return PreparedLandscape(

@@ -217,11 +217,12 @@ def _is_list_of_tensors(data: Any) -> bool:
 
 def _holds_batches(data: Any) -> bool:
     """Whether a plain list holds batches (tuples of tensors with a sample dimension) rather than samples."""
-    return (
-        isinstance(data, list)
-        and bool(data)
-        and any(tensor.dim() > 0 for tensor in tensors_of(numpy_to_tensors(data[0])))
-    )
+    if not isinstance(data, list) or not data:
+        return False
+    try:
+        return any(tensor.dim() > 0 for tensor in tensors_of(numpy_to_tensors(data[0])))
+    except JobError:  # a plain number among them: a sample's label
+        return False
 
 
 def _name_of(data: Any) -> str:

@@ -27,6 +27,7 @@ LAYERS = [
     {"samples"},
     {"sources"},
     {"selection"},
+    {"randomness"},
     {"feed"},
     {"problem"},
     {"snapshots", "checkpoints", "trajectory"},

@@ -1,0 +1,142 @@
+"""Random data are told, field by field, with what to do; what no seed of ours reaches is told apart."""
+
+# ruff: noqa: NPY002 - users draw from numpy's global generator
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+import torch
+from small_models import ConvNet, image_samples, make_job
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from cluster.planning import plan_job, plan_text
+from landscape import Problem, open_run, run
+from landscape.errors import Interrupted
+from landscape.preparation import prepare
+from landscape.randomness import Randomness, look_for_randomness
+
+IMAGES, CLASSES = image_samples(24)
+
+
+class Images(Dataset):
+    """Images that a transform changes, with the draws that it is given."""
+
+    def __init__(self, draw=lambda: 0.0, label=lambda: 0) -> None:
+        self.draw, self.label, self.reads = draw, label, 0
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int):
+        self.reads += 1
+        return IMAGES[index] + self.draw(), int(CLASSES[index]) + self.label()
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([Images(random.random)[k] for k in range(24)])
+
+
+OWN = np.random.default_rng()
+TORCH = torch.Generator()
+INPUTS = ("inputs (field 0)",)
+FOUND = {
+    "nothing": (Images(), Randomness(checked=16)),
+    "torch": (Images(lambda: torch.rand(())), Randomness(INPUTS, checked=16)),
+    "numpy": (Images(np.random.rand), Randomness(INPUTS, checked=16)),
+    "random": (Images(random.random), Randomness(INPUTS, checked=16)),
+    "own": (Images(OWN.random), Randomness((), INPUTS, 16)),
+    "torch's own": (Images(lambda: torch.rand((), generator=TORCH)), Randomness((), INPUTS, 16)),
+    "both": (Images(OWN.random, lambda: random.randrange(9**9)), Randomness(("targets (field 1)",), INPUTS, 16)),
+    "tensors": ((IMAGES, CLASSES), Randomness(checked=20)),
+    "tensor data set": (TensorDataset(IMAGES), Randomness(checked=16)),
+    "list": ([{"x": IMAGES[k], "y": k} for k in range(24)], Randomness(checked=16)),
+    "collate": (
+        DataLoader(Images(), collate_fn=lambda items: {"x": torch.rand(len(items)), "y": torch.ones(len(items))}),
+        Randomness(("x",), checked=16),
+    ),
+    "lengths": (
+        DataLoader(Images(), collate_fn=lambda items: torch.ones(len(items), random.randrange(1, 999))),
+        Randomness(("samples",), checked=16),
+    ),
+    "three fields": (
+        DataLoader(Images(), collate_fn=lambda items: (*torch.ones(2, len(items)), torch.rand(len(items)))),
+        Randomness(("field 2",), checked=16),
+    ),
+    "stream": (DataLoader(Stream(), batch_size=5), Randomness(INPUTS, checked=5)),
+    "batches": ([(IMAGES, CLASSES)], Randomness(checked=24)),
+}
+
+
+@pytest.mark.parametrize(("data", "expected"), FOUND.values(), ids=FOUND)
+def test_which_fields_are_random_is_seen(data, expected):
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    assert look_for_randomness(data, 20, 7) == expected
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1:] == (np.random.get_state()[1].tolist(), random.getstate())
+
+
+def test_no_more_than_48_samples_are_read_again():
+    data = Images()
+    look_for_randomness(data, 24, 0)
+    assert data.reads == 48
+
+
+class Once(Images):
+    def __getitem__(self, index):
+        if self.reads > 3:
+            raise OSError("the tape is at its end")
+        return super().__getitem__(index)
+
+
+def test_what_cannot_be_looked_at_is_told():
+    found = look_for_randomness((each for each in [(IMAGES, CLASSES)]), 20, 0)
+    assert found.warnings() == [
+        "data: whether the samples are random was not looked at: generator can be read once only; return a list, a "
+        "DataLoader or a class with __iter__"
+    ]
+    (warning,) = look_for_randomness(Once(), 20, 0).warnings()
+    assert "cannot be read a second time: sample" in warning
+    assert "OSError: the tape is at its end" in warning
+
+
+def test_many_fields_are_counted():
+    fields = tuple(f"f{k}" for k in range(40))
+    assert "data: f0, f1, f2, f3, f4 and 35 more fields are random" in Randomness(fields).warnings()[0]
+
+
+def job_of(folder, data, **fields):
+    def problem():
+        return Problem.supervised(ConvNet(), data)
+
+    return make_job(folder, problem, [{"name": "plane", "size": 3}], num_samples=20, tile=1, engine="eager", **fields)
+
+
+def test_a_job_of_random_data_tells_so_and_goes_on_after_a_stop_with_the_same_bits(tmp_path, caplog):
+    data = Images(lambda: torch.rand(()) + np.random.rand() + random.random())
+    plan = plan_job(job_of(tmp_path / "a", data))
+    assert plan_text(plan).splitlines()[-1].startswith("warning: data: inputs (field 0) are random")
+    asked = itertools.count()
+    with pytest.raises(Interrupted):
+        run(job_of(tmp_path / "a", data), stop=lambda: next(asked) > 6)
+    torch.rand(5), np.random.rand(5), random.random()
+    resumed = run(job_of(tmp_path / "a", data))["plane"]
+    whole = run(job_of(tmp_path / "b", data))["plane"]
+    assert resumed.loss.tobytes() == whole.loss.tobytes()
+    assert np.isfinite(resumed.loss).all()
+    assert any(each.startswith("data: inputs (field 0) are random") for each in caplog.messages)
+    recorded = open_run(tmp_path / "a")["plane"].attributes
+    assert recorded["random_data"] == {
+        "fields": ["inputs (field 0)"], "unseeded": [], "checked": 16, "unchecked": "",
+    }  # fmt: skip
+    assert "random_data" not in recorded["identity"]
+
+
+def test_data_that_draw_from_their_own_generator_are_told_louder(tmp_path):
+    (warning,) = prepare(job_of(tmp_path, Images(OWN.random))).warnings
+    assert warning.startswith("data: inputs (field 0) differ each time they are read, under one seed too")
+    assert "evaluation transform" in warning
