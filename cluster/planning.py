@@ -14,7 +14,7 @@ from landscape.pipeline import make_evaluator, tile_shape_for
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.search import Freedom, Tuned
 from landscape.spec import Job
-from landscape.store import LandscapeStore, landscape_names
+from landscape.store import LandscapeStore
 from landscape.tuning import tune
 
 CALIBRATED_BYTES = 8  # per value: float64
@@ -87,7 +87,7 @@ def _plan_landscape(
 
 
 def _stored(run: str, name: str) -> LandscapeStore | None:
-    return LandscapeStore.open(run, name) if name in landscape_names(run) else None
+    return LandscapeStore.find(run, name)
 
 
 def plan_text(plan: dict[str, Any]) -> str:

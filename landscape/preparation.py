@@ -16,7 +16,7 @@ import torch
 from landscape.arithmetic import Plan, default_plan, device_here
 from landscape.axes import make_axes, make_coordinates, make_path
 from landscape.directions import DirectionTensors, cosines
-from landscape.errors import JobError, shown
+from landscape.errors import JobError, LandscapeError, shown
 from landscape.evaluation import observe_names
 from landscape.grid import Grid, Index
 from landscape.identity import changes, identity_of, refusal
@@ -29,7 +29,7 @@ from landscape.search import Tuned
 from landscape.selection import select_samples
 from landscape.snapshots import read_info, read_trajectory
 from landscape.spec import DEFAULTS, CollectLandscape, Job, Landscape, PcaDirection, digest, with_defaults_of
-from landscape.store import LandscapeStore, PathPlan, landscape_names, refuse_unwritable
+from landscape.store import LandscapeStore, PathPlan, refuse_unwritable
 from landscape.weights import Weights
 
 log = logging.getLogger("landscape")
@@ -267,14 +267,14 @@ def _plan(common: _Common, stored: LandscapeStore | None) -> Plan:
         return default_plan(
             common.num_samples, common.device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads
         )
-    plan = Plan(**stored.attributes["plan"])
+    plan = recorded_plan(stored)
     asked = {
         "batch_size": job.batch_size and min(job.batch_size, common.num_samples),
         "threads": job.threads,
         "engine": None if job.engine == "auto" else job.engine,
     }
     # What was asked for when it was made is no change, also where the memory allowed less.
-    before = stored.attributes["job"]
+    before = stored.record("job")
     changed = [
         f"{k} {getattr(plan, k)} to {v}"
         for k, v in asked.items()
@@ -287,7 +287,23 @@ def _plan(common: _Common, stored: LandscapeStore | None) -> Plan:
 
 def _stored(common: _Common, name: str) -> LandscapeStore | None:
     """The landscape on disk where there is one."""
-    return LandscapeStore.open(common.run, name) if name in landscape_names(common.run) else None
+    return LandscapeStore.find(common.run, name)
+
+
+def recorded_plan(stored: LandscapeStore) -> Plan:
+    """How a landscape on disk is computed.
+
+    Raises:
+        LandscapeError: its record is damaged, or a later version's.
+    """
+    found = stored.record("plan")
+    try:
+        return Plan(**found)
+    except TypeError:
+        raise LandscapeError(
+            f"landscape {shown(stored.name)}: its recorded plan {shown(found)} is not one of this version; update the "
+            "software, or give the landscape another name or run"
+        ) from None
 
 
 def _refuse_another(stored: LandscapeStore, identity: Mapping[str, Any]) -> None:
@@ -295,7 +311,7 @@ def _refuse_another(stored: LandscapeStore, identity: Mapping[str, Any]) -> None
     Raises:
         JobError: the landscape on disk was computed from something else; says from what.
     """
-    changed = changes(stored.attributes["identity"], identity)
+    changed = changes(stored.record("identity"), identity)
     if changed:
         raise JobError(refusal(stored.name, changed, "change it back"))
 
@@ -307,11 +323,11 @@ def check_tile(job: Job, grid: Grid) -> None:
 
 def existing_store(prepared: PreparedJob, landscape: PreparedLandscape) -> LandscapeStore | None:
     """The landscape on disk, open for going on, its coordinates and directions mended where damaged."""
-    if landscape.name not in landscape_names(prepared.run):
+    store = LandscapeStore.find(prepared.run, landscape.name, write=True)
+    if store is None:
         return None
-    store = LandscapeStore.open(prepared.run, landscape.name, write=True)
-    changed = changes(store.attributes["identity"], landscape.identity)
-    if changed or store.attributes["plan"] != asdict(landscape.plan):
+    changed = changes(store.record("identity"), landscape.identity)
+    if changed or store.record("plan") != asdict(landscape.plan):
         raise JobError(
             f"run: landscape {shown(landscape.name)} was made by another driver meanwhile; give the command again"
         )

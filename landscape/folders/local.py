@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from landscape.errors import JobError, shown
-from landscape.files import fsync, make_folder, whole_file
+from landscape.files import fsync, make_folder, open_plain, whole_file
 from landscape.folders.base import Folder, Log, R, T
 
 
@@ -35,12 +35,13 @@ class LocalFolder(Folder):
 
     def read(self, path: str) -> bytes | None:
         try:
-            return (self.root / path).read_bytes()
+            with open_plain(self.root / path) as file:
+                return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def read_range(self, path: str, start: int, count: int) -> bytes:
-        with open(self.root / path, "rb") as file:
+        with open_plain(self.root / path) as file:
             file.seek(start)
             return file.read(count)
 

@@ -4,7 +4,7 @@ from landscape.store.chunks import Examination, status_of
 from landscape.store.durable import DurableStore
 from landscape.store.landscape import LandscapeStore
 from landscape.store.layout import SCHEMA_VERSION, PathPlan
-from landscape.store.runs import landscape_names, open_zarr, refuse_unwritable, write_error
+from landscape.store.runs import Survey, landscape_names, open_zarr, refuse_unwritable, survey, write_error
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -12,9 +12,11 @@ __all__ = [
     "Examination",
     "LandscapeStore",
     "PathPlan",
+    "Survey",
     "landscape_names",
     "open_zarr",
     "refuse_unwritable",
     "status_of",
+    "survey",
     "write_error",
 ]

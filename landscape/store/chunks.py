@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from zarr.abc.store import Store
 
 from landscape.grid import Index
 from landscape.surface import NOT_FINITE, OK
@@ -54,8 +53,3 @@ def chunks_where(mask: NDArray[np.bool_], chunks: Sequence[int]) -> set[Index]:
     """The indices of the chunks in which `mask` holds anywhere."""
     places = np.argwhere(mask) // np.asarray(chunks)
     return set(map(tuple, np.unique(places, axis=0).tolist())) if len(places) else set()
-
-
-async def listed(store: Store, prefix: str) -> list[str]:
-    # Files with other names are leftovers of a write that was cut off.
-    return [key async for key in store.list_prefix(prefix) if key[len(prefix) :].replace("/", "").isdigit()]

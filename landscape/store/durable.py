@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,9 +23,11 @@ class DurableStore(LocalStore):
         super().__init__(root, read_only=read_only)
         self._unsynced: set[Path] = set()
         self._synced_folders: set[Path] = set()
+        self._ours: set[Path] = set()  # folders seen to be no links
 
     async def _set(self, key: str, value: Buffer, exclusive: bool = False) -> None:
         place = self.root / key
+        self.refuse_elsewhere(key)
         if place.name == METADATA and not exclusive:
             # Attributes are rewritten while a job runs: were the new name on the disk before the bytes, a power cut
             # would leave an empty file in place of the old one, and with it no landscape.
@@ -33,6 +36,20 @@ class DurableStore(LocalStore):
         else:
             await super()._set(key, value, exclusive)
         self._unsynced.add(place)
+
+    def refuse_elsewhere(self, key: str) -> None:
+        """Refuse to write where a link leads away from the run, and to make anew what was taken away meanwhile."""
+        array, chunk, _ = key.partition("/c/")
+        if chunk and not (self.root / array).is_dir():
+            raise FileNotFoundError(errno.ENOENT, "was taken away meanwhile", str(self.root / array))
+        above = (self.root / key).parent
+        while above not in self._ours:
+            if above.is_symlink():
+                raise OSError(errno.ELOOP, "leads out of the run by a link, which is not followed", str(above))
+            self._ours.add(above)
+            if above == self.root:
+                break
+            above = above.parent
 
     async def flush(self) -> None:
         """Sync every file written since the last call, the folders that name them, and new folders above."""

@@ -7,12 +7,13 @@ tile is there.
 from __future__ import annotations
 
 import itertools
-import warnings
-from collections.abc import Callable, Mapping, Sequence, Set
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 import zarr
 from numpy.typing import NDArray
 from torch import Tensor
@@ -23,31 +24,29 @@ from landscape.errors import JobError, LandscapeError, NotFoundError, nearest, s
 from landscape.evaluation import RISE_STDERR
 from landscape.folders import Folder, Place, open_folder
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
+from landscape.memory import free_bytes
 from landscape.parameters import State, direction_digest, flatten, unflatten
-from landscape.store.chunks import Checked, Examination, chunks_where, listed, status_of
+from landscape.store.attributes import ESSENTIAL, axis_attributes
+from landscape.store.chunks import Checked, Examination, chunks_where, status_of
+from landscape.store.documents import (
+    FOLDER,
+    METADATA,
+    Described,
+    DescribedArray,
+    Documents,
+    Expected,
+    unreadable,
+)
 from landscape.store.durable import DurableStore
 from landscape.store.inspection import count_statuses, examine_tiles, indices_of, lowest
 from landscape.store.layout import SCHEMA_VERSION, PathPlan, lay_out, with_stderr
+from landscape.store.metadata import MOST_CHUNK_POINTS, StoredArray
 from landscape.store.reading import ChunkReader
-from landscape.store.runs import METADATA, is_complete, landscape_names, open_zarr, remove_half_made
-from landscape.store.writing import write_chunks
+from landscape.store.runs import describe, landscape_names, mark, open_zarr, refuse_outside, remove_half_made, unmark
+from landscape.store.writing import write_chunks, write_document
 from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, Axis, Path, Surface
 
-
-class _Arrays(dict[str, Any]):
-    """The arrays of a group by their known names, each opened when it is first needed.
-
-    Listing the group instead would stumble over the temporary files of a writer beside us.
-    """
-
-    def __init__(self, group: zarr.Group) -> None:
-        super().__init__()
-        self._group = group
-
-    def __missing__(self, name: str) -> Any:
-        # The setting is not stored with an array: opened without it, a tile of nothing but NaN leaves no trace.
-        self[name] = self._group[name].with_config({"write_empty_chunks": True})  # type: ignore[union-attr]
-        return self[name]
+log = logging.getLogger("landscape")
 
 
 async def _flush(store: Store) -> None:
@@ -64,12 +63,13 @@ def _over(tile: Tile, values: Mapping[str, NDArray[np.float64]], name: str) -> N
 class LandscapeStore:
     """One landscape on disk. Made by `create`, or `open` for reading and going on."""
 
-    def __init__(self, folder: Folder, store: Store, name: str, group: zarr.Group) -> None:
-        self.name, self._folder, self._store, self._group = name, folder, store, group
-        self.attributes: dict[str, Any] = dict(group.attrs)
-        self._arrays: dict[str, Any] = _Arrays(group)
-        self.has_path = "path_status" in group
-        self._has_rise = RISE_STDERR in group  # landscapes of version 0.1.0 have none
+    def __init__(self, folder: Folder, store: Store, name: str, documents: Documents, described: Described) -> None:
+        self.name, self._folder, self._store, self._documents = name, folder, store, documents
+        self.attributes: dict[str, Any] = dict(described.attributes)
+        self._described = described
+        self._found: dict[str, DescribedArray] = {}
+        self.has_path = documents.has(name, "path_status")
+        self._has_rise = documents.has(name, RISE_STDERR)  # landscapes of version 0.1.0 have none
 
     # -- making and opening ---------------------------------------------------------------------------------
 
@@ -88,21 +88,33 @@ class LandscapeStore:
         path: PathPlan | None,
         attributes: Mapping[str, Any],
     ) -> LandscapeStore:
-        """Lay out a landscape with nothing computed. A half-made one of a killed driver is replaced."""
-        open_folder(run).make()
-        store = open_zarr(run, read_only=False)
-        if not sync(store.exists(METADATA)):
-            zarr.open_group(store, mode="a", zarr_format=3)
-        remove_half_made(run, name)
-        group = zarr.open_group(store, path=name, mode="a", zarr_format=3)
+        """Lay out a landscape with nothing computed. A half-made one of a killed driver is replaced.
+
+        Raises:
+            LandscapeError: something else lies there.
+            JobError: its tiles are too large.
+        """
+        folder, store = open_folder(run), open_zarr(run, read_only=False)
+        if int(np.prod(tile_shape)) > MOST_CHUNK_POINTS:
+            raise JobError(
+                f"tile: must be at most {MOST_CHUNK_POINTS} points, not {shown(tile_shape)}; make it smaller"
+            )
+        folder.make()
+        if isinstance(store, DurableStore):
+            store.refuse_elsewhere(f"{name}/{METADATA}")
+        remove_half_made(folder, name)
+        documents = Documents(folder)
+        if not documents.exists(""):
+            write_document(store, METADATA, documents.group({}))
+        mark(folder, name)
+        group = zarr.create_group(store, path=name, zarr_format=3)
         lay_out(group, grid, tile_shape, observables, axes, directions, layout, path)
         sync(_flush(store))
-        # Last, and in one write, which `attrs.update` is not: without its attributes a landscape was never made.
-        group.update_attributes({"schema_version": SCHEMA_VERSION, "name": name, **attributes})
+        # Last, and in one write: without its attributes a landscape was never made.
+        whole = {"schema_version": SCHEMA_VERSION, "name": name, **attributes}
+        write_document(store, f"{name}/{METADATA}", documents.group(whole))
         sync(_flush(store))
-        found = cls.open(run, name, write=True)
-        found.consolidate()
-        return found
+        return cls.open(run, name, write=True)
 
     @classmethod
     def open(cls, run: Place, name: str, *, write: bool = False) -> LandscapeStore:
@@ -110,31 +122,103 @@ class LandscapeStore:
 
         Raises:
             NotFoundError: there is none of that name.
+            LandscapeError: its metadata cannot be read.
             JobError: it was written by a newer version of this software.
         """
-        if not is_complete(run, name):
-            raise NotFoundError(
-                f"landscape {shown(name)} is not in run {shown(run)}; {nearest(name, landscape_names(run))}"
-            )
-        store = open_zarr(run, read_only=not write)
-        found = cls(open_folder(run), store, name, zarr.open_group(store, path=name, mode="r+" if write else "r"))
-        version = found.attributes["schema_version"]
-        if not isinstance(version, int) or version > SCHEMA_VERSION:
-            raise JobError(
-                f"landscape {shown(name)} has schema version {version}, this software reads up to {SCHEMA_VERSION}; "
-                "update it, or use another run"
-            )
+        found = cls.find(run, name, write=write)
+        if found is None:
+            known = nearest(name, landscape_names(run))
+            raise NotFoundError(f"landscape {shown(name)} is not in run {shown(str(run), 300)}; {known}")
         return found
+
+    @classmethod
+    def find(cls, run: Place, name: str, *, write: bool = False) -> LandscapeStore | None:
+        """The same; None where there is none of that name, or a half-made one.
+
+        Args:
+            write: for going on with it, under the run's lock: damaged metadata are mended.
+        """
+        refuse_outside(run, name)
+        folder = open_folder(run)
+        documents = Documents(folder)
+        described = describe(folder, documents, name)
+        if described is None:
+            return None
+        found = cls(folder, open_zarr(run, read_only=not write), name, documents, described)
+        if write:
+            found._mend()
+        return found
+
+    def _mend(self) -> None:
+        """Write what was read from the root's copy in place of the damaged, and the copy where that is out of date."""
+        unmark(self._folder, self.name)
+        for problem in self.problems():
+            log.warning("landscape %r: %s", self.name, problem)
+        if self._described.mend:
+            self.update_attributes()
+        for name in self._array_names():
+            found = self._describe(name)
+            if found.problem:
+                write_document(self._store, f"{self.name}/{name}/{METADATA}", self._documents.text(found.document))
+        sync(self._flush())
+        known = self._documents.copy.get(self.name)
+        if not isinstance(known, dict) or not _same_landscape(known.get("attributes"), self.attributes):
+            self.consolidate()
+
+    def problems(self) -> list[str]:
+        """What is wrong with the metadata and does not keep it from being read."""
+        found = [self._describe(name).problem for name in self._array_names()]
+        return [*self._described.problems, *filter(None, found)]
+
+    def record(self, name: str) -> Any:
+        """An attribute that going on depends on.
+
+        Raises:
+            LandscapeError: it is missing.
+        """
+        if name not in self.attributes:
+            place = self._folder.place(f"{FOLDER}/{self.name}")
+            problem = f"{shown(f'{place}/{METADATA}', 300)}: {name}: is missing"
+            raise LandscapeError(unreadable(self.name, problem, place))
+        return self.attributes[name]
+
+    def _array_names(self) -> list[str]:
+        """Every array that a landscape of these axes and observables has."""
+        path = [*self._path_constants(), "path_status", "path_loss", "path_projected_loss"] if self.has_path else []
+        return ["status", *self.value_names, *self.axis_names, "directions", *path]
+
+    def _array(self, name: str) -> StoredArray:
+        return self._describe(name).array
+
+    def _describe(self, name: str) -> DescribedArray:
+        if name not in self._found:
+            self._found[name] = self._documents.array(self.name, name, *self._expectation(name))
+        return self._found[name]
+
+    def _expectation(self, name: str) -> tuple[Expected | None, tuple[str, ...] | None]:
+        """The shape and chunks that an array must have, where others tell, and the axes."""
+        if name == "status":
+            return None, None
+        if name in self.axis_names:
+            size = (self.shape[-1 - self.axis_names.index(name)],)
+            return Expected(size, size), self.axis_names
+        if name in ("directions", "path_status"):
+            return None, self.axis_names
+        if name.startswith("path_") and self.has_path:
+            path = self._array("path_status")
+            whole = name in self._path_constants()
+            return Expected(path.shape, path.shape if whole else path.chunks), self.axis_names
+        return Expected(self.shape, self.tile_shape), self.axis_names
 
     # -- what it holds --------------------------------------------------------------------------------------
 
     @cached_property
     def shape(self) -> Index:
-        return tuple(self._arrays["status"].shape)
+        return self._array("status").shape
 
     @cached_property
     def tile_shape(self) -> Index:
-        return tuple(self._arrays["status"].chunks)
+        return self._array("status").chunks
 
     @property
     def observables(self) -> tuple[str, ...]:
@@ -147,7 +231,7 @@ class LandscapeStore:
 
     @property
     def axis_names(self) -> tuple[str, ...]:
-        return tuple(reversed(self._arrays["status"].metadata.dimension_names))
+        return tuple(reversed(self._array("status").dimension_names))
 
     @property
     def tile_count(self) -> int:
@@ -160,31 +244,30 @@ class LandscapeStore:
         """The stored coordinates, or None where a chunk of them is damaged."""
         if self.check_constants(self.axis_names):
             return None
-        return Grid(self.axis_names, tuple(self._arrays[axis][:] for axis in self.axis_names))
+        return Grid(self.axis_names, tuple(self._values(axis) for axis in self.axis_names))
 
     @property
     def path_chunk(self) -> int:
-        return int(self._arrays["path_status"].chunks[0])
+        return self._array("path_status").chunks[0]
 
     def path_plan(self) -> PathPlan | None:
         """Where the snapshots lie, or None where there is no path or a chunk of it is damaged."""
         if not self.has_path or self.check_constants(self._path_constants()):
             return None
-        coordinates = np.stack([self._arrays[f"path_{axis}"][:] for axis in self.axis_names], axis=1)
-        array = self._arrays["path_step"]
-        steps = tuple(int(step) for step in array[:])
-        return PathPlan(str(array.attrs["unit"]), steps, coordinates, self._arrays["path_distance"][:])
+        coordinates = np.stack([self._values(f"path_{axis}") for axis in self.axis_names], axis=1)
+        steps = tuple(int(step) for step in self._values("path_step"))
+        unit = self._array("path_step").attributes.get("unit")
+        return PathPlan("step" if unit == "step" else "epoch", steps, coordinates, self._values("path_distance"))
 
     def directions(self) -> list[dict[str, Tensor]] | None:
         """The stored directions, or None where one is kept as its seed alone or its chunk is damaged."""
-        array = self._arrays["directions"]
-        # A chunk that is gone reads as zeros, a direction that goes nowhere.
-        if not all(array.attrs["stored"]) or self._absent_chunks("directions", self._constant_chunks("directions")):
+        array = self._array("directions")
+        # A chunk that is gone reads as zeros, a direction that goes nowhere; and first of all nothing large is made
+        # for a shape that no bytes on the disk stand behind.
+        if not all(array.attributes["stored"]) or not self._all_there("directions"):
             return None
-        try:
-            return [unflatten(array[axis], array.attrs["layout"]) for axis in range(array.shape[0])]
-        except (ValueError, OSError):
-            return None
+        values, damaged, _ = self._reader("directions").whole()
+        return None if damaged else [unflatten(row, array.attributes["layout"]) for row in values]
 
     # -- writing --------------------------------------------------------------------------------------------
 
@@ -227,7 +310,7 @@ class LandscapeStore:
 
     def _write(self, chunks: Sequence[tuple[str, Index, NDArray[Any]]]) -> None:
         """Write whole chunks; when this returns they are on the disk."""
-        write_chunks(self._store, [(self._arrays[name], index, values) for name, index, values in chunks])
+        write_chunks(self._store, [(self._array(name), index, values) for name, index, values in chunks])
         sync(self._flush())
 
     async def _flush(self) -> None:
@@ -236,13 +319,12 @@ class LandscapeStore:
     def update_attributes(self, **changes: Any) -> None:
         """Replace some of the group's attributes; the driver alone writes them."""
         self.attributes.update(changes)
-        self._group.update_attributes(changes)
+        write_document(self._store, f"{self.name}/{METADATA}", self._documents.group(self.attributes))
 
     def consolidate(self) -> None:
         """Copy all metadata of the run into the root's, which xarray reads at once and warns where it is not."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # "not part of the Zarr format 3 specification"
-            zarr.consolidate_metadata(self._store)
+        root = self._documents.root(self._folder.folders(FOLDER))
+        write_document(self._store, METADATA, root)
         sync(self._flush())
 
     # -- what is missing, what is damaged --------------------------------------------------------------------
@@ -296,7 +378,7 @@ class LandscapeStore:
         return {name: float(values[place]) for name, values in chunks.items() if values is not None}
 
     def _reader(self, name: str) -> ChunkReader:
-        return ChunkReader(self._store, self._arrays[name])
+        return ChunkReader(self._store, self._array(name))
 
     def _examine_path(self) -> tuple[list[slice], list[tuple[str, Index]]]:
         damaged: list[tuple[str, Index]] = []
@@ -309,33 +391,22 @@ class LandscapeStore:
             damaged += self._read_checked(name, committed).damaged
         damaged += status.damaged
         starts = sorted(missing | {index[0] for _, index in damaged})
-        count = self._arrays["path_status"].shape[0]
+        count = self._array("path_status").shape[0]
         chunk = self.path_chunk
         return [slice(i * chunk, min((i + 1) * chunk, count)) for i in starts], damaged
 
     def _read_checked(self, name: str, expected: Set[Index] = frozenset()) -> Checked:
         """An array with its damaged chunks: those whose checksum fails, and those of `expected` that are absent."""
-        array = self._arrays[name]
-        absent = self._absent_chunks(name, expected)
-        try:
-            return Checked(array[...], [(name, index) for index in absent])
-        except (ValueError, OSError):
-            values = np.full(array.shape, array.fill_value, array.dtype)
-        damaged = [(name, index) for index in absent]
-        for index in itertools.product(*map(range, tile_counts(array.shape, array.chunks))):
-            windows = tile_at(index, array.shape, array.chunks).windows
-            try:
-                values[windows] = array[windows]
-            except (ValueError, OSError):
-                damaged.append((name, index))
-        return Checked(values, damaged)
+        values, damaged, there = self._reader(name).whole()
+        absent = sorted(index for index in expected if not there[index])
+        return Checked(values, [(name, index) for index in (*absent, *damaged)])
 
-    def _absent_chunks(self, name: str, expected: Set[Index]) -> list[Index]:
-        if not expected:
-            return []
-        prefix = f"{self.name}/{name}/c/"
-        there = {tuple(map(int, key[len(prefix) :].split("/"))) for key in sync(listed(self._store, prefix))}
-        return sorted(expected - there)
+    def _values(self, name: str) -> NDArray[Any]:
+        return self._reader(name).whole()[0]
+
+    def _all_there(self, name: str) -> bool:
+        there = self._reader(name).present()
+        return all(there[index] for index in self._constant_chunks(name))
 
     def _tiles_where(self, mask: NDArray[np.bool_]) -> set[Index]:
         return chunks_where(mask, self.tile_shape)
@@ -347,46 +418,47 @@ class LandscapeStore:
             names: look at these only; the directions may be large.
         """
         constant = [*self.axis_names, "directions", *self._path_constants()] if names is None else names
-        return [name for name in constant if self._read_checked(name, self._constant_chunks(name)).damaged]
+        return [name for name in constant if any(self._reader(name).unsound(self._constant_chunks(name)))]
 
     def _path_constants(self) -> list[str]:
         places = [f"path_{axis}" for axis in self.axis_names]
         return [*places, "path_step", "path_distance"] if self.has_path else []
 
-    def _constant_chunks(self, name: str) -> set[Index]:
+    def _constant_chunks(self, name: str) -> Iterator[Index]:
         """The chunks that an array written at creation must have; a direction kept as its seed has none."""
-        array = self._arrays[name]
+        array = self._array(name)
         chunks = itertools.product(*map(range, tile_counts(array.shape, array.chunks)))
-        return {index for index in chunks if name != "directions" or array.attrs["stored"][index[0]]}
+        return (index for index in chunks if name != "directions" or array.attributes["stored"][index[0]])
 
     def direction_digests(self) -> list[str]:
-        """The digest of each axis's direction, as recorded when it was made."""
-        return [str(self._arrays[axis].attrs["digest"]) for axis in self.axis_names]
+        """The digest of each axis's direction, as recorded when it was made; empty where that is lost."""
+        return [str(self._array(axis).attributes.get("digest", "")) for axis in self.axis_names]
 
     def check_directions(self) -> list[str]:
         """Directions whose tensors are not those whose digest was recorded with their axis."""
         tensors = self.directions() or []
-        pairs = zip(self.axis_names, tensors, strict=False)
+        pairs = zip(self.axis_names, self.direction_digests(), tensors, strict=False)
         return [
             f"directions of {axis}: another digest than recorded"
-            for axis, state in pairs
-            if direction_digest(state) != self._arrays[axis].attrs["digest"]
+            for axis, recorded, state in pairs
+            if direction_digest(state) != recorded
         ]
 
     def repair_constants(self, grid: Grid, directions: Sequence[State], path: PathPlan | None) -> None:
         """Write coordinates, directions and path places anew, where one of them was damaged."""
-        for axis, coordinates in zip(grid.names, grid.coordinates, strict=True):
-            self._arrays[axis][:] = coordinates
-        array = self._arrays["directions"]
-        for k, direction in enumerate(directions):
-            if array.attrs["stored"][k]:
-                array[k] = flatten(direction, array.attrs["layout"])
+        places = dict(zip(grid.names, grid.coordinates, strict=True))
         if path is not None:
-            for k, axis in enumerate(grid.names):
-                self._arrays[f"path_{axis}"][:] = path.coordinates[:, k]
-            self._arrays["path_step"][:] = np.array(path.step, np.int64)
-            self._arrays["path_distance"][:] = path.distance
-        sync(self._flush())
+            places |= {f"path_{axis}": path.coordinates[:, k] for k, axis in enumerate(grid.names)}
+            places |= {"path_step": np.array(path.step, np.int64), "path_distance": path.distance}
+        array = self._array("directions")
+        for k, direction in enumerate(directions):
+            if array.attributes["stored"][k]:
+                flat, width = flatten(direction, array.attributes["layout"]), array.chunks[1]
+                pieces = range(0, len(flat), width)
+                self._write(
+                    [("directions", (k, n), flat[start : start + width][None]) for n, start in enumerate(pieces)]
+                )
+        self._write([(name, (0,), np.asarray(values)) for name, values in places.items()])
 
     # -- reading ----------------------------------------------------------------------------------------------
 
@@ -396,6 +468,7 @@ class LandscapeStore:
         Raises:
             LandscapeError: the coordinates themselves are damaged.
         """
+        self._refuse_too_large()
         # The status first: what it promises was there before it, also when a driver writes meanwhile.
         status = self._read_checked("status").values.astype(np.uint8)
         committed = self._tiles_where(status != NOT_COMPUTED)
@@ -412,10 +485,20 @@ class LandscapeStore:
                 "again, which mends them"
             )
         axes = tuple(
-            Axis(axis, coordinates, dict(self._arrays[axis].attrs))
+            Axis(axis, coordinates, axis_attributes(self._array(axis).attributes))
             for axis, coordinates in zip(grid.names, grid.coordinates, strict=True)
         )
         return Surface(self.name, axes, observables, status, self._read_path(), dict(self.attributes))
+
+    def _refuse_too_large(self) -> None:
+        """Refuse by the metadata alone what this machine's memory does not hold: they may promise anything."""
+        points, values = int(np.prod(self.shape)), len(self.value_names)
+        needed, free = points * (2 * 8 * values + 8), free_bytes(torch.device("cpu"))
+        if needed > free:
+            raise LandscapeError(
+                f"landscape {shown(self.name)}: its {points} points need {needed / 2**30:.3g} GiB of memory, of which "
+                f"{free / 2**30:.3g} GiB are free; read it on a larger machine, or by parts with zarr or xarray"
+            )
 
     def _read_path(self) -> Path | None:
         plan = self.path_plan()
@@ -427,3 +510,8 @@ class LandscapeStore:
         return Path(
             plan.unit, steps, coordinates, values["loss"], values["projected_loss"], plan.distance, values["status"]
         )
+
+
+def _same_landscape(one: Any, other: Mapping[str, Any]) -> bool:
+    """Whether two records are of one landscape, whatever its progress."""
+    return isinstance(one, dict) and all(one.get(each) == other.get(each) for each in ESSENTIAL)

@@ -30,6 +30,19 @@ class PathPlan:
     distance: NDArray[np.float64]
 
 
+def expected_array(name: str, axes: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The type and the dimensions of an array by its name, on a landscape of these axes: observables are the rest."""
+    if name in axes:
+        return "float64", (name,)
+    if name == "directions":
+        return "float32", ("axis", "parameter")
+    if name in ("path_status", "path_step"):
+        return ("uint8" if name == "path_status" else "int64"), ("snapshot",)
+    if name in (*(f"path_{axis}" for axis in axes), "path_distance", "path_loss", "path_projected_loss"):
+        return "float64", ("snapshot",)
+    return ("uint8" if name == "status" else "float64"), tuple(reversed(axes))
+
+
 def lay_out(
     group: zarr.Group,
     grid: Grid,

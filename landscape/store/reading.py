@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -15,8 +17,10 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
+from landscape.files import open_plain
 from landscape.grid import Index, tile_at, tile_counts
-from landscape.store.codec import Damaged, decode, is_plain
+from landscape.store.codec import Damaged, decode, longest
+from landscape.store.metadata import StoredArray
 
 BATCH = 512  # chunks in memory at once
 CONCURRENT = 32
@@ -25,19 +29,22 @@ CONCURRENT = 32
 class ChunkReader:
     """The chunks of one array of a landscape."""
 
-    def __init__(self, store: Store, array: Any) -> None:
+    def __init__(self, store: Store, array: StoredArray) -> None:
         self._store, self._array = store, array
-        self.shape, self.chunks = tuple(array.shape), tuple(array.chunks)
+        self.shape, self.chunks = array.shape, array.chunks
         self.counts = tile_counts(self.shape, self.chunks)
         self.empty = np.array(array.fill_value, array.dtype)
 
     def present(self) -> NDArray[np.bool_]:
         """Which chunks there are, over the chunks' grid."""
         found = np.zeros(self.counts, np.bool_)
-        prefix = f"{self._array.path}/c/"
-        for index in sync(_listed(self._store, prefix, len(self.counts))):
-            if all(i < n for i, n in zip(index, self.counts, strict=True)):
-                found[index] = True
+        prefix = f"{self._array.path}/c"
+        if isinstance(self._store, LocalStore):
+            indices = _files_below(self._store.root / prefix, self.counts)
+        else:
+            indices = iter(sync(_listed(self._store, f"{prefix}/", self.counts)))
+        for index in indices:
+            found[index] = True
         return found
 
     def read(self, indices: Iterable[Index]) -> Iterator[tuple[Index, NDArray[Any] | None, bool]]:
@@ -49,30 +56,69 @@ class ChunkReader:
                     yield index, None, False
                     continue
                 try:
-                    yield index, self._decode(index, data), False
+                    yield index, decode(self._array, index, data), False
                 except Damaged:
                     yield index, None, True
 
-    def _fetch(self, indices: Sequence[Index]) -> list[bytes | None]:
-        keys = [f"{self._array.path}/{self._array.metadata.encode_chunk_key(index)}" for index in indices]
+    def whole(self) -> tuple[NDArray[Any], list[Index], NDArray[np.bool_]]:
+        """All values, those of absent and damaged chunks as the fill value; the damaged ones; which are there."""
+        values = np.full(self.shape, self._array.fill_value, self._array.dtype)
+        there, damaged = self.present(), []
+        for index, found, bad in self.read(map(tuple, np.argwhere(there).tolist())):
+            if bad:
+                damaged.append(index)
+            if found is not None:
+                values[tile_at(index, self.shape, self.chunks).windows] = found
+        return values, damaged, there
+
+    def unsound(self, expected: Iterable[Index]) -> Iterator[Index]:
+        """Those of the expected chunks that are absent or damaged, few of them in memory at once."""
+        return (index for index, values, _ in self.read(expected) if values is None)
+
+    def _fetch(self, indices: Sequence[Index]) -> Iterable[bytes | None]:
+        keys = [self._array.key(index) for index in indices]
         if isinstance(self._store, LocalStore):
-            return [_contents(self._store.root / key) for key in keys]  # a file is read sooner than asked for
+            # A file is read sooner than asked for.
+            most, root = longest(self._array), self._store.root
+            return (_contents(root / key, most) for key in keys)
         return sync(_get_all(self._store, keys))
 
-    def _decode(self, index: Index, data: bytes) -> NDArray[Any]:
-        if is_plain(self._array):
-            return decode(self._array, index, data)
-        try:
-            return np.asarray(self._array[tile_at(index, self.shape, self.chunks).windows])
-        except (ValueError, OSError):
-            raise Damaged from None
 
-
-def _contents(file: Path) -> bytes | None:
+def _contents(file: Path, most: int) -> bytes | None:
+    """The bytes of a chunk's file, of one that is too long as many as tell; none where what is there does not read."""
     try:
-        return file.read_bytes()
+        with open_plain(file) as opened:
+            return opened.read(most + 1)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EIO, errno.ELOOP, errno.ENXIO):
+            return b""  # a pipe, a bad sector, a link in a circle: damaged
+        raise
+
+
+def _files_below(folder: Path, counts: Index) -> Iterator[Index]:
+    """The indices that files below name: no links are gone through, which may lead in a circle."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                number = _number(entry.name, counts[0])
+                if number is None:
+                    continue  # leftovers of a write that was cut off have other names
+                if len(counts) == 1:
+                    if not entry.is_dir():
+                        yield (number,)
+                elif entry.is_dir(follow_symlinks=False):
+                    yield from ((number, *rest) for rest in _files_below(Path(entry.path), counts[1:]))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def _number(text: str, count: int) -> int | None:
+    """A component of a chunk's index as it is written, below `count`."""
+    if len(text) > 9 or not (text.isascii() and text.isdecimal()) or str(int(text)) != text:
+        return None
+    return int(text) if int(text) < count else None
 
 
 async def _get_all(store: Store, keys: Sequence[str]) -> list[bytes | None]:
@@ -86,11 +132,12 @@ async def _get_all(store: Store, keys: Sequence[str]) -> list[bytes | None]:
     return await asyncio.gather(*map(one, keys))
 
 
-async def _listed(store: Store, prefix: str, dimensions: int) -> list[Index]:
+async def _listed(store: Store, prefix: str, counts: Index) -> list[Index]:
     found = []
     async for key in store.list_prefix(prefix):
         parts = key[len(prefix) :].split("/")
-        # Files with other names are leftovers of a write that was cut off.
-        if len(parts) == dimensions and all(part.isdigit() for part in parts):
-            found.append(tuple(map(int, parts)))
+        if len(parts) == len(counts):
+            index = [_number(part, count) for part, count in zip(parts, counts, strict=True)]
+            if None not in index:
+                found.append(tuple(each for each in index if each is not None))
     return found

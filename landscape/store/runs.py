@@ -1,17 +1,20 @@
-"""Where the landscapes of a run lie, which there are, and whether the run can be written."""
+"""Where the landscapes of a run lie, which there are and in what state, and whether the run can be written."""
 
 from __future__ import annotations
 
+import errno
 import json
+from dataclasses import dataclass
 
 from zarr.abc.store import Store
 
-from landscape.errors import LandscapeError, shown
-from landscape.folders import Place, open_folder
+from landscape.errors import JobError, LandscapeError, NotFoundError, flat, shown
+from landscape.folders import Folder, Place, open_folder
+from landscape.store.documents import FOLDER, Described, Documents
 from landscape.store.durable import DurableStore
+from landscape.store.metadata import BadMetadataError
 
-FOLDER = "landscapes.zarr"
-METADATA = "zarr.json"
+MOST_LANDSCAPES = 100_000
 
 
 def open_zarr(run: Place, *, read_only: bool) -> Store:
@@ -24,46 +27,128 @@ def open_zarr(run: Place, *, read_only: bool) -> Store:
     return open_remote(place, read_only=read_only)
 
 
-def landscape_names(run: Place) -> list[str]:
-    """The landscapes of a run, finished or not, in the order of their names."""
+@dataclass(frozen=True)
+class Survey:
+    """The landscapes of a run in the order of their names, and why the others that lie there cannot be read."""
+
+    names: tuple[str, ...]
+    unreadable: dict[str, str]
+
+
+def survey(run: Place) -> Survey:
+    """What lies where the landscapes are; one that a killed driver left half made is neither.
+
+    Raises:
+        LandscapeError: there is no looking at any.
+    """
     folder = open_folder(run)
+    documents = Documents(folder)
     names = folder.folders(FOLDER)
-    complete = folder.map(lambda name: is_complete(folder, name), names)
-    return [name for name, each in zip(names, complete, strict=True) if each]
+    if len(names) > MOST_LANDSCAPES:
+        raise LandscapeError(
+            f"run {shown(folder.name, 300)} holds more than {MOST_LANDSCAPES} landscapes; look at fewer"
+        )
+    if not names and FOLDER in folder.names(""):
+        raise LandscapeError(f"{shown(folder.place(FOLDER), 300)} must be a folder, not a file; move it away")
+    causes = dict(zip(names, folder.map(lambda name: _cause(folder, documents, name), names), strict=True))
+    return Survey(
+        tuple(name for name, cause in causes.items() if cause == ""),
+        {name: cause for name, cause in causes.items() if cause},
+    )
 
 
-def is_complete(run: Place, name: str) -> bool:
-    """Whether the landscape's creation was finished: its attributes are written last."""
-    if set(name) & set("/\\") or name in ("", ".", ".."):
-        return False  # a reader's own argument, which must not lead out of the run
+def _cause(folder: Folder, documents: Documents, name: str) -> str | None:
+    """Why a landscape cannot be read; empty where it can, None where there is none yet."""
     try:
-        return "schema_version" in _attributes(open_folder(run).read(f"{FOLDER}/{name}/{METADATA}"))
-    except ValueError:
+        return None if describe(folder, documents, name) is None else ""
+    except LandscapeError as error:
+        return str(error)
+
+
+def describe(folder: Folder, documents: Documents, name: str) -> Described | None:
+    """What the metadata of a landscape say; None where there is none, or a half-made one.
+
+    Raises:
+        LandscapeError: something lies there that cannot be read.
+    """
+    try:
+        documents.own(name)
+    except BadMetadataError:
+        # Before the root's copy is asked: it may tell of one that was here before.
+        if is_free(folder, name):
+            return None
+    return documents.landscape(name)
+
+
+def landscape_names(run: Place) -> list[str]:
+    """The landscapes of a run that can be read, finished or not, in the order of their names."""
+    return list(survey(run).names)
+
+
+def refuse_outside(run: Place, name: str) -> None:
+    """Refuse a name that would lead out of the run: it is a reader's own argument.
+
+    Raises:
+        NotFoundError: it does.
+    """
+    if set(name) & set("/\\\0") or name in ("", ".", ".."):
+        raise NotFoundError(f"landscape {shown(name)} is not in run {shown(str(run), 300)}; name one without '/'")
+
+
+# -- half-made landscapes ------------------------------------------------------------------------------------------
+
+
+def mark_path(name: str) -> str:
+    """The file that says that a landscape is being made: it is there before the first of its files is, and until all
+    of them are."""
+    return f"{FOLDER}/.making-{name}"
+
+
+def mark(folder: Folder, name: str) -> None:
+    folder.write(mark_path(name), json.dumps({"making": name}).encode())
+
+
+def unmark(folder: Folder, name: str) -> None:
+    if folder.read(mark_path(name)) is not None:
+        folder.delete(mark_path(name))
+
+
+def is_free(run: Place, name: str) -> bool:
+    """Whether a landscape of this name can be made: nothing lies there, or only what a killed driver left half made.
+
+    That is what its mark says, no attributes deny and no committed tile contradicts. Everything else may be a whole
+    landscape that lost a file, or somebody's own, and is never removed.
+    """
+    folder, path = open_folder(run), f"{FOLDER}/{name}"
+    if name in folder.names(FOLDER):
         return False
-
-
-def _attributes(metadata: bytes | None) -> dict[str, object]:
-    found = json.loads(metadata or "{}")
-    if not isinstance(found, dict):
-        raise ValueError("must hold one JSON object")
-    return dict(found.get("attributes", {}))
+    below = folder.folders(path)
+    if not below and not folder.names(path):
+        return True
+    if folder.read(mark_path(name)) is None or folder.folders(f"{path}/status/c") or folder.names(f"{path}/status/c"):
+        return False
+    try:
+        Documents(folder).own(name)
+    except BadMetadataError:
+        return True
+    except JobError:  # a newer version's
+        return False
+    return False
 
 
 def remove_half_made(run: Place, name: str) -> None:
-    """Remove what a driver that was killed while making it left; never one whose metadata have become unreadable."""
+    """Remove what a driver that was killed while making it left, and nothing else.
+
+    Raises:
+        LandscapeError: something else lies there.
+    """
     folder = open_folder(run)
     path = f"{FOLDER}/{name}"
-    metadata = folder.read(f"{path}/{METADATA}")
-    if metadata is not None:
-        try:
-            finished = "schema_version" in _attributes(metadata)
-        except ValueError:
-            finished = True
-        if finished:
-            raise LandscapeError(
-                f"landscape {shown(name)}: its metadata {shown(folder.place(path + '/' + METADATA))} cannot be read; "
-                "restore that file, or remove the folder to compute it anew"
-            ) from None
+    if not is_free(folder, name):
+        raise LandscapeError(
+            f"landscape {shown(name)}: {shown(folder.place(path), 300)} is not empty, and nothing says that this "
+            "software left it half made; move it away, or give the landscape another name"
+        )
     folder.delete_below(path)
 
 
@@ -79,7 +164,10 @@ def refuse_unwritable(run: Place) -> None:
 
 def write_error(run: str, error: OSError) -> LandscapeError:
     """A failed write as one line with its remedy."""
+    reason = flat(error.strerror or str(error))
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP) and error.filename:
+        reason += f": {shown(str(error.filename2 or error.filename), 300)}"
     return LandscapeError(
-        f"run {shown(run)} cannot be written: {error.strerror or error}; what was committed is intact: "
+        f"run {shown(run, 300)} cannot be written: {reason}; what was committed is intact: "
         "make room or mend the rights, then give the same command again"
     )

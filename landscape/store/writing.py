@@ -11,28 +11,29 @@ from zarr.abc.store import Store
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
-from landscape.grid import Index, tile_at
-from landscape.store.codec import encode, is_plain
+from landscape.grid import Index
+from landscape.store.codec import encode
+from landscape.store.metadata import StoredArray
 
 CONCURRENT = 32
 
 
-def write_chunks(store: Store, chunks: Sequence[tuple[Any, Index, NDArray[Any]]]) -> None:
+def write_chunks(store: Store, chunks: Sequence[tuple[StoredArray, Index, NDArray[Any]]]) -> None:
     """Write each array's chunk at an index; when this returns all of them are handed to the store."""
-    plain = [each for each in chunks if is_plain(each[0])]
-    sync(_write(store, plain))
-    for array, index, values in chunks:
-        if not is_plain(array):
-            array[tile_at(index, array.shape, array.chunks).windows] = values
+    sync(_write(store, chunks))
 
 
-async def _write(store: Store, chunks: Sequence[tuple[Any, Index, NDArray[Any]]]) -> None:
+def write_document(store: Store, key: str, data: bytes) -> None:
+    """Write one metadata document whole."""
+    sync(store.set(key, default_buffer_prototype().buffer.from_bytes(data)))
+
+
+async def _write(store: Store, chunks: Sequence[tuple[StoredArray, Index, NDArray[Any]]]) -> None:
     gate, buffer = asyncio.Semaphore(CONCURRENT), default_buffer_prototype().buffer
 
-    async def one(array: Any, index: Index, values: NDArray[Any]) -> None:
+    async def one(array: StoredArray, index: Index, values: NDArray[Any]) -> None:
         async with gate:
-            key = f"{array.path}/{array.metadata.encode_chunk_key(index)}"
-            await store.set(key, buffer.from_bytes(encode(array, values)))
+            await store.set(array.key(index), buffer.from_bytes(encode(array, values)))
 
     # All of them end before the first error is raised: nothing is written behind the caller's back.
     for error in await asyncio.gather(*(one(*each) for each in chunks), return_exceptions=True):

@@ -344,7 +344,7 @@ def _mark_promises(log: Log) -> None:
     def write_status(self: Any, chunks: Sequence[tuple[str, tuple[int, ...], np.ndarray]]) -> None:
         real_status(self, chunks)
         for array, index, _ in chunks:
-            stored = self._arrays[array]
+            stored = self._array(array)
             windows = tile_at(index, stored.shape, stored.chunks).windows
             log.mark("tile", self.name, array, [[each.start, each.stop] for each in windows])
 

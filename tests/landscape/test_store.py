@@ -326,7 +326,8 @@ def test_the_directions_checked_are_those_whose_digest_was_recorded(tmp_path):
     run(make_job(tmp_path, lambda: problem, [{"name": "a", "size": 3}]))
     store = LandscapeStore.open(str(tmp_path), "a", write=True)
     assert store.check_directions() == []
-    store._arrays["directions"][1, 3] = 7.0  # well-formed, and wrong
+    other = np.arange(18, dtype=np.float32)[None]
+    store._write([("directions", (1, 0), other)])  # well-formed, and wrong
     assert store.check_constants() == []
     assert store.check_directions() == ["directions of beta: another digest than recorded"]
 

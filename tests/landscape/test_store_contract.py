@@ -34,7 +34,7 @@ from landscape.grid import Grid, axis_coordinates
 from landscape.lock import driver_alive, run_lock
 from landscape.parameters import layout, state_of
 from landscape.snapshots import read_history, read_info, read_trajectory, write_snapshot
-from landscape.store import LandscapeStore, landscape_names, open_zarr
+from landscape.store import LandscapeStore, landscape_names, open_zarr, survey
 
 MODEL = Quadratic()
 
@@ -259,10 +259,53 @@ def test_a_half_made_landscape_is_not_listed_and_is_replaced(place, raw, monkeyp
         open_run(place)["a"]
     assert (run(job)["a"].status == 1).all()
     assert "landscapes.zarr/a/left/over" not in raw.keys()  # noqa: SIM118
-    raw.write("landscapes.zarr/a/zarr.json", b"{")
-    assert landscape_names(place) == []
-    with pytest.raises(LandscapeError, match=r"its metadata '.*a/zarr.json' cannot be read; restore that file"):
+
+
+def everything(raw) -> dict[str, bytes]:
+    return {key: raw.read(key) for key in raw.keys() if not key.startswith("driver.")}  # noqa: SIM118
+
+
+EMPTY_GROUP = b'{"attributes": {}, "zarr_format": 3, "node_type": "group"}'
+
+
+@pytest.mark.parametrize("damaged", [b"{", b"", b"[1]", EMPTY_GROUP, None])
+def test_lost_metadata_are_taken_from_the_roots_copy_and_nothing_is_deleted_without_it(place, raw, damaged):
+    problem = quadratic_problem()
+    job = make_job(place, lambda: problem, [{"name": name, "size": 3} for name in ("a", "b")])
+    expected = run(job)["a"].loss.tobytes()
+    before = everything(raw)
+
+    def damage(key: str) -> None:
+        raw.delete(key) if damaged is None else raw.write(key, damaged)
+
+    for key in ("landscapes.zarr/a/zarr.json", "landscapes.zarr/a/loss/zarr.json", "landscapes.zarr/zarr.json"):
+        damage(key)
+        assert landscape_names(place) == ["a", "b"]
+        assert open_run(place)["a"].loss.tobytes() == expected
+        assert run(job)["a"].loss.tobytes() == expected
+        assert everything(raw) == before, key
+    damage("landscapes.zarr/a/zarr.json")
+    damage("landscapes.zarr/zarr.json")
+    left = everything(raw)
+    assert list(survey(place).unreadable) == ["a"]
+    assert open_run(place)["b"].loss.tobytes()
+    for attempt in (lambda: run(job), lambda: open_run(place)["a"]):
+        with pytest.raises(
+            LandscapeError, match=r"landscape 'a' cannot be read: '.*a/zarr.json': .*; restore that file"
+        ):
+            attempt()
+    assert everything(raw) == left
+
+
+def test_a_group_of_somebody_elses_is_refused_and_left(place, raw):
+    problem = quadratic_problem()
+    job = make_job(place, lambda: problem, [{"name": "a", "size": 3}])
+    group = zarr.open_group(open_zarr(place, read_only=False), path="a", mode="a", zarr_format=3)
+    group.create_array("mine", data=np.arange(5.0))
+    before = everything(raw)
+    with pytest.raises(LandscapeError, match=r"landscape 'a' cannot be read: .*this is no landscape of this software"):
         run(job)
+    assert {key: everything(raw)[key] for key in before} == before
 
 
 def test_values_that_are_not_committed_are_not_shown(place, monkeypatch):

@@ -22,6 +22,7 @@ import pytest
 from cluster import driver
 from cluster.status import run_status
 from landscape import read_job
+from landscape.grid import Tile
 from landscape.store import LandscapeStore, reading
 from landscape.surface import OK
 
@@ -63,8 +64,14 @@ def test_a_driver_computes_stops_and_goes_on_in_little_memory(size, tmp_path, ra
     for _ in range(20):
         tile = store.tile((chance.randrange(size // 64), chance.randrange(size // 64)))
         expected = large.values(grid.tile_points(tile))["loss"]
-        np.testing.assert_allclose(store._arrays["loss"][tile.windows].ravel(), expected, rtol=1e-6)
-        assert (store._arrays["status"][tile.windows] == OK).all()
+        np.testing.assert_allclose(value_of(store, "loss", tile).ravel(), expected, rtol=1e-6)
+        assert (value_of(store, "status", tile) == OK).all()
+
+
+def value_of(store: LandscapeStore, array: str, tile: Tile) -> np.ndarray:
+    ((_, values, _),) = store._reader(array).read([tile.index])
+    assert values is not None
+    return values
 
 
 def test_a_finished_landscape_of_256_x_256_is_reopened_without_a_cluster(tmp_path, monkeypatch):
@@ -73,7 +80,7 @@ def test_a_finished_landscape_of_256_x_256_is_reopened_without_a_cluster(tmp_pat
     large.fill_whole(file)
     read: list[str] = []
     fetch = reading._contents
-    monkeypatch.setattr(reading, "_contents", lambda place: read.append(str(place)) or fetch(place))
+    monkeypatch.setattr(reading, "_contents", lambda place, most: read.append(str(place)) or fetch(place, most))
     monkeypatch.setattr(driver, "ray_session", lambda *_: pytest.fail("a cluster is started for nothing to do"))
     run = driver.run(read_job(file))
     assert sorted(read) == sorted(set(read))

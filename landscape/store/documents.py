@@ -1,0 +1,276 @@
+"""The metadata documents of a run's landscapes: read checked, mended from the root's copy, written whole.
+
+The root's `zarr.json` repeats those of every landscape, which xarray reads at once. Where one of them is damaged, its
+copy there says the same, and stands in for it until a driver writes it anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from landscape.errors import JobError, LandscapeError, flat, shown
+from landscape.folders import Folder
+from landscape.grid import Index
+from landscape.spec import AXIS_NAMES, MAX_SIZE
+from landscape.store.attributes import ESSENTIAL, checked_attributes, checked_layout
+from landscape.store.layout import SCHEMA_VERSION, expected_array
+from landscape.store.metadata import (
+    LARGEST_DOCUMENT,
+    BadMetadataError,
+    StoredArray,
+    checked_array,
+    checked_group,
+    parse,
+)
+
+FOLDER = "landscapes.zarr"
+METADATA = "zarr.json"
+ABSENT = "is not there"
+INLINE = {"kind": "inline", "must_understand": False}
+
+
+@dataclass(frozen=True)
+class Described:
+    """What the metadata of a landscape say, what is wrong with its own file, and whether that is to be written anew."""
+
+    attributes: dict[str, Any]
+    problems: tuple[str, ...] = ()
+    mend: bool = False
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The shape and chunks that others tell of an array."""
+
+    shape: Index
+    chunks: Index
+
+
+@dataclass(frozen=True)
+class DescribedArray:
+    array: StoredArray
+    document: dict[str, Any]
+    problem: str = ""  # of its own file, where the copy stands in for it
+
+
+class Documents:
+    """The documents of one run's landscapes."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    @cached_property
+    def copy(self) -> dict[str, Any]:
+        """The root's copy of all others by their paths, nothing of it checked; empty where it cannot be read."""
+        try:
+            found = self._read("")["consolidated_metadata"]["metadata"]
+        except (BadMetadataError, KeyError, TypeError):
+            return {}
+        return dict(found) if isinstance(found, dict) else {}
+
+    def own(self, name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """The checked attributes in a landscape's own file, and the names of those left out.
+
+        Raises:
+            BadMetadataError: it says nothing of a landscape.
+            JobError: a newer version of this software wrote it.
+        """
+        return _landscape_of(self._read(name), name)
+
+    def landscape(self, name: str) -> Described:
+        """What the landscape says of itself, or else the root's copy.
+
+        Raises:
+            JobError: a newer version of this software wrote it.
+            LandscapeError: it is no landscape, or cannot be read; says why.
+        """
+        try:
+            attributes, left_out = self.own(name)
+        except BadMetadataError as error:
+            problem = f"{self._place(name)}: {error}"
+            copied = self._copied(name, problem)
+            if copied is None:
+                raise LandscapeError(unreadable(name, problem, self._folder.place(f"{FOLDER}/{name}"))) from None
+            return copied
+        problems = [f"{self._place(name)}: {each}: is malformed and left out" for each in left_out]
+        missing = [each for each in ESSENTIAL if each not in attributes]
+        if missing:
+            problem = f"{self._place(name)}: {missing[0]}: is missing"
+            return self._copied(name, problem) or Described(attributes, (*problems, problem), bool(left_out))
+        return Described(attributes, tuple(problems), bool(left_out))
+
+    def _copied(self, name: str, problem: str) -> Described | None:
+        """What the root's copy says, where it is whole."""
+        try:
+            attributes, _ = _landscape_of(self.copy.get(name, {}), name)
+        except (BadMetadataError, JobError):
+            return None
+        whole = all(each in attributes for each in ESSENTIAL)
+        return Described(attributes, (f"{problem}; its copy in the root stands in for it",), True) if whole else None
+
+    def array(self, name: str, array: str, like: Expected | None, axes: tuple[str, ...] | None) -> DescribedArray:
+        """An array of a landscape as its own file says, or else the root's copy.
+
+        Args:
+            like: the shape and chunks it must have, where others tell.
+            axes: those of the landscape; None for `status`, which tells them.
+
+        Raises:
+            LandscapeError: neither can be read, or it is not the array that its name promises.
+        """
+        path = f"{name}/{array}"
+
+        def check(document: dict[str, Any]) -> DescribedArray:
+            return DescribedArray(_expected(checked_array(document, path), array, like, axes), document)
+
+        try:
+            return check(self._read(path))
+        except BadMetadataError as error:
+            problem = f"{self._place(path)}: {error}"
+        try:
+            found = check(self.copy.get(path, {}))
+        except BadMetadataError:
+            raise LandscapeError(unreadable(name, problem, self._folder.place(f"{FOLDER}/{name}"))) from None
+        return DescribedArray(found.array, found.document, f"{problem}; its copy in the root stands in for it")
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file, whatever it holds."""
+        try:
+            self._read(path)
+        except BadMetadataError as error:
+            return str(error) != ABSENT
+        return True
+
+    def has(self, name: str, array: str) -> bool:
+        """Whether there is such an array, or was when the root's copy was made."""
+        path = f"{name}/{array}"
+        return self.exists(path) or path in self.copy
+
+    # -- writing ----------------------------------------------------------------------------------------------
+
+    def text(self, document: Mapping[str, Any]) -> bytes:
+        """A document as Zarr writes it."""
+        return json.dumps(document, indent=2).encode()
+
+    def group(self, attributes: Mapping[str, Any]) -> bytes:
+        return self.text({"attributes": dict(attributes), "zarr_format": 3, "node_type": "group"})
+
+    def root(self, names: list[str]) -> bytes:
+        """The root's document with a copy of all others; where one cannot be read what was known of it is kept."""
+        copies: dict[str, Any] = {}
+        for name in names:
+            found = self._copies_of(name)
+            copies |= found or {path: each for path, each in self.copy.items() if f"{path}/".startswith(f"{name}/")}
+        # In the order of Zarr's own listing.
+        copies = dict(sorted(copies.items(), key=lambda each: (each[0].count("/") > 0, each[0])))
+        self.copy = copies
+        inline = {**INLINE, "metadata": copies}
+        return self.text({"attributes": {}, "zarr_format": 3, "consolidated_metadata": inline, "node_type": "group"})
+
+    def _copies_of(self, name: str) -> dict[str, Any]:
+        """The documents of a landscape and its arrays by their paths, those left out that cannot be read."""
+        try:
+            group = self._read(name)
+            _landscape_of(group, name)
+        except (BadMetadataError, LandscapeError):
+            return {}
+        nothing = {**INLINE, "metadata": {}}
+        found: dict[str, Any] = {
+            name: {
+                "attributes": group["attributes"], "zarr_format": 3,
+                "consolidated_metadata": nothing, "node_type": "group",
+            }
+        }  # fmt: skip
+        below = [f"{name}/{each}" for each in self._folder.folders(f"{FOLDER}/{name}")]
+        for path, document in zip(below, self._folder.map(self._array_or_none, below), strict=True):
+            document = document or self.copy.get(path)
+            if document is not None:
+                found[path] = document
+        return found
+
+    def _array_or_none(self, path: str) -> dict[str, Any] | None:
+        try:
+            document = self._read(path)
+            checked_array(document, path)
+        except BadMetadataError:
+            return None
+        return document
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    def _read(self, path: str) -> dict[str, Any]:
+        """The document at a path of the store, as one JSON object.
+
+        Raises:
+            BadMetadataError: there is none, or it is not one.
+        """
+        file = f"{FOLDER}/{path}/{METADATA}" if path else f"{FOLDER}/{METADATA}"
+        try:
+            data = self._folder.read_range(file, 0, LARGEST_DOCUMENT + 1)
+        except (FileNotFoundError, NotADirectoryError):
+            raise BadMetadataError(ABSENT) from None
+        except OSError as error:
+            raise BadMetadataError(f"cannot be read: {flat(error.strerror or str(error))}") from None
+        return parse(data)
+
+    def _place(self, path: str) -> str:
+        return shown(self._folder.place(f"{FOLDER}/{path}/{METADATA}"), 300)
+
+
+def unreadable(name: str, problem: str, folder: str) -> str:
+    return (
+        f"landscape {shown(name)} cannot be read: {problem}; restore that file, or move the folder "
+        f"{shown(folder, 300)} away to compute it anew"
+    )
+
+
+def _landscape_of(document: Mapping[str, Any], name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The checked attributes of a landscape, and the names of those left out.
+
+    Raises:
+        BadMetadataError: it is none of ours, or damaged.
+        JobError: it is a newer version's.
+    """
+    attributes = checked_group(document)
+    version = attributes.get("schema_version")
+    if type(version) is not int or version < 1:
+        raise BadMetadataError("schema_version: must be a whole number; this is no landscape of this software")
+    if version > SCHEMA_VERSION:
+        raise JobError(
+            f"landscape {shown(name)} has schema version {shown(version)}, this software reads up to {SCHEMA_VERSION}; "
+            "update it, or use another run"
+        )
+    return checked_attributes(attributes)
+
+
+def _expected(found: StoredArray, name: str, like: Expected | None, axes: tuple[str, ...] | None) -> StoredArray:
+    """The array, if it is what its name promises.
+
+    Raises:
+        BadMetadataError: names the field.
+    """
+    if axes is None:
+        axes = tuple(reversed(found.dimension_names))
+        if axes != AXIS_NAMES[: len(axes)]:
+            raise BadMetadataError(f"dimension_names: must be axes of a landscape, not {shown(found.dimension_names)}")
+        if not all(1 <= n <= MAX_SIZE for n in found.shape):
+            raise BadMetadataError(f"shape: must be 1 to {MAX_SIZE} points per axis, not {shown(found.shape)}")
+    dtype, dimensions = expected_array(name, axes)
+    if found.dtype.name != dtype:
+        raise BadMetadataError(f"data_type: must be {dtype}, not {found.dtype.name}")
+    if found.dimension_names != dimensions or len(found.shape) != len(dimensions):
+        raise BadMetadataError(f"dimension_names: must be {shown(dimensions)}, not {shown(found.dimension_names)}")
+    if like is not None and (found.shape, found.chunks) != (like.shape, like.chunks):
+        raise BadMetadataError(
+            f"shape: must be {shown(like.shape)} in chunks of {shown(like.chunks)}, as the others tell, not "
+            f"{shown(found.shape)} in {shown(found.chunks)}"
+        )
+    if name == "directions":
+        if found.shape[0] != len(axes) or found.chunks[0] != 1:
+            raise BadMetadataError(f"shape: must be one row for each of {len(axes)} axes, not {shown(found.shape)}")
+        checked_layout(found.attributes, len(axes), found.shape[1])
+    return found
