@@ -113,7 +113,7 @@ class Evaluator:
     def evaluate_states(self, states: Sequence[State]) -> Values:
         """The observables at whole sets of weights, such as the snapshots of a trajectory."""
         try:
-            return self._gather(partial(self._samples_of_states, states), np.arange(len(states)))
+            return self._settled(lambda: self._gather(partial(self._samples_of_states, states), np.arange(len(states))))
         finally:
             self._loaded.weights.restore()
 
@@ -279,11 +279,14 @@ class Evaluator:
         self._sums = self._sums or self._sums_of_samples()
         while True:
             found = compute()
-            if self._sums_of_samples() != self._sums:
-                raise SamplesChanged
+            self._check_samples()
             if not self._loaded.hides_writes():
                 return found
             self._origin_samples = None
+
+    def _check_samples(self) -> None:
+        if self._sums_of_samples() != self._sums:
+            raise SamplesChanged
 
     def _sums_of_samples(self) -> list[int]:
         # Streamed batches are copies.
@@ -298,6 +301,8 @@ class Evaluator:
         found: list[Tensor] = []
         with arithmetic(self.plan, self.device), torch.no_grad():
             for names, each in samples():
+                if not found:
+                    self._check_samples()  # what is turned round at every point is as it was after two
                 found.append(summary(each, each[names.index("loss")], origin_losses))
             table = torch.stack(found).cpu().numpy()[places] if found else np.zeros((0, 1))
         mean = {name: np.ascontiguousarray(table[:, 2 * k]) for k, name in enumerate(names)}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from landscape.arithmetic import Plan, arithmetic
+from landscape.checksum import checksums
 from landscape.engine import OPTIONS, Engine
 from landscape.errors import JobError
 from landscape.forward import Forward, Graphed, Stacked, make_forward
@@ -242,9 +243,11 @@ class LoadedModel:
         def observe_at(coordinate: float) -> None:
             self._state.restore()
             self.weights.set_point([coordinate] * self._axes)
+            before = checksums(self.weights.moved_tensors)
             with self._autocast():
                 self._observe(self.model, few)
-            if self.weights.changed or self._state.changed():
+            written = before != checksums(self.weights.moved_tensors)
+            if written or self.weights.changed or self._state.changed():
                 raise ValueError("observe changes what the model holds, batch after batch of a point")
 
         with arithmetic(self.plan, self._device), torch.no_grad():
