@@ -30,7 +30,7 @@ LAYERS = [
     {"randomness"},
     {"feed"},
     {"problem"},
-    {"snapshots", "checkpoints", "trajectory"},
+    {"run_files", "history", "replacement", "snapshots", "checkpoints", "trajectory"},
     {"directions"},
     {"module_state"},
     {"moving", "pooling", "folding", "reuse"},
