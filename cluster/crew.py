@@ -23,7 +23,7 @@ from landscape.memory import host_limit
 from landscape.pipeline import Work
 from landscape.preparation import PreparedJob
 from landscape.samples import Batch, batch_bytes
-from landscape.search import Freedom
+from landscape.search import Request
 
 EXPLAIN_SECONDS = 20.0  # without any worker, until it is said why
 LOOK_SECONDS = 2.0  # between two looks at what the cluster has
@@ -115,8 +115,8 @@ class RayCrew:
 
     # -- what they are asked, and answer ----------------------------------------------------------------------
 
-    def measure(self, name: str, payload: Any, freedom: Freedom) -> None:
-        self._ask(name, self.hands[name].actor.tune.remote([payload], freedom), MEASURE)
+    def measure(self, name: str, payload: Any, request: Request) -> None:
+        self._ask(name, self.hands[name].actor.tune.remote([payload], request), MEASURE)
 
     def send(self, name: str, task: Hashable, payload: Any, work: Work) -> None:
         states = [ray.put(pack_state(state)) for state in work.states]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from cluster.console import seconds_text
-from cluster.session import cores
+from landscape.arithmetic import cores
 from landscape.grid import tile_counts
 from landscape.pipeline import make_evaluator, tile_shape_for
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare

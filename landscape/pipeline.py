@@ -16,13 +16,14 @@ from landscape.arithmetic import Plan, pick_device
 from landscape.errors import Interrupted, JobError, StoreError, one_line, shown
 from landscape.evaluation import Evaluator, Values
 from landscape.grid import Grid, Index, choose_tile_shape, coarse_to_fine_order, tile_counts
+from landscape.kept import KeptChoices
 from landscape.loaded import SamplesChanged
 from landscape.lock import run_lock
 from landscape.parameters import State
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
 from landscape.progress import Failure, Observer, Tally
 from landscape.reproduction import ATTRIBUTE, bear_witness, check_point, recorded, refusal
-from landscape.search import Freedom
+from landscape.search import Freedom, Limits
 from landscape.spec import Job
 from landscape.store import LandscapeStore, landscape_names, write_error
 from landscape.surface import Run
@@ -125,12 +126,18 @@ class Outcome:
         return (self.points,) if self.states is None else (self.points, self.states)
 
 
-def run(job: Job, observer: Observer | None = None, stop: Callable[[], bool] = lambda: False) -> Run:
+def run(
+    job: Job,
+    observer: Observer | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    limits: Limits | None = None,
+) -> Run:
     """Compute a job serially, in this process, or go on with it where it stopped.
 
     Args:
         observer: is told the `Progress` after every task.
         stop: is asked between points; when true, the tile in hand is dropped and `Interrupted` raised.
+        limits: how long the search for the fastest engine may take; other processes compute beside this one meanwhile.
 
     Returns:
         The run, opened for reading.
@@ -138,13 +145,15 @@ def run(job: Job, observer: Observer | None = None, stop: Callable[[], bool] = l
     prepared = prepare(job)
     try:
         with run_lock(prepared.run):
-            _run_locked(prepared, observer or (lambda progress: None), stop)
+            _run_locked(prepared, observer or (lambda progress: None), stop, limits)
     except OSError as error:
         raise write_error(prepared.run, error) from error
     return Run(prepared.run)
 
 
-def _run_locked(prepared: PreparedJob, observer: Observer, stop: Callable[[], bool]) -> None:
+def _run_locked(
+    prepared: PreparedJob, observer: Observer, stop: Callable[[], bool], limits: Limits | None = None
+) -> None:
     def check_stop() -> None:
         if stop():
             raise Interrupted(
@@ -157,7 +166,7 @@ def _run_locked(prepared: PreparedJob, observer: Observer, stop: Callable[[], bo
         store = existing_store(prepared, landscape)
         if store is None:
             landscape = landscape if chosen is None else landscape.in_batches(chosen.batch_size)
-            landscape, seconds = tune_landscape(prepared, landscape, freedom, check_stop)
+            landscape, seconds = tune_landscape(prepared, landscape, freedom, check_stop, limits)
             chosen, freedom = landscape.plan, replace(freedom, engine=landscape.plan.engine, batch_size=False)
             store = create_store(prepared, landscape, tile_shape_for(prepared.job, landscape.grid, seconds, 1))
         tasks = missing_tasks(store, landscape.name)
@@ -176,7 +185,8 @@ def freedom_of(prepared: PreparedJob) -> tuple[Freedom, Plan | None]:
     One job has one engine: what was chosen for one landscape holds for the rest.
     """
     stored = landscape_names(prepared.run)
-    points = sum(each.points for each in prepared.landscapes if each.name not in stored)
+    # Of the whole job: what is done already must not make it one that is over sooner.
+    points = sum(each.points for each in prepared.landscapes)
     chosen = next((each.plan for each in prepared.landscapes if each.name in stored), None)
     job = prepared.job
     engine = chosen.engine if chosen and job.engine == "auto" else job.engine
@@ -186,10 +196,15 @@ def freedom_of(prepared: PreparedJob) -> tuple[Freedom, Plan | None]:
 
 
 def tune_landscape(
-    prepared: PreparedJob, landscape: PreparedLandscape, freedom: Freedom, on_point: Callable[[], None]
+    prepared: PreparedJob,
+    landscape: PreparedLandscape,
+    freedom: Freedom,
+    on_point: Callable[[], None],
+    limits: Limits | None = None,
 ) -> tuple[PreparedLandscape, float]:
     """The landscape with the engine and batches that suit it, and the seconds a point costs; before any value."""
-    tuned = tune(make_evaluator(prepared, landscape, on_point), landscape.grid, freedom)
+    evaluator, kept = make_evaluator(prepared, landscape, on_point), KeptChoices.of_user()
+    tuned = tune(evaluator, landscape.grid, freedom, kept=kept, limits=limits)
     if tuned.warning:
         log.warning("%s", tuned.warning)
     return landscape.tuned(tuned), tuned.seconds_per_point
