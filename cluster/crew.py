@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import uuid
@@ -45,7 +46,9 @@ class RayCrew:
         self._asked = asked or prepared.job.workers
         self._samples = _send(prepared.samples, min(host_limit(), object_store_room()))
         look = None if prepared.looked else Look(prepared.landscapes[0].observables, prepared.job.precision)
-        self._source = ProblemSource(prepared.job.problem, prepared.job.folder, tuple(sys.path), look)
+        self._source = ProblemSource(
+            prepared.job.problem, prepared.job.folder, tuple(map(os.path.abspath, sys.path)), look
+        )
         self._born = 0
         self._looked = self._alone_since = clock()
         self._explained = False

@@ -115,6 +115,8 @@ class Worker:
         """Load the problem; says where this worker runs."""
         try:
             sys.path[:0] = [each for each in self._source.path if each not in sys.path]
+            if self._source.folder.is_dir():  # on another machine it is the working directory that was shipped
+                os.chdir(self._source.folder)
             problem = load_problem(self._source.callback, self._source.folder)
             self._model, self._observe = problem.model, problem.observe
             self._parameters = describe_parameters(problem.model)

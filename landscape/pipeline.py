@@ -7,6 +7,7 @@ import logging
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import overload
 
 import numpy as np
@@ -28,6 +29,7 @@ from landscape.spec import Job
 from landscape.store import LandscapeStore, landscape_names, write_error
 from landscape.surface import Run
 from landscape.tuning import tune
+from landscape.usercode import in_folder
 
 ATTEMPTS = 3  # an exception in user code is tried twice more, then its tile is quarantined
 
@@ -173,7 +175,7 @@ def _run_locked(
         tally = start_tally(store, landscape, tasks)
         if tasks:
             evaluator = make_evaluator(prepared, landscape, check_stop)
-            compute_serially(landscape, store, evaluator, tasks, tally, observer)
+            compute_serially(landscape, store, evaluator, tasks, tally, observer, prepared.folder)
         else:
             tally.close()
         observer(tally.progress())
@@ -204,7 +206,8 @@ def tune_landscape(
 ) -> tuple[PreparedLandscape, float]:
     """The landscape with the engine and batches that suit it, and the seconds a point costs; before any value."""
     evaluator, kept = make_evaluator(prepared, landscape, on_point), KeptChoices.of_user()
-    tuned = tune(evaluator, landscape.grid, freedom, kept=kept, limits=limits)
+    with in_folder(prepared.folder):
+        tuned = tune(evaluator, landscape.grid, freedom, kept=kept, limits=limits)
     if tuned.warning:
         log.warning("%s", tuned.warning)
     return landscape.tuned(tuned), tuned.seconds_per_point
@@ -234,12 +237,16 @@ def compute_serially(
     tasks: Sequence[Task],
     tally: Tally,
     observer: Observer,
+    folder: Path,
 ) -> None:
-    """The tasks of one landscape, one after the other."""
+    """The tasks of one landscape, one after the other; the user's code in its folder, the observer in the caller's."""
     try:
-        keep_witness(landscape, store, evaluator)
+        with in_folder(folder):
+            keep_witness(landscape, store, evaluator)
         for task in tasks:
-            outcome = try_task(evaluator, make_work(landscape, store, task))
+            work = make_work(landscape, store, task)
+            with in_folder(folder):
+                outcome = try_task(evaluator, work)
             if isinstance(outcome, Outcome):
                 commit(store, task, outcome)
                 reduced = evaluator.batch_size < evaluator.plan.batch_size
@@ -283,8 +290,9 @@ def make_evaluator(
             f"device: landscape {shown(landscape.name)} is computed on {landscape.plan.device}, here is {device.type}, "
             "and the bits would differ; go on where it was begun, or give it another name or run"
         )
-    evaluator = Evaluator(problem.model, prepared.samples, problem.observe, landscape.plan, device, on_point)
-    evaluator.load(landscape.origin, [each.tensors for each in landscape.directions])
+    with in_folder(prepared.folder):
+        evaluator = Evaluator(problem.model, prepared.samples, problem.observe, landscape.plan, device, on_point)
+        evaluator.load(landscape.origin, [each.tensors for each in landscape.directions])
     return evaluator
 
 
