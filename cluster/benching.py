@@ -16,7 +16,8 @@ from landscape.errors import JobError, LandscapeError
 from landscape.pipeline import run as run_serially
 from landscape.preparation import prepare
 from landscape.progress import Progress
-from landscape.spec import MAX_SIZE, Job, Landscape
+from landscape.spec import Job, Landscape
+from landscape.values import MAX_SIZE
 
 TILES, TILE_SECONDS, ROUNDS = 16, 1.2, 3
 MOST_TILES = 256  # where so many are over before a second worker has come, none is coming

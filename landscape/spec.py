@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -28,13 +29,34 @@ from pydantic import (
 )
 
 from landscape.engine import Engine
-from landscape.errors import JobError, NotFoundError, message_of, nearest, shown
+from landscape.errors import JobError, NotFoundError, flat, message_of, nearest, shown
 from landscape.masking import holds_credentials, masked
+from landscape.strict_yaml import MAX_BYTES, parse_yaml
+from landscape.values import (
+    MAX_SIZE,
+    Count,
+    Gpus,
+    Reference,
+    Seed,
+    Size,
+    Snapshots,
+    Threads,
+    Workers,
+    between,
+    is_list,
+    pair,
+    refuse_coinciding,
+    snapshots,
+    text_of_one_line,
+    whole,
+)
 
-MIN_SIZE, MAX_SIZE = 3, 65536
 # An odd size has a point at the origin of a symmetric range; the collector keeps MindSpore's.
 DEFAULT_SIZE, COLLECTED_SIZE, DEFAULT_SAMPLES = 41, 40, 2048
 DEFAULTS = 2  # the version of what a landscape means that leaves fields out; see `with_defaults_of`
+MODULE_FUNCTION = re.compile(r"(?!\S*\.py:)[^\W\d][\w-]*(\.[^\W\d][\w-]*)*:[^\W\d]\w*")
+LONGEST_KEY = 30  # characters of a key that an error repeats
+LONGEST_ERROR = 285  # characters of a line; the count of further ones follows
 AXIS_NAMES = ("alpha", "beta", "gamma")
 
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
@@ -45,61 +67,28 @@ Unit = Literal["step", "epoch"]
 DEFAULT_IGNORE: tuple[Ignored, ...] = ("bias", "norm")  # of random directions, as in Li et al. 2018
 
 
-def _whole(value: Any) -> int:
-    """A strict integer: neither a bool nor a float nor a string that looks like one."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"must be a whole number, not {shown(value)}")
-    return value
-
-
-def _at_least(low: int, remedy: str = "") -> BeforeValidator:
-    def check(value: Any) -> int:
-        if _whole(value) < low:
-            raise ValueError(f"must be at least {low}, not {value}{remedy and '; ' + remedy}")
-        return int(value)
-
-    return BeforeValidator(check)
-
-
-def _size(value: Any) -> int:
-    if not MIN_SIZE <= _whole(value) <= MAX_SIZE:
-        raise ValueError(f"must be from {MIN_SIZE} to {MAX_SIZE} points per axis, not {value}")
-    return int(value)
-
-
-Size = Annotated[int, BeforeValidator(_size)]
-Seed = Annotated[int, _at_least(0)]
-Count = Annotated[int, _at_least(1)]
-
-
-def _snapshots(value: Any) -> tuple[int, ...] | Literal["all"]:
-    if value == "all":
-        return "all"
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ValueError(f"must be a list of epochs or steps, or 'all', not {shown(value)}")
-    numbers = [_whole(each) for each in value]
-    if len(set(numbers)) < 3:
-        raise ValueError(f"must name at least 3 different snapshots, not {numbers}; PCA needs 3 points to span a plane")
-    if min(numbers) < 0:
-        raise ValueError(f"must hold epochs or steps from 0 on, not {min(numbers)}")
-    return tuple(sorted(set(numbers)))
-
-
-Snapshots = Annotated[Union[tuple[int, ...], Literal["all"]], BeforeValidator(_snapshots)]
-
-
 class Frozen(BaseModel):
     """A value: immutable, compared by content, closed to unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
+    def __init__(self, /, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise JobError(explain(error, type(self))) from None
+
+    # Pydantic then validates a value inside another one by itself, and an error keeps the whole way to its field.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
     @field_validator("*")
     @classmethod
-    def _no_credentials(cls, value: Any) -> Any:
-        """Those of a URL would stand in the run's provenance, in manifests and on dashboards."""
+    def _plain_text(cls, value: Any) -> Any:
+        """A URL's credentials would stand in the run's provenance, in manifests and on dashboards."""
         if isinstance(value, str) and holds_credentials(value):
-            raise ValueError(f"must not hold credentials ({masked(value)}); give them to the driver in its environment")
-        return value
+            place = shown(masked(value))  # in quotes, at which another masking stops
+            raise ValueError(f"must not hold credentials ({place}); give them to the driver in its environment")
+        return text_of_one_line(value) if isinstance(value, str) else value
 
 
 class RandomDirection(Frozen):
@@ -115,7 +104,7 @@ class TowardsDirection(Frozen):
     """The straight line from the origin (0) to `target` (1): a snapshot's name or number, or a file of weights."""
 
     kind: Literal["towards"] = "towards"
-    target: int | str
+    target: Reference
 
 
 class FileDirection(Frozen):
@@ -132,7 +121,7 @@ class PcaDirection(Frozen):
 
     kind: Literal["pca"] = "pca"
     trajectory: Snapshots
-    component: Annotated[int, _at_least(1)] = 1
+    component: Count = 1
 
 
 Direction = Annotated[
@@ -142,27 +131,14 @@ Direction = Annotated[
 DEFAULT_RANGE: dict[str, tuple[float, float]] = {"random": (-1.0, 1.0), "file": (-1.0, 1.0), "towards": (-0.2, 1.2)}
 
 
-def _pair(value: Any) -> tuple[float, float]:
-    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
-        raise ValueError(f"must be a pair [low, high] or one pair per axis, not {shown(value)}")
-    if any(isinstance(each, bool) or not isinstance(each, (int, float)) for each in value):
-        raise ValueError(f"must hold two numbers, not {shown(list(value))}")
-    low, high = (float(each) if abs(each) < 1e308 else math.inf for each in value)
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise ValueError(f"must be finite, not [{low:g}, {high:g}]")
-    if low >= high:
-        raise ValueError(f"must go from low to high, not [{low:g}, {high:g}]; swap or widen the two ends")
-    return low, high
-
-
 class Landscape(Frozen):
     """One grid around one origin: 1 to 3 directions, or `trajectory` for a PCA plane fitted to the path."""
 
     name: str
-    origin: int | str | None = None
+    origin: Reference | None = None
     directions: tuple[Direction, ...] = ()
     trajectory: Snapshots | None = None
-    axes: Annotated[int, BeforeValidator(_whole)] | None = None
+    axes: Annotated[int, BeforeValidator(whole)] | None = None
     size: tuple[Size, ...] = (DEFAULT_SIZE,)
     range: tuple[tuple[float, float], ...] | None = None
 
@@ -179,16 +155,16 @@ class Landscape(Frozen):
     @field_validator("size", mode="before")
     @classmethod
     def _sizes(cls, value: Any) -> Any:
-        return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+        return tuple(value) if is_list(value) else (value,)
 
     @field_validator("range", mode="before")
     @classmethod
     def _ranges(cls, value: Any) -> Any:
         if value is None:
             return None
-        if isinstance(value, (list, tuple)) and value and isinstance(value[0], (list, tuple)):
-            return tuple(_pair(each) for each in value)
-        return (_pair(value),)
+        if is_list(value) and value and is_list(value[0]):
+            return tuple(pair(each) for each in value)
+        return (pair(value),)
 
     @model_validator(mode="before")
     @classmethod
@@ -200,13 +176,13 @@ class Landscape(Frozen):
         directions = data.get("directions")
         if data.get("trajectory") is not None:
             axes = 2 if data.get("axes") is None else data["axes"]
-            if axes not in (1, 2, 3) or isinstance(axes, bool):
+            if type(axes) is bool or not isinstance(axes, Integral) or axes not in (1, 2, 3):
                 raise ValueError(f"axes must be 1, 2 or 3, not {shown(axes)}")
             try:
-                snapshots = _snapshots(data["trajectory"])
+                chosen = snapshots(data["trajectory"])
             except ValueError:
                 return data | {"directions": ()}  # the field's own check reports it
-            short = tuple(PcaDirection(trajectory=snapshots, component=k + 1) for k in range(axes))
+            short = tuple(PcaDirection(trajectory=chosen, component=k + 1) for k in range(axes))
             if directions and TypeAdapter(tuple[Direction, ...]).validate_python(directions) != short:
                 raise ValueError("trajectory and directions exclude each other: keep one of them")
             data["directions"] = short
@@ -229,6 +205,8 @@ class Landscape(Frozen):
                 object.__setattr__(self, field, values * count)
             elif values is not None and len(values) != count:
                 raise ValueError(f"{field} must be one for all axes or one per axis ({count}), not {len(values)}")
+        for points, (low, high) in zip(self.size, self.range or (), strict=False):
+            refuse_coinciding(low, high, points)
         seeded = tuple(
             each.model_copy(update={"seed": axis + 1})
             if isinstance(each, RandomDirection) and each.seed is None
@@ -289,11 +267,11 @@ class CollectLandscape(Frozen):
     @field_validator("intervals", mode="before")
     @classmethod
     def _intervals(cls, value: Any) -> Any:
-        if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+        if not is_list(value) or not value:
             raise ValueError(
                 f"must be a list of lists of epochs or steps, such as [[1, 2, 3], [7, 8, 9]], not {shown(value)}"
             )
-        intervals = [_snapshots(each) for each in value]
+        intervals = [snapshots(each) for each in value]
         if "all" in intervals:
             raise ValueError("must list its epochs or steps; 'all' serves in a job's trajectory only")
         return tuple(intervals)
@@ -334,19 +312,17 @@ class Job(Frozen):
     landscapes: tuple[Landscape, ...] = ()
     collect_landscape: CollectLandscape | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: Count | None = None
-    workers: Count | None = None
-    num_gpus: Annotated[float, Field(ge=0)] | None = None
-    device_ids: tuple[Annotated[int, _at_least(0)], ...] | None = None
-    tile: tuple[Annotated[int, _at_least(1)], ...] | None = None
+    threads: Threads | None = None
+    workers: Workers | None = None
+    num_gpus: Gpus | None = None
+    device_ids: tuple[Annotated[int, BeforeValidator(between(0))], ...] | None = None
+    tile: tuple[Annotated[int, BeforeValidator(between(1, MAX_SIZE))], ...] | None = None
 
     _folder: Path = PrivateAttr(default_factory=Path.cwd)
 
-    def __init__(self, /, **data: Any) -> None:
-        try:
-            super().__init__(**data)
-        except ValidationError as error:
-            raise JobError(explain(error, type(self))) from None
+    if TYPE_CHECKING:
+
+        def __init__(self, /, **data: Any) -> None: ...
 
     @field_validator("run", mode="before")
     @classmethod
@@ -357,13 +333,14 @@ class Job(Frozen):
             raise ValueError(f"must be a folder or URL, not {shown(value)}")
         return value
 
-    @field_validator("problem")
+    @field_validator("problem", mode="before")
     @classmethod
     def _problem_reference(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            module, _, function = value.partition(":")
-            if not module or not function.isidentifier():
-                raise ValueError(f"must be 'module:function', not {shown(value)}")
+        if isinstance(value, str) and not MODULE_FUNCTION.fullmatch(value):
+            remedy = "; leave out '.py'" if ".py:" in value else ""
+            raise ValueError(f"must be 'module:function', not {shown(value)}{remedy}")
+        if not isinstance(value, str) and not callable(value):
+            raise ValueError(f"must be 'module:function' or a function, not {shown(value)}")
         return value
 
     @field_serializer("problem")
@@ -381,15 +358,30 @@ class Job(Frozen):
     @field_validator("tile", mode="before")
     @classmethod
     def _tile(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, int) else value
+        value = (value,) if isinstance(value, Integral) else value
+        if is_list(value) and not 1 <= len(value) <= len(AXIS_NAMES):
+            raise ValueError(f"must be one number or one per axis, not {shown(list(value))}")
+        return value
+
+    @field_validator("device_ids")
+    @classmethod
+    def _different_gpus(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if value is not None and (not value or len(set(value)) < len(value)):
+            raise ValueError(f"must name at least one GPU, and each once, not {shown(list(value))}")
+        return value
 
     @field_validator("landscapes")
     @classmethod
     def _unique_names(cls, value: tuple[Landscape, ...]) -> tuple[Landscape, ...]:
-        names = [each.name for each in value]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"must have names of their own; {shown(name)} stands {names.count(name)} times")
+        """Also where case makes no difference: file systems that fold it would mix two landscapes."""
+        counts = Counter(each.name for each in value)
+        folded = dict[str, str]()
+        for name, count in counts.items():
+            if count > 1:
+                raise ValueError(f"must have names of their own; {shown(name)} stands {count} times")
+            other = folded.setdefault(name.lower(), name)
+            if other != name:
+                raise ValueError(f"must have names that differ in more than case; {other} and {name} do not")
         return value
 
     @property
@@ -415,7 +407,10 @@ def locate(path: str, folder: Path) -> str:
     """`path` as an absolute path, relative ones taken from `folder`; a URL stays as it is."""
     if "://" in path and not path.startswith("file://"):
         return path
-    return str((folder / Path(path.removeprefix("file://")).expanduser()).absolute())
+    try:
+        return str((folder / Path(path.removeprefix("file://")).expanduser()).absolute())
+    except RuntimeError:
+        raise JobError(f"run: {shown(path)} names a home folder that is not known; write the path out") from None
 
 
 def read_job(path: str | Path, **overrides: Any) -> Job:
@@ -425,26 +420,28 @@ def read_job(path: str | Path, **overrides: Any) -> Job:
         NotFoundError: there is no such file.
         JobError: it is not YAML, or not a job.
     """
-    file = Path(path)
+    file, name = Path(path), f"job file {shown(str(path), 100)}"
     try:
-        data = yaml.safe_load(file.read_text())
+        with open(file, "rb") as opened:
+            data = parse_yaml(opened.read(MAX_BYTES + 1))
     except FileNotFoundError:
-        raise NotFoundError(
-            f"job file {shown(str(path))} does not exist; `landscape init` writes one to start from"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise JobError(f"job file {shown(str(path))} cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise JobError(f"job file {shown(str(path))} is not YAML: {message_of(error)}") from None
+        raise NotFoundError(f"{name} does not exist; `landscape init` writes one to start from") from None
+    except OSError as error:
+        raise JobError(f"{name} cannot be read: {error.strerror or message_of(error)}") from None
+    except ValueError as error:
+        raise JobError(f"{name}: {error}") from None
     if not isinstance(data, dict):
-        raise JobError(f"job file {shown(str(path))} must hold 'key: value' lines, not {type(data).__name__}")
+        raise JobError(f"{name} must hold 'key: value' lines, not {KINDS.get(type(data), 'a value')}")
     run = overrides.get("run")
-    if run is not None:
+    if isinstance(run, str) and run.strip():
         overrides["run"] = locate(run, Path.cwd())
     data.update({key: value for key, value in overrides.items() if value is not None})
-    job = Job(**{str(key): value for key, value in data.items()})  # YAML has keys that are no words
+    job = Job(**data)
     job._folder = file.absolute().parent
     return job
+
+
+KINDS = {type(None): "nothing", list: "a list", str: "one text", int: "a number", float: "a number", bool: "a bool"}
 
 
 def canonical_json(value: Any) -> str:
@@ -459,20 +456,28 @@ def digest(value: Any) -> str:
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """Pydantic's report as one line per error, two at most, in the words of the job file."""
-    found = error.errors(include_url=False)
-    lines = [_explain_one(each, model) for each in found[:2]]
-    if len(found) > 2:
-        lines[1] += f" (and {len(found) - 2} more)"
+    count = error.error_count()
+    lines = [flat(_explain_one(each, model), LONGEST_ERROR) for each in error.errors(include_url=False)[:2]]
+    if count > 2:
+        lines[1] += f" (and {count - 2} more)"
     return "\n".join(lines)
 
 
+TAGS = ("random", "towards", "file", "pca", "int", "str")
+EXPECTED = {
+    "string_type": "text", "dict_type": "keys and values", "model_type": "keys and values",
+    "model_attributes_type": "keys and values", "tuple_type": "a list", "is_instance_of": "another type",
+    "bool_type": "true or false", "bool_parsing": "true or false", "invalid_key": "keys that are words",
+}  # fmt: skip
+
+
 def _explain_one(error: Any, model: type[BaseModel]) -> str:
-    place = [part for part in error["loc"] if part not in ("random", "towards", "file", "pca", "int", "str")]
-    where = ".".join(str(part) for part in place) or model.__name__.lower()
+    place = [part for part in error["loc"] if part not in TAGS]
+    where = ".".join(flat(str(part), LONGEST_KEY) for part in place) or model.__name__.lower()
     kind, value = error["type"], error["input"]
     if kind == "extra_forbidden":
         owner = _model_at(model, error["loc"][:-1])
-        return f"{where}: unknown key {shown(place[-1])}; {nearest(str(place[-1]), owner.model_fields)}"
+        return f"{where}: unknown key {shown(place[-1], LONGEST_KEY)}; {nearest(str(place[-1]), owner.model_fields)}"
     if kind == "missing":
         return f"{where}: is required and missing"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
@@ -480,7 +485,7 @@ def _explain_one(error: Any, model: type[BaseModel]) -> str:
         return f"{where}.kind: must be random, towards, file or pca, not {shown(got)}"
     if kind == "value_error":
         return f"{where}: {error['ctx']['error']}"
-    message = error["msg"].removeprefix("Input should be ").removeprefix("Input should ")
+    message = EXPECTED.get(kind) or error["msg"].removeprefix("Input should be ").removeprefix("Input should ")
     return f"{where}: must be {message}, not {shown(value)}"
 
 

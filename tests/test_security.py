@@ -97,7 +97,7 @@ HOLDERS = [
 
 @pytest.mark.parametrize("fields", HOLDERS)
 def test_credentials_in_a_url_are_refused_and_not_repeated(job_file, fields):
-    with pytest.raises(JobError, match=r"must not hold credentials \(\w+://.*….*; give them to the driver") as refused:
+    with pytest.raises(JobError, match=r"must not hold credentials \('\w+://.*….*; give them to the driver") as refused:
         read_job(job_file, **fields)
     assert "hidden" not in str(refused.value)
     assert list(job_file.parent.glob("run*")) == []

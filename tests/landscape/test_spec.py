@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
+from fractions import Fraction
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import yaml
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from landscape import CollectLandscape, Job, JobError, Landscape, NotFoundError, read_job
+from landscape.errors import printable
 from landscape.spec import DEFAULTS, RandomDirection, canonical_json, digest, with_defaults_of
 
 MINIMAL = {"run": "runs/a", "problem": "mine:problem"}
@@ -299,6 +305,118 @@ BAD_JOBS = {
     "collector intervals": ({"collect_landscape": {"intervals": [[1, 2]]}}, ["intervals", "at least 3", "[1, 2]"]),
     "collector flat intervals": ({"collect_landscape": {"intervals": [1, 2, 3]}}, ["intervals", "list", "1"]),
     "collector without intervals": ({"collect_landscape": {"intervals": []}}, ["intervals", "[[1, 2, 3], [7, 8, 9]]"]),
+    "batch size huge": ({"batch_size": 10**30}, ["batch_size", "at most 1000000000000"]),
+    "samples huge": ({"num_samples": 10**30}, ["num_samples", "at most 1000000000000"]),
+    "seed beyond torch's": ({"seed": 2**64}, ["seed", f"at most {2**64 - 1}", str(2**64)]),
+    "seed of a direction beyond torch's": (
+        {"landscapes": [SPEC | {"directions": [{"kind": "random", "seed": 2**64}]}]},
+        ["landscapes.0.directions.0.seed", "at most"],
+    ),
+    "seed of 100,000 digits": ({"seed": 10**100_000}, ["seed", "at most", "a number of 332193 bits"]),
+    "seed and a half": ({"seed": 1.5}, ["seed", "whole number", "1.5"]),
+    "seed that is a tensor": ({"seed": torch.tensor(1)}, ["seed", "whole number", "tensor(1)"]),
+    "threads": ({"threads": 10**6}, ["threads", "at most 1024"]),
+    "no threads": ({"threads": 0}, ["threads", "at least 1"]),
+    "workers": ({"workers": 10**9}, ["workers", "at most 100000"]),
+    "gpus nan": ({"num_gpus": math.nan}, ["num_gpus", "finite", "nan"]),
+    "gpus infinite": ({"num_gpus": math.inf}, ["num_gpus", "finite", "inf"]),
+    "gpus negative": ({"num_gpus": -0.5}, ["num_gpus", "share from 0 to 1", "-0.5"]),
+    "gpus huge": ({"num_gpus": 10**400}, ["num_gpus", "finite"]),
+    "gpus one and a half": ({"num_gpus": 1.5}, ["num_gpus", "share from 0 to 1, or a whole number", "1.5"]),
+    "gpus in quotes": ({"num_gpus": "0.5"}, ["num_gpus", "number", "'0.5'", "no quotes"]),
+    "gpus bool": ({"num_gpus": True}, ["num_gpus", "number", "True"]),
+    "device ids twice": ({"device_ids": [0, 1, 0]}, ["device_ids", "each once", "[0, 1, 0]"]),
+    "no device ids": ({"device_ids": []}, ["device_ids", "at least one GPU"]),
+    "device ids of bools": ({"device_ids": [True]}, ["device_ids", "whole number", "True"]),
+    "device ids alone": ({"device_ids": 0}, ["device_ids", "a list", "0"]),
+    "tile of nothing": ({"tile": []}, ["tile", "one number or one per axis", "[]"]),
+    "tile of four": ({"tile": [1, 2, 3, 4]}, ["tile", "one number or one per axis", "[1, 2, 3, 4]"]),
+    "tile bool": ({"tile": True}, ["tile", "whole number", "True"]),
+    "tile huge": ({"tile": 10**30}, ["tile", "at most 65536"]),
+    "size bool": ({"landscapes": [SPEC | {"size": True}]}, ["size", "whole number", "True"]),
+    "size of bools": ({"landscapes": [SPEC | {"size": [True, 5]}]}, ["size", "whole number", "True"]),
+    "size null": ({"landscapes": [SPEC | {"size": None}]}, ["size", "whole number", "None"]),
+    "range nan": ({"landscapes": [SPEC | {"range": [math.nan, 1]}]}, ["range", "finite", "nan"]),
+    "range of texts": (
+        {"landscapes": [SPEC | {"range": ["-1e-3", "1e-3"]}]},
+        ["range", "two numbers", "'-1e-3'", "write -0.001"],
+    ),
+    "range of bytes": ({"landscapes": [SPEC | {"range": b"ab"}]}, ["range", "pair", "b'ab'"]),
+    "range of bools": ({"landscapes": [SPEC | {"range": [False, True]}]}, ["range", "two numbers", "[False, True]"]),
+    "range denormal": ({"landscapes": [SPEC | {"range": [0, 5e-324]}]}, ["range", "41 different coordinates", "widen"]),
+    "range too narrow": (
+        {"landscapes": [SPEC | {"range": [1, 1 + 1e-15]}]},
+        ["landscapes.0", "range", "different coordinates in float64", "[1.0, 1.000000000000001]"],
+    ),
+    "range too narrow for so many": (
+        {"landscapes": [SPEC | {"range": [1, 1.000000000001], "size": 65536}]},
+        ["range", "65536 different coordinates", "fewer points"],
+    ),
+    "snapshots of bytes": ({"landscapes": [SPEC | {"trajectory": b"abc"}]}, ["trajectory", "list", "b'abc'"]),
+    "snapshots of an array": ({"landscapes": [SPEC | {"trajectory": np.arange(5)}]}, ["trajectory", "list", "array"]),
+    "snapshot huge": ({"landscapes": [SPEC | {"trajectory": [1, 2, 2**63]}]}, ["trajectory", "below 2**63"]),
+    "axes bool": ({"landscapes": [SPEC | {"trajectory": [1, 2, 3], "axes": True}]}, ["axes", "1, 2 or 3", "True"]),
+    "axes in words": ({"landscapes": [SPEC | {"trajectory": [1, 2, 3], "axes": "2"}]}, ["axes", "1, 2 or 3", "'2'"]),
+    "axes of an array": (
+        {"landscapes": [SPEC | {"trajectory": [1, 2, 3], "axes": np.arange(2)}]},
+        ["axes", "1, 2 or 3", "array"],
+    ),
+    "origin and a half": (
+        {"landscapes": [SPEC | {"origin": 1.5}]},
+        ["landscapes.0.origin", "snapshot's number", "1.5"],
+    ),
+    "origin bool": ({"landscapes": [SPEC | {"origin": True}]}, ["landscapes.0.origin", "snapshot's number", "True"]),
+    "origin empty": ({"landscapes": [SPEC | {"origin": ""}]}, ["landscapes.0.origin", "snapshot's number", "''"]),
+    "origin negative": ({"landscapes": [SPEC | {"origin": -1}]}, ["landscapes.0.origin", "snapshot's number", "-1"]),
+    "origin list": ({"landscapes": [SPEC | {"origin": [1]}]}, ["landscapes.0.origin", "snapshot's number", "[1]"]),
+    "target and a half": (
+        {"landscapes": [SPEC | {"directions": [{"kind": "towards", "target": 1.5}]}]},
+        ["landscapes.0.directions.0.target", "snapshot's number", "1.5"],
+    ),
+    "target bool": (
+        {"landscapes": [SPEC | {"directions": [{"kind": "towards", "target": True}]}]},
+        ["landscapes.0.directions.0.target", "True"],
+    ),
+    "ignore of another": (
+        {"landscapes": [SPEC | {"directions": [{"kind": "random", "ignore": ["weight"]}]}]},
+        ["ignore", "'bias'", "'weight'"],
+    ),
+    "ignore in one word": (
+        {"landscapes": [SPEC | {"directions": [{"kind": "random", "ignore": "bias"}]}]},
+        ["ignore", "a list", "'bias'"],
+    ),
+    "names that differ in case": (
+        {"landscapes": [{"name": "A"}, {"name": "a"}]},
+        ["landscapes", "differ in more than case", "A and a"],
+    ),
+    "name with a slash": ({"landscapes": [{"name": "a/../b"}]}, ["name", "letters", "'a/../b'"]),
+    "name with a control character": (
+        {"landscapes": [{"name": "a\x1b[2J"}]},
+        ["name", "control characters", r"'a\x1b[2J'"],
+    ),
+    "name of 200 kB": ({"landscapes": [{"name": "a" * 200_000}]}, ["name", "at most 100"]),
+    "name that is a number": ({"landscapes": [{"name": 3}]}, ["name", "text", "3"]),
+    "run with a control character": ({"run": "a\x1b[2J"}, ["run", "control characters", r"'a\x1b[2J'"]),
+    "run with a null byte": ({"run": "a\0"}, ["run", "control characters"]),
+    "run of two lines": ({"run": "a\nb"}, ["run", "one line"]),
+    "problem of three parts": ({"problem": "a:b:c"}, ["problem", "'module:function'", "'a:b:c'"]),
+    "problem of a dot": ({"problem": ".:x"}, ["problem", "'module:function'", "'.:x'"]),
+    "problem of a file": ({"problem": "mine.py:problem"}, ["problem", "'module:function'", "leave out '.py'"]),
+    "problem of a path": ({"problem": "../mine:problem"}, ["problem", "'module:function'", "'../mine:problem'"]),
+    "problem list": ({"problem": ["m:p"]}, ["problem", "'module:function'", "['m:p']"]),
+    "key that is a number": ({"landscapes": [{"name": "a", 1: 2}]}, ["landscapes.0", "words"]),
+    "landscape that is a text": ({"landscapes": ["a"]}, ["landscapes.0", "keys and values", "'a'"]),
+    "collector that is a list": ({"collect_landscape": []}, ["collect_landscape", "keys and values", "[]"]),
+    "collector create": (
+        {"collect_landscape": {"intervals": [[1, 2, 3]], "create_landscape": {"train": "maybe"}}},
+        ["create_landscape.train", "true or false", "'maybe'"],
+    ),
+    "collector of all": ({"collect_landscape": {"intervals": ["all"]}}, ["intervals", "'all' serves in a job's"]),
+    "engine": ({"engine": "fast"}, ["engine", "auto", "'fast'"]),
+    "engine that is a number": ({"engine": 3}, ["engine", "text", "3"]),
+    "key of 200 kB": ({"x" * 200_000: 3}, ["unknown key 'xxxx", "known: run"]),
+    "key of control characters": ({"\x1b[2J": 3}, [r"\u001b[2J: unknown key"]),
+    "value of 200 kB": ({"precision": "x" * 200_000}, ["precision", "'float32'"]),
     "many": ({"num_samples": 0, "seed": -1, "batch_size": 0, "x": 1}, ["num_samples", "seed", "2 more"]),
 }
 
@@ -312,16 +430,73 @@ def test_what_cannot_be_is_refused_in_two_lines_that_name_field_rule_and_value(c
     message = str(caught.value)
     assert caught.value.exit_code == 2
     assert message.count("\n") <= 1, message
+    assert all(len(line) <= 300 for line in message.splitlines()), message
+    assert printable(message) == message
     for word in words:
         assert word in message, message
 
 
+def test_numbers_of_numpy_are_numbers():
+    spec = {
+        "name": "a", "size": np.int64(5), "range": [np.float32(-0.5), Fraction(1, 2)], "origin": np.int32(3),
+    }  # fmt: skip
+    found = job(seed=np.uint8(7), num_samples=np.int64(3), num_gpus=np.float64(0.5), tile=np.int8(3), landscapes=[spec])
+    plain = {"name": "a", "size": 5, "range": [-0.5, 0.5], "origin": 3}
+    expected = job(seed=7, num_samples=3, num_gpus=0.5, tile=3, landscapes=[plain])
+    assert found == expected
+    assert canonical_json(found.model_dump(mode="json")) == canonical_json(expected.model_dump(mode="json"))
+    assert type(found.seed) is int
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Landscape(name="a/b"), ["name: must be letters"]),
+        (lambda: Landscape(name="a", sise=3), ["sise: unknown key", "did you mean 'size'"]),
+        (lambda: CollectLandscape(intervals=3), ["intervals: must be a list of lists"]),
+        (lambda: RandomDirection(seed=-1), ["seed: must be at least 0"]),
+        (lambda: job().replace(threads=0), ["threads: must be at least 1"]),
+    ],
+)
+def test_values_made_in_python_are_refused_the_same_way(make, words):
+    with pytest.raises(JobError) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+BOMB = "a0: &a0 [1, 2]\n" + "".join(f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9)}]\n" for k in range(1, 60))
 BAD_FILES = {
-    "not yaml": ("run: [1", ["is not YAML"]),
+    "not yaml": ("run: [1", ["line 1", "is not YAML"]),
+    "a key twice": ("run: a\nproblem: m:p\nrun: b\n", ["line 3", "key 'run' stands twice, first in line 1"]),
+    "a key twice further in": ("landscapes:\n- name: a\n  size: 3\n  size: 5\n", ["line 4", "key 'size'", "line 3"]),
+    "two merges": ("a: &a {x: 1}\nb: {<<: *a, <<: *a}", ["line 2", "key '<<' stands twice"]),
+    "a bomb of aliases": (BOMB, ["more than 20000 values"]),
+    "an alias of itself": ("run: &a [*a]", ["line 1", "alias stands inside"]),
+    "many values": ("run: [" + "1," * 30_000 + "]", ["more than 20000 values"]),
+    "deep": ("run: " + "[" * 100_000, ["line 1", "more than 32 deep"]),
+    "deep blocks": ("\n".join(" " * k + "a:" for k in range(500)), ["line 32", "more than 32 deep"]),
+    "large": ("#" * 10_000_000, ["more than 1048576 bytes"]),
+    "a tab": ("run: a\n\tproblem: b", ["line 2", "use spaces"]),
+    "a null byte": ("run: a\nproblem: \0", ["line 2", "U+0000"]),
+    "an escape": ("run: '\x1b[2J'", ["line 1", "U+001B"]),
+    "a tag of python": ("run: !!python/object/apply:os.system [ls]", ["line 1", "'!!python/object/apply:os.system'"]),
+    "a tag of its own": ("run: !mine a", ["line 1", "tag '!mine'"]),
+    "no number": ("seed: !!int x", ["line 1", "'x' cannot be read as int"]),
+    "no bool": ("seed: !!bool x", ["line 1", "'x' cannot be read as bool"]),
+    "a number of 5000 digits": ("seed: " + "9" * 5000, ["line 1", "cannot be read as int"]),
+    "a number in base 8": ("seed: 010", ["line 1", "'010' is not plain decimal"]),
+    "a number in base 60": ("seed: 1:30", ["line 1", "'1:30' is not plain decimal"]),
+    "two documents": ("run: a\n---\nrun: b", ["line 2", "a second document begins"]),
+    "a key of several words": ("? [a, b]\n: 1", ["line 1", "a key must be one word"]),
+    "an unknown alias": ("run: *a", ["line 1", "alias 'a'"]),
+    "a merge of no mapping": ("<<: 3", ["line 1", "merg"]),
+    "utf-16": ("run: a".encode("utf-16"), ["line 1", "cannot be read as UTF-8"]),
     "a list": ("- run", ["must hold 'key: value' lines", "list"]),
-    "empty": ("", ["must hold 'key: value' lines", "NoneType"]),
+    "empty": ("", ["must hold 'key: value' lines", "nothing"]),
     "key that is no word": ("run: a\nproblem: m:p\n1: 2\n", ["unknown key '1'"]),
-    "key that yaml takes for a bool": ("run: a\nproblem: m:p\non: 2\n", ["unknown key 'True'"]),
+    "key that yaml takes for a bool": ("run: a\nproblem: m:p\non: 2\n", ["unknown key 'on'"]),
     "key that python knows": ("run: a\nproblem: m:p\nself: 2\n", ["unknown key 'self'"]),
     "binary": (b"\xff\xfe\x00", ["cannot be read"]),
 }
@@ -336,6 +511,80 @@ def test_a_file_that_is_no_job_is_refused(tmp_path, case):
     assert str(caught.value).count("\n") <= 1
     for word in words:
         assert word in str(caught.value)
+
+
+def test_merges_aliases_and_days_are_read_as_they_are_meant(tmp_path):
+    text = """
+run: 2026-11-21
+problem: m:p
+landscapes:
+- &plane {name: 2026-11-20, size: 5, range: &range [-1, 1]}
+- {<<: *plane, name: b, size: 7}
+- {name: c, range: *range}
+"""
+    (tmp_path / "job.yaml").write_text(text, encoding="utf-8-sig")
+    found = read_job(tmp_path / "job.yaml")
+    assert found.run == "2026-11-21"
+    assert [(each.name, each.size, each.range) for each in found.landscapes] == [
+        ("2026-11-20", (5, 5), ((-1.0, 1.0),) * 2), ("b", (7, 7), ((-1.0, 1.0),) * 2),
+        ("c", (41, 41), ((-1.0, 1.0),) * 2),
+    ]  # fmt: skip
+
+
+def test_an_empty_run_on_the_command_line_is_not_the_working_directory(tmp_path):
+    (tmp_path / "job.yaml").write_text("run: a\nproblem: m:p\n")
+    with pytest.raises(JobError, match="run: must be a folder or URL, not ''"):
+        read_job(tmp_path / "job.yaml", run="")
+
+
+WORDS = st.sampled_from(
+    ["run", "problem", "m:p", "seed", "landscapes", "name", "size", "range", "directions", "kind", "random",
+     "trajectory", "collect_landscape", "intervals", "origin", "target", "device_ids", "tile", "all", "a", "1",
+     "-1", "1.5", "1e400", ".nan", "true", "null", "~", "2026-11-20", "010", "0x", "!!int", "!!binary aGk=",
+     "\u202e", "é", "9" * 5000, "x" * 500, "%", "!!python/name:os.x", "&a", "*a", "<<",
+     "'", '"', "[", "]", "{", "}", ": ", "- ", ", ", "\n", "\n  ", "\t", "#", "|", "---", "\x00", "\x1b[2J"]
+)  # fmt: skip
+PLAIN = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from(["all", "a"])),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(WORDS, inner, max_size=4)),
+    max_leaves=12,
+)
+
+
+def some_of(*names: str) -> dict[str, st.SearchStrategy]:
+    return dict.fromkeys(names, PLAIN)
+
+
+LIKE_LANDSCAPES = st.fixed_dictionaries(
+    {"name": st.just("a")}, optional=some_of("origin", "directions", "trajectory", "axes", "size", "range")
+)
+LIKE_JOBS = st.fixed_dictionaries(
+    {"run": st.one_of(st.just("a"), PLAIN), "problem": st.one_of(st.just("m:p"), PLAIN)},
+    optional=some_of("seed", "collect_landscape", "range", "tile", "num_gpus", "engine", "device_ids")
+    | {"landscapes": st.one_of(PLAIN, st.lists(LIKE_LANDSCAPES, max_size=3))},
+)
+TEXTS = st.one_of(st.lists(WORDS).map("".join), LIKE_JOBS.map(lambda job: yaml.safe_dump(job, allow_unicode=True)))
+
+
+def refusal_of(file: Path) -> str:
+    """What is said of a file that is no job; empty where it is one."""
+    try:
+        read_job(file)
+    except JobError as error:
+        return str(error) or "nothing is said"
+    return ""
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(TEXTS)
+def test_any_text_is_a_job_or_refused_in_two_short_lines(text):
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "job.yaml")
+        file.write_bytes(text.encode(errors="surrogatepass"))
+        told = refusal_of(file)
+    assert len(told.splitlines()) <= 2
+    assert all(len(line) <= 300 for line in told.splitlines()), told
+    assert printable(told) == told
 
 
 def test_a_file_that_is_not_there_is_not_found(tmp_path):

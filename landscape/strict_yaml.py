@@ -1,0 +1,151 @@
+"""YAML read strictly: one document of plain values, no key twice, nothing that grows without bound.
+
+What a file does not mean in so many words is refused with its line: a key that silently replaces another, a number
+that YAML reads in base 8 or 60, a tag, an alias that stands for millions of values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
+
+from landscape.errors import flat, shown
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 32
+MAX_VALUES = 20_000  # with each alias written out
+TOO_MANY = f"holds more than {MAX_VALUES} values, its aliases written out; keep data in files of their own"
+
+SURPRISING_NUMBER = re.compile(r"[-+]?(0[0-9_]*[0-9]|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
+REMEDIES = {
+    "found character '\\t' that cannot start any token": "a tab cannot indent; use spaces",
+    "but found another document": "a second document begins; keep one",
+}
+
+
+class Refused(yaml.MarkedYAMLError):
+    """What is wrong, and where it stands."""
+
+    def __init__(self, problem: str, found: Any) -> None:
+        """
+        Args:
+            found: the node or event that is wrong.
+        """
+        super().__init__(problem=problem, problem_mark=found.start_mark)
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Composes a document with bounded depth, examines it, and only then makes values of it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._composed = 0
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        self._depth += 1
+        self._composed += 1
+        if self._depth > MAX_DEPTH:
+            raise Refused(f"lists and keys are nested more than {MAX_DEPTH} deep", self.next_event())
+        if self._composed > MAX_VALUES:
+            raise Refused(TOO_MANY, self.next_event())
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+    def next_event(self) -> yaml.Event:
+        return self.peek_event()  # type: ignore[no-untyped-call,no-any-return]
+
+    def get_single_data(self) -> Any:
+        node = self.get_single_node()
+        if node is None:
+            return None
+        _count_values(node, {})
+        return self.construct_document(node)
+
+    def construct_object(self, node: Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            kind = node.tag.rpartition(":")[2]
+            raise Refused(f"{shown(node.value, 60)} cannot be read as {flat(kind, 60)}", node) from None
+
+    def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """Keys as they are written: `on` and `1` are words here."""
+        self.flatten_mapping(node)
+        return {key.value: self.construct_object(value, deep) for key, value in node.value}
+
+    def construct_number(self, node: ScalarNode) -> int | float:
+        if SURPRISING_NUMBER.fullmatch(node.value):
+            value = shown(node.value, 60)
+            raise Refused(f"{value} is not plain decimal, and YAML takes it for another number; write it plainly", node)
+        plain = self.construct_yaml_int if node.tag.endswith(":int") else self.construct_yaml_float
+        return plain(node)
+
+    def construct_unknown(self, node: Node) -> Any:
+        tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+        raise Refused(f"the tag {shown(tag, 60)} is not known; write plain values", node)
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_number)
+_StrictLoader.add_constructor("tag:yaml.org,2002:float", _StrictLoader.construct_number)
+_StrictLoader.add_constructor(None, _StrictLoader.construct_unknown)
+# A run or a landscape may be named after a day.
+_StrictLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if not tag.endswith(":timestamp")]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _count_values(node: Node, counted: dict[int, int]) -> int:
+    """How many values a node stands for, aliases written out; checks keys on the way, each node once."""
+    if counted.get(id(node)) == 0:
+        raise Refused("an alias stands inside what it stands for; write the value out", node)
+    if id(node) not in counted:
+        counted[id(node)] = 0  # while it is looked at
+        if isinstance(node, MappingNode):
+            _check_keys(node)
+        parts = [part for pair in node.value for part in pair] if isinstance(node, MappingNode) else node.value
+        inner = sum(_count_values(part, counted) for part in parts) if isinstance(node, CollectionNode) else 0
+        counted[id(node)] = 1 + inner
+    if counted[id(node)] > MAX_VALUES:
+        raise Refused(TOO_MANY, node)
+    return counted[id(node)]
+
+
+def _check_keys(node: MappingNode) -> None:
+    lines: dict[str, int] = {}
+    for key, _ in node.value:
+        if not isinstance(key, ScalarNode):
+            raise Refused("a key must be one word", key)
+        if key.value in lines:
+            raise Refused(f"key {shown(key.value, 60)} stands twice, first in line {lines[key.value]}; keep one", key)
+        lines[key.value] = key.start_mark.line + 1
+
+
+def parse_yaml(content: bytes) -> Any:
+    """The value of a YAML document.
+
+    Raises:
+        ValueError: it is none, or not a plain one; one line that says where and why.
+    """
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"has more than {MAX_BYTES} bytes; keep data in files of their own")
+    try:
+        return _StrictLoader(content.decode("utf-8-sig")).get_single_data()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line}: cannot be read as UTF-8 text") from None
+    except yaml.reader.ReaderError as error:
+        line = content.decode("utf-8-sig").count("\n", 0, error.position) + 1
+        raise ValueError(f"line {line}: holds the control character U+{int(error.character):04X}; delete it") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        problem = str(error.problem or error.context)
+        own = isinstance(error, Refused)
+        told = problem if own else f"is not YAML: {REMEDIES.get(problem, problem)}"
+        raise ValueError(f"line {line}: {flat(told, 170)}") from None

@@ -1,0 +1,155 @@
+"""The values of a job's fields, one rule each: whole numbers, ranges, lists of snapshots, references to weights.
+
+A rule takes what a user wrote and returns a plain Python value, or raises ValueError with the rule and the value.
+NumPy's numbers pass as what they are; a bool is no number, and a text that looks like one is a text.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import BeforeValidator
+
+from landscape.errors import printable, shown
+
+MIN_SIZE, MAX_SIZE = 3, 65536
+MOST = 10**12  # of anything that is counted
+LARGEST_SEED = 2**64 - 1  # torch's
+LARGEST_STEP = 2**63 - 1  # the store's
+MOST_THREADS = 1024
+MOST_WORKERS = 100_000
+LARGEST_END = 1e308  # of a range
+MOST_GPUS = 1024  # of one worker
+
+
+def whole(value: Any) -> int:
+    """A whole number: neither a bool nor a float nor a text that looks like one."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise ValueError(f"must be a whole number, not {shown(value)}")
+    return int(value)
+
+
+def real(value: Any) -> float:
+    """A finite number."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(f"must be a number, not {shown(value)}{_plainly(value)}")
+    found = _as_float(value)
+    if not math.isfinite(found):
+        raise ValueError(f"must be finite, not {shown(value)}")
+    return found
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _plainly(*values: Any) -> str:
+    """The remedy for numbers that YAML reads as texts, such as 1e-3."""
+    for value in values:
+        try:
+            number = float(value) if isinstance(value, str) else math.nan
+        except ValueError:
+            continue
+        if math.isfinite(number):
+            return f"; YAML takes {shown(value)} for text: write {number!r}" if repr(number) != value else "; no quotes"
+    return ""
+
+
+def between(low: int, high: int = MOST) -> Callable[[Any], int]:
+    def check(value: Any) -> int:
+        number = whole(value)
+        if number < low:
+            raise ValueError(f"must be at least {low}, not {shown(number)}")
+        if number > high:
+            raise ValueError(f"must be at most {high}, not {shown(number)}")
+        return number
+
+    return check
+
+
+def size(value: Any) -> int:
+    if not MIN_SIZE <= whole(value) <= MAX_SIZE:
+        raise ValueError(f"must be from {MIN_SIZE} to {MAX_SIZE} points per axis, not {shown(value)}")
+    return int(value)
+
+
+def gpus(value: Any) -> float:
+    """A share of a GPU, or a whole number of them: Ray gives no one and a half."""
+    number = real(value)
+    if not 0 <= number <= MOST_GPUS or (number > 1 and number != int(number)):
+        raise ValueError(f"must be a share from 0 to 1, or a whole number up to {MOST_GPUS}, not {shown(value)}")
+    return number
+
+
+def snapshots(value: Any) -> tuple[int, ...] | Literal["all"]:
+    if isinstance(value, str) and value == "all":
+        return "all"
+    if not is_list(value):
+        raise ValueError(f"must be a list of epochs or steps, or 'all', not {shown(value)}")
+    numbers_ = [whole(each) for each in value]
+    if len(set(numbers_)) < 3:
+        listed = shown(numbers_)
+        raise ValueError(f"must name at least 3 different snapshots, not {listed}; PCA needs 3 points to span a plane")
+    if min(numbers_) < 0 or max(numbers_) > LARGEST_STEP:
+        wrong = min(numbers_) if min(numbers_) < 0 else max(numbers_)
+        raise ValueError(f"must hold epochs or steps from 0 on, below 2**63, not {shown(wrong)}")
+    return tuple(sorted(set(numbers_)))
+
+
+def is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
+
+
+def pair(value: Any) -> tuple[float, float]:
+    if not is_list(value) or len(value) != 2:
+        raise ValueError(f"must be a pair [low, high] or one pair per axis, not {shown(value)}")
+    if any(isinstance(each, bool) or not isinstance(each, numbers.Real) for each in value):
+        raise ValueError(f"must hold two numbers, not {shown(list(value))}{_plainly(*value)}")
+    low, high = map(_as_float, value)
+    if not (abs(low) < LARGEST_END and abs(high) < LARGEST_END):
+        raise ValueError(f"must be finite, not {shown(list(value))}")
+    if low >= high:
+        raise ValueError(f"must go from low to high, not [{low:g}, {high:g}]; swap or widen the two ends")
+    return low, high
+
+
+def refuse_coinciding(low: float, high: float, points: int) -> None:
+    """Refuse a range too narrow for so many different float64 coordinates."""
+    # Rationals a unit in the last place apart may round to the same float.
+    if (high - low) / (points - 1) <= 2 * math.ulp(max(abs(low), abs(high))):
+        raise ValueError(
+            f"range must be wide enough for {points} different coordinates in float64, not [{low!r}, {high!r}]; "
+            "widen it, or take fewer points"
+        )
+
+
+def reference(value: Any) -> int | str:
+    """A set of weights: the number of a snapshot, `first`, `last`, `problem`, or a file."""
+    if isinstance(value, str) and value.strip():
+        return value
+    number = int(value) if isinstance(value, numbers.Integral) else -1
+    if 0 <= number <= LARGEST_STEP and not isinstance(value, bool):
+        return number
+    raise ValueError(f"must be a snapshot's number, first, last, problem or a file of weights, not {shown(value)}")
+
+
+def text_of_one_line(value: str) -> str:
+    if printable(value) != value or "\n" in value or "\t" in value:
+        raise ValueError(f"must be text of one line without control characters, not {shown(value)}")
+    return value
+
+
+Size = Annotated[int, BeforeValidator(size)]
+Seed = Annotated[int, BeforeValidator(between(0, LARGEST_SEED))]
+Count = Annotated[int, BeforeValidator(between(1))]
+Threads = Annotated[int, BeforeValidator(between(1, MOST_THREADS))]
+Workers = Annotated[int, BeforeValidator(between(1, MOST_WORKERS))]
+Gpus = Annotated[float, BeforeValidator(gpus)]
+Snapshots = Annotated[Union[tuple[int, ...], Literal["all"]], BeforeValidator(snapshots)]
+Reference = Annotated[Union[int, str], BeforeValidator(reference)]
