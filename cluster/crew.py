@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import uuid
@@ -23,7 +24,7 @@ from landscape.memory import host_limit
 from landscape.pipeline import Work
 from landscape.preparation import PreparedJob
 from landscape.samples import Batch, batch_bytes
-from landscape.search import Freedom
+from landscape.search import Request
 
 EXPLAIN_SECONDS = 20.0  # without any worker, until it is said why
 LOOK_SECONDS = 2.0  # between two looks at what the cluster has
@@ -45,7 +46,9 @@ class RayCrew:
         self._asked = asked or prepared.job.workers
         self._samples = _send(prepared.samples, min(host_limit(), object_store_room()))
         look = None if prepared.looked else Look(prepared.landscapes[0].observables, prepared.job.precision)
-        self._source = ProblemSource(prepared.job.problem, prepared.job.folder, tuple(sys.path), look)
+        self._source = ProblemSource(
+            prepared.job.problem, prepared.job.folder, tuple(map(os.path.abspath, sys.path)), look
+        )
         self._born = 0
         self._looked = self._alone_since = clock()
         self._explained = False
@@ -115,8 +118,8 @@ class RayCrew:
 
     # -- what they are asked, and answer ----------------------------------------------------------------------
 
-    def measure(self, name: str, payload: Any, freedom: Freedom) -> None:
-        self._ask(name, self.hands[name].actor.tune.remote([payload], freedom), MEASURE)
+    def measure(self, name: str, payload: Any, request: Request) -> None:
+        self._ask(name, self.hands[name].actor.tune.remote([payload], request), MEASURE)
 
     def send(self, name: str, task: Hashable, payload: Any, work: Work) -> None:
         states = [ray.put(pack_state(state)) for state in work.states]

@@ -43,7 +43,7 @@ def diagnose(address: str | None = None, run: str | None = None) -> list[Finding
 def _python() -> Iterator[Finding]:
     good = sys.version_info >= (3, 11)
     yield finding("python", GOOD if good else WRONG, platform.python_version(), "" if good else "needs 3.11 or later")
-    from cluster.session import cores
+    from landscape.arithmetic import cores
 
     yield finding("cores", GOOD, f"{cores()} of {os.cpu_count()}")
 

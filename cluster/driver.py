@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cluster import journal
 from cluster.assignment import LandscapeWork
@@ -33,13 +34,14 @@ from landscape.pipeline import (
 from landscape.preparation import PreparedJob, create_store, existing_store, prepare
 from landscape.progress import Failure, Observer
 from landscape.reproduction import Witness
-from landscape.search import DEFAULT_POINT_SECONDS, Freedom, Tuned
+from landscape.search import DEFAULT_POINT_SECONDS, Limits, Measure, Request, Search, follow
 from landscape.spec import Job
 from landscape.store import write_error
 from landscape.surface import Run
 
 POLL_SECONDS = 0.25
 MEASURE_SECONDS = 600.0  # a worker that takes longer to measure is taken for hung
+GATHER_SECONDS = 10.0  # from the first worker until those of its node are timed without the ones that still start
 LOADS = 3  # workers that fail to load the problem, with none that has, until the job ends
 DEATHS = 3  # in a row and per worker, without a task done in between, until the job ends
 DRAIN_SECONDS = 2.0  # what ends within it after a stop is still committed; the rest is dropped
@@ -53,6 +55,7 @@ def run(
     stop: Callable[[], bool] = lambda: False,
     policy: Policy | None = None,
     allow_open: bool = False,
+    limits: Limits | None = None,
 ) -> Run:
     """Compute a job on Ray, or go on with it where it stopped; returns when done.
 
@@ -63,6 +66,7 @@ def run(
         stop: is asked several times a second; when true, what is in flight is dropped and `Interrupted` raised.
         policy: when a task is tried again, backed up, checked or given up, and when a worker counts as hung.
         allow_open: also attach to a cluster that answers beyond loopback and asks for no token.
+        limits: how long the search for the fastest engine may take.
 
     Returns:
         The run, opened for reading. Tasks that were given up are listed in its landscapes' `failures`.
@@ -71,8 +75,9 @@ def run(
     try:
         with run_lock(prepared.run):
             _run_locked(
-                prepared, workers, address, observer or (lambda progress: None), stop, policy or Policy(), allow_open
-            )
+                prepared, workers, address, observer or (lambda progress: None), stop, policy or Policy(), allow_open,
+                limits,
+            )  # fmt: skip
     except LandscapeError:
         raise
     except OSError as error:
@@ -88,6 +93,7 @@ def _run_locked(
     stop: Callable[[], bool],
     policy: Policy,
     allow_open: bool,
+    limits: Limits | None,
 ) -> None:
     jobs = [LandscapeWork(landscape, existing_store(prepared, landscape)) for landscape in prepared.landscapes]
     for each in jobs:
@@ -102,7 +108,7 @@ def _run_locked(
     # The handlers come after `ray.init`, which puts one of its own in place.
     with ray_session(prepared.job, address, workers, allow_open) as placement, graceful_stop() as signalled:
         crew = RayCrew(prepared, placement, workers)
-        Driver(prepared, jobs, crew, observer, lambda: stop() or signalled(), policy, Metrics()).run()
+        Driver(prepared, jobs, crew, observer, lambda: stop() or signalled(), policy, Metrics(), limits=limits).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +135,17 @@ class Driver:
         policy: Policy,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
+        limits: Limits | None = None,
     ) -> None:
         self._prepared, self._crew, self._observer, self._stop = prepared, crew, observer, stop
         self._works = {each.landscape.name: each for each in works}
         self._deaths_in_a_row = self._unloaded = 0
         self._schedule: Schedule[Task] = Schedule((), policy)
-        self._metrics, self._clock = metrics, clock
+        self._metrics, self._clock, self._limits = metrics, clock, limits
         self._looked = 0.0
-        self._measured: Receipt | None = None
         self._left_out: set[str] = set()  # workers whose values have other bits than those that are kept
+        self._measured: dict[str, Receipt] = {}
+        self._gathered: list[str] | None = None  # the workers that are timed at once
 
     def run(self) -> None:
         for each in self._works.values():
@@ -267,29 +275,55 @@ class Driver:
         if chosen is not None:
             for each in new:
                 each.adopt(each.landscape.in_batches(chosen.batch_size))
-        for _ in range(self._schedule.policy.kills):
-            hand = self._first_ready()
-            receipt = self._measured_by(hand, new[0], freedom)
-            if receipt is not None:
-                tuned = receipt.details.get("tuned") or Tuned(new[0].landscape.plan)
-                if tuned.warning:
-                    journal.tuned(hand, tuned.warning)
-                for each in new:
-                    each.adopt(each.landscape.tuned(tuned))
-                return float(tuned.seconds_per_point)
-        return DEFAULT_POINT_SECONDS
+        self._first_ready()  # plans for the device that it has
+        work = new[0]
+        tuned = follow(
+            Search(work.landscape.plan, freedom, self._limits).steps(), lambda request: self._answers(request, work)
+        )
+        if tuned.warning:
+            journal.tuned(tuned.warning)
+        for each in new:
+            each.adopt(each.landscape.tuned(tuned))
+        return float(tuned.seconds_per_point)
 
-    def _measured_by(self, hand: Hand, landscape: LandscapeWork, freedom: Freedom) -> Receipt | None:
-        """What a worker measured; None where it died of it, or took so long that it is taken for hung."""
-        self._measured, end = None, self._clock() + MEASURE_SECONDS
-        self._crew.measure(hand.name, landscape.payload, freedom)
-        while self._measured is None and hand.name in self._crew.hands:
+    def _answers(self, request: Request, work: LandscapeWork) -> list[Any]:
+        """What the search asks for, done by the workers of one node at once, or by one of them.
+
+        Who dies of it or hangs is left out. That a point can be measured is tried on one worker after the other.
+        """
+        tries = self._schedule.policy.kills if isinstance(request, Measure) else 1
+        for _ in range(tries):
+            hands = self._node_mates() if request.everyone else [self._first_ready()]
+            receipts = self._ask_at_once(hands, request, work)
+            if receipts:
+                return [each.details["answer"] for each in receipts if "answer" in each.details]
+        return []
+
+    def _node_mates(self) -> list[Hand]:
+        """The first worker, and those of its node that have started; waits a little for those that have not."""
+        if self._gathered is None:
+            end = self._clock() + GATHER_SECONDS
+            while len(self._crew.ready) < len(self._crew.hands) and self._clock() < end:
+                self._patrol()
+                self._handle(self._crew.arrivals(POLL_SECONDS))
+            first = self._first_ready()
+            self._gathered = [each.name for each in self._crew.ready.values() if each.node == first.node]
+        return [self._crew.ready[name] for name in self._gathered if name in self._crew.ready]
+
+    def _ask_at_once(self, hands: Sequence[Hand], request: Request, work: LandscapeWork) -> list[Receipt]:
+        """The answers of those that give one; who takes too long is taken for hung."""
+        self._measured, end = {}, self._clock() + MEASURE_SECONDS
+        asked = [hand.name for hand in hands]
+        for name in asked:
+            self._crew.measure(name, work.payload, request)
+        while waiting := [name for name in asked if name in self._crew.hands and name not in self._measured]:
             if self._clock() > end:
-                self._bury(hand.name, f"it took more than {MEASURE_SECONDS:.0f} s to measure a few points")
-                return None
+                for name in waiting:
+                    self._bury(name, f"it took more than {MEASURE_SECONDS:.0f} s to measure a few points")
+                break
             self._patrol()
             self._handle(self._crew.arrivals(POLL_SECONDS))
-        return self._measured
+        return [self._measured[name] for name in asked if name in self._measured]
 
     def _first_ready(self) -> Hand:
         while not self._crew.ready:
@@ -326,7 +360,7 @@ class Driver:
                     self._started(each.worker, each.receipt)
                 elif each.asked == MEASURE:
                     self._refuse_fatal(each.receipt)
-                    self._measured = each.receipt
+                    self._measured[each.worker] = each.receipt
                 else:
                     assert isinstance(each.asked, Task)
                     self._receive(each.worker, each.asked, each.receipt, believed)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from cluster.worker import Receipt
 from landscape.pipeline import Work
-from landscape.search import Freedom
+from landscape.search import Request
 
 START, MEASURE = "start", "measure"  # what is asked of a worker apart from its tasks
 
@@ -72,8 +72,8 @@ class Crew(Protocol):
     def started(self, name: str, receipt: Receipt) -> Hand:
         """Note where a worker runs."""
 
-    def measure(self, name: str, payload: Any, freedom: Freedom) -> None:
-        """Have a worker time points of a landscape and choose what it is free to."""
+    def measure(self, name: str, payload: Any, request: Request) -> None:
+        """Have a worker do what the search for the fastest engine asks for."""
 
     def send(self, name: str, task: Hashable, payload: Any, work: Work) -> None:
         """Give a worker a task."""

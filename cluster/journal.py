@@ -29,8 +29,8 @@ def ready(hand: Hand) -> None:
     )
 
 
-def tuned(hand: Hand, warning: str) -> None:
-    workers.warning("%s", warning, extra=told("tuned", cause=warning, **_place(hand)))
+def tuned(warning: str) -> None:
+    workers.warning("%s", warning, extra=told("tuned", cause=warning))
 
 
 def leaves(hand: Hand) -> None:

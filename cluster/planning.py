@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from cluster.console import seconds_text
-from cluster.session import cores
+from landscape.arithmetic import cores
 from landscape.grid import tile_counts
 from landscape.pipeline import make_evaluator, tile_shape_for
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
@@ -16,6 +16,7 @@ from landscape.search import Freedom, Tuned
 from landscape.spec import Job
 from landscape.store import LandscapeStore
 from landscape.tuning import tune
+from landscape.usercode import in_folder
 
 CALIBRATED_BYTES = 8  # per value: float64
 
@@ -30,7 +31,8 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     # A point as it is: what an engine gains is found, and kept, when the job runs.
     freedom, tuned = Freedom(first.plan.engine), Tuned(first.plan)
     if measured:
-        tuned = tune(make_evaluator(prepared, first), first.grid, freedom)
+        with in_folder(prepared.folder):
+            tuned = tune(make_evaluator(prepared, first), first.grid, freedom)
     seconds = tuned.seconds_per_point
     landscapes = [_plan_landscape(prepared, each, seconds, count) for each in prepared.landscapes]
     missing = sum(each["missing_points"] for each in landscapes)

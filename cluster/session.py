@@ -12,6 +12,7 @@ import torch
 from cluster.attach import check_address, unreachable, wrong_token
 from cluster.placement import Placement, Supply, placement
 from cluster.shipping import upload
+from landscape.arithmetic import cores
 from landscape.errors import ClusterUnreachableError, JobError
 from landscape.spec import Job
 
@@ -74,11 +75,6 @@ def _start(job: Job, workers: int | None) -> None:
             include_dashboard=False,
             **QUIET,
         )
-
-
-def cores() -> int:
-    """The cores that this process may use: a Slurm job or a container may have fewer than its machine."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _local_gpus(job: Job) -> int:

@@ -21,15 +21,16 @@ from landscape.arithmetic import Plan, keep_freed_memory, pick_device
 from landscape.errors import JobError, one_line
 from landscape.evaluation import Evaluator, observe_names
 from landscape.grid import Grid
+from landscape.kept import KeptChoices
 from landscape.loaded import SamplesChanged
 from landscape.parameters import describe_parameters
 from landscape.pipeline import Outcome, Work, evaluate
 from landscape.problem import load_problem
 from landscape.reproduction import Witness, bear_witness
 from landscape.samples import Batch
-from landscape.search import Freedom
+from landscape.search import Request
 from landscape.spec import Precision
-from landscape.tuning import tune
+from landscape.trials import Trials
 
 Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
 
@@ -106,6 +107,7 @@ class Worker:
         self._loaded = ""
         self._evaluator: Evaluator | None = None
         self._witness: Witness | None = None  # of the landscape that is loaded
+        self._trials: Trials | None = None
         self._listener = Listener()
 
     @_reporting
@@ -113,6 +115,8 @@ class Worker:
         """Load the problem; says where this worker runs."""
         try:
             sys.path[:0] = [each for each in self._source.path if each not in sys.path]
+            if self._source.folder.is_dir():  # on another machine it is the working directory that was shipped
+                os.chdir(self._source.folder)
             problem = load_problem(self._source.callback, self._source.folder)
             self._model, self._observe = problem.model, problem.observe
             self._parameters = describe_parameters(problem.model)
@@ -145,14 +149,16 @@ class Worker:
         }  # fmt: skip
 
     @_reporting
-    def tune(self, payload: Sequence[Any], freedom: Freedom) -> Receipt:
-        """The engine and the batch size that suit a landscape on this device, and the seconds a point costs."""
+    def tune(self, payload: Sequence[Any], request: Request) -> Receipt:
+        """What the search for the fastest engine asks for, done with a landscape on this device."""
         try:
             landscape, evaluator = self._load(payload)
-            tuned = tune(evaluator, landscape.grid, freedom)
+            if self._trials is None:
+                self._trials = Trials(evaluator, landscape.grid, KeptChoices.of_user())
+            answer = self._trials.answer(request)
         except Exception as error:
             return _failed(error)
-        return Receipt(details={"tuned": tuned})
+        return Receipt(details={"answer": answer})
 
     @_reporting
     def evaluate(self, payload: Sequence[Any], points: np.ndarray, states: Sequence[Any]) -> Receipt:
@@ -172,7 +178,7 @@ class Worker:
         key = repr(payload[0])
         if self._evaluator is None or key != self._loaded:
             self._payload: Payload = self._fetch(payload[0])
-            self._loaded = ""
+            self._loaded, self._trials = "", None
             if self._evaluator is None or self._evaluator.plan != self._payload.plan:
                 # The old one goes first: model and samples fit the device once.
                 self._evaluator = None

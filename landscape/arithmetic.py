@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import platform
 import random
 from collections.abc import Iterator
@@ -39,6 +40,11 @@ def default_plan(
     preferred = 2048 if device == "cuda" else 256
     kind: Literal["cpu", "cuda"] = "cuda" if device == "cuda" else "cpu"
     return Plan(min(batch_size or preferred, num_samples), threads or 1, kind, precision, batch_norm, seed)
+
+
+def cores() -> int:
+    """The cores that this process may use: a Slurm job or a container may have fewer than its machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def device_here() -> torch.device:

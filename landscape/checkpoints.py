@@ -15,18 +15,9 @@ from torch import Tensor
 
 from landscape.errors import JobError, NotFoundError, message_of, shown
 from landscape.folders import Folder, Place, open_folder
-from landscape.snapshots import (
-    FOLDER,
-    SNAPSHOT_FORMAT,
-    UNITS,
-    Trajectory,
-    read_info,
-    read_trajectory,
-    remove_trajectory,
-    versions,
-    write_info,
-    write_snapshot,
-)
+from landscape.replacement import finish, remove_leftovers, replace, staging
+from landscape.run_files import FOLDER, HISTORY_FILE, SNAPSHOT_FORMAT, read_info
+from landscape.snapshots import UNITS, Trajectory, read_trajectory, snapshot_files, versions, write_snapshot
 from landscape.spec import Unit
 
 NESTED_KEYS = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
@@ -151,21 +142,29 @@ def import_checkpoints(
     if isinstance(paths, (str, Path)) or not paths:
         raise JobError(f"checkpoints: must be a list of one file or more, in the order of training, not {shown(paths)}")
     folder = open_folder(run)
-    there = read_trajectory(run)
-    if there.snapshots and not overwrite:
+    finish(folder)
+    there = snapshot_files(folder)
+    if there and not overwrite:
+        kinds = " and ".join(sorted({f"{each[0]}s" for each in there}))
         raise JobError(
-            f"run: {shown(str(run))} already holds a trajectory of {len(there.snapshots)} {there.unit}s; "
+            f"run: {shown(str(run))} already holds a trajectory of {len(there)} {kinds}; "
             "name another run or give overwrite=True (--overwrite)"
         )
     files = [Path(path) for path in paths]
     _refuse_own(files, folder)
     _refuse_different(files)
-    info = {} if overwrite else read_info(run)
-    remove_trajectory(folder)
-    write_info(folder, _imported_info(files) | info | {"unit": unit})
-    for number, file in enumerate(files, 1):
-        state = {name: tensor.clone().contiguous() for name, tensor in load_weights(file).items()}
-        write_snapshot(folder, unit, number, state, source=file.name, **{unit: number}, **versions())
+    known = read_info(folder)
+    info = _imported_info(files) | ({} if overwrite else known) | {"unit": unit}
+    # A history belongs to the snapshots that were collected with it, not to those that were imported.
+    history = HISTORY_FILE if not there or "imported" in known else None
+    remove_leftovers(folder)
+    with staging(folder) as staged:
+        written = []
+        for number, file in enumerate(files, 1):
+            state = {name: tensor.clone().contiguous() for name, tensor in load_weights(file).items()}
+            about: dict[str, Any] = {"source": file.name, unit: number, **versions()}
+            written.append(write_snapshot(folder, unit, number, state, below=staged, **about))
+        replace(folder, info, written, history)
     return read_trajectory(run)
 
 

@@ -166,6 +166,27 @@ class Evaluator:
         found.load(self._origin, self._directions)
         return found
 
+    def give_sign_of_life(self) -> None:
+        """As before each point; what it raises ends what is going on."""
+        self._on_point()
+
+    @property
+    def model(self) -> nn.Module:
+        """The one given, as it was given."""
+        return self._given
+
+    @property
+    def observe(self) -> Observe:
+        return self._observe
+
+    @property
+    def directions(self) -> Sequence[State]:
+        return self._directions
+
+    @property
+    def held_samples(self) -> Batch:
+        return self._feed.samples
+
     @property
     def samples(self) -> int:
         return batch_length(self._feed.samples)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 import uuid
 from collections.abc import Iterator
@@ -12,16 +13,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 PARTIAL = ".partial"
+_PARTIAL_NAME = re.compile(rf"\.(.+?)-([1-9]\d*)(?:-[0-9a-f]{{8}})?{re.escape(PARTIAL)}(?:\.[^.]*)?")
 
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` to write to; it takes `path`'s name when the block ends without an error.
-
-    The temporary name ends like `path`, as some writers choose their format by it, and begins with a dot.
-    """
-    # A link that lies there by that name already would lead the writing elsewhere.
-    temporary = path.with_name(f".{path.stem[:80]}-{os.getpid()}-{uuid.uuid4().hex[:8]}{PARTIAL}{path.suffix}")
+    """A temporary path beside `path` to write to; it takes `path`'s name when the block ends without an error."""
+    temporary = partial_path(path)
     make_folder(path.parent)
     try:
         open(temporary, "xb").close()
@@ -49,6 +47,33 @@ def open_plain(path: Path) -> BinaryIO:
         code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
         raise kind(code, "is a folder" if stat.S_ISDIR(mode) else "is no file", str(path))
     return open(descriptor, "rb")
+
+
+def partial_path(path: Path) -> Path:
+    """A name beside `path` to write it under: hidden, of this process, with the ending that some writers go by."""
+    # A link that lies there by that name already would lead the writing elsewhere.
+    return path.with_name(f".{path.stem[:80]}-{os.getpid()}-{uuid.uuid4().hex[:8]}{PARTIAL}{path.suffix}")
+
+
+def left_by_the_dead(name: str) -> str | None:
+    """The stem of the file that a process, which is no more, wrote under this partial name; None for any other name.
+
+    A name with the number of this very process is left by an earlier one: in a container each has the same.
+    """
+    match = _PARTIAL_NAME.fullmatch(name)
+    return match[1] if match and not _is_alive(int(match[2])) else None
+
+
+def _is_alive(pid: int) -> bool:
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # another user's
+        return True
+    return True
 
 
 def make_folder(folder: Path) -> None:

@@ -33,7 +33,7 @@ log = logging.getLogger("landscape")
 class Choice:
     """What a search chose, and when.
 
-    `complete` says that nothing was left to try when it ended; else its budget had run out.
+    `complete` says that a longer search would find nothing else; where it does not, its budget had run out.
     """
 
     engine: str

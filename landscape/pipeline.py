@@ -7,6 +7,7 @@ import logging
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import overload
 
 import numpy as np
@@ -16,17 +17,19 @@ from landscape.arithmetic import Plan, pick_device
 from landscape.errors import Interrupted, JobError, StoreError, one_line, shown
 from landscape.evaluation import Evaluator, Values
 from landscape.grid import Grid, Index, choose_tile_shape, coarse_to_fine_order, tile_counts
+from landscape.kept import KeptChoices
 from landscape.loaded import SamplesChanged
 from landscape.lock import run_lock
 from landscape.parameters import State
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
 from landscape.progress import Failure, Observer, Tally
 from landscape.reproduction import ATTRIBUTE, bear_witness, check_point, recorded, refusal
-from landscape.search import Freedom
+from landscape.search import Freedom, Limits
 from landscape.spec import Job
 from landscape.store import LandscapeStore, landscape_names, write_error
 from landscape.surface import Run
 from landscape.tuning import tune
+from landscape.usercode import in_folder
 
 ATTEMPTS = 3  # an exception in user code is tried twice more, then its tile is quarantined
 
@@ -125,12 +128,18 @@ class Outcome:
         return (self.points,) if self.states is None else (self.points, self.states)
 
 
-def run(job: Job, observer: Observer | None = None, stop: Callable[[], bool] = lambda: False) -> Run:
+def run(
+    job: Job,
+    observer: Observer | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    limits: Limits | None = None,
+) -> Run:
     """Compute a job serially, in this process, or go on with it where it stopped.
 
     Args:
         observer: is told the `Progress` after every task.
         stop: is asked between points; when true, the tile in hand is dropped and `Interrupted` raised.
+        limits: how long the search for the fastest engine may take; other processes compute beside this one meanwhile.
 
     Returns:
         The run, opened for reading.
@@ -138,13 +147,15 @@ def run(job: Job, observer: Observer | None = None, stop: Callable[[], bool] = l
     prepared = prepare(job)
     try:
         with run_lock(prepared.run):
-            _run_locked(prepared, observer or (lambda progress: None), stop)
+            _run_locked(prepared, observer or (lambda progress: None), stop, limits)
     except OSError as error:
         raise write_error(prepared.run, error) from error
     return Run(prepared.run)
 
 
-def _run_locked(prepared: PreparedJob, observer: Observer, stop: Callable[[], bool]) -> None:
+def _run_locked(
+    prepared: PreparedJob, observer: Observer, stop: Callable[[], bool], limits: Limits | None = None
+) -> None:
     def check_stop() -> None:
         if stop():
             raise Interrupted(
@@ -157,14 +168,14 @@ def _run_locked(prepared: PreparedJob, observer: Observer, stop: Callable[[], bo
         store = existing_store(prepared, landscape)
         if store is None:
             landscape = landscape if chosen is None else landscape.in_batches(chosen.batch_size)
-            landscape, seconds = tune_landscape(prepared, landscape, freedom, check_stop)
+            landscape, seconds = tune_landscape(prepared, landscape, freedom, check_stop, limits)
             chosen, freedom = landscape.plan, replace(freedom, engine=landscape.plan.engine, batch_size=False)
             store = create_store(prepared, landscape, tile_shape_for(prepared.job, landscape.grid, seconds, 1))
         tasks = missing_tasks(store, landscape.name)
         tally = start_tally(store, landscape, tasks)
         if tasks:
             evaluator = make_evaluator(prepared, landscape, check_stop)
-            compute_serially(landscape, store, evaluator, tasks, tally, observer)
+            compute_serially(landscape, store, evaluator, tasks, tally, observer, prepared.folder)
         else:
             tally.close()
         observer(tally.progress())
@@ -176,7 +187,8 @@ def freedom_of(prepared: PreparedJob) -> tuple[Freedom, Plan | None]:
     One job has one engine: what was chosen for one landscape holds for the rest.
     """
     stored = landscape_names(prepared.run)
-    points = sum(each.points for each in prepared.landscapes if each.name not in stored)
+    # Of the whole job: what is done already must not make it one that is over sooner.
+    points = sum(each.points for each in prepared.landscapes)
     chosen = next((each.plan for each in prepared.landscapes if each.name in stored), None)
     job = prepared.job
     engine = chosen.engine if chosen and job.engine == "auto" else job.engine
@@ -186,10 +198,16 @@ def freedom_of(prepared: PreparedJob) -> tuple[Freedom, Plan | None]:
 
 
 def tune_landscape(
-    prepared: PreparedJob, landscape: PreparedLandscape, freedom: Freedom, on_point: Callable[[], None]
+    prepared: PreparedJob,
+    landscape: PreparedLandscape,
+    freedom: Freedom,
+    on_point: Callable[[], None],
+    limits: Limits | None = None,
 ) -> tuple[PreparedLandscape, float]:
     """The landscape with the engine and batches that suit it, and the seconds a point costs; before any value."""
-    tuned = tune(make_evaluator(prepared, landscape, on_point), landscape.grid, freedom)
+    evaluator, kept = make_evaluator(prepared, landscape, on_point), KeptChoices.of_user()
+    with in_folder(prepared.folder):
+        tuned = tune(evaluator, landscape.grid, freedom, kept=kept, limits=limits)
     if tuned.warning:
         log.warning("%s", tuned.warning)
     return landscape.tuned(tuned), tuned.seconds_per_point
@@ -219,12 +237,16 @@ def compute_serially(
     tasks: Sequence[Task],
     tally: Tally,
     observer: Observer,
+    folder: Path,
 ) -> None:
-    """The tasks of one landscape, one after the other."""
+    """The tasks of one landscape, one after the other; the user's code in its folder, the observer in the caller's."""
     try:
-        keep_witness(landscape, store, evaluator)
+        with in_folder(folder):
+            keep_witness(landscape, store, evaluator)
         for task in tasks:
-            outcome = try_task(evaluator, make_work(landscape, store, task))
+            work = make_work(landscape, store, task)
+            with in_folder(folder):
+                outcome = try_task(evaluator, work)
             if isinstance(outcome, Outcome):
                 commit(store, task, outcome)
                 reduced = evaluator.batch_size < evaluator.plan.batch_size
@@ -268,8 +290,9 @@ def make_evaluator(
             f"device: landscape {shown(landscape.name)} is computed on {landscape.plan.device}, here is {device.type}, "
             "and the bits would differ; go on where it was begun, or give it another name or run"
         )
-    evaluator = Evaluator(problem.model, prepared.samples, problem.observe, landscape.plan, device, on_point)
-    evaluator.load(landscape.origin, [each.tensors for each in landscape.directions])
+    with in_folder(prepared.folder):
+        evaluator = Evaluator(problem.model, prepared.samples, problem.observe, landscape.plan, device, on_point)
+        evaluator.load(landscape.origin, [each.tensors for each in landscape.directions])
     return evaluator
 
 

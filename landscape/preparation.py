@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from landscape.selection import select_samples
 from landscape.snapshots import read_info, read_trajectory
 from landscape.spec import DEFAULTS, CollectLandscape, Job, Landscape, PcaDirection, digest, with_defaults_of
 from landscape.store import LandscapeStore, PathPlan, refuse_unwritable
+from landscape.usercode import in_folder
 from landscape.weights import Weights
 
 log = logging.getLogger("landscape")
@@ -84,6 +86,7 @@ class PreparedJob:
     landscapes: tuple[PreparedLandscape, ...]
     looked: bool = True  # whether `observe` was seen to return the observables, or the first worker must look
     warnings: tuple[str, ...] = ()  # a line each on what may be meant otherwise; each names its remedy
+    folder: Path = field(default_factory=Path.cwd)  # the working directory of the user's code, as the callback left it
 
     def log_warnings(self) -> None:
         """Say them once, before the first value."""
@@ -105,17 +108,19 @@ def prepare(job: Job) -> PreparedJob:
     here = torch.device("cpu") if job.device == "cpu" else device_here()
     kind = here.type if job.device == "auto" else job.device
     specs, at_most, num_samples = _landscapes_of(job, run)
-    problem = load_problem(job.problem, job.folder)
-    samples = select_samples(problem.data, num_samples, job.seed, at_most=at_most)
-    randomness = look_for_randomness(problem.data, num_samples, job.seed)
-    names, looked = _observables(problem, samples, job, here)
+    with in_folder(job.folder):
+        problem = load_problem(job.problem, job.folder)
+        samples = select_samples(problem.data, num_samples, job.seed, at_most=at_most)
+        randomness = look_for_randomness(problem.data, num_samples, job.seed)
+        names, looked = _observables(problem, samples, job, here)
+        folder = Path.cwd()
     weights = Weights(problem, read_trajectory(run), job.folder)
     common = _Common(
         job, run, problem, weights, samples_digest(samples), batch_length(samples), names, kind, randomness
     )
     landscapes = tuple(_prepare_landscape(common, spec) for spec in specs)
     warnings = [*randomness.warnings(), *_origin_warnings(specs, weights)]
-    return PreparedJob(job, run, problem, samples, landscapes, looked, tuple(warnings))
+    return PreparedJob(job, run, problem, samples, landscapes, looked, tuple(warnings), folder)
 
 
 def _observables(problem: Problem, samples: Batch, job: Job, here: torch.device) -> tuple[tuple[str, ...], bool]:

@@ -1,33 +1,36 @@
-"""The candidates for an engine, timed one after the other within a budget; the fastest that agrees wins."""
+"""The search for the fastest engine as questions and answers: what to try next, and whether it has won.
+
+`Search.steps` yields what is to be done and is sent what came of it, so that one policy serves whoever times: this
+process beside forked ones (`tuning.py`), or the workers of a cluster. It touches no model and no file.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from datetime import UTC, datetime
+from statistics import fmean
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from landscape.arithmetic import Plan
 from landscape.engine import Engine
-from landscape.errors import Interrupted, one_line
-from landscape.evaluation import Evaluator, Values
 from landscape.grid import TILE_SECONDS
+from landscape.kept import Choice, Record
 
 DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured
-WARM_UPS, ROUNDS = 2, 3  # two points tell what stays the same between points
-SLICE_SECONDS = 0.05  # a trial runs as many batches as take about this long
+SLICE_SECONDS = 0.05  # one timing runs as many batches as take about this long
+FEWEST_ROUNDS, ENOUGH_ROUNDS, MANY_ROUNDS, MOST_ROUNDS = 3, 5, 7, 9
 GAIN = 1.05  # what is not faster by this much is noise
 COMPILE_SECONDS, COMPILE_SECONDS_PER_MODULE = 8.0, 0.4
-NEIGHBOURS = 4  # points that are computed together, to tell what each costs from what all of them share
 LONGEST_ROW = 16  # points of a tile's row that are counted on to share something
 STACKED_PARAMETERS = 4_000_000  # above it one point fills a GPU
-TOLERANCE = 1e-5  # relative, of the mean loss
-LARGEST_LOSS = 0.02  # relative, of a low precision at one point, that is granted at the others
-FLIPS = 2.0  # samples whose class may tip over by rounding
+MOST_CHECKED = 3
+
+log = logging.getLogger("landscape")
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,53 @@ class Freedom:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """How long a search may take.
+
+    Args:
+        share: of the time that the job would take as it is.
+        longest: seconds, however long the job.
+        shortest: seconds that are worth beginning with; a job with less does not search.
+    """
+
+    share: float = 0.05
+    longest: float = 60.0
+    shortest: float = 1.0
+
+
+def budget_of(seconds_per_point: float, points: int, limits: Limits) -> float:
+    """Seconds that a job's search may take: `shortest` doubled as often as the share allows, 0 where it allows none.
+
+    Few steps, so that jobs of about the same length find each other's choices.
+    """
+    allowed, budget = limits.share * seconds_per_point * points, limits.shortest
+    if allowed < budget:
+        return 0.0
+    while 2 * budget <= min(allowed, limits.longest):
+        budget *= 2
+    return limits.longest if allowed >= limits.longest else budget
+
+
+@dataclass(frozen=True)
+class Candidate:
+    engine: str
+    batch_size: int
+
+
+@dataclass(frozen=True)
 class Trial:
-    """One candidate: its speed on the first batches, or why it is out."""
+    """One candidate: its speed on the first batches, or why it is out.
+
+    `over_best` is the median of its speed over that of the best so far, round by round, and `spread` how far these
+    ratios lie apart; None for what was not timed against another.
+    """
 
     engine: str
     batch_size: int
-    samples_per_second: float | None = None
+    samples_per_second: float | None = None  # of one process, while all of them compute
     refused: str = ""
+    over_best: float | None = None
+    spread: float | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +98,7 @@ class Tuned:
     """The plan to keep, what a point costs with it, and what is recorded of the choice.
 
     `precision_error` is the largest difference of the mean loss from float32 at the probe points; None where the
-    precision is no lower.
+    precision is no lower. `since` is when an earlier job chose, where that choice was taken.
     """
 
     plan: Plan
@@ -63,6 +106,8 @@ class Tuned:
     trials: tuple[Trial, ...] = ()
     precision_error: Mapping[str, float | int | None] | None = None
     warning: str = field(default="", compare=False)
+    since: str = ""
+    processes: int = 0  # that were timed at once
 
     def record(self) -> dict[str, Any]:
         return {
@@ -70,214 +115,164 @@ class Tuned:
             "batch_size": self.plan.batch_size,
             "seconds_per_point": self.seconds_per_point,
             "trials": [asdict(each) for each in self.trials],
+            "processes": self.processes,
+            "cached": bool(self.since),
+            "since": self.since or None,
         }
 
 
-class Search:
-    """The candidates one after the other; the fastest that agrees with the reference wins."""
+# -- what is asked, and what is answered ---------------------------------------------------------------------------
 
-    def __init__(
-        self, evaluator: Evaluator, points: NDArray[np.float64], freedom: Freedom, budget: float, measured: Tuned
-    ) -> None:
-        self._evaluator, self._points, self._freedom = evaluator, points, freedom
-        self._first, self._seconds, self._warning = measured.plan, measured.seconds_per_point, measured.warning
-        self._end = time.perf_counter() + budget
-        self._count = max(1, round(SLICE_SECONDS / (self._seconds / evaluator.batches)))
-        self._row = freedom.row or row_points(self._seconds, points.shape[1])
-        self._trials: list[Trial] = []
 
-    def tuned(self) -> Tuned:
-        return Tuned(self._evaluator.plan, self._seconds, tuple(self._trials), warning=self._warning)
+class Request:
+    """Something to be done by one process, or by all at once."""
 
-    def force(self, engine: Engine) -> None:
-        """The engine that the job asks for, unless it fails or is off."""
-        if str(engine) == self._first.engine:
-            return
-        self._accept_first([Trial(str(engine), self._first.batch_size)])
-        if self._evaluator.plan == self._first:
-            reason = self._trials[-1].refused
-            self._warning = f"engine: {engine} is not used, as it {reason}; {self._first.engine} is"
+    everyone: ClassVar[bool] = False
 
-    def run(self) -> None:
-        """Layouts and rewrites first, then other batch sizes for the best, then what takes long to set up."""
-        evaluator, size = self._evaluator, self._first.batch_size
-        possible = evaluator.possible_options()
-        rewrites = tuple(name for name in ("channels_last", "maxima", "folded") if name in possible)
-        best = self._best_of(Engine.parse(self._first.engine).variants(rewrites), size)
-        if best is not None and "fused" in possible:
-            # A batch normalisation between a convolution and its ReLU would keep them apart.
-            engine = replace(Engine.parse(best.engine), fused=True)
-            best = self._best_of(iter([replace(engine, folded="folded" in possible)]), size)
-        if best is not None and "superposed" in possible:
-            best = self._best_of(
-                iter([replace(Engine.parse(best.engine), superposed=True)]), self._superposed_size(size)
-            )
-        if best is not None and self._freedom.batch_size and evaluator.plan.batch_norm == "eval":
-            self._other_batches(Engine.parse(best.engine), best)
-        best = self._best()
-        if best is not None:
-            self._best_of(self._bases(Engine.parse(best.engine)), best.batch_size)
-        first = next((each for each in self._trials if each.engine == self._first.engine), None)
-        fastest = sorted(self._measured(), key=_worth, reverse=True)
-        worth = [each for each in fastest if first is not None and _worth(each) > GAIN * _speed(first)]
-        self._accept_first(worth)
 
-    # -- candidates -------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Measure(Request):
+    """Find batches that fit the memory, and what a point costs; see what was chosen before. → `Measured`."""
 
-    def _bases(self, best: Engine) -> Iterator[Engine]:
-        """Other ways to run the best rewrites, the cheap ones to set up first."""
-        evaluator, best = self._evaluator, replace(best, fused=False, superposed=False)
-        if evaluator.plan.batch_norm == "recalibrate":
-            return
-        if evaluator.device.type == "cuda":
-            if evaluator.resident:
-                yield replace(best, base="cudagraph")
-            if evaluator.moved_parameters < STACKED_PARAMETERS:
-                yield from (replace(best, base="vmap", folded=False, points=points) for points in (8, 32))
-        if self._left() > COMPILE_SECONDS + COMPILE_SECONDS_PER_MODULE * evaluator.modules:
-            yield replace(best, base="compile")
+    freedom: Freedom
 
-    def _superposed_size(self, size: int) -> int:
-        """Half of it, if that is free: two outputs are kept, which is what a batch takes at its largest."""
-        return max(1, size // 2) if self._freedom.batch_size else size
 
-    def _other_batches(self, engine: Engine, best: Trial) -> None:
-        """Smaller while it helps, as activations may stay in the cache; larger while it helps, as a GPU likes it."""
-        # What superposition keeps of a batch grows with it.
-        for factor in (0.25,) if engine.superposed else (0.25, 4.0):
-            size, speed = best.batch_size, _speed(best)
-            while self._left() > 0:
-                size = int(min(max(8, size * factor), self._evaluator.samples))
-                trial = self._try(engine, size) if size not in (0, best.batch_size) else None
-                if trial is None or _speed(trial) < GAIN * speed:
-                    break
-                best, speed = trial, _speed(trial)
+@dataclass(frozen=True)
+class Measured:
+    plan: Plan
+    seconds: float
+    key: str = ""  # of the circumstances that a choice holds for
+    record: Record | None = None
+    warning: str = ""
 
-    # -- measuring --------------------------------------------------------------------------------------------
 
-    def _left(self) -> float:
-        return self._end - time.perf_counter()
+@dataclass(frozen=True)
+class Look(Request):
+    """See what could be done to the model. → `Facts`."""
 
-    def _measured(self) -> list[Trial]:
-        return [each for each in self._trials if each.samples_per_second]
 
-    def _best(self) -> Trial | None:
-        return max(self._measured(), key=_speed, default=None)
+@dataclass(frozen=True)
+class Facts:
+    options: tuple[str, ...]  # of an engine, that change anything
+    samples: int
+    batches: int
+    axes: int
+    modules: int
+    moved_parameters: int
+    resident: bool
 
-    def _best_of(self, engines: Iterator[Engine], batch_size: int) -> Trial | None:
-        for engine in engines:
-            if self._left() > 0:
-                self._try(engine, batch_size)
-        return self._best()
 
-    def _try(self, engine: Engine, batch_size: int) -> Trial | None:
-        """Time a candidate on the first batches; what raises is out."""
-        known = {(each.engine, each.batch_size) for each in self._trials}
-        if (str(engine), batch_size) in known:
-            return None
-        trial = Trial(str(engine), batch_size)
+@dataclass(frozen=True)
+class Slice:
+    """A candidate and how many of its batches are timed; `row` points are counted on to share something."""
+
+    candidate: Candidate
+    count: int
+    row: int
+
+
+@dataclass(frozen=True)
+class SetUp(Request):
+    """Set up a candidate beside another that stays, and warm it up. → `Ready`."""
+
+    everyone: ClassVar[bool] = True
+    one: Slice
+    beside: Slice
+
+
+@dataclass(frozen=True)
+class Ready:
+    pass
+
+
+@dataclass(frozen=True)
+class Time(Request):
+    """Time a slice of a candidate that is set up. → `Timed`."""
+
+    everyone: ClassVar[bool] = True
+    one: Slice
+    turn: int
+
+
+@dataclass(frozen=True)
+class Timed:
+    seconds: float  # per point
+
+
+@dataclass(frozen=True)
+class Check(Request):
+    """Find the first of the candidates that agrees with float32 as well as `first` does. → `Checked`."""
+
+    first: Candidate
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True)
+class Checked:
+    accepted: Candidate | None
+    seconds: float = 0.0  # per point
+    refused: tuple[str, ...] = ()  # why those before it are out
+
+
+@dataclass(frozen=True)
+class Conclude(Request):
+    """Go on with a plan, and keep the record where there is a new one. → the error of the plan's precision."""
+
+    plan: Plan
+    key: str = ""
+    record: Record | None = None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The answer to anything that raised."""
+
+    reason: str
+
+
+Steps = Generator[Request, Sequence[Any], Tuned]
+Result = TypeVar("Result")
+Asking = Generator[Request, Sequence[Any], Result]
+
+
+def follow(steps: Steps, ask: Callable[[Request], Sequence[Any]]) -> Tuned:
+    """Do what the steps ask for to their end.
+
+    Args:
+        ask: the answers of all that live through it: at most one, or one of each process.
+    """
+    answers: Sequence[Any] | None = None
+    while True:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self._evaluator.use(engine, batch_size)
-                trial = replace(trial, samples_per_second=self._speed_of(batch_size))
-        except Interrupted:
-            raise
-        except Exception as error:
-            trial = replace(trial, refused=f"fails: {one_line(error)[:200]}")
-        self._trials.append(trial)
-        return trial
-
-    def _speed_of(self, batch_size: int) -> float:
-        count = max(1, round(self._count * self._first.batch_size / batch_size))
-        seconds = self._seconds_of(count, 1)
-        if Engine.parse(self._evaluator.plan.engine).superposed:
-            each = max(0.0, NEIGHBOURS * self._seconds_of(count, NEIGHBOURS) - seconds) / (NEIGHBOURS - 1)
-            seconds = each + max(0.0, seconds - each) / self._row
-        return min(count * batch_size, self._evaluator.samples) / seconds
-
-    def _seconds_of(self, count: int, neighbours: int) -> float:
-        points = self._points.tolist()
-        timed = [
-            self._evaluator.time_batches(count, points[k % len(points)], neighbours) for k in range(WARM_UPS + ROUNDS)
-        ]
-        return min(timed[WARM_UPS:])
-
-    # -- checking ---------------------------------------------------------------------------------------------
-
-    def _accept_first(self, trials: list[Trial]) -> None:
-        """Use the first of these that agrees with float32; else what was planned at first."""
-        trials = trials[:3]
-        if trials:
-            points = self._points
-            if any(Engine.parse(each.engine).superposed for each in trials):
-                points = np.concatenate([points, neighbours_of(points)])
-            self._evaluator.use(Engine.parse(self._first.engine), self._first.batch_size)
-            reference = self._evaluator.evaluate(points)
-            exact = self._exact(points, reference)
-            allowed = _allowed(reference, exact, self._evaluator.samples)
-        for trial in trials:
-            reason = self._off(trial, points, exact, allowed)
-            if not reason:
-                return
-            self._trials = [each for each in self._trials if each != trial] + [replace(trial, refused=reason)]
-        self._evaluator.use(Engine.parse(self._first.engine), self._first.batch_size)
-
-    def _exact(self, points: NDArray[np.float64], reference: Values) -> Values:
-        """The reference in float32 where the job's precision is lower."""
-        if self._first.precision in ("float32", "float64"):
-            return reference
-        return self._evaluator.twin(in_float32(self._first)).evaluate(points)
-
-    def _off(self, trial: Trial, points: NDArray[np.float64], exact: Values, allowed: Mapping[str, Any]) -> str:
-        """Why a candidate cannot be used; empty where it can."""
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self._evaluator.use(Engine.parse(trial.engine), trial.batch_size)
-                found = self._evaluator.evaluate(points)
-        except Interrupted:
-            raise
-        except Exception as error:
-            return f"fails: {one_line(error)[:200]}"
-        for name, expected in exact.mean.items():
-            off = ~np.isclose(found.mean[name], expected, rtol=0, atol=allowed[name], equal_nan=True)
-            if off.any():
-                worst = np.abs(found.mean[name] - expected)[off].max()
-                return f"is off by {worst:.2g} in {name}"
-        # The first time it may have compiled, captured and learnt; and a stack of points costs the same however full.
-        engine = Engine.parse(trial.engine)
-        self._seconds = self._evaluator.evaluate(self._points[:1]).seconds / engine.points
-        if engine.superposed and trial.samples_per_second:
-            self._seconds = self._evaluator.samples / trial.samples_per_second
-        return ""
+            request = next(steps) if answers is None else steps.send(answers)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        answers = ask(request)
 
 
-def _speed(trial: Trial) -> float:
-    return trial.samples_per_second or 0.0
+# -- the statistics ------------------------------------------------------------------------------------------------
 
 
-def _worth(trial: Trial) -> float:
-    """The speed, less what every worker pays again for compiling."""
-    return _speed(trial) / (GAIN if trial.engine.startswith("compile") else 1.0)
+def verdict(ratios: Sequence[float], gain: float = GAIN) -> Literal["faster", "slower", "open"]:
+    """Whether a candidate is faster, from its speed over the best one's in each round so far.
+
+    It is faster where, after enough rounds, three quarters of them show a gain worth having and the median gain
+    exceeds the spread. Of two that are equally fast, in rounds that differ by up to 60 %, fewer than one in a hundred
+    passes. What no round shows a gain for is dropped sooner; what is undecided at the end is not faster.
+    """
+    if len(ratios) < FEWEST_ROUNDS:
+        return "open"
+    low, middle = np.quantile(ratios, (0.25, 0.5))
+    if len(ratios) >= ENOUGH_ROUNDS and low > gain and middle - 1 > spread_of(ratios):
+        return "faster"
+    return "slower" if max(ratios) < gain or len(ratios) >= MOST_ROUNDS else "open"
 
 
-def _allowed(reference: Values, exact: Values, samples: int) -> dict[str, NDArray[np.float64]]:
-    """How far a candidate may be from float32: rounding, a few samples that tip over, and twice what the plain
-    evaluation loses to its precision, there or, as that may be little by chance, at the worst of the points."""
-    found = {}
-    for name, mean in exact.mean.items():
-        size = np.nan_to_num(np.abs(mean), posinf=0.0)
-        tipping = 0.0 if name == "loss" else FLIPS / samples * np.maximum(1.0, size)
-        lost = np.nan_to_num(np.abs(reference.mean[name] - mean), posinf=0.0)
-        worst = min(LARGEST_LOSS, float((lost / np.maximum(size, 1e-12)).max()))
-        found[name] = TOLERANCE * size + 1e-7 + tipping + 2.0 * np.maximum(lost, worst * size)
-    return found
-
-
-def neighbours_of(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """For each point another one of its row: the last coordinate is that of the point before. [P, axes]"""
-    return np.concatenate([points[:, :-1], np.roll(points, 1, axis=0)[:, -1:]], axis=1)
+def spread_of(ratios: Sequence[float]) -> float:
+    """From the lowest to the highest ratio; where there are many, without the one at either end."""
+    found = sorted(ratios)
+    kept = found[1:-1] if len(found) >= MANY_ROUNDS else found
+    return kept[-1] - kept[0]
 
 
 def row_points(seconds: float, axes: int) -> int:
@@ -285,6 +280,240 @@ def row_points(seconds: float, axes: int) -> int:
     return max(1, min(LONGEST_ROW, int((TILE_SECONDS / seconds) ** (1 / max(1, axes)))))
 
 
-def in_float32(plan: Plan) -> Plan:
-    """The reference for a lower precision."""
-    return replace(plan, precision="float32", engine="eager")
+# -- the policy ----------------------------------------------------------------------------------------------------
+
+
+class Search:
+    """Candidates one after the other, each against the best so far in the same rounds; the last winner that agrees.
+
+    Args:
+        plan: the landscape's as planned at first.
+        clock: seconds that the budget is counted in.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        freedom: Freedom,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._plan, self._freedom, self._limits, self._clock = plan, freedom, limits or Limits(), clock
+        self._trials: dict[Candidate, Trial] = {}
+        self._winners: list[Candidate] = []
+        self._seconds, self._warning, self._since = DEFAULT_POINT_SECONDS, "", ""
+        self._end, self._processes = 0.0, 0
+        self._cut_short = self._broken = False
+
+    def steps(self) -> Steps:
+        measured = yield from _one(Measure(self._freedom))
+        if not isinstance(measured, Measured):
+            return Tuned(self._plan)  # user code that raises is left to the tiles to tell
+        self._plan, self._seconds, self._warning = measured.plan, measured.seconds, measured.warning
+        self._first = self._best = Candidate(self._plan.engine, self._plan.batch_size)
+        record = None
+        if self._freedom.engine != "auto":
+            yield from self._force(Candidate(str(Engine.parse(self._freedom.engine)), self._plan.batch_size))
+        else:
+            record = yield from self._choose(measured)
+        plan = replace(self._plan, engine=self._best.engine, batch_size=self._best.batch_size)
+        error = yield from _one(Conclude(plan, measured.key, record))
+        if isinstance(error, Refused):
+            log.info("engine: nothing is chosen: it %s", error.reason)
+            plan, error = self._plan, None
+        trials = tuple(self._trials.values())
+        return Tuned(plan, self._seconds, trials, error, self._warning, self._since, self._processes)
+
+    def _force(self, wanted: Candidate) -> Asking[None]:
+        """The engine that the job asks for, unless it fails or is off."""
+        if wanted == self._first:
+            return
+        yield from self._accept_first([wanted])
+        if self._best == self._first:
+            reason = self._trials[wanted].refused
+            self._warning = f"engine: {wanted.engine} is not used, as it {reason}; {self._first.engine} is"
+
+    def _choose(self, measured: Measured) -> Asking[Record | None]:
+        """The choice that was kept, else the one of a search; the record to keep where it is a new one."""
+        record = measured.record or Record(measured.seconds)
+        budget = budget_of(record.seconds_per_point, self._freedom.points, self._limits)
+        if not budget:
+            return record if measured.record is None else None
+        kept = record.choice_for(budget)
+        if kept is not None:
+            if (yield from self._take(kept)):
+                return None
+            record = record.without(kept)
+        log.info("engine: trying what is faster than %s, for up to %g s", self._first.engine, budget)
+        yield from self._try_all(budget)
+        yield from self._accept_first(self._winners[::-1])
+        if self._broken:
+            return None
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        complete = not self._cut_short or budget >= self._limits.longest  # no job will search for longer
+        chosen = Choice(self._best.engine, self._best.batch_size, self._seconds, now, complete)
+        return record.with_choice(budget, chosen)
+
+    def _take(self, kept: Choice) -> Asking[bool]:
+        """What an earlier job chose, if it still agrees."""
+        candidate = Candidate(kept.engine, kept.batch_size)
+        if candidate != self._first:
+            yield from self._accept_first([candidate])
+            if self._best != candidate:
+                log.info("engine: %s, kept since %s, is dropped, as it %s", kept.engine, kept.since,
+                         self._trials.pop(candidate).refused)  # fmt: skip
+                return False
+        self._seconds, self._since = kept.seconds_per_point, kept.since
+        return True
+
+    # -- candidates -------------------------------------------------------------------------------------------
+
+    def _try_all(self, budget: float) -> Asking[None]:
+        """Layouts and rewrites first, then other batch sizes for the best, then what takes long to set up."""
+        facts = yield from _one(Look())
+        if not isinstance(facts, Facts):
+            self._broken = True
+            return
+        self._facts = facts
+        self._trials[self._first] = Trial(*_names(self._first), facts.samples / self._seconds)
+        self._count = max(1, round(SLICE_SECONDS / (self._seconds / facts.batches)))
+        self._row = self._freedom.row or row_points(self._seconds, facts.axes)
+        if _refusal((yield SetUp(self._slice(self._first), self._slice(self._first)))):
+            self._broken = True
+            return
+        self._end = self._clock() + budget  # who takes part is there by now
+        rewrites = tuple(name for name in ("channels_last", "maxima", "folded") if name in facts.options)
+        for engine in Engine.parse(self._first.engine).variants(rewrites):
+            yield from self._try(engine, self._first.batch_size)
+        if "fused" in facts.options:
+            # A batch normalisation between a convolution and its ReLU would keep them apart.
+            yield from self._try(replace(self._engine, fused=True, folded="folded" in facts.options))
+        if "superposed" in facts.options:
+            yield from self._try(replace(self._engine, superposed=True), self._superposed_size())
+        if self._freedom.batch_size and self._plan.batch_norm == "eval":
+            yield from self._other_batches()
+        for engine, gain in self._bases():
+            yield from self._try(engine, gain=gain)
+
+    @property
+    def _engine(self) -> Engine:
+        return Engine.parse(self._best.engine)
+
+    def _superposed_size(self) -> int:
+        """Half of it, if that is free: two outputs are kept, which is what a batch takes at its largest."""
+        size = self._best.batch_size
+        return max(1, size // 2) if self._freedom.batch_size else size
+
+    def _other_batches(self) -> Asking[None]:
+        """Smaller while it helps, as activations may stay in the cache; larger while it helps, as a GPU likes it."""
+        # What superposition keeps of a batch grows with it.
+        for factor in (0.25,) if self._engine.superposed else (0.25, 4.0):
+            wins = True
+            while wins:
+                size = int(min(max(8, self._best.batch_size * factor), self._facts.samples))
+                wins = yield from self._try(self._engine, size)
+
+    def _bases(self) -> Iterator[tuple[Engine, float]]:
+        """Other ways to run the best rewrites, the cheap ones to set up first, and what they must gain."""
+        facts, best = self._facts, replace(self._engine, fused=False, superposed=False)
+        if self._plan.batch_norm == "recalibrate":
+            return
+        if self._plan.device == "cuda":
+            if facts.resident:
+                yield replace(best, base="cudagraph"), GAIN
+            if facts.moved_parameters < STACKED_PARAMETERS:
+                yield from ((replace(best, base="vmap", folded=False, points=points), GAIN) for points in (8, 32))
+        if self._left() > COMPILE_SECONDS + COMPILE_SECONDS_PER_MODULE * facts.modules:
+            yield replace(best, base="compile"), GAIN * GAIN  # every worker pays again for compiling
+        else:
+            self._cut_short = True
+
+    # -- one against another ----------------------------------------------------------------------------------
+
+    def _left(self) -> float:
+        return self._end - self._clock()
+
+    def _try(self, engine: Engine, batch_size: int | None = None, gain: float = GAIN) -> Asking[bool]:
+        """Time a candidate against the best, round by round; whether it is the best now."""
+        candidate = Candidate(str(engine), batch_size or self._best.batch_size)
+        if candidate in self._trials or self._broken:
+            return False
+        if self._left() <= 0:
+            self._cut_short = True
+            return False
+        trial = Trial(*_names(candidate))
+        reason = _refusal((yield SetUp(self._slice(candidate), self._slice(self._best))))
+        ratios: list[float] = []
+        while not reason and verdict(ratios, gain) == "open" and not (ratios and self._left() <= 0):
+            speeds: dict[Candidate, float] = {}
+            # In turn the first of the two: what a machine does at intervals must not always fall on the same one.
+            for each in (candidate, self._best)[:: 1 if len(ratios) % 2 else -1]:
+                answers = yield Time(self._slice(each), len(ratios))
+                reason = reason or _refusal(answers)
+                speeds[each] = self._speed(each, answers)
+            if not reason:
+                ratios.append(speeds[candidate] / speeds[self._best])
+                self._trials[self._best] = replace(self._trials[self._best], samples_per_second=speeds[self._best])
+                trial = replace(trial, samples_per_second=speeds[candidate])
+        if reason:
+            self._broken = reason == NOBODY_LEFT
+            self._trials[candidate] = replace(trial, samples_per_second=None, refused=reason)
+            return False
+        self._trials[candidate] = replace(trial, over_best=float(np.median(ratios)), spread=spread_of(ratios))
+        found = verdict(ratios, gain)
+        self._cut_short |= found == "open"
+        if found == "faster":
+            self._best = candidate
+            self._winners.append(candidate)
+        return found == "faster"
+
+    def _slice(self, candidate: Candidate) -> Slice:
+        count = max(1, round(self._count * self._first.batch_size / candidate.batch_size))
+        return Slice(candidate, count, self._row)
+
+    def _speed(self, candidate: Candidate, answers: Sequence[Any]) -> float:
+        """Samples per second of one process, as the mean over all: together they are what the job computes with."""
+        samples = min(self._slice(candidate).count * candidate.batch_size, self._facts.samples)
+        seconds = [each.seconds for each in answers if isinstance(each, Timed)]
+        self._processes = max(self._processes, len(seconds))
+        return fmean(samples / max(each, 1e-9) for each in seconds) if seconds else 0.0
+
+    # -- checking ---------------------------------------------------------------------------------------------
+
+    def _accept_first(self, candidates: Sequence[Candidate]) -> Asking[None]:
+        """The best is the first of these that agrees with float32; else what was planned at first."""
+        candidates, self._best = tuple(candidates[:MOST_CHECKED]), self._first
+        if not candidates:
+            return
+        checked = yield from _one(Check(self._first, candidates))
+        if isinstance(checked, Checked):
+            reasons: Sequence[str] = checked.refused
+        else:
+            self._broken = True
+            reasons = [checked.reason if isinstance(checked, Refused) else NOBODY_LEFT] * len(candidates)
+        for candidate, reason in zip(candidates, reasons, strict=False):
+            self._trials[candidate] = replace(self._trials.get(candidate, Trial(*_names(candidate))), refused=reason)
+        if not isinstance(checked, Checked) or checked.accepted is None:
+            return
+        self._best, self._seconds = checked.accepted, checked.seconds
+        speed = self._trials[self._best].samples_per_second if self._best in self._trials else None
+        if speed and self._engine.superposed:
+            self._seconds = self._facts.samples / speed
+
+
+NOBODY_LEFT = "ends the process that tries it"
+
+
+def _names(candidate: Candidate) -> tuple[str, int]:
+    return candidate.engine, candidate.batch_size
+
+
+def _one(request: Request) -> Asking[Any]:
+    """The answer of the one process that is asked; None where it did not live through it."""
+    answers = yield request
+    return answers[0] if answers else None
+
+
+def _refusal(answers: Sequence[Any]) -> str:
+    """Why a candidate is out: it raised somewhere, or nobody is left; empty where it is not."""
+    return next((each.reason for each in answers if isinstance(each, Refused)), "" if answers else NOBODY_LEFT)

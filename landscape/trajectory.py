@@ -12,6 +12,8 @@ Reading back and importing are at home in `snapshots` and `checkpoints`; their n
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -23,24 +25,12 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from landscape.checkpoints import import_checkpoints, load_weights
 from landscape.errors import JobError, shown
-from landscape.folders import Place, open_folder
+from landscape.folders import Folder, Place, open_folder
+from landscape.history import History, Lines, keep_beside, kept_beside, read_history, read_lines
 from landscape.parameters import persistent_buffers, state_of
-from landscape.snapshots import (
-    History,
-    Snapshot,
-    Trajectory,
-    finite,
-    read_history,
-    read_info,
-    read_trajectory,
-    refusing_disk_errors,
-    remove_trajectory,
-    snapshot_files,
-    versions,
-    write_history,
-    write_info,
-    write_snapshot,
-)
+from landscape.replacement import finish, remove_leftovers, replace, staging
+from landscape.run_files import HISTORY_FILE, read_info, refusing_disk_errors, write_info
+from landscape.snapshots import Snapshot, Trajectory, finite, read_trajectory, snapshot_files, versions, write_snapshot
 from landscape.spec import COLLECTED_SIZE, DEFAULT_SAMPLES, CollectLandscape, Unit, explain
 
 __all__ = [
@@ -54,7 +44,14 @@ __all__ = [
     "read_trajectory",
 ]
 
+INTERRUPTED = "interrupted"
 RESERVED = ("step", "epoch", "learning_rate", "epoch_end")
+CHANGING = (
+    "created",
+    "steps_per_epoch",
+    "versions",
+)  # what two starts of one training may differ in
+log = logging.getLogger("landscape")
 
 
 class TrajectoryCollector:
@@ -84,8 +81,12 @@ class TrajectoryCollector:
         num_samples: samples that the loss is computed on.
         start_step, start_epoch: what is done already, to go on after an interruption: what was collected up to there
             is kept, what lies beyond it is dropped. One of the two is enough where the history tells the other.
-        overwrite: remove the trajectory that the run holds; without it, and without a start, that is refused. With a
-            start it changes nothing.
+        overwrite: remove the trajectory and the history that the run holds; without it, and without a start, that is
+            refused. With a start it changes nothing.
+
+    Whatever is dropped or removed goes at once: a crash leaves all of it or nothing. A training that was killed before
+    its first snapshot may simply be started again; until there is one its former history stays beside, as
+    `history.jsonl.interrupted-…`. Lines of the history that cannot be read are kept in `history.jsonl.damaged-…`.
 
     Raises:
         JobError: an option is not usable, or the run already holds a trajectory.
@@ -116,15 +117,22 @@ class TrajectoryCollector:
         if not self._writes:
             return
         starting = not (start_step or start_epoch)
-        _refuse_existing(run, self.options.unit, starting, overwrite)
-        self._step, self._epoch = (0, 0) if starting else _start(run, start_step, start_epoch)
+        finish(self._folder)
+        _refuse_existing(self._folder, self.options.unit, starting, overwrite)
+        with refusing_disk_errors(self._folder.name):
+            self._folder.make()
+        remove_leftovers(self._folder)
+        self._step, self._epoch = (0, 0) if starting else _start(self._folder, start_step, start_epoch)
         self._epoch_began: int | None = self._step if starting else None
-        self._clear_beyond_start(run, starting)
-        known = {} if starting else read_info(run)
+        known = {} if starting else read_info(self._folder)
         kept = {key: known[key] for key in ("created", "steps_per_epoch") if key in known}
         self._info = _describe_run(self._model, optimizer, self.options) | kept
-        write_info(self._folder, self._info)
+        if starting:
+            self._begin(overwrite)
+        else:
+            self._go_on()
         self._history = History(self._folder)
+        self._former = kept_beside(self._folder, INTERRUPTED)
         if not any(self._number == number for unit, number, _ in snapshot_files(self._folder)):
             self._keep_if_listed()
 
@@ -162,9 +170,13 @@ class TrajectoryCollector:
 
     def _keep_if_listed(self) -> None:
         if self._number in self._listed:
-            state, about = state_of(self._model), {"step": self._step, "epoch": self._epoch, **versions()}
+            state = state_of(self._model)
             self._history.sync()
-            write_snapshot(self._folder, self.options.unit, self._number, state, **about)
+            unit, number = self.options.unit, self._number
+            write_snapshot(self._folder, unit, number, state, step=self._step, epoch=self._epoch, **versions())
+            for name in self._former:
+                self._folder.delete(name)
+            self._former = []
 
     def _learn_steps_per_epoch(self) -> None:
         """The first epoch that was seen from its beginning tells."""
@@ -173,17 +185,55 @@ class TrajectoryCollector:
             write_info(self._folder, self._info)
         self._epoch_began = self._step
 
-    def _clear_beyond_start(self, run: Place, starting: bool) -> None:
-        with refusing_disk_errors(self._folder.name):
-            self._folder.make()
-        if starting:
-            return remove_trajectory(self._folder)
-        remove_trajectory(self._folder, beyond={self.options.unit: self._number})
-        write_history(self._folder, [line for line in read_history(run) if self._is_done(line)])
-        return None
+    def _begin(self, overwrite: bool) -> None:
+        """Have the run hold nothing but what this training will bring."""
+        history = self._folder.read(HISTORY_FILE)
+        if not history and not snapshot_files(self._folder):
+            write_info(self._folder, self._info)
+            return
+        if history and not overwrite:
+            _refuse_other_training(self._folder, self._info)
+            keep_beside(self._folder, history, INTERRUPTED)
+        replace(self._folder, self._info, [], None)
+
+    def _go_on(self) -> None:
+        """Have the run hold what was collected up to the start, and nothing beyond."""
+        lines = read_lines(self._folder)
+        if lines.damaged:
+            _keep_damaged(self._folder, lines)
+        data = b"".join(line for line, what in lines.readable if self._is_done(what))
+        found = snapshot_files(self._folder)
+        kept = [path for unit, number, path in found if unit != self.options.unit or number <= self._number]
+        if data == lines.data and len(kept) == len(found):
+            write_info(self._folder, self._info)
+            return
+        with staging(self._folder) as staged:
+            history = f"{staged}/{HISTORY_FILE}" if data else None
+            if history:
+                with refusing_disk_errors(self._folder.place(history)):
+                    self._folder.write(history, data)
+            replace(self._folder, self._info, kept, history)
 
     def _is_done(self, line: Mapping[str, Any]) -> bool:
-        return int(line["step"]) <= self._step and (not line.get("epoch_end") or int(line["epoch"]) <= self._epoch)
+        step, epoch = _count(line, "step"), _count(line, "epoch")
+        return (step is None or step <= self._step) and (
+            not line.get("epoch_end") or epoch is None or epoch <= self._epoch
+        )
+
+
+def _count(line: Mapping[str, Any], name: str) -> int | None:
+    """A step or epoch of the history; None in a line that another program wrote without."""
+    value = line.get(name)
+    return value if isinstance(value, int) else None
+
+
+def _keep_damaged(folder: Folder, lines: Lines) -> None:
+    name = keep_beside(folder, lines.data, "damaged")
+    count = len(lines.damaged)
+    log.warning(
+        "history %s: %d damaged line%s (first: line %d) left out of it; the file as it was is kept as %s",
+        shown(folder.place(HISTORY_FILE)), count, "s are" if count > 1 else " is", lines.damaged[0], name,
+    )  # fmt: skip
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -241,27 +291,44 @@ def _refuse_incomplete(model: nn.Module) -> None:
             )
 
 
-def _refuse_existing(run: Place, unit: Unit, starting: bool, overwrite: bool) -> None:
-    there = read_trajectory(run)
-    if not there.snapshots or (starting and overwrite):
+def _refuse_existing(folder: Folder, unit: Unit, starting: bool, overwrite: bool) -> None:
+    there = snapshot_files(folder)
+    if not there or (starting and overwrite):
         return
     if starting:
+        kinds = " and ".join(sorted({f"{each[0]}s" for each in there}))
         raise JobError(
-            f"run: {shown(str(run))} already holds a trajectory of {len(there.snapshots)} {there.unit}s; name another "
-            "run, give overwrite=True to replace it, or start_epoch or start_step to go on"
+            f"run: {shown(folder.name)} already holds a trajectory of {len(there)} {kinds}; name another run, "
+            "give overwrite=True to replace it, or start_epoch or start_step to go on"
         )
-    if there.unit != unit:
-        raise JobError(f"unit: the run was collected by {there.unit}, not by {unit}; keep to it or name another run")
+    collected = read_trajectory(folder)
+    if collected.snapshots and collected.unit != unit:
+        raise JobError(
+            f"unit: the run was collected by {collected.unit}, not by {unit}; keep to it or name another run"
+        )
 
 
-def _start(run: Place, start_step: int, start_epoch: int) -> tuple[int, int]:
+def _refuse_other_training(folder: Folder, info: Mapping[str, Any]) -> None:
+    """Refuse to start where a history lies that the same training did not leave before its first snapshot."""
+    known = read_info(folder)
+    former, now = ({key: each[key] for key in each if key not in CHANGING} for each in (known, info))
+    if former != json.loads(json.dumps(now)):
+        raise JobError(
+            f"run: {shown(folder.name)} holds a history of another training ({HISTORY_FILE}) and no snapshots; name "
+            "another run, give overwrite=True to replace it, or move it away"
+        )
+
+
+def _start(folder: Folder, start_step: int, start_epoch: int) -> tuple[int, int]:
     """Both counts, the one not given taken from the history, else worked out from the steps per epoch."""
-    history, per_epoch = read_history(run), read_info(run).get("steps_per_epoch")
+    history, per_epoch = read_history(folder), read_info(folder).get("steps_per_epoch")
+    places = [(_count(line, "step"), _count(line, "epoch"), line.get("epoch_end")) for line in history]
+    known = [(step, epoch, end) for step, epoch, end in places if step is not None and epoch is not None]
     if not start_step:
-        steps = [int(line["step"]) for line in history if int(line["epoch"]) <= start_epoch]
+        steps = [step for step, epoch, _ in known if epoch <= start_epoch]
         start_step = max(steps, default=start_epoch * (per_epoch or 0))
     elif not start_epoch:
-        ends = [int(x["epoch"]) for x in history if x.get("epoch_end") and int(x["step"]) <= start_step]
+        ends = [epoch for step, epoch, end in known if end and step <= start_step]
         start_epoch = max(ends, default=start_step // per_epoch if per_epoch else 0)
     return start_step, start_epoch
 

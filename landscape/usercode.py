@@ -68,7 +68,7 @@ def place_of(error: BaseException) -> str:
         return ""
     file, line = chosen[0]
     with contextlib.suppress(OSError, ValueError):
-        file = str(Path(file).relative_to(Path.cwd()))
+        file = str(Path(file).resolve().relative_to(Path.cwd()))
     return f"{file}:{line}"
 
 

@@ -24,9 +24,10 @@ from landscape.evaluation import Evaluator
 from landscape.grid import Grid, Tile
 from landscape.pipeline import make_evaluator
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
-from landscape.search import Freedom, Trial, Tuned, row_points
+from landscape.search import Freedom, Limits, Trial, Tuned, row_points
 from landscape.spec import Job, Precision
-from landscape.tuning import SHARE_OF_JOB, measure_point, probe_points, tune
+from landscape.trials import measure_point, probe_points
+from landscape.tuning import tune
 
 MEMORY_POINTS = 3
 TILE_POINTS = 64
@@ -125,14 +126,15 @@ class _Bench:
         seconds, options = measure_point(self._evaluator, self._grid), self._options
         axes = len(self._grid.shape)
         self._row = min(row_points(seconds, axes), round(TILE_POINTS ** (1 / axes)))
-        points = self._grid.points
+        points, limits = self._grid.points, Limits()
         if options.search_seconds is not None:
-            points = math.ceil(options.search_seconds / (SHARE_OF_JOB * seconds))
+            points = math.ceil(options.search_seconds / (limits.share * seconds))
+            limits = Limits(longest=options.search_seconds)
         freedom = Freedom(self._job.engine, self._job.batch_size is None, points)
         if options.engines:
             freedom = Freedom(self._evaluator.plan.engine, False, 0)
         self._tell(f"{seconds:.3g} s a point, eager; looking for better engines")
-        return tune(self._evaluator, self._grid, freedom)
+        return tune(self._evaluator, self._grid, freedom, limits=limits)
 
     def _rows(self, tuned: Tuned) -> list[_Row]:
         """Plain eager first, then every engine in the batches that suit it best."""

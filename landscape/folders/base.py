@@ -77,6 +77,18 @@ class Folder(ABC):
         """The same for content that is small."""
 
     @abstractmethod
+    def copy(self, source: str, target: str) -> None:
+        """Put a file that never changes at another path too, whole and to stay, in place of what is there.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+
+    @abstractmethod
+    def sync_names(self, below: str) -> None:
+        """Have what was deleted right below stay deleted after a power cut."""
+
+    @abstractmethod
     def names(self, below: str) -> list[str]:
         """The names of the files right below, sorted; empty where there is no such folder."""
 
@@ -91,10 +103,6 @@ class Folder(ABC):
     @abstractmethod
     def delete_below(self, path: str) -> None:
         """Delete a folder with all that it holds, if it is there."""
-
-    @abstractmethod
-    def remove_leftovers(self, patterns: Iterable[str]) -> None:
-        """Delete what writes that were cut off left under other names."""
 
     @abstractmethod
     def log(self, path: str) -> Log:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from landscape.errors import JobError, shown
-from landscape.files import fsync, make_folder, open_plain, whole_file
+from landscape.files import fsync, make_folder, open_plain, partial_path, whole_file
 from landscape.folders.base import Folder, Log, R, T
 
 
@@ -58,6 +58,24 @@ class LocalFolder(Folder):
         with self.whole(path) as temporary:
             temporary.write_bytes(data)
 
+    def copy(self, source: str, target: str) -> None:
+        old, new = self.root / source, self.root / target
+        make_folder(new.parent)
+        linked = partial_path(new)
+        try:
+            os.link(old, linked)
+        except OSError:  # the file system knows no second names
+            with self.whole(target) as temporary:
+                shutil.copyfile(old, temporary)
+            return
+        linked.replace(new)
+        linked.unlink(missing_ok=True)  # where both were names of one file already, replacing leaves them
+        fsync(new.parent)
+
+    def sync_names(self, below: str) -> None:
+        if (self.root / below).is_dir():
+            fsync(self.root / below)
+
     def names(self, below: str) -> list[str]:
         return sorted(each.name for each in self._entries(below) if not each.is_dir())
 
@@ -77,10 +95,6 @@ class LocalFolder(Folder):
     def delete_below(self, path: str) -> None:
         if (self.root / path).exists():
             shutil.rmtree(self.root / path)
-
-    def remove_leftovers(self, patterns: Iterable[str]) -> None:
-        for left in (found for pattern in patterns for found in self.root.glob(pattern)):
-            left.unlink(missing_ok=True)
 
     def log(self, path: str) -> Log:
         return LocalLog(self.root / path)

@@ -204,6 +204,20 @@ class ObjectFolder(Folder):
             self.check_guard()
             self.ask(lambda: obstore.put(self.store, path, local))
 
+    def copy(self, source: str, target: str) -> None:
+        self.check_guard()
+        try:
+            self.ask(lambda: obstore.copy(self.store, source, target), may_be_absent=True)
+        except StoreError as error:
+            if error.passing:
+                raise
+            # Stores copy no object of more than 5 GB at once.
+            with self.fetched(source) as file, self.whole(target) as local:
+                file.rename(local)
+
+    def sync_names(self, below: str) -> None:
+        pass
+
     def create(self, path: str, data: bytes) -> Tag | None:
         """Put an object that must not be there; its tag, or None where it is there.
 
@@ -238,9 +252,6 @@ class ObjectFolder(Folder):
 
         self.check_guard()
         self.ask(delete)
-
-    def remove_leftovers(self, patterns: Iterable[str]) -> None:
-        pass
 
     def log(self, path: str) -> Log:
         return ObjectLog(self, path)

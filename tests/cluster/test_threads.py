@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import cluster
-from cluster.session import cores
 from landscape import Job, Problem, open_run
+from landscape.arithmetic import cores
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,7 +11,7 @@ import torch
 from small_models import ConvNet, image_samples, make_job, raw_chunk
 from torch import nn
 
-from landscape import JobError, run, tuning
+from landscape import JobError, run
 from landscape.arithmetic import Plan
 from landscape.engine import Engine
 from landscape.evaluation import Evaluator
@@ -21,7 +21,7 @@ from landscape.memory import DEVICE_BYTES, HOST_BYTES, device_limit, host_limit
 from landscape.parameters import state_of
 from landscape.problem import Problem
 from landscape.samples import batch_bytes, tensors_of
-from landscape.search import Freedom
+from landscape.search import Freedom, Limits
 from landscape.selection import select_samples
 from landscape.tuning import tune
 
@@ -200,11 +200,12 @@ def test_cuda_graphs_need_resident_samples():
     assert bits(found) == bits(evaluator(samples_of("doubles", 29)))
 
 
-def test_the_engine_is_chosen_for_streamed_samples_too(monkeypatch):
-    monkeypatch.setattr(tuning, "LONGEST", 1.0)
+def test_the_engine_is_chosen_for_streamed_samples_too():
     found = evaluator(samples_of("doubles", 64), limit=0)
     axis = np.linspace(-1, 1, 9)
-    tuned = tune(found, Grid(("alpha", "beta"), (axis, axis)), Freedom(points=10_000_000))
+    tuned = tune(
+        found, Grid(("alpha", "beta"), (axis, axis)), Freedom(points=10_000_000), limits=Limits(longest=1.0), peers=0
+    )
     assert tuned.trials
     assert not any("cudagraph" in each.engine for each in tuned.trials)
     assert not found.resident

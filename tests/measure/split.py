@@ -17,8 +17,8 @@ import ray
 import torch
 
 import cluster
-from cluster.session import cores
 from landscape import Job, Problem, open_run
+from landscape.arithmetic import cores
 from landscape.recipes.lenet import LeNet5
 
 ROUNDS = 3

@@ -25,7 +25,7 @@ from cluster.worker import ProblemSource, Worker
 from landscape import read_job
 from landscape.pipeline import commit, make_work
 from landscape.preparation import create_store, prepare
-from landscape.search import Freedom
+from landscape.search import Freedom, Measure
 from landscape.spec import Job
 
 PROBLEM = """
@@ -80,7 +80,7 @@ def by_a_bare_loop(job: Job, workers: int) -> float:
     source = ProblemSource(job.problem, job.folder, tuple(sys.path))
     actors = [ray.remote(Worker).remote(source, [samples], False, fetch, node_id) for _ in range(workers)]
     ray.get([actor.start.remote() for actor in actors])
-    ray.get([actor.tune.remote([payload], Freedom(landscape.plan.engine)) for actor in actors])
+    ray.get([actor.tune.remote([payload], Measure(Freedom(landscape.plan.engine))) for actor in actors])
     tasks, pending = iter(work.tasks), {}
 
     def send(actor) -> None:

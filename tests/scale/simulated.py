@@ -29,7 +29,7 @@ from landscape.evaluation import Values
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.pipeline import Outcome, Work
 from landscape.preparation import PreparedJob, PreparedLandscape
-from landscape.search import Freedom
+from landscape.search import Request
 from landscape.spec import Job
 from landscape.store import Examination
 
@@ -129,7 +129,7 @@ class SimulatedCrew:
         self.ready[name] = hand
         return hand
 
-    def measure(self, name: str, payload: Any, freedom: Freedom) -> None:
+    def measure(self, name: str, payload: Any, request: Request) -> None:
         self._ask(name, MEASURE, None)
 
     def send(self, name: str, task: Hashable, payload: Any, work: Work) -> None:

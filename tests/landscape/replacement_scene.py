@@ -1,0 +1,156 @@
+"""A trajectory that is replaced, killed or cut off from power at every change of the disk: the old or the new is there.
+
+`python replacement_scene.py TASK KIND FOLDER` runs in an interpreter of its own without threads, like `crash_scene`,
+and prints one JSON object. KIND says what replaces: `import`, `overwrite` (a new training) or `resume` (from epoch 1).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import disk
+import torch
+from crash_scene import contents, forked, fresh
+from disk import Call, Disk, die_at
+from power import Chooser, Log, Model
+
+from landscape import TrajectoryCollector
+from landscape.checkpoints import import_checkpoints
+from landscape.parameters import state_digest
+from landscape.snapshots import read_history, read_info, read_trajectory
+
+EPOCHS = 3
+
+
+def before(run: Path) -> None:
+    """The trajectory that is there, and two checkpoints beside the run."""
+    train(run, 0, EPOCHS)
+    for number in (7, 9):
+        torch.save({"weight": torch.full((2, 2), float(number))}, run.parent / f"ckpt_{number}.pt")
+
+
+def train(run: Path, begin: int, end: int, **options: Any) -> None:
+    model = torch.nn.Linear(2, 2, bias=False)
+    collector = TrajectoryCollector(run, model, unit="epoch", intervals=[[1, 2, 3]], start_epoch=begin, **options)
+    for epoch in range(begin, end):
+        with torch.no_grad():
+            model.weight.fill_(epoch + 1)
+        collector.step(float(epoch))
+        collector.end_epoch()
+
+
+REPLACE: dict[str, Callable[[Path], Any]] = {
+    "import": lambda run: import_checkpoints([run.parent / f"ckpt_{n}.pt" for n in (7, 9)], run, overwrite=True),
+    "overwrite": lambda run: train(run, 0, 0, overwrite=True),
+    "resume": lambda run: train(run, 1, 1),
+}
+
+
+def believed(run: Path) -> dict[str, Any]:
+    """What a reader sees."""
+    trajectory, info = read_trajectory(run), read_info(run)
+    return {
+        "unit": trajectory.unit,
+        "snapshots": {each.number: state_digest(each.load()) for each in trajectory.snapshots},
+        "sources": [each.source for each in trajectory.snapshots],
+        "history": read_history(run),
+        "imported": info.get("imported"),
+    }
+
+
+def left(run: Path) -> list[str]:
+    return sorted(each.relative_to(run).as_posix() for each in run.rglob("*"))
+
+
+def expected(kind: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[str]]:
+    """What readers see before and after; every byte and every name afterwards."""
+    run = fresh(folder, "calm")
+    before(run)
+    old = believed(run)
+    REPLACE[kind](run)
+    return old, believed(run), contents(run), left(run)
+
+
+def verdict(kind: str, run: Path, known: tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[str]]) -> str:
+    """What is wrong after an interruption, and after the same command again; or nothing."""
+    old, new, whole, names = known
+
+    def look() -> None:
+        found = believed(run)
+        assert found in (old, new), found
+        REPLACE[kind](run)
+        assert believed(run) == new
+        assert contents(run) == whole
+        assert left(run) == names
+
+    return forked(look)[1]
+
+
+def kill(kind: str, folder: Path) -> dict[str, Any]:
+    known = expected(kind, folder)
+    wrong, states, number, code = [], set(), 0, -9
+    while code == -9:
+        for torn in (False, True):
+            run = fresh(folder, "killed")
+            before(run)
+
+            def work(run: Path = run, number: int = number, torn: bool = torn) -> None:
+                Disk(run, die_at(number, torn)).install()
+                REPLACE[kind](run)
+
+            code, told = forked(work)
+            states.add("old" if believed(run) == known[0] else "new")
+            problem = told or verdict(kind, run, known)
+            wrong += [f"{number} torn={torn}: {problem}"] if problem else []
+        number += 1
+    return {"changes": number - 1, "states": sorted(states), "wrong": wrong}
+
+
+def power(kind: str, folder: Path) -> dict[str, Any]:
+    known = expected(kind, folder)
+    run, entries = fresh(folder, "logged"), folder / "entries"
+
+    def work() -> None:
+        log = Log()
+        Disk(run, log).install()
+        before(run)
+        log.mark("begun")
+        REPLACE[kind](run)
+        entries.write_text(
+            json.dumps([{**vars(e), "data": e.data.hex()} if isinstance(e, Call) else "begun" for e in log.entries])
+        )
+
+    told = forked(work)[1]
+    assert not told, told
+    found = json.loads(entries.read_text())
+    calls = [Call(**{**e, "data": bytes.fromhex(e["data"])}) if isinstance(e, dict) else e for e in found]
+    begun, chance = calls.index("begun"), random.Random(0)
+    wrong, worlds = [], 0
+    for cut in range(begun + 1, len(calls) + 1):
+        model = Model(run.parent)
+        for each in calls[:cut]:
+            if each != "begun":
+                model.apply(each)
+        for keep in (0.0, 1.0, 0.5, 0.5, 0.5):
+            place = fresh(folder, "world")
+            model.materialise(place.parent, Chooser(keep, chance))
+            for number in (7, 9):  # they lie beside the run, where nothing is watched
+                torch.save({"weight": torch.full((2, 2), float(number))}, place.parent / f"ckpt_{number}.pt")
+            worlds += 1
+            problem = verdict(kind, place, known)
+            wrong += [f"cut {cut} keep {keep} after {str(calls[cut - 1])[:150]}: {problem}"] if problem else []
+    return {"changes": len(calls) - begun - 1, "worlds": worlds, "wrong": wrong}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    assert len(os.listdir("/proc/self/task")) == 1, "a fork keeps one thread only"
+    if sys.argv[1] == "kill":
+        disk.REAL_FSYNC = os.fsync = lambda descriptor: None
+    print(json.dumps({"kill": kill, "power": power}[sys.argv[1]](sys.argv[2], Path(sys.argv[3]))))

@@ -1,0 +1,269 @@
+"""The search as questions and answers: its statistics, order, budget, and what it keeps, on a made-up machine."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from landscape.arithmetic import Plan
+from landscape.kept import Choice, Record
+from landscape.search import (
+    GAIN,
+    Candidate,
+    Check,
+    Checked,
+    Conclude,
+    Facts,
+    Freedom,
+    Limits,
+    Look,
+    Measure,
+    Measured,
+    Ready,
+    Refused,
+    Search,
+    SetUp,
+    Time,
+    Timed,
+    budget_of,
+    follow,
+    verdict,
+)
+
+PLAN = Plan(batch_size=256, threads=1, device="cpu")
+FACTS = Facts(("channels_last", "maxima"), 4096, 16, 2, 10_000, 1000, True)
+MANY = Freedom(points=10**9)
+
+
+@pytest.mark.parametrize(
+    "ratios, found",
+    [
+        ([], "open"),
+        ([9.0, 9.0], "open"),
+        ([9.0, 9.0, 9.0, 9.0], "open"),  # few rounds may agree by chance
+        ([1.3, 1.31, 1.29, 1.3, 1.3], "faster"),
+        ([1.04, 1.04, 1.04], "slower"),  # surely faster, and not worth it
+        ([0.5, 0.6, 0.4], "slower"),
+        ([1.3, 0.9, 1.7], "open"),  # may be either
+        ([1.1, 1.5, 1.1, 1.5, 1.1], "open"),  # all gain, and the gain is below the spread
+        ([1.1, 1.5, 1.1, 1.5, 1.1, 1.5, 1.1, 1.5, 1.1], "slower"),  # and stays so
+        ([2.0, 4.0, 2.0, 3.0, 2.0], "open"),  # twice as fast at least, but by how much lies further apart than that
+        ([2.0, 2.4, 2.0, 2.0, 2.0], "faster"),
+        ([1.2, 1.2, 1.2, 0.1, 1.2], "open"),  # one round that something else disturbed
+        ([1.2, 1.2, 1.2, 0.1, 1.2, 1.2, 1.2], "faster"),
+        ([1.2, 1.2, 0.1, 0.1, 1.2, 1.2, 1.2, 1.2, 1.2], "slower"),  # two of them
+    ],
+)
+def test_a_candidate_wins_by_more_than_the_spread_it_shows(ratios, found):
+    assert verdict(ratios) == found
+
+
+def test_what_costs_more_to_set_up_must_gain_more():
+    assert verdict([1.08, 1.09, 1.08, 1.08, 1.09]) == "faster"
+    assert verdict([1.08, 1.09, 1.08, 1.08, 1.09], GAIN * GAIN) == "slower"
+
+
+@pytest.mark.parametrize(
+    "seconds, budget", [(19.9, 0), (20.1, 1), (39, 1), (41, 2), (79, 2), (161, 8), (700, 32), (1199, 32), (1201, 60)]
+)
+def test_budgets_come_in_few_sizes(seconds, budget):
+    assert budget_of(0.01, round(seconds * 100), Limits()) == budget
+
+
+class Machine:
+    """Answers what a search asks, as processes whose speed depends on the candidate and on what else goes on.
+
+    Args:
+        alone: samples per second of a candidate on an otherwise idle machine.
+        loaded: the same while as many processes compute as there are cores; default: as alone.
+        processes: that answer where everyone is asked.
+    """
+
+    def __init__(self, alone, loaded=None, processes=2, noise=0.0, kept=None, refused=(), dies=()):
+        self.alone, self.loaded, self.processes = alone, loaded or alone, processes
+        self.kept, self.refused, self.dies = kept, set(refused), set(dies)
+        self.noise, self.chance, self.now = noise, random.Random(0), 0.0
+        self.asked, self.checked = [], []
+
+    def __call__(self, request):
+        self.asked.append(request)
+        if isinstance(request, Measure):
+            return [Measured(PLAN, 1.0, "key", self.kept)]
+        if isinstance(request, Look):
+            return [FACTS]
+        if isinstance(request, SetUp):
+            self.now += 0.01
+            return [] if request.one.candidate in self.dies else [Ready()] * self.processes
+        if isinstance(request, Time):
+            return [self.timed(request.one) for _ in range(self.processes)]
+        if isinstance(request, Check):
+            self.checked += request.candidates
+            refused = [each for each in request.candidates if each in self.refused]
+            accepted = next((each for each in request.candidates if each not in self.refused), None)
+            return [Checked(accepted, 0.5, ("is off by 1 in loss",) * len(refused))]
+        assert isinstance(request, Conclude)
+        if request.record is not None:
+            self.kept = request.record
+        return [None]
+
+    def timed(self, one):
+        speed = (self.loaded if self.processes > 1 else self.alone)(one.candidate)
+        if speed is None:
+            return Refused("fails: RuntimeError: no")
+        seconds = one.count * one.candidate.batch_size / speed * (1 + self.noise * self.chance.random())
+        self.now += seconds / self.processes
+        return Timed(seconds)
+
+    def search(self, freedom=MANY, **limits):
+        return follow(Search(PLAN, freedom, Limits(**limits), lambda: self.now).steps(), self)
+
+
+def flat(candidate):
+    return 4096.0
+
+
+def by_batch(best):
+    """Fastest in one batch size, half as fast per factor of four away from it."""
+
+    def speed(candidate):
+        ratio = max(candidate.batch_size / best, best / candidate.batch_size)
+        return 4096.0 / ratio**0.5
+
+    return speed
+
+
+def test_a_batch_that_spoils_the_shared_cache_does_not_win():
+    alone = Machine(by_batch(4096), loaded=by_batch(64), processes=1).search()
+    assert alone.plan.batch_size == 4096
+    together = Machine(by_batch(4096), loaded=by_batch(64), processes=2).search()
+    assert together.plan.batch_size == 64
+    assert together.processes == 2
+
+
+def test_the_best_of_all_combinations_wins():
+    def speed(candidate):
+        return 4096.0 * (1.2 if "maxima" in candidate.engine else 1.0) * (1.3 if "channels" in candidate.engine else 1)
+
+    found = Machine(speed).search()
+    assert found.plan.engine == "eager+channels_last+maxima"
+    assert found.seconds_per_point == 0.5
+    assert {each.engine for each in found.trials} >= {"eager", "eager+maxima", "eager+channels_last"}
+
+
+def test_noise_does_not_choose():
+    for seed in range(20):
+        machine = Machine(flat, noise=0.3)
+        machine.chance.seed(seed)
+        assert machine.search().plan == PLAN
+
+
+def test_every_round_times_both_and_neither_is_always_first():
+    machine = Machine(flat, noise=0.3)
+    machine.search()
+    timed = [(each.turn, each.one.candidate) for each in machine.asked if isinstance(each, Time)]
+    firsts = {each == Candidate("eager", 256) for (turn, each), _ in zip(timed[::2], timed[1::2], strict=True)}
+    assert firsts == {True, False}
+    assert all(a[0] == b[0] and a[1] != b[1] for a, b in zip(timed[::2], timed[1::2], strict=True))
+
+
+def test_the_search_ends_with_its_budget():
+    machine = Machine(flat, noise=0.3)
+    machine.search(Freedom(points=10), shortest=0.5)
+    assert machine.now < 0.5 + 2 * 0.1  # the round at hand is ended
+    assert not machine.kept.choices[0.5].complete
+    long = Machine(flat, noise=0.3)
+    long.search(longest=60.0)
+    assert long.now < 60
+
+
+def test_a_winner_that_is_off_gives_way_to_the_one_before():
+    def speed(candidate):
+        return 4096.0 * {"eager": 1.0, "eager+channels_last": 1.5, "eager+maxima": 2.0}.get(candidate.engine, 0.1)
+
+    off = Candidate("eager+maxima", 256)
+    found = Machine(speed, refused=[off]).search(longest=3.0)
+    assert found.plan.engine == "eager+channels_last"
+    assert next(each for each in found.trials if each.engine == off.engine).refused == "is off by 1 in loss"
+
+
+def test_what_fails_anywhere_is_out():
+    def speed(candidate):
+        return None if candidate.batch_size == 1024 else by_batch(4096)(candidate)
+
+    found = Machine(speed).search()
+    assert found.plan.batch_size == 256
+    assert next(each for each in found.trials if each.batch_size == 1024).refused == "fails: RuntimeError: no"
+
+
+def test_where_nobody_is_left_the_best_so_far_is_taken_and_nothing_is_kept():
+    def speed(candidate):
+        return 4096.0 * (2.0 if candidate.engine == "eager+channels_last" else 1.0)
+
+    killer = Candidate("eager+maxima", 256)
+    machine = Machine(speed, dies=[killer])
+    found = machine.search()
+    assert found.plan.engine == "eager+channels_last"
+    assert (
+        next(each for each in found.trials if each.engine == killer.engine).refused == "ends the process that tries it"
+    )
+    assert machine.kept is None
+    assert not any(each.one.candidate == killer for each in machine.asked if isinstance(each, Time))
+
+
+def test_who_dies_at_the_first_point_leaves_the_plan_as_it_is():
+    assert follow(Search(PLAN, MANY).steps(), lambda request: []).plan == PLAN
+
+
+def test_a_job_finds_its_own_choice_and_one_that_left_nothing_untried_serves_all():
+    machine = Machine(by_batch(64))
+    first = machine.search()
+    assert first.plan.batch_size == 64
+    assert not first.since
+    assert machine.kept.choices[60.0].complete
+    machine.asked.clear()
+    for points in (10**9, 30):
+        again = machine.search(replace(MANY, points=points))
+        assert again.plan == first.plan
+        assert again.since == machine.kept.choices[60.0].since
+        assert again.record()["cached"] is True
+    assert not any(isinstance(each, (Time, SetUp)) for each in machine.asked)
+    assert machine.checked[-1] == Candidate("eager", 64)  # checked before it is used
+
+
+def test_a_job_that_is_over_sooner_neither_searches_nor_takes_a_choice():
+    machine = Machine(by_batch(64))
+    machine.search()
+    short = machine.search(replace(MANY, points=19))
+    assert short.plan == PLAN
+    assert not short.since
+    assert not short.trials
+
+
+def test_how_long_a_job_is_follows_from_the_first_time_it_was_measured():
+    """At 1.0 s a point this job of 25 points is long enough to search, at 0.5 s it would not be."""
+    record = Record(0.5)
+    short = Machine(by_batch(64), kept=record).search(replace(MANY, points=25))
+    assert short.plan == PLAN
+    choice = Choice("eager", 64, 0.3, "2026-11-21T10:00:00+00:00")
+    kept = Record(2.0, {1.0: choice})
+    assert Machine(flat, kept=kept).search(replace(MANY, points=10)).plan.batch_size == 64
+
+
+def test_a_kept_choice_that_is_off_is_dropped_and_searched_anew():
+    choice = Choice("eager+maxima", 64, 0.3, "2026-11-21T10:00:00+00:00", True)
+    machine = Machine(by_batch(64), kept=Record(1.0, {60.0: choice}), refused=[Candidate("eager+maxima", 64)])
+    found = machine.search()
+    assert found.plan.batch_size == 64
+    assert found.plan.engine == "eager"
+    assert not found.since
+    assert machine.kept.choices[60.0].engine == "eager"
+
+
+def test_an_engine_that_is_asked_for_is_checked_and_nothing_is_searched_or_kept():
+    machine = Machine(by_batch(64))
+    found = machine.search(Freedom("eager+maxima", points=10**9))
+    assert found.plan == replace(PLAN, engine="eager+maxima")
+    assert machine.kept is None
+    assert not any(isinstance(each, (Look, SetUp, Time)) for each in machine.asked)
