@@ -61,6 +61,8 @@ def _landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "retries": progress.get("retries", 0),
         "updated": progress.get("updated"),
         "minimum": store.minimum() if store.tile_count <= MOST_TILES else {},
+        "origin_loss": store.attributes.get("origin_loss"),
+        "origin_loss_stderr": store.attributes.get("origin_loss_stderr"),
         "failures": list(store.attributes.get("failures", [])),
     }
 
@@ -82,6 +84,10 @@ def status_text(status: dict[str, Any]) -> str:
             parts.append(f"{each['not_finite']} not finite")
         if each["failed"]:
             parts.append(f"{each['failed']} given up")
+        if each["origin_loss"] is not None:
+            error = each["origin_loss_stderr"]
+            within = "" if error is None else f" ± {2 * error:.2g}"
+            parts.append(f"loss at the origin {each['origin_loss']:.5g}{within}")
         if each["minimum"]:
             place = ", ".join(f"{k} {v:.3g}" for k, v in each["minimum"].items() if k != "loss")
             parts.append(f"lowest loss {each['minimum']['loss']:.4g} at {place}")

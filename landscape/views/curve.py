@@ -1,4 +1,7 @@
-"""Drawing one axis: each observable in a panel of its own, with a band of two standard errors on either side."""
+"""Drawing one axis: each observable in a panel of its own, with a band of two standard errors on either side.
+
+The loss has the band of its rise over the origin where that is known: the error of its shape, not of its height.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from numpy.typing import NDArray
 from landscape.views.holes import hatched, hole_name, hole_names, present_states
 from landscape.views.layout import TICKS_PX, Style, base_layout, finish, make_frame, text, wrapped
 from landscape.views.overlay import flat_labels, flat_path, legend_names
+from landscape.views.pointer import pointer_text, pointer_values
 from landscape.views.prepare import Grid
 from landscape.views.scale import nice_ticks
 from landscape.views.track import Track
@@ -29,7 +33,7 @@ def draw_curve(grids: Sequence[Grid], style: Style) -> go.Figure:
     first = grids[0]
     x_title = first.axes[0].title
     height = PANEL_PX if len(grids) == 1 else PANEL_PX * 0.72 * len(grids) + GAP_PX * (len(grids) - 1)
-    named = ["± 2 standard errors"] if any(grid.error is not None for grid in grids) else []
+    named = list(dict.fromkeys(band_name(grid) for grid in grids if grid.shape_error is not None))
     named += [*(legend_names(first.track)), "loss at the snapshot itself"] if first.track is not None else []
     below = TICKS_PX + 17 * len(wrap(x_title, PLOT_PX, 13))
     names = [*named, *hole_names(first.states)]
@@ -50,7 +54,8 @@ def draw_curve(grids: Sequence[Grid], style: Style) -> go.Figure:
         layout[f"yaxis{k + 1 if k else ''}"] = _y_axis(grid, limits, top - share, top) | {
             "anchor": "x" if k == len(grids) - 1 else f"x{k + 2}"
         }
-        traces += _panel(grid, k, len(grids), limits, style)
+        same_band = [j for j, each in enumerate(grids) if band_name(each) == band_name(grid)]
+        traces += _panel(grid, k, len(grids), limits, style, same_band[0])
     if first.track is not None and first.observable == "loss":
         track = _over_curve(first, first.track)
         panel = {"xaxis": "x" if len(grids) == 1 else "x2", "yaxis": "y"}
@@ -70,9 +75,9 @@ def y_limits(grid: Grid) -> tuple[float, float]:
     low, high = grid.scale.low, grid.scale.high
     span = high - low
     extra = [grid.drawn]
-    if grid.error is not None:
+    if grid.shape_error is not None:
         with np.errstate(invalid="ignore", divide="ignore"):
-            edges = [grid.values - 2 * grid.error, grid.values + 2 * grid.error]
+            edges = [grid.values - 2 * grid.shape_error, grid.values + 2 * grid.shape_error]
             extra += [np.log10(np.where(edge > 0, edge, np.nan)) if grid.scale.log else edge for edge in edges]
     if grid.track is not None:
         extra.append(grid.track.height)
@@ -96,7 +101,12 @@ def band(x: Floats, values: Floats, error: Floats, floor: float) -> tuple[list[f
     return xs, ys
 
 
-def _panel(grid: Grid, k: int, count: int, limits: tuple[float, float], style: Style) -> list[Any]:
+def band_name(grid: Grid) -> str:
+    """What the band around a curve is, in the legend."""
+    return "± 2 standard errors" + ("" if grid.rise_error is None else " of the rise over the origin")
+
+
+def _panel(grid: Grid, k: int, count: int, limits: tuple[float, float], style: Style, first_of_kind: int) -> list[Any]:
     x = grid.axes[0].coordinates
     axis = {"xaxis": "x" if k == count - 1 else f"x{k + 2}", "yaxis": f"y{k + 1 if k else ''}"}
     colour = (DARK_COLOURS if style.theme == "dark" else COLOURS)[k % len(COLOURS)]
@@ -106,17 +116,17 @@ def _panel(grid: Grid, k: int, count: int, limits: tuple[float, float], style: S
     traces: list[Any] = hatched(rows, x, np.array([bottom, top]), present_states(grid.states), style.theme, **axis)
     for code, trace in zip(present_states(grid.states), traces, strict=True):
         trace.update(name=hole_name(code, int((grid.states == code).sum())), legendgroup=str(code), showlegend=k == 0)
-    if grid.error is not None:
+    if grid.shape_error is not None:
         floor = bottom if grid.scale.log else -np.inf
-        xs, ys = band(x, shown, grid.error, floor)
+        xs, ys = band(x, shown, grid.shape_error, floor)
         fill = {"fill": "toself", "fillcolor": colour, "opacity": 0.24, "line": {"width": 0}, "mode": "lines"}
         traces.append(
             go.Scatter(
                 x=xs,
                 y=ys,
-                name="± 2 standard errors",
-                legendgroup="band",
-                showlegend=k == 0,
+                name=band_name(grid),
+                legendgroup=band_name(grid),
+                showlegend=k == first_of_kind,
                 hoverinfo="skip",
                 meta={"role": "band", "fills": {"light": COLOURS[k % 4], "dark": DARK_COLOURS[k % 4]}},
                 **fill,
@@ -124,16 +134,16 @@ def _panel(grid: Grid, k: int, count: int, limits: tuple[float, float], style: S
             )
         )
     name = grid.observable.replace("_", " ")
-    value = "%{y:.5g}" if grid.error is None else "%{y:.5g} ± %{customdata:.2g}"
+    raw, value = pointer_values(grid)
     traces.append(
         go.Scatter(
             x=x,
             y=shown,
-            customdata=None if grid.error is None else 2 * grid.error,
+            customdata=raw,
             mode="lines+markers" if len(x) <= 60 else "lines",
             line={"color": colour, "width": 2},
             marker={"size": 4, "color": colour},
-            hovertemplate=f"{grid.axes[0].name} %{{x:.4g}}<br><b>{text(name)} {value}</b><extra></extra>",
+            hovertemplate=f"{grid.axes[0].name} %{{x:.4g}}<br>{pointer_text(text(name), value)}<extra></extra>",
             name=name,
             connectgaps=False,
             showlegend=False,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from landscape.views.holes import hatched, hole_names, present_states
 from landscape.views.layout import TICKS_PX, Frame, Style, base_layout, colour_bar, finish, make_frame, wrapped
 from landscape.views.overlay import animate, flat_labels, flat_path, legend_names
+from landscape.views.pointer import pointer_text, pointer_values
 from landscape.views.prepare import Grid
 from landscape.views.scale import number
 from landscape.views.theme import colour_scale, typed
@@ -82,6 +83,8 @@ def slice_at(grid: Grid, k: int) -> Grid:
         values=grid.values[k],
         drawn=grid.drawn[k],
         error=error,
+        rise=None if grid.rise is None else grid.rise[k],
+        rise_error=None if grid.rise_error is None else grid.rise_error[k],
         states=grid.states[k],
     )
 
@@ -233,15 +236,14 @@ def _contour_trace(grid: Grid, **look: Any) -> go.Contour:
 
 
 def _raw(grid: Grid) -> NDArray[np.float64]:
-    """Per point what the pointer shows: the value, and its standard error where it is known."""
-    return grid.values if grid.error is None else np.stack([grid.values, 2 * grid.error], axis=-1)
+    """Per point what the pointer shows."""
+    return pointer_values(grid)[0]
 
 
 def _hover(grid: Grid) -> str:
     names = [axis.name for axis in grid.axes]
-    name = grid.observable.replace("_", " ")
-    value = "%{customdata:.5g}" if grid.error is None else "%{customdata[0]:.5g} ± %{customdata[1]:.2g}"
-    return f"{names[0]} %{{x:.4g}}<br>{names[1]} %{{y:.4g}}<br><b>{name} {value}</b><extra></extra>"
+    value = pointer_text(grid.observable.replace("_", " "), pointer_values(grid)[1])
+    return f"{names[0]} %{{x:.4g}}<br>{names[1]} %{{y:.4g}}<br>{value}<extra></extra>"
 
 
 def _holes(grid: Grid, codes: list[int], style: Style) -> list[go.Scatter]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from landscape.surface import Axis, Surface
 from landscape.views import wording
-from landscape.views.prepare import standard_error
+from landscape.views.prepare import rise_over_origin, standard_error
 from landscape.views.scale import number
 
 Row = tuple[str, str]
@@ -24,14 +24,36 @@ def observable_rows(surface: Surface, observable: str) -> list[Row]:
         return [("values", "none computed yet")]
     low = np.unravel_index(int(np.argmin(np.where(known, values, np.inf))), values.shape)
     high = np.unravel_index(int(np.argmax(np.where(known, values, -np.inf))), values.shape)
-    rows = [("lowest", _value_at(surface, values, error, low)), ("highest", _value_at(surface, values, error, high))]
-    origin = origin_index(surface)
-    rows.append(("at the origin", "no grid point there" if origin is None else _value(values, error, origin)))
+    rises = rise_over_origin(surface, observable)
+    rows = [
+        ("lowest", _value_at(surface, values, error, low) + _rise_at(rises, low)),
+        ("highest", _value_at(surface, values, error, high) + _rise_at(rises, high)),
+        ("at the origin", _at_origin(surface, observable, values, error)),
+    ]
     if error is not None and np.isfinite(error).any():
         rows.append(
             ("standard error, median", number(float(np.nanmedian(np.where(np.isfinite(error), error, np.nan))), 3))
         )
+    if rises[1] is not None and np.isfinite(rises[1]).any():
+        known_errors = rises[1][np.isfinite(rises[1])]
+        rows.append(("standard error of the rise, median", number(float(np.median(known_errors)), 3)))
     return rows
+
+
+def _at_origin(surface: Surface, observable: str, values: np.ndarray, error: np.ndarray | None) -> str:
+    """The loss there is always evaluated; other observables are known where the grid has a point there."""
+    if observable == "loss" and wording.origin_text(surface):
+        return wording.origin_text(surface)
+    origin = origin_index(surface)
+    return "no grid point there" if origin is None else _value(values, error, origin)
+
+
+def _rise_at(rises: tuple[np.ndarray | None, np.ndarray | None], index: tuple[Any, ...]) -> str:
+    rise, error = rises
+    if rise is None or error is None or not np.isfinite(rise[index]):
+        return ""
+    side = "above" if rise[index] >= 0 else "below"
+    return f", {wording.value_with_error(abs(float(rise[index])), float(error[index]))} {side} the origin"
 
 
 def origin_index(surface: Surface) -> tuple[int, ...] | None:

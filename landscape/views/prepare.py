@@ -37,7 +37,8 @@ class Grid(Comparable):
     """A 1-, 2- or 3-axis landscape of one observable, ready to draw.
 
     `values` are as computed and `drawn` what the scale shows of them (log10, NaN for a hole), indexed by the
-    axes in reverse; `states` say why a hole is one; `error` is the standard error or None.
+    axes in reverse; `states` say why a hole is one; `error` is the standard error or None. `rise` is the loss over
+    that of the origin and `rise_error` its standard error, paired over the same samples; None where not known.
     """
 
     name: str
@@ -51,6 +52,13 @@ class Grid(Comparable):
     states: NDArray[np.uint8]
     scale: Scale
     track: Track | None
+    rise: Floats | None = None
+    rise_error: Floats | None = None
+
+    @property
+    def shape_error(self) -> Floats | None:
+        """The error to judge the shape by: that of the rise, as what all points share moves them together."""
+        return self.error if self.rise_error is None else self.rise_error
 
     @property
     def ratio(self) -> float:
@@ -83,6 +91,7 @@ def prepare(
     drawn = drawn_values(values, states, log)
     scale = choose_scale(drawn, log, zmin, zmax, levels)
     track = prepare_track(surface, observable, log) if path else None
+    rise, rise_error = rise_over_origin(surface, observable)
     axes = tuple(AxisView(axis.name, wording.axis_title(axis), axis.coordinates) for axis in surface.axes)
     notes = [*_thinning_note(full, surface), *scale.notes]
     notes += ["logarithmic scale"] if log else []
@@ -101,7 +110,17 @@ def prepare(
         states=states,
         scale=scale,
         track=track,
+        rise=rise,
+        rise_error=rise_error,
     )
+
+
+def rise_over_origin(surface: Surface, observable: str) -> tuple[Floats | None, Floats | None]:
+    """L(point) − L(origin) and its standard error, of the loss; None where they were not kept."""
+    found = surface.observables.get("loss_rise_stderr")
+    if observable != "loss" or found is None or not np.isfinite(surface.origin_loss):
+        return None, None
+    return np.asarray(surface.loss, np.float64) - surface.origin_loss, np.asarray(found, np.float64)
 
 
 def standard_error(surface: Surface, observable: str) -> Floats | None:

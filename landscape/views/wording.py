@@ -39,6 +39,8 @@ def axis_title(axis: Axis) -> str:
 
 def observable_title(observable: str) -> str:
     """'accuracy' of 'accuracy', 'standard error of the accuracy' of 'accuracy_stderr'."""
+    if observable == "loss_rise_stderr":
+        return "standard error of the rise over the origin"
     if observable.endswith("_stderr"):
         return f"standard error of the {observable.removesuffix('_stderr')}"
     return observable.replace("_", " ")
@@ -99,10 +101,17 @@ def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> t
         sampling(surface, observable),
         resolution(surface),
         f"origin: {origin}" if origin not in (None, "") else "",
+        f"loss there: {origin_text(surface)}" if observable == "loss" and origin_text(surface) else "",
         state_text(surface),
         *notes,
     ]
     return tuple(part[:1].upper() + part[1:] for part in parts if part)
+
+
+def origin_text(surface: Surface) -> str:
+    """'0.8845 ± 0.021' (two standard errors), the loss at the origin; '' where it is not known."""
+    loss = surface.origin_loss
+    return value_with_error(loss, surface.origin_loss_stderr) if math.isfinite(loss) else ""
 
 
 def wrap(text: str, width_px: float, font_px: float = 12) -> list[str]:

@@ -239,3 +239,32 @@ def test_every_bit_of_a_witness_is_kept_and_compared():
     for name, other in {"loss": np.nextafter(0.1, 1), "loss_stderr": 1.0, "far": -np.inf, "least": 0.0}.items():
         assert name in one.differs_from(Witness((0.1,), values | {name: float(other)}, {}))
     assert one.differs_from(Witness((0.1,), {"loss": 0.1}, {})) == ""  # what the other does not know is no difference
+
+
+# -- what is shown ------------------------------------------------------------------------------------------------
+
+
+def test_the_origin_and_the_error_of_the_rise_are_shown(tmp_path):
+    from landscape.views.numbers import observable_rows
+
+    problem = conv_problem(count=30)
+    line = {"name": "l", "directions": [{"kind": "random", "seed": 1}], "size": 8, "range": [-0.1, 0.1]}
+    surfaces = run(make_job(tmp_path, lambda: problem, [line, {"name": "p", "size": 4}]))
+    for surface in surfaces.values():
+        rows = dict(observable_rows(surface, "loss"))
+        assert rows["at the origin"].startswith(f"{surface.origin_loss:.5g} ± ")
+        assert "the origin" in rows["lowest"]
+        assert "standard error of the rise, median" in rows
+        assert "rise over the origin" not in dict(observable_rows(surface, "accuracy"))["lowest"]
+        drawn = surface.figure()
+        assert f"Loss there: {surface.origin_loss:.5g} ± " in drawn.layout.meta["caption"]
+    curve, plane = surfaces["l"].figure("curve"), surfaces["p"].figure("contour")
+    band = next(trace for trace in curve.data if trace.meta and trace.meta.get("role") == "band")
+    assert band.name == "± 2 standard errors of the rise over the origin"
+    upper = np.array(band.y[:8], float)
+    np.testing.assert_allclose(upper, surfaces["l"].loss + 2 * surfaces["l"].rise_stderr)
+    pointed = next(trace for trace in plane.data if trace.customdata is not None)
+    raw = np.asarray(pointed.customdata, float)
+    np.testing.assert_allclose(raw[..., 2], surfaces["p"].loss - surfaces["p"].origin_loss, rtol=1e-6)
+    np.testing.assert_allclose(raw[..., 3], 2 * surfaces["p"].rise_stderr, rtol=1e-6)
+    assert "rise over the origin %{customdata[2]" in pointed.hovertemplate
