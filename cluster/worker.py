@@ -25,7 +25,7 @@ from landscape.kept import KeptChoices
 from landscape.loaded import SamplesChanged
 from landscape.parameters import describe_parameters
 from landscape.pipeline import Outcome, Work, evaluate
-from landscape.problem import load_problem
+from landscape.problem import OtherObservables, load_problem
 from landscape.reproduction import Witness, bear_witness
 from landscape.samples import Batch
 from landscape.search import Request
@@ -190,11 +190,14 @@ class Worker:
         return self._payload, self._evaluator
 
 
+FATAL = (OtherDirection, SamplesChanged, OtherObservables)  # no other worker will fare better
+
+
 def _failed(error: Exception) -> Receipt:
     return Receipt(
         cause=one_line(error),
         traceback=traceback.format_exc(),
-        fatal=isinstance(error, (OtherDirection, SamplesChanged)),
+        fatal=isinstance(error, FATAL),
     )
 
 

@@ -22,6 +22,7 @@ from landscape.loaded import SamplesChanged
 from landscape.lock import run_lock
 from landscape.parameters import State
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
+from landscape.problem import OtherObservables
 from landscape.progress import Failure, Observer, Tally
 from landscape.reproduction import ATTRIBUTE, bear_witness, check_point, recorded, refusal
 from landscape.search import Freedom, Limits
@@ -269,7 +270,7 @@ def try_task(evaluator: Evaluator, work: Work) -> Outcome | tuple[str, str]:
     for _ in range(ATTEMPTS):
         try:
             return evaluator.within_memory(lambda: evaluate(evaluator, work))
-        except (Interrupted, SamplesChanged):
+        except (Interrupted, SamplesChanged, OtherObservables):
             raise
         except Exception as error:
             cause = one_line(error), traceback.format_exc()

@@ -211,6 +211,10 @@ def _prefer(folder: Path, top: str) -> None:
             del sys.modules[name]
 
 
+class OtherObservables(JobError):
+    """`observe` returns other names here than elsewhere: the landscape has no place for them, wherever it is tried."""
+
+
 def check_observed(values: Any, count: int, names: Sequence[str] | None = None) -> dict[str, Tensor]:
     """What `observe` returned, checked: a dict of real tensors [count] with `loss` among them, in the order of names.
 
@@ -243,7 +247,7 @@ def check_observed(values: Any, count: int, names: Sequence[str] | None = None) 
             raise JobError(f"observe: {shown(name)} must be real, not {value.dtype}")
     found = ordered_names(values)
     if names is not None and found != tuple(names):
-        raise JobError(
+        raise OtherObservables(
             f"observe: must return the same names for every batch and point, not {shown(list(names))} for one and "
             f"{shown(list(found))} for another"
         )

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from landscape.spec import Job, read_job
 
 # A model of two weights whose coordinates on the plane are the weights themselves, so that a test can say what
-# happens at which point. Every evaluated point leaves a line in points.log.
+# happens at which point. Every evaluated point leaves a line in points.log, and its GPU one in devices.log.
 PROBLEM = """
 import os, signal, sys, time
 from pathlib import Path
@@ -61,15 +61,18 @@ def observe(model, batch):
     x, y = float(model.x), float(model.y)
     if len(batch) > 2:  # not the first look at two samples
         note("points.log", f"{{x:.6f}} {{y:.6f}}")
+        note("devices.log", os.environ.get("CUDA_VISIBLE_DEVICES") or "none")
         trouble(x, y)
     loss = (batch - model.x[0]) ** 2 + torch.sin(3 * model.y[0]) * batch
-    return {{"loss": loss, "device": torch.full_like(batch, float(os.environ.get("CUDA_VISIBLE_DEVICES") or -1))}}
+    return {{"loss": loss, "distance": (batch - model.x[0]).abs()}}
 
 
 def problem():
     data = torch.linspace(-1, 1, 24)
     return Problem(Plane(), data, observe)
 """
+
+WITNESS = 2  # points that each process evaluates before its first tile: the origin, and one that it must reproduce
 
 MakeJob = Callable[..., Job]
 
