@@ -15,7 +15,7 @@ from typing import Any
 from landscape.errors import JobError, LandscapeError, flat, shown
 from landscape.folders import Folder
 from landscape.grid import Index
-from landscape.spec import AXIS_NAMES, MAX_SIZE
+from landscape.spec import AXIS_NAMES
 from landscape.store.attributes import ESSENTIAL, checked_attributes, checked_layout
 from landscape.store.layout import SCHEMA_VERSION, expected_array
 from landscape.store.metadata import (
@@ -26,6 +26,7 @@ from landscape.store.metadata import (
     checked_group,
     parse,
 )
+from landscape.values import MAX_SIZE
 
 FOLDER = "landscapes.zarr"
 METADATA = "zarr.json"
