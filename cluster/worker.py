@@ -19,7 +19,8 @@ from cluster.packing import OtherDirection, Packed, Recipe, unpack_direction, un
 from cluster.parcels import Parcels, gather
 from landscape.arithmetic import Plan, keep_freed_memory, pick_device
 from landscape.errors import JobError, one_line
-from landscape.evaluation import Evaluator, observe_names
+from landscape.evaluation import Evaluator
+from landscape.first_look import first_look
 from landscape.grid import Grid
 from landscape.kept import KeptChoices
 from landscape.loaded import SamplesChanged
@@ -131,7 +132,7 @@ class Worker:
         look = self._source.look
         if look is None:
             return
-        found = observe_names(self._model, self._observe, self._samples, look.precision, self._device)
+        found = first_look(self._model, self._observe, self._samples, look.precision, self._device).names
         if found != look.observables:
             raise JobError(f"observe: returns {', '.join(found)}, the problem names {', '.join(look.observables)}")
 

@@ -14,17 +14,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from landscape.arithmetic import Plan, arithmetic, default_plan, is_out_of_memory, seed_draws
+from landscape.arithmetic import Plan, arithmetic, is_out_of_memory, seed_draws
 from landscape.checksum import checksums
 from landscape.engine import Engine
-from landscape.errors import Interrupted, JobError, one_line
+from landscape.errors import Interrupted
 from landscape.feed import make_feed
 from landscape.forward import Stacked
 from landscape.loaded import LoadedModel, Observed, SamplesChanged
 from landscape.parameters import State
-from landscape.problem import Observe, ordered_names
-from landscape.samples import Batch, batch_length, map_tensors, tensors_of
-from landscape.spec import Precision
+from landscape.problem import Observe
+from landscape.samples import Batch, batch_length, tensors_of
 
 Floats = NDArray[np.float64]
 Result = TypeVar("Result")
@@ -199,6 +198,11 @@ class Evaluator:
     def resident(self) -> bool:
         """Whether all samples are on the device, and stay where they are."""
         return self._feed.resident
+
+    @property
+    def evaluated_model(self) -> nn.Module:
+        """The private copy of the model, which is what is evaluated."""
+        return self._loaded.model
 
     @property
     def modules(self) -> int:
@@ -400,24 +404,3 @@ def mean_and_stderr(samples: Tensor) -> Tensor:
     # Two passes: the difference of large sums would lose the small spread near a minimum.
     spread = (samples - mean[:, None]).square().sum(1) / (count - 1) if count > 1 else torch.full_like(mean, torch.nan)
     return torch.stack([mean, (spread / count).sqrt()], dim=1)
-
-
-def observe_names(
-    model: nn.Module, observe: Observe, samples: Batch, precision: Precision, device: torch.device
-) -> tuple[str, ...]:
-    """The names that `observe` returns, `loss` first, from a first look at two samples.
-
-    Raises:
-        JobError: it raises, or returns something else than one value per sample.
-    """
-    plan = default_plan(2, device.type, precision, "eval", 0, None, None)
-    few = map_tensors(lambda tensor: tensor[:2], samples)
-    evaluator = Evaluator(model, few, observe, plan, device)
-    evaluator.load({}, ())
-    try:
-        names = evaluator.evaluate(np.zeros((1, 0))).mean
-    except JobError:
-        raise
-    except Exception as cause:
-        raise JobError(f"observe: raised {one_line(cause)} on the first {batch_length(few)} samples") from cause
-    return ordered_names(names)

@@ -27,6 +27,7 @@ from landscape.reuse import Reuse
 from landscape.samples import Batch, batch_length, map_tensors, tensors_of
 from landscape.superposition import Layer, Superposition, layers_of_same_input
 from landscape.traced import Traced
+from landscape.usercode import kept_alive
 
 Observed = dict[str, Tensor]  # per observable, float64 [samples]
 
@@ -101,7 +102,8 @@ class LoadedModel:
         # What is remembered of streamed batches would hold on to them.
         if eager and resident and self.weights.moved and not self._hides:
             self.reuse = Reuse(self.model, self.weights.moved_tensors, self._device)
-        self._forward = make_forward(engine, self.model, self._observe, self.reuse, self.superposed)
+        with kept_alive():
+            self._forward = make_forward(engine, self.model, self._observe, self.reuse, self.superposed)
 
     @property
     def forward(self) -> Forward:
@@ -154,7 +156,7 @@ class LoadedModel:
         """The observables of batch number `index`; None where the weights are not a point of the landscape."""
         tensors = tensors_of(batch)
         before = _marks(tensors)
-        with self._autocast(), self._captured_whole(index):
+        with kept_alive(), self._autocast(), self._captured_whole(index):
             # Its own tuples, lists and dicts: what is taken out of a batch is there again at the next point.
             values = self.forward.observe(index, map_tensors(_itself, batch))
         if _marks(tensors) != before:
@@ -184,7 +186,7 @@ class LoadedModel:
     def observe_stacked(self, stacked: dict[str, Tensor], batch: Batch) -> Observed:
         """The observables of a batch at stacked weights, float64 [points, samples] each."""
         assert isinstance(self._forward, Stacked)
-        with self._autocast():
+        with kept_alive(), self._autocast():
             values = self._forward.observe_points(stacked, map_tensors(_itself, batch))
         first = check_observed({name: value[0] for name, value in values.items()}, batch_length(batch), self._names)
         self._names = tuple(first)
@@ -250,7 +252,7 @@ class LoadedModel:
             if written or self.weights.changed or self._state.changed():
                 raise ValueError("observe changes what the model holds, batch after batch of a point")
 
-        with arithmetic(self.plan, self._device), torch.no_grad():
+        with kept_alive(), arithmetic(self.plan, self._device), torch.no_grad():
             points = [partial(observe_at, coordinate) for coordinate in (0.0, 1.0)]
             return layers_of_same_input(self.model, self.weights.moved_tensors, points)
 
@@ -267,7 +269,8 @@ def _marks(tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
 def _holds(question: Callable[[], bool]) -> bool:
     """What raises cannot be done: control flow that is not to be traced, nothing to rewrite."""
     try:
-        return question()
+        with kept_alive():
+            return question()
     except Exception:
         return False
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from landscape.checksum import checksums
 from landscape.errors import JobError, one_line
+from landscape.usercode import kept_alive
 
 OURS = "forward"  # attribute of a module by which engines take over its calls
 OUR_HOOKS = "_forward_pre_hooks"  # through which layers are watched
@@ -32,7 +33,8 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[Any]]:
     """A deep copy of the model without its gradients' graph, and all objects that were copied for it."""
     memo: dict[int, Any] = {}
     try:
-        found = copy.deepcopy(model, memo)
+        with kept_alive():
+            found = copy.deepcopy(model, memo)
     except Exception as cause:
         raise JobError(
             f"model: {type(model).__name__} cannot be copied ({one_line(cause)}); return one that copy.deepcopy takes"

@@ -18,7 +18,7 @@ from landscape.arithmetic import Plan, default_plan, device_here
 from landscape.axes import make_axes, make_coordinates, make_path
 from landscape.directions import DirectionTensors, cosines
 from landscape.errors import JobError, LandscapeError, shown
-from landscape.evaluation import observe_names
+from landscape.first_look import FirstLook, first_look
 from landscape.grid import Grid, Index
 from landscape.identity import changes, identity_of, refusal
 from landscape.parameters import State, describe_parameters, layout
@@ -112,18 +112,18 @@ def prepare(job: Job) -> PreparedJob:
         problem = load_problem(job.problem, job.folder)
         samples = select_samples(problem.data, num_samples, job.seed, at_most=at_most)
         randomness = look_for_randomness(problem.data, num_samples, job.seed)
-        names, looked = _observables(problem, samples, job, here)
+        look, looked = _look(problem, samples, job, here)
         folder = Path.cwd()
     weights = Weights(problem, read_trajectory(run), job.folder)
     common = _Common(
-        job, run, problem, weights, samples_digest(samples), batch_length(samples), names, kind, randomness
+        job, run, problem, weights, samples_digest(samples), batch_length(samples), look.names, kind, randomness
     )
     landscapes = tuple(_prepare_landscape(common, spec) for spec in specs)
-    warnings = [*randomness.warnings(), *_origin_warnings(specs, weights)]
+    warnings = [*randomness.warnings(), *look.warnings, *_origin_warnings(specs, weights)]
     return PreparedJob(job, run, problem, samples, landscapes, looked, tuple(warnings), folder)
 
 
-def _observables(problem: Problem, samples: Batch, job: Job, here: torch.device) -> tuple[tuple[str, ...], bool]:
+def _look(problem: Problem, samples: Batch, job: Job, here: torch.device) -> tuple[FirstLook, bool]:
     """What `observe` returns, and whether it was seen to: code for GPUs alone fails on a driver that has none.
 
     Raises:
@@ -131,21 +131,22 @@ def _observables(problem: Problem, samples: Batch, job: Job, here: torch.device)
     """
     named = ordered_names(problem.observables) if problem.observables else None
     try:
-        found = observe_names(problem.model, problem.observe, samples, job.precision, here)
+        found = first_look(problem.model, problem.observe, samples, job.precision, here)
     except JobError as error:
         # A cause says that it did not run; without one it ran, and what it returned is wrong on any device.
         elsewhere = job.device == "cuda" and here.type == "cpu" and error.__cause__ is not None
         if elsewhere and named:
-            return named, False
+            return FirstLook(named), False
         if elsewhere:
             raise JobError(
                 f"{error}; if it runs on GPUs alone, name what it returns for the workers to look: "
                 "Problem(..., observables=('loss', ...))"
             ) from error
         raise
-    if named and found != named:
+    if named and found.names != named:
         raise JobError(
-            f"observables: the problem names {', '.join(named)}, observe returns {', '.join(found)}; mend one of them"
+            f"observables: the problem names {', '.join(named)}, observe returns {', '.join(found.names)}; "
+            "mend one of them"
         )
     return found, True
 

@@ -38,6 +38,25 @@ def calling(what: str, remedy: str = "") -> Iterator[None]:
         raise JobError(f"{what} {in_words(cause)}{remedy and '; ' + remedy}") from cause
 
 
+class Exited(RuntimeError):
+    """User code asked to end the process, in words; an exception like others, so that it never counts as success."""
+
+
+@contextlib.contextmanager
+def kept_alive() -> Iterator[None]:
+    """What user code raises to end the process, such as `sys.exit(0)`, is an exception like others; Ctrl-C is not.
+
+    Raises:
+        Exited: it did.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as cause:
+        raise Exited(in_words(cause)) from cause
+
+
 def in_words(error: BaseException) -> str:
     """What user code did, and where: 'raised ValueError: no such file (data.py:12)'."""
     place = place_of(error)

@@ -41,6 +41,7 @@ LAYERS = [
     {"forward"},
     {"loaded"},
     {"evaluation"},
+    {"first_look"},
     {"circumstances"},
     {"trials"},
     {"peers"},

@@ -31,7 +31,8 @@ from torch import nn
 
 from landscape import JobError, Problem, run
 from landscape.arithmetic import Plan, default_plan, pick_device, seed_draws
-from landscape.evaluation import Evaluator, mean_and_stderr, observe_names
+from landscape.evaluation import Evaluator, mean_and_stderr
+from landscape.first_look import first_look
 from landscape.parameters import state_of
 
 CPU = torch.device("cpu")
@@ -435,10 +436,10 @@ def test_a_first_look_names_the_observables_and_reports_what_observe_raises():
         return {"zeal": loss, "loss": loss, "accuracy": loss}
 
     model, samples = Quadratic(), quadratic_samples()
-    assert observe_names(model, observe, samples, "float32", CPU) == ("loss", "accuracy", "zeal")
+    assert first_look(model, observe, samples, "float32", CPU).names == ("loss", "accuracy", "zeal")
     with pytest.raises(JobError, match=r"observe: raised ZeroDivisionError.*first 2 samples"):
-        observe_names(model, lambda m, b: 1 / 0, samples, "float32", CPU)
-    assert observe_names(model, observe_quadratic, samples[:1], "float32", CPU) == ("loss",)
+        first_look(model, lambda m, b: 1 / 0, samples, "float32", CPU)
+    assert first_look(model, observe_quadratic, samples[:1], "float32", CPU).names == ("loss",)
 
 
 # -- precision -----------------------------------------------------------------------------------------------

@@ -281,7 +281,7 @@ def test_resuming_computes_what_is_missing_and_nothing_else(tmp_path):
     assert (seen[0].points_done, seen[-1].points_done, seen[-1].tasks_done) == (30, 30, 3)
     counter.calls = 0
     run(job)
-    assert counter.calls == 1, "only the first look at what observe returns"
+    assert counter.calls == LOOK, "only the first look at what observe returns"
 
 
 def test_a_run_killed_after_its_last_tile_is_complete_when_it_is_run_again(tmp_path):
