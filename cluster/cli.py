@@ -245,16 +245,31 @@ def plan(job: Path, *, run: str | None = None, workers: int | None = None, json:
 
 
 @app.command
-def status(run: str, *, json: Json = False) -> None:
-    """Show what is done, missing and failed, and the rate, by landscape.
+def status(
+    run: str,
+    *,
+    address: str | None = None,
+    allow_open: Annotated[bool, Parameter(negative="")] = False,
+    json: Json = False,
+) -> None:
+    """Show what is done, missing and failed, and the rate, by landscape; of a job that was sent also its state.
 
     Parameters
     ----------
     run
-        The run folder or URL; may be read at any moment of a running job.
+        The run folder or URL, which may be read at any moment of a running job, or what `landscape submit` printed.
+    address
+        The dashboard's URL of a job that was sent; default: where it was sent to.
+    allow_open
+        Also talk to a cluster that is not on this machine and asks for no token.
     """
     from cluster.status import run_status, status_text
+    from cluster.submit.sent import job_status, job_status_text, names_a_job
 
+    if names_a_job(run):
+        job = job_status(run, address, allow_open)
+        show(job, json, job_status_text(job))
+        return
     found = run_status(run)
     show(found, json, status_text(found))
 

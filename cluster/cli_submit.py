@@ -68,13 +68,16 @@ def logs(identifier: str, *, follow: Flag = False, address: str | None = None, a
     follow
         Go on until the job ends; the exit code is the job's.
     address
-        The dashboard's URL; default: as for submit.
+        The dashboard's URL; default: where the job was sent to, else as for submit.
     allow_open
         Also talk to a cluster that is not on this machine and asks for no token.
     """
     from cluster.submit import ray_jobs
+    from cluster.submit.sent import connect, keep_address
 
-    client = ray_jobs.connect(address, allow_open)
+    client = connect(identifier, address, allow_open, "logs")
+    ray_jobs.info(client, identifier)
+    keep_address(identifier, address, allow_open)
     if follow:
         return watched(identifier, lambda: ray_jobs.follow(client, identifier, _write_output))
     _write_output(ray_jobs.log_so_far(client, identifier))
@@ -89,13 +92,17 @@ def cancel(identifier: str, *, address: str | None = None, allow_open: Flag = Fa
     identifier
         What `landscape submit` printed.
     address
-        The dashboard's URL; default: as for submit.
+        The dashboard's URL; default: where the job was sent to, else as for submit.
     allow_open
         Also talk to a cluster that is not on this machine and asks for no token.
     """
     from cluster.submit import ray_jobs
+    from cluster.submit.sent import connect, keep_address
 
-    print(f"{identifier} {ray_jobs.cancel(ray_jobs.connect(address, allow_open), identifier).lower()}", flush=True)
+    client = connect(identifier, address, allow_open, "cancel")
+    ended = ray_jobs.cancel(client, identifier)
+    keep_address(identifier, address, allow_open)
+    print(f"{identifier} {ended.lower()}", flush=True)
     return 0
 
 

@@ -1,7 +1,7 @@
 """Property tests draw the same examples in every run and leave no files behind; slow tests run when asked for.
 
 Every Ray of the tests asks for a token of theirs: on this machine's own address an open one would be refused.
-The choices of engines that tests keep, and find, are their own.
+The choices of engines and the sent jobs that tests keep, and find, are their own.
 """
 
 import os
@@ -21,15 +21,18 @@ settings.load_profile("suite")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Subprocesses and Ray's workers inherit it."""
-    before = os.environ.get("LANDSCAPE_CACHE")
-    os.environ["LANDSCAPE_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Subprocesses and Ray's workers inherit them."""
+    names = {"LANDSCAPE_CACHE": "cache", "XDG_STATE_HOME": "state"}
+    before = {name: os.environ.get(name) for name in names}
+    for name, folder in names.items():
+        os.environ[name] = str(tmp_path_factory.mktemp(folder))
     yield
-    if before is None:
-        del os.environ["LANDSCAPE_CACHE"]
-    else:
-        os.environ["LANDSCAPE_CACHE"] = before
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
 
 
 def pytest_collection_modifyitems(config, items):

@@ -27,7 +27,7 @@ from cluster.submit.common import (
     tool_missing,
 )
 from cluster.submit.ray_jobs import next_attempt
-from landscape.errors import ClusterUnreachableError, JobError, LandscapeError, shown
+from landscape.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, shown
 from landscape.spec import Job
 
 LONGEST_NAME = 47  # KubeRay adds suffixes to make the names of pods and services, which hold 63
@@ -343,7 +343,7 @@ def free_attempt(submission: Submission, namespace: str | None) -> int:
         LandscapeError: an earlier one has not ended.
     """
     found = json.loads(
-        _kubectl("get", "rayjobs.ray.io", "-l", f"{BASE_LABEL}={submission.base}", "-o", "json", namespace=namespace)
+        ask("get", "rayjobs.ray.io", "-l", f"{BASE_LABEL}={submission.base}", "-o", "json", namespace=namespace)
     )
     return next_attempt(
         submission.base,
@@ -358,16 +358,23 @@ def free_attempt(submission: Submission, namespace: str | None) -> int:
 
 def send(manifest: str, namespace: str | None) -> str:
     """`kubectl apply -f -`; what kubectl said."""
-    return _kubectl("apply", "-f", "-", namespace=namespace, text=manifest)
+    return ask("apply", "-f", "-", namespace=namespace, text=manifest)
 
 
-def _kubectl(*words: str, namespace: str | None, text: str | None = None) -> str:
+def ask(*words: str, namespace: str | None, text: str | None = None) -> str:
+    """What kubectl answers.
+
+    Raises:
+        ClusterUnreachableError, NotFoundError, LandscapeError: it does not, or there is no kubectl here.
+    """
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         raise tool_missing("kubectl", "kuberay")
     where = ["--namespace", namespace] if namespace else []
     found = subprocess.run([kubectl, *where, *words], input=text, capture_output=True, text=True, check=False)
     if found.returncode:
+        if "(NotFound)" in found.stderr:
+            raise NotFoundError(f"kuberay: kubectl {words[0]} fails: {first_line(found.stderr)}")
         unreachable = "connect to the server" in found.stderr or "connection" in found.stderr
         kind = ClusterUnreachableError if unreachable else LandscapeError
         raise kind(f"kuberay: kubectl {words[0]} fails: {first_line(found.stderr)}")

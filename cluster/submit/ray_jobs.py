@@ -23,12 +23,22 @@ from cluster.submit.common import (
     first_line,
     quoted,
 )
-from landscape.errors import ClusterUnreachableError, Interrupted, JobError, LandscapeError, NotFoundError, shown
+from landscape.errors import (
+    ClusterUnreachableError,
+    Interrupted,
+    JobError,
+    LandscapeError,
+    NotFoundError,
+    printable,
+    shown,
+)
+from landscape.masking import masked
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 POLL_SECONDS = 0.5
 # A log whose connection breaks this many times in a row without a new line is given up; the job goes on.
 RECONNECTS = 20
+LONGEST_LINE = 1 << 16  # characters of a log that are waited for
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 Write = Callable[[str], None]
@@ -65,6 +75,8 @@ def dashboard_address(given: str | None) -> str:
         or DEFAULT_ADDRESS
     )
     parts = urlsplit(address)
+    if parts.query or parts.fragment:
+        raise JobError(f"address: must be a URL without '?' and '#', not {shown(address)}; leave out what follows")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise JobError(
             f"address: must be the dashboard's URL such as {DEFAULT_ADDRESS}, not {shown(address)}; "
@@ -202,33 +214,70 @@ def send(client: Any, rendered: dict[str, Any], listing: Listing) -> str:
 # -- waiting ----------------------------------------------------------------------------------------------------
 
 
-def outcome(info: Any) -> int:
+def outcome(found: Any) -> int:
     """The exit code that a job's end stands for."""
-    if info.status.value == "SUCCEEDED":
+    if found.status.value == "SUCCEEDED":
         return 0
-    if info.status.value == "STOPPED":
+    if found.status.value == "STOPPED":
         return Interrupted.exit_code
-    code = info.driver_exit_code
+    code = found.driver_exit_code
     if code is None or code == 0:
         return 1
     return 128 - int(code) if code < 0 else min(int(code), 255)  # below 0: the signal that killed it
 
 
+def info(client: Any, submission_id: str) -> Any:
+    """What the cluster knows of a job."""
+    with _told(client.get_address()):
+        return client.get_job_info(submission_id)
+
+
 def log_so_far(client: Any, submission_id: str) -> str:
     with _told(client.get_address()):
-        return str(client.get_job_logs(submission_id))
+        return fit_to_show(str(client.get_job_logs(submission_id)))
+
+
+def fit_to_show(text: str) -> str:
+    """A log without keys and without what would act on a terminal."""
+    return printable(masked(text.replace("\r\n", "\n").replace("\r", "\n")))
+
+
+class WholeLines:
+    """Writes the lines of a text that comes in pieces, fit to be shown: a key may come in two pieces."""
+
+    def __init__(self, write: Write) -> None:
+        self._write, self._begun = write, ""
+
+    def __call__(self, text: str) -> None:
+        self._begun += text
+        end = self._begun.rfind("\n") + 1 or (len(self._begun) if len(self._begun) > LONGEST_LINE else 0)
+        if end:
+            self._write(fit_to_show(self._begun[:end]))
+            self._begun = self._begun[end:]
+
+    def end(self) -> None:
+        if self._begun:
+            self._write(fit_to_show(self._begun))
+            self._begun = ""
 
 
 def follow(client: Any, submission_id: str, write: Write) -> int:
     """Write the job's log as it grows, until the job ends; its exit code."""
+    lines = WholeLines(write)
+    try:
+        return _follow(client, submission_id, lines)
+    finally:
+        lines.end()
+
+
+def _follow(client: Any, submission_id: str, write: Write) -> int:
     written, failures = 0, 0
     told_waiting = False
     while True:
-        with _told(client.get_address()):
-            info = client.get_job_info(submission_id)
-        if info.status.value == "PENDING":
-            if info.message and not told_waiting:
-                write(f"{first_line(info.message)}\n")
+        found = info(client, submission_id)
+        if found.status.value == "PENDING":
+            if found.message and not told_waiting:
+                write(f"{first_line(found.message)}\n")
                 told_waiting = True
             time.sleep(POLL_SECONDS)
             continue
@@ -238,13 +287,12 @@ def follow(client: Any, submission_id: str, write: Write) -> int:
                 write(text)
                 written += len(text)
             whole = True
-        with _told(client.get_address()):
-            info = client.get_job_info(submission_id)
+        found = info(client, submission_id)
         failures = failures + 1 if written == before else 0
-        if info.status.value in ENDED and (whole or failures > RECONNECTS):
-            if info.status.value == "FAILED" and info.driver_exit_code is None and info.message:
-                write(f"{first_line(info.message)}\n")
-            return outcome(info)
+        if found.status.value in ENDED and (whole or failures > RECONNECTS):
+            if found.status.value == "FAILED" and found.driver_exit_code is None and found.message:
+                write(f"{first_line(found.message)}\n")
+            return outcome(found)
         if failures > RECONNECTS:
             raise ClusterUnreachableError(
                 f"the log of {submission_id} broke off; the job goes on: landscape logs {submission_id} --follow"

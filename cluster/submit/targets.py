@@ -50,7 +50,6 @@ class What:
     """slurm: memory of a node, kuberay: of a worker, such as 16G and 16Gi."""
     include: Words = None
     """ray, kuberay: a further file or folder beside the job that travels; may be repeated."""
-
     def submission(self, job: Job, file: Path, place: str) -> Submission:
         """The job under its name, its run at `place`."""
         from cluster.submit.common import make_submission
@@ -80,6 +79,7 @@ class ToRay:
     def send(self, what: What, job: Job, file: Path) -> int:
         from cluster.submit import ray_jobs
         from cluster.submit.common import folder_listing
+        from cluster.submit.remembered import SentJob, remember
 
         submission = what.submission(job, file, job.run_path)
         listing = folder_listing(job, file, submission.run, what.include or ())
@@ -92,6 +92,8 @@ class ToRay:
             number = ray_jobs.next_attempt(submission.base, ray_jobs.attempts(client))
             submission = replace(submission, attempt=number)
         identifier = ray_jobs.send(client, ray_jobs.render(submission, listing), listing)
+        address = ray_jobs.dashboard_address(self.address)
+        remember(identifier, SentJob("ray", submission.run, address, allow_open=self.allow_open))
         print(identifier, flush=True)
         if self.detach:
             say(f"sent; see landscape logs {identifier} --follow, or end it with landscape cancel {identifier}")
@@ -117,6 +119,7 @@ class ToSlurm:
     def send(self, what: What, job: Job, file: Path) -> int:
         from cluster.submit import slurm
         from cluster.submit.common import refuse_missing_files
+        from cluster.submit.remembered import SentJob, remember
 
         refuse_missing_files(job)
         submission = what.submission(job, file, job.run_path)
@@ -131,6 +134,8 @@ class ToSlurm:
             sys.stdout.write(script)
             return 0
         number = slurm.send(script)
+        log = Path(f"{submission.base}-{number}.log").absolute()
+        remember(number, SentJob("slurm", submission.run, log=str(log)))
         print(number, flush=True)
         say(f"sent; follow it with: tail -F {submission.base}-{number}.log; stop it with: scancel {number}")
         return 0
@@ -162,6 +167,7 @@ class ToKubeRay:
     def send(self, what: What, job: Job, file: Path) -> int:
         from cluster.submit import kuberay
         from cluster.submit.common import folder_listing
+        from cluster.submit.remembered import SentJob, remember
 
         place = kuberay.run_on_cluster(what.run or job.run, self.claim, self.mount)
         options = self._options(what, job)
@@ -177,6 +183,7 @@ class ToKubeRay:
             submission = replace(submission, attempt=kuberay.free_attempt(submission, self.namespace))
             manifest = kuberay.render(submission, files, options)
         say(kuberay.send(manifest, self.namespace))
+        remember(submission.id, SentJob("kuberay", submission.run, namespace=self.namespace or ""))
         print(submission.id, flush=True)
         say(
             f"follow it with: kubectl logs -f job/{submission.id}; "

@@ -32,7 +32,7 @@ from landscape.surface import OK, open_run
 ROOT = Path(__file__).parents[2]
 SLOW = """
     def trouble(x, y):
-        time.sleep(0.25)
+        time.sleep(0 if os.path.exists({release!r}) else 1)
 """
 BROKEN = """
     def trouble(x, y):
@@ -122,8 +122,11 @@ def points(job) -> int:
         return 0
 
 
-def test_cancelled_in_mid_run_and_sent_again_it_ends_with_the_bits_of_a_serial_run(ray_cluster, make_job):
-    job = make_job(SLOW, tile=[1])
+def test_cancelled_in_mid_run_and_sent_again_it_ends_with_the_bits_of_a_serial_run(
+    ray_cluster, make_job, tmp_path_factory
+):
+    release = tmp_path_factory.mktemp("slow") / "no-longer"
+    job = make_job(SLOW.format(release=str(release)), tile=[1])
     send = ("submit", job.folder / "job.yaml", "--address", ray_cluster.address, "--workers", 2)
 
     sent = ray_cluster.command(*send, "--detach")
@@ -135,19 +138,26 @@ def test_cancelled_in_mid_run_and_sent_again_it_ends_with_the_bits_of_a_serial_r
     assert again.returncode == 1
     assert f"ing as {first}" in again.stderr  # pending or running
 
-    at = ("--address", ray_cluster.address)
-    wait_until(lambda: points(job) >= 5, lambda: ray_cluster.command("logs", first, *at).stdout)
+    # From here on the identifier alone says where.
+    wait_until(lambda: points(job) >= 5, lambda: ray_cluster.command("logs", first).stdout)
+    status = ray_cluster.command("status", first)
+    assert status.stdout.startswith(f"job {first} on ray at {ray_cluster.address}: RUNNING since "), status.stderr
+    assert f"\nrun {job.run_path}\nplane  running" in status.stdout
 
-    cancelled = ray_cluster.command("cancel", first, *at)
+    cancelled = ray_cluster.command("cancel", first)
     assert (cancelled.returncode, cancelled.stdout) == (0, f"{first} stopped\n"), cancelled.stderr
     done = points(job)
     assert 5 <= done < 63
     assert run_status(job.run_path)["landscapes"][0]["state"] == "interrupted"
     assert validate_run(job.run_path)["damaged"] == 0
-    log = ray_cluster.command("logs", first, "--follow", *at)
+    told = json.loads(ray_cluster.command("status", first, "--json").stdout)
+    assert (told["job"]["state"], told["job"]["exit_code"]) == ("STOPPED", 130)
+    assert told["run"]["landscapes"][0]["done"] == done
+    log = ray_cluster.command("logs", first, "--follow")
     assert log.returncode == 130
     assert "the same command goes on" in log.stdout
 
+    release.touch()
     resumed = ray_cluster.command(*send)
     assert resumed.returncode == 0, resumed.stderr
     assert resumed.stdout == f"{first[:-1]}2\n"

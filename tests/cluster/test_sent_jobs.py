@@ -1,0 +1,195 @@
+"""Jobs that were sent, by their identifier alone: what is remembered of them, and what the clusters say."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cluster.cli import main
+from cluster.submit import ray_jobs
+from cluster.submit.remembered import MOST_JOBS, SentJob, jobs_file, recall, remember
+from cluster.submit.sent import names_a_job
+
+RAY_ID = "landscape-run-0badcafe-1"
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "landscape" / "jobs.json"
+
+
+@pytest.fixture
+def command(capsys, monkeypatch):
+    def give(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["landscape", *words])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        return int(ended.value.code or 0), shown.out, shown.err
+
+    return give
+
+
+def test_a_job_is_remembered_for_this_user_alone_and_without_a_key(state):
+    assert recall(RAY_ID) is None
+    remember(RAY_ID, SentJob("ray", "/runs/a", "http://me:hidden@head:8265/base?token=hidden", allow_open=True))
+    found = recall(RAY_ID)
+    assert found is not None
+    assert (found.address, found.run, found.allow_open) == ("http://head:8265/base", "/runs/a", True)
+    assert "hidden" not in state.read_text()
+    assert state.stat().st_mode & 0o777 == 0o600
+    assert state.parent.stat().st_mode & 0o077 == 0
+    assert [each.name for each in state.parent.iterdir() if each.suffix != ".lock"] == ["jobs.json"]
+
+
+def test_the_oldest_jobs_go(state):
+    listed = {f"landscape-a-00000000-{k}": {"target": "ray"} for k in range(MOST_JOBS)}
+    remember("first", SentJob("ray"))
+    state.write_text(json.dumps(listed))
+    remember("newest", SentJob("ray"))
+    kept = json.loads(state.read_text())
+    assert len(kept) == MOST_JOBS
+    assert "newest" in kept
+    assert "landscape-a-00000000-0" not in kept
+
+
+def test_several_at_once_lose_nothing():
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda k: remember(f"job-{k}", SentJob("ray")), range(24)))
+    assert all(recall(f"job-{k}") for k in range(24))
+
+
+DAMAGED = [
+    b"",
+    b"\xff",
+    b"[]",
+    b'{"a": 1}',
+    b'{"a": {"target": 3}}',
+    b"[" * 100_000,
+    b'{"a": {"run": "x"}}',
+    b" " * (2 << 20),
+]
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_list_is_passed_over_in_a_line_and_replaced(content, state, capsys):
+    remember(RAY_ID, SentJob("ray"))
+    state.write_bytes(content)
+    assert recall(RAY_ID) is None
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "passed over: it holds no list of jobs" in said
+    remember(RAY_ID, SentJob("ray", "/r"))
+    assert recall(RAY_ID).run == "/r"
+
+
+def test_a_list_that_others_may_write_is_not_believed(state, capsys):
+    remember(RAY_ID, SentJob("ray", address="http://elsewhere:8265"))
+    state.chmod(0o666)
+    assert recall(RAY_ID) is None
+    assert "chmod 600" in capsys.readouterr().err
+    state.unlink()
+    os.mkfifo(state)
+    assert recall(RAY_ID) is None
+    assert "it is no file" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_ends_nothing(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    remember(RAY_ID, SentJob("ray"))
+    assert "is not remembered" in capsys.readouterr().err
+    assert jobs_file({"XDG_STATE_HOME": "relative"}) == Path.home() / ".local" / "state" / "landscape" / "jobs.json"
+
+
+def test_an_identifier_is_told_from_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    remember("17", SentJob("slurm"))
+    assert names_a_job(RAY_ID)
+    assert names_a_job("17")
+    (tmp_path / RAY_ID).mkdir()
+    for run in (RAY_ID, "18", "runs/a", "s3://bucket/17", "landscape-run"):
+        assert not names_a_job(run), run
+
+
+# -- what the clusters say ---------------------------------------------------------------------------------------
+
+
+def tool(folder: Path, monkeypatch, **answers: str) -> None:
+    """A PATH whose tools answer as the real ones do."""
+    folder.mkdir(exist_ok=True)
+    for name, script in answers.items():
+        (folder / name).write_text(f'#!/bin/sh\necho "$@" >> {folder}/words\n{script}\n')
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_slurm_is_asked_of_a_job_that_was_sent_to_it(tmp_path, monkeypatch, command):
+    remember("17", SentJob("slurm", str(tmp_path / "no-run"), log="/home/me/a-17.log"))
+    tool(tmp_path / "bin", monkeypatch, squeue="echo 'PENDING|N/A|Resources'")
+    code, out, _ = command("status", "17")
+    assert (code, out.splitlines()[:2]) == (0, ["job 17 on slurm: PENDING", "  it says: Resources"])
+    assert "not to be read from here" in out
+    tool(tmp_path / "bin", monkeypatch, squeue="exit 1", sacct="echo 'TIMEOUT|2026-11-20T10:00:00|0:0'")
+    job = json.loads(command("status", "17", "--json")[1])["job"]
+    assert (job["state"], job["exit_code"], job["since"][:7]) == ("TIMEOUT", 0, "2026-11")
+    tool(tmp_path / "bin", monkeypatch, squeue="exit 1", sacct="true")
+    code, out, said = command("status", "17")
+    assert (code, out) == (3, "")
+    assert "its log is /home/me/a-17.log" in said
+    for words, told in ((("logs", "17"), "tail -F /home/me/a-17.log"), (("cancel", "17"), "scancel 17")):
+        code, _, said = command(*words)
+        assert (code, told in said) == (2, True)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert "squeue is not on the PATH" in command("status", "17")[2]
+
+
+def test_kubectl_is_asked_of_a_job_that_was_sent_to_kubernetes(tmp_path, monkeypatch, command):
+    remember(RAY_ID, SentJob("kuberay", "/runs/a", namespace="research"))
+    answer = {
+        "spec": {"entrypoint": "landscape run /job/job.yaml --run https://h/x?sig=hidden"},
+        "status": {"jobStatus": "RUNNING", "startTime": "2026-11-20T10:00:00Z", "message": "a\nb"},
+    }
+    tool(tmp_path / "bin", monkeypatch, kubectl=f"echo '{json.dumps(answer)}'".replace("\\n", "\\\\n"))
+    code, out, said = command("status", RAY_ID)
+    assert code == 0, said
+    assert out.startswith(f"job {RAY_ID} on kuberay at research: RUNNING since 20")
+    assert "  command: landscape run /job/job.yaml --run https://h/x?…\n  it says: a b\n" in out
+    assert f"--namespace research get rayjobs.ray.io {RAY_ID} -o json" in (tmp_path / "bin" / "words").read_text()
+    tool(tmp_path / "bin", monkeypatch, kubectl="echo nothing")
+    assert "something else than a RayJob: 'nothing'" in command("status", RAY_ID)[2]
+    gone = f"echo 'Error from server (NotFound): rayjobs.ray.io {RAY_ID} not found' >&2; exit 1"
+    tool(tmp_path / "bin", monkeypatch, kubectl=gone)
+    assert command("status", RAY_ID)[0] == 3
+    assert f"kubectl --namespace research logs -f job/{RAY_ID}" in command("logs", RAY_ID)[2]
+
+
+def test_where_no_cluster_answers_the_remembered_address_is_named(command):
+    remember(RAY_ID, SentJob("ray", address="http://127.0.0.1:1"))
+    for name in ("status", "logs", "cancel"):
+        code, out, said = command(name, RAY_ID)
+        assert (code, out) == (5, "")
+        assert "'http://127.0.0.1:1'" in said
+    code, _, said = command("logs", RAY_ID, "--address", "http://127.0.0.1:1/?token=hidden")
+    assert (code, "hidden" in said) == (2, False)
+
+
+def test_a_key_in_a_log_is_masked_though_it_comes_in_two_pieces():
+    written: list[str] = []
+    lines = ray_jobs.WholeLines(written.append)
+    for piece in ("begin https://h/x?si", "g=hidd", "en&a=1 end\nnext \x1b[2J", "line"):
+        lines(piece)
+    lines.end()
+    assert "".join(written) == "begin https://h/x?… end\nnext \\u001b[2Jline"
+
+
+def test_an_outcome_needs_no_cluster():
+    assert ray_jobs.outcome(SimpleNamespace(status=SimpleNamespace(value="FAILED"), driver_exit_code=5)) == 5
