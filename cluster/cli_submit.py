@@ -42,12 +42,15 @@ def submit(
     target
         ray: a Ray cluster's dashboard; kuberay: Kubernetes with KubeRay; slurm: sbatch.
     """
+    from cluster.submit.common import refuse_settings
     from landscape.spec import read_job
 
     targets: dict[str, ToRay | ToKubeRay | ToSlurm] = {"ray": ray, "kuberay": kuberay, "slurm": slurm}
     _refuse_others_options(target, targets)
     given = read_job(job, run=what.run)
-    return targets[target].send(what, given, job)
+    asked = what.of_job(target, given)
+    refuse_settings(given, target, asked.gpus_per_worker, asked.cpus_per_worker, slurm.nodes)
+    return targets[target].send(asked, given, job)
 
 
 def _refuse_others_options(target: str, targets: dict[str, ToRay | ToKubeRay | ToSlurm]) -> None:

@@ -141,6 +141,35 @@ def named_files(job: Job) -> Iterator[str]:
         yield from (each for each in references if isinstance(each, str) and each not in ("problem", "first", "last"))
 
 
+def refuse_settings(job: Job, target: str, workers_gpus: float | None, cpus: int | None, nodes: int = 1) -> None:
+    """Settings that hold on one machine, or that contradict what is asked of the cluster.
+
+    Args:
+        workers_gpus: GPUs of each worker; None where that is left to the cluster.
+        cpus: cores of each worker, None likewise.
+
+    Raises:
+        JobError: names the setting.
+    """
+    attached = target != "slurm" or nodes > 1
+    if job.device_ids is not None and attached:
+        raise JobError(
+            "device_ids: restricts a local Ray only; "
+            "on a cluster set CUDA_VISIBLE_DEVICES where each node's `ray start` runs"
+        )
+    if job.device == "cpu" and workers_gpus:
+        raise JobError(
+            f"gpus_per_worker: must be 0 or left out, not {workers_gpus:g}, as the job says device: cpu; change one"
+        )
+    allocated = target != "ray"
+    if job.device == "cuda" and allocated and not workers_gpus:
+        raise JobError("gpus_per_worker: must be said, as the job says device: cuda; give --gpus-per-worker 1")
+    if job.engine.startswith("cudagraph") and (job.device == "cpu" or (allocated and not workers_gpus)):
+        raise JobError(f"engine: {job.engine} needs a GPU; give the workers one, or leave the engine to be chosen")
+    if cpus is not None and not workers_gpus and job.threads is not None and cpus < job.threads:
+        raise JobError(f"cpus_per_worker: must be at least the job's threads, {job.threads}, not {cpus}")
+
+
 def refuse_missing_files(job: Job) -> None:
     """A relative path is looked up beside the job file, here as on the cluster.
 

@@ -217,7 +217,7 @@ def _check(submission: Submission, options: KubeRayOptions) -> None:
             f"name: {shown(submission.id)} has {len(submission.id)} characters, KubeRay takes {LONGEST_NAME}"
         )
     if submission.workers is None:
-        raise JobError("workers: KubeRay must be told how many pods; say --workers N")
+        raise JobError("workers: KubeRay must be told how many pods; say --workers N, or workers: in the job file")
     gpus = submission.gpus_per_worker or 0
     if gpus != int(gpus):
         raise JobError(f"gpus_per_worker: a pod has whole GPUs, not {gpus:g}")

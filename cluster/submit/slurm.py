@@ -46,7 +46,9 @@ def _check(submission: Submission, options: SlurmOptions) -> None:
     if options.cpus_per_worker < 1:
         raise JobError(f"cpus_per_worker: must be at least 1, not {options.cpus_per_worker}")
     if submission.workers is None:
-        raise JobError("workers: Slurm must be told how many; say --workers N (one per GPU, or one per core)")
+        raise JobError(
+            "workers: Slurm must be told how many; say --workers N, or workers: in the job (one per GPU, or per core)"
+        )
     if submission.workers < options.nodes:
         raise JobError(f"nodes: {options.nodes} for {submission.workers} workers leaves some idle; ask for fewer")
     for name in ("time", "partition", "account", "memory", "setup"):

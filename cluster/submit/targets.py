@@ -50,6 +50,33 @@ class What:
     """slurm: memory of a node, kuberay: of a worker, such as 16G and 16Gi."""
     include: Words = None
     """ray, kuberay: a further file or folder beside the job that travels; may be repeated."""
+    no_look: Flag = False
+    """Send without trying out the callback here; for one that needs what only the cluster has."""
+
+    def of_job(self, target: str, job: Job) -> What:
+        """With what the job file says of workers; a driver on a Ray cluster reads it there itself."""
+        if target == "ray":
+            return self
+        return replace(
+            self,
+            workers=job.workers if self.workers is None else self.workers,
+            gpus_per_worker=job.num_gpus if self.gpus_per_worker is None else self.gpus_per_worker,
+        )
+
+    def look(self, job: Job, file: Path, run: str, listing: Listing | None = None) -> None:
+        """Try out the job here, and compare what its callback opens with what travels (no listing: all is there).
+
+        Raises:
+            JobError: it would fail on the cluster.
+        """
+        from cluster.submit.look import compare, look
+
+        if self.no_look:
+            return
+        seen = look(job, file, run)
+        for each in (*seen.remarks, *(compare(seen, listing, run) if listing is not None else ())):
+            say(each, "look")
+
     def submission(self, job: Job, file: Path, place: str) -> Submission:
         """The job under its name, its run at `place`."""
         from cluster.submit.common import make_submission
@@ -85,12 +112,14 @@ class ToRay:
         listing = folder_listing(job, file, submission.run, what.include or ())
         tell_files(listing, what.dry_run)
         if what.dry_run:
+            what.look(job, file, submission.run, listing)
             print(json.dumps(ray_jobs.render(submission, listing), indent=2))
             return 0
         client = ray_jobs.connect(self.address, self.allow_open)
         if what.attempt is None:
             number = ray_jobs.next_attempt(submission.base, ray_jobs.attempts(client))
             submission = replace(submission, attempt=number)
+        what.look(job, file, submission.run, listing)
         identifier = ray_jobs.send(client, ray_jobs.render(submission, listing), listing)
         address = ray_jobs.dashboard_address(self.address)
         remember(identifier, SentJob("ray", submission.run, address, allow_open=self.allow_open))
@@ -131,6 +160,8 @@ class ToSlurm:
             raise JobError("include: nothing travels to Slurm, whose nodes read the job's folder itself; leave it out")
         if what.dry_run:
             say(f"nothing travels: the nodes read {shown(str(job.folder))} itself, and must see it under this name")
+        what.look(job, file, submission.run)
+        if what.dry_run:
             sys.stdout.write(script)
             return 0
         number = slurm.send(script)
@@ -175,7 +206,9 @@ class ToKubeRay:
         files = kuberay.job_files(job, file, what.include or (), listing)
         submission = what.submission(job, file, place)
         manifest = kuberay.render(submission, files, options)
-        tell_files(listing.only(files, kuberay.NOT_CARRIED), what.dry_run)
+        carried = listing.only(files, kuberay.NOT_CARRIED)
+        tell_files(carried, what.dry_run)
+        what.look(job, file, place, carried)
         if what.dry_run:
             sys.stdout.write(manifest)
             return 0

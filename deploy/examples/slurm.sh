@@ -1,11 +1,11 @@
 #!/bin/bash
-#SBATCH --job-name=landscape-digits-fffb0274
+#SBATCH --job-name=landscape-digits-11b8dbd8
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=8
 #SBATCH --gpus-per-node=4
 #SBATCH --time=04:00:00
-#SBATCH --output=landscape-digits-fffb0274-%j.log
+#SBATCH --output=landscape-digits-11b8dbd8-%j.log
 #SBATCH --open-mode=append
 #SBATCH --signal=B:USR1@60
 #SBATCH --requeue

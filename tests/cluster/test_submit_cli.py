@@ -48,13 +48,13 @@ class Ended:
 
 @pytest.fixture
 def submit(capsys, monkeypatch) -> Callable[..., Ended]:
-    """Give `landscape submit` in this process, where torch is imported already."""
+    """Give `landscape submit` in this process, where torch is imported already; a look at the job costs another."""
 
-    def run(*words: object, environment: dict[str, str], cwd: Path | None = None) -> Ended:
+    def run(*words: object, environment: dict[str, str], cwd: Path | None = None, look: bool = False) -> Ended:
         for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("PATH", environment["PATH"])
-        monkeypatch.setattr(sys, "argv", ["landscape", "submit", *map(str, words)])
+        monkeypatch.setattr(sys, "argv", ["landscape", "submit", *map(str, words), *([] if look else ["--no-look"])])
         if cwd is not None:
             monkeypatch.chdir(cwd)
         before = signal.getsignal(signal.SIGTERM)
@@ -201,3 +201,59 @@ def test_what_cannot_be_sent_is_refused_in_one_line(write_job, submit, tools, tm
         assert found.stdout == ""
         assert len(found.stderr.strip().splitlines()) <= 2, found.stderr
         assert "key:word" not in found.stderr
+
+
+def test_the_workers_of_the_job_file_are_read_by_every_target(write_job, submit, tools):
+    job = write_job(workers=3, num_gpus=1)
+    pods = ("--target", "kuberay", "--image", "i", "--claim", "c")
+    for words, pods_wanted in ((pods, 3), ((*pods, "--workers", 5), 5)):
+        _, ray_job = yaml.safe_load_all(submit(job, *words, "--dry-run", environment=tools).stdout)
+        group = ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+        assert group["replicas"] == pods_wanted
+        assert group["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    script = submit(job, "--target", "slurm", "--nodes", 3, "--dry-run", environment=tools).stdout
+    assert "--gpus-per-node=1\n" in script
+    assert " --workers 3 --num-gpus 1 " in script
+    entrypoint = json.loads(submit(job, "--dry-run", environment=tools).stdout)["entrypoint"]
+    assert "--workers" not in entrypoint, "the driver reads the file there"
+
+
+SETTINGS = [
+    ({"device_ids": [0]}, (), "device_ids: restricts a local Ray"),
+    ({"device_ids": [0]}, ("--target", "slurm", "--workers", 2, "--nodes", 2), "device_ids: restricts a local Ray"),
+    ({"device": "cpu"}, ("--gpus-per-worker", 1), "gpus_per_worker: must be 0 or left out, not 1"),
+    ({"device": "cuda"}, ("--target", "slurm", "--workers", 2), "gpus_per_worker: must be said"),
+    ({"engine": "cudagraph"}, ("--target", "slurm", "--workers", 2), "engine: cudagraph needs a GPU"),
+    ({"engine": "cudagraph", "device": "cpu"}, (), "engine: cudagraph needs a GPU"),
+    ({"threads": 4}, ("--target", "slurm", "--workers", 2, "--cpus-per-worker", 2), "at least the job's threads, 4"),
+    ({}, ("--target", "slurm", "--workers", 2, "--include", "d1.safetensors"), "include: nothing travels"),
+    ({}, ("--include", ".env"), "'.env' cannot travel (may hold secrets)"),
+]
+
+
+@pytest.mark.parametrize(("fields", "words", "said"), SETTINGS)
+def test_settings_that_would_fail_on_the_cluster_are_refused_here(fields, words, said, write_job, submit, tools):
+    job = write_job(**fields)
+    (job.parent / ".env").write_text("KEY=1")
+    found = submit(job, *words, "--dry-run", environment=tools)
+    assert (found.returncode, found.stdout) == (2, ""), found.stderr
+    assert said in found.stderr
+
+
+def test_the_dry_run_lists_every_file_that_travels_and_why_others_stay(write_job, submit, tools):
+    job = write_job()
+    (job.parent / "sub").mkdir()
+    (job.parent / "sub" / "table.csv").write_text("1,2\n")
+    (job.parent / ".env").write_text("KEY=1")
+    found = submit(job, "--dry-run", environment=tools)
+    files = json.loads(found.stdout)["files"]
+    assert files["sub/table.csv"] == 4
+    for name, size in files.items():
+        assert f"travels: {name}, {size} bytes\n" in found.stderr
+    assert "stays: .env (may hold secrets)\n" in found.stderr
+    pods = ("--target", "kuberay", "--image", "i", "--claim", "c", "--workers", 1)
+    found = submit(job, *pods, "--dry-run", environment=tools)
+    assert "travels: my_problem.py, " in found.stderr
+    assert "stays: sub/table.csv (not in a ConfigMap" in found.stderr
+    sent = submit(job, *pods, environment=tools)
+    assert "not sent with the job: .env (may hold secrets); sub/table.csv, tools/kubectl" in sent.stderr

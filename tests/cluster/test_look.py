@@ -1,0 +1,145 @@
+"""The look at a job before it is sent: what would fail there fails here, what is opened and would stay is named."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+import landscape
+from cluster.submit.common import folder_listing
+from cluster.submit.look import Opened, compare, foreign, look
+from landscape.errors import JobError
+from landscape.spec import Job, read_job
+
+BODY = """
+import torch
+from pathlib import Path
+from safetensors.torch import load_file
+from torch import nn
+from landscape import Problem
+
+def problem():
+{body}
+    return Problem(nn.Linear(2, 1), torch.randn(8, 2), lambda model, batch: {{"loss": model(batch).squeeze(1)}})
+"""
+
+
+@pytest.fixture
+def job_of(tmp_path) -> Callable[..., Job]:
+    def write(body: str = "pass", **fields: object) -> Job:
+        folder = tmp_path / "job"
+        folder.mkdir(exist_ok=True)
+        (folder / "looked.py").write_text(BODY.format(body=textwrap.indent(textwrap.dedent(body), "    ")))
+        plain = {"run": "run", "problem": "looked:problem", "landscapes": [{"name": "a", "size": 3}], "device": "cpu"}
+        (folder / "job.yaml").write_text(yaml.safe_dump(plain | fields))
+        return read_job(folder / "job.yaml")
+
+    return write
+
+
+def warnings(job: Job, **options: object) -> list[str]:
+    listing = folder_listing(job, job.folder / "job.yaml", job.run_path, **options)
+    return compare(look(job, job.folder / "job.yaml", job.run_path), listing, job.run_path)
+
+
+def test_what_the_callback_opens_elsewhere_is_warned_of_and_what_travels_is_not(job_of, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "data.csv").write_text("1")
+    (tmp_path / "elsewhere" / "helper.py").write_text("")
+    job = job_of(f"""
+        import sys
+        sys.path.append("../elsewhere")
+        import helper
+        Path("beside.csv").read_text()
+        Path({str(tmp_path)!r}, "elsewhere", "data.csv").read_text()
+        Path("new.csv").write_text("made here")
+        Path("new.csv").read_text()
+        try:
+            open("absent.csv")
+        except OSError:
+            print("on stdout")
+        open(".env").read()
+    """)
+    (job.folder / "beside.csv").write_text("1")
+    (job.folder / ".env").write_text("KEY=1")
+    (job.folder / "random.py").write_text("raise ValueError('a file of the user, not the module of Python')")
+    secret, outside = warnings(job)
+    assert "the callback opens '.env', which never travels" in secret
+    assert outside.startswith(f"the callback opens '{tmp_path}/elsewhere/data.csv', '{tmp_path}/elsewhere/helper.py', ")
+    assert "put it beside the job file" in outside
+
+
+def test_a_file_beside_the_job_that_would_stay_is_refused_with_the_word_that_takes_it_along(job_of):
+    job = job_of("""
+        load_file("data/w.safetensors")
+        Path("data/a.csv").read_text()
+    """)
+    (job.folder / "data").mkdir()
+    (job.folder / "data" / "a.csv").write_text("1")
+    (job.folder / ".gitignore").write_text("data\n")
+    from safetensors.torch import save_file
+    from torch import zeros
+
+    save_file({"w": zeros(1)}, job.folder / "data" / "w.safetensors")
+    with pytest.raises(JobError) as refused:
+        warnings(job)
+    said = str(refused.value)
+    assert "the callback opens 'data/a.csv', 'data/w.safetensors', which would not travel (.gitignore)" in said
+    assert "say --include 'data/a.csv' --include 'data/w.safetensors', or --no-look" in said
+    assert warnings(job, include=["data"]) == []
+
+
+FAILING = [
+    ("raise ValueError('wrong')", {}, "looked:problem raised ValueError: wrong"),
+    ("import no_such_module", {}, "No module named 'no_such_module'"),
+    ("raise SystemExit(0)", {}, "looked:problem called sys.exit(0)"),
+    ("import os; os._exit(0)", {}, "ended with code 0 and said nothing"),
+    ("import os; os.kill(os.getpid(), 11)", {}, "ended with code -11 and said nothing"),
+    ("pass", {"num_samples": 100}, "num_samples"),
+]
+
+
+@pytest.mark.parametrize(("body", "fields", "said"), FAILING)
+def test_a_callback_that_fails_is_refused_before_anything_is_sent(body, fields, said, job_of):
+    job = job_of(body, **fields)
+    with pytest.raises(JobError) as refused:
+        look(job, job.folder / "job.yaml", job.run_path)
+    assert said in str(refused.value)
+    assert "--no-look sends it unseen" in str(refused.value)
+    assert len(str(refused.value).splitlines()) <= 2
+    assert not Path(job.run_path).exists(), "a look writes nothing"
+
+
+def test_a_run_that_holds_another_job_is_refused_where_it_can_be_read(job_of):
+    job = job_of()
+    landscape.run(job)
+    assert look(job, job.folder / "job.yaml", job.run_path).error == ""
+    other = job_of(seed=5)
+    with pytest.raises(JobError, match="was computed with another job; changed: seed 0 to 5"):
+        look(other, other.folder / "job.yaml", other.run_path)
+
+
+def test_a_run_that_lies_elsewhere_refuses_no_trajectory(job_of):
+    landscapes = [{"name": "a", "size": 3}, {"name": "b", "trajectory": "all"}, {"name": "c", "origin": "last"}]
+    job = job_of(run="/no/such/folder/run", landscapes=landscapes)
+    assert look(job, job.folder / "job.yaml", job.run_path).error == ""
+
+
+def test_what_is_only_written_or_is_no_file_is_not_opened(tmp_path):
+    opened = Opened()
+    opened.hook("open", (str(tmp_path / "w"), "w", os.O_WRONLY | os.O_CREAT))
+    opened.hook("open", (7, "r", 0))
+    opened.hook("open", ("a\0b", "r", 0))
+    opened.hook("import", ("x",))
+    assert foreign(opened.paths, 0) == []
+    (tmp_path / "data").write_text("1")
+    opened.hook("open", (os.fsencode(tmp_path / "data"), None, os.O_RDONLY))
+    later = (tmp_path / "data").stat().st_ctime_ns
+    assert foreign(opened.paths, later) == [str(tmp_path / "data")]
+    assert foreign(opened.paths, later - 1) == []
+    assert foreign([os.__file__, landscape.__file__, "/etc/hostname"], later) == []
