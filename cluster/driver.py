@@ -272,10 +272,10 @@ class Driver:
         whole job: later they would give other bits.
         """
         freedom, chosen = freedom_of(self._prepared)
+        self._first_ready()  # plans for the device that it has
         if chosen is not None:
             for each in new:
                 each.adopt(each.landscape.in_batches(chosen.batch_size))
-        self._first_ready()  # plans for the device that it has
         work = new[0]
         tuned = follow(
             Search(work.landscape.plan, freedom, self._limits).steps(), lambda request: self._answers(request, work)

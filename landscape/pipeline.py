@@ -26,7 +26,7 @@ from landscape.problem import OtherObservables
 from landscape.progress import Failure, Observer, Tally
 from landscape.reproduction import ATTRIBUTE, bear_witness, check_point, recorded, refusal
 from landscape.search import Freedom, Limits
-from landscape.spec import Job
+from landscape.spec import Job, names_a_run
 from landscape.store import LandscapeStore, landscape_names, write_error
 from landscape.surface import Run
 from landscape.tuning import tune
@@ -183,16 +183,17 @@ def _run_locked(
 
 
 def freedom_of(prepared: PreparedJob) -> tuple[Freedom, Plan | None]:
-    """What is to be chosen for the landscapes that are new, and the plan that the job's other ones on disk have.
+    """What is to be chosen for the landscapes that are new, and the plan of the job's other ones, or of another run.
 
     One job has one engine: what was chosen for one landscape holds for the rest.
     """
     stored = landscape_names(prepared.run)
     # Of the whole job: what is done already must not make it one that is over sooner.
     points = sum(each.points for each in prepared.landscapes)
-    chosen = next((each.plan for each in prepared.landscapes if each.name in stored), None)
+    chosen = next((each.plan for each in prepared.landscapes if each.name in stored), prepared.borrowed)
     job = prepared.job
-    engine = chosen.engine if chosen and job.engine == "auto" else job.engine
+    left_open = job.engine == "auto" or names_a_run(job.engine)
+    engine = chosen.engine if chosen and left_open else job.engine
     # In the store the last axis comes first.
     rows = [tile_shape_for(job, each.grid, 1.0, 1)[0] for each in prepared.landscapes if job.tile is not None]
     return Freedom(engine, job.batch_size is None and chosen is None, points, min(rows, default=None)), chosen

@@ -17,7 +17,7 @@ import torch
 from landscape.arithmetic import Plan, default_plan, device_here
 from landscape.axes import make_axes, make_coordinates, make_path
 from landscape.directions import DirectionTensors, cosines
-from landscape.errors import JobError, LandscapeError, shown
+from landscape.errors import JobError, shown
 from landscape.first_look import FirstLook, first_look
 from landscape.grid import Grid, Index
 from landscape.identity import changes, identity_of, refusal
@@ -25,12 +25,22 @@ from landscape.parameters import State, describe_parameters, layout
 from landscape.problem import Problem, load_problem, ordered_names
 from landscape.provenance import provenance
 from landscape.randomness import Randomness, look_for_randomness
+from landscape.recorded import borrowed_plan, recorded_plan
 from landscape.samples import Batch, batch_length, samples_digest
 from landscape.search import Tuned
 from landscape.selection import select_samples
 from landscape.snapshots import read_info, read_trajectory
-from landscape.spec import DEFAULTS, CollectLandscape, Job, Landscape, PcaDirection, digest, with_defaults_of
-from landscape.store import LandscapeStore, PathPlan, refuse_unwritable
+from landscape.spec import (
+    DEFAULTS,
+    CollectLandscape,
+    Job,
+    Landscape,
+    PcaDirection,
+    digest,
+    names_a_run,
+    with_defaults_of,
+)
+from landscape.store import LandscapeStore, PathPlan, landscape_names, refuse_unwritable
 from landscape.usercode import in_folder
 from landscape.weights import Weights
 
@@ -87,6 +97,7 @@ class PreparedJob:
     looked: bool = True  # whether `observe` was seen to return the observables, or the first worker must look
     warnings: tuple[str, ...] = ()  # a line each on what may be meant otherwise; each names its remedy
     folder: Path = field(default_factory=Path.cwd)  # the working directory of the user's code, as the callback left it
+    borrowed: Plan | None = None  # of the run whose engine the job takes, where none of its own stands on disk
 
     def log_warnings(self) -> None:
         """Say them once, before the first value."""
@@ -108,6 +119,8 @@ def prepare(job: Job) -> PreparedJob:
     here = torch.device("cpu") if job.device == "cpu" else device_here()
     kind = here.type if job.device == "auto" else job.device
     specs, at_most, num_samples = _landscapes_of(job, run)
+    begun = set(landscape_names(run)) & {each.name for each in specs}
+    borrowed = None if begun else borrowed_plan(job, num_samples)  # one job has one engine
     with in_folder(job.folder):
         problem = load_problem(job.problem, job.folder)
         samples = select_samples(problem.data, num_samples, job.seed, at_most=at_most)
@@ -120,7 +133,7 @@ def prepare(job: Job) -> PreparedJob:
     )
     landscapes = tuple(_prepare_landscape(common, spec) for spec in specs)
     warnings = [*randomness.warnings(), *look.warnings, *_origin_warnings(specs, weights)]
-    return PreparedJob(job, run, problem, samples, landscapes, looked, tuple(warnings), folder)
+    return PreparedJob(job, run, problem, samples, landscapes, looked, tuple(warnings), folder, borrowed)
 
 
 def _look(problem: Problem, samples: Batch, job: Job, here: torch.device) -> tuple[FirstLook, bool]:
@@ -277,7 +290,7 @@ def _plan(common: _Common, stored: LandscapeStore | None) -> Plan:
     asked = {
         "batch_size": job.batch_size and min(job.batch_size, common.num_samples),
         "threads": job.threads,
-        "engine": None if job.engine == "auto" else job.engine,
+        "engine": None if job.engine == "auto" or names_a_run(job.engine) else job.engine,
     }
     # What was asked for when it was made is no change, also where the memory allowed less.
     before = stored.record("job")
@@ -286,6 +299,9 @@ def _plan(common: _Common, stored: LandscapeStore | None) -> Plan:
         for k, v in asked.items()
         if v is not None and v != getattr(plan, k) and getattr(job, k) != before.get(k)
     ]
+    if job.engine != before.get("engine") and (other := borrowed_plan(job, common.num_samples)) is not None:
+        both = (("engine", plan.engine, other.engine), ("batch_size", plan.batch_size, other.batch_size))
+        changed += [f"{k} {mine} to {theirs}" for k, mine, theirs in both if mine != theirs]
     if changed:
         raise JobError(refusal(stored.name, changed, "leave it out to go on as before"))
     return plan
@@ -294,22 +310,6 @@ def _plan(common: _Common, stored: LandscapeStore | None) -> Plan:
 def _stored(common: _Common, name: str) -> LandscapeStore | None:
     """The landscape on disk where there is one."""
     return LandscapeStore.find(common.run, name)
-
-
-def recorded_plan(stored: LandscapeStore) -> Plan:
-    """How a landscape on disk is computed.
-
-    Raises:
-        LandscapeError: its record is damaged, or a later version's.
-    """
-    found = stored.record("plan")
-    try:
-        return Plan(**found)
-    except TypeError:
-        raise LandscapeError(
-            f"landscape {shown(stored.name)}: its recorded plan {shown(found)} is not one of this version; update the "
-            "software, or give the landscape another name or run"
-        ) from None
 
 
 def _refuse_another(stored: LandscapeStore, identity: Mapping[str, Any]) -> None:

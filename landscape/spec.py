@@ -353,7 +353,12 @@ class Job(Frozen):
     @field_validator("engine")
     @classmethod
     def _engine_name(cls, value: str) -> str:
-        return value if value == "auto" else str(Engine.parse(value))
+        if value == "auto" or names_a_run(value):
+            return value
+        try:
+            return str(Engine.parse(value))
+        except ValueError as error:
+            raise ValueError(f"{error}; a run, whose engine it shall be, is written with a slash: ./RUN") from None
 
     @field_validator("tile", mode="before")
     @classmethod
@@ -401,6 +406,11 @@ class Job(Frozen):
         copy = Job(**given)
         copy._folder = self._folder
         return copy
+
+
+def names_a_run(engine: str) -> bool:
+    """Whether `engine` is a run's folder or URL: no engine's name has a slash."""
+    return "/" in engine
 
 
 def locate(path: str, folder: Path) -> str:

@@ -52,6 +52,7 @@ LAYERS = [
     {"lease", "lock", "progress", "provenance"},
     {"axes"},
     {"identity"},
+    {"recorded"},
     {"reproduction"},
     {"preparation"},
     {"pipeline"},

@@ -1,0 +1,64 @@
+"""How landscapes on disk are computed: that of a run's own, and the one that a job takes from another run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from landscape.arithmetic import Plan
+from landscape.engine import Engine
+from landscape.errors import JobError, LandscapeError, shown
+from landscape.spec import Job, locate, names_a_run
+from landscape.store import LandscapeStore, landscape_names
+
+
+def recorded_plan(stored: LandscapeStore) -> Plan:
+    """How a landscape on disk is computed.
+
+    Raises:
+        LandscapeError: its record is damaged, or a later version's.
+    """
+    found = stored.record("plan")
+    try:
+        return Plan(**found)
+    except TypeError:
+        raise LandscapeError(
+            f"landscape {shown(stored.name)}: its recorded plan {shown(found)} is not one of this version; update the "
+            "software, or give the landscape another name or run"
+        ) from None
+
+
+def borrowed_plan(job: Job, num_samples: int) -> Plan | None:
+    """The plan of the run that the job's `engine` names; None where it names an engine, or leaves it open.
+
+    Args:
+        num_samples: those of the job, which a batch holds at most.
+
+    Raises:
+        JobError: that run has no landscape, or computes in another arithmetic than the job asks for.
+    """
+    if not names_a_run(job.engine):
+        return None
+    place = locate(job.engine, job.folder)
+    name = shown(job.engine)
+    plans = {each: recorded_plan(LandscapeStore.open(place, each)) for each in landscape_names(place)}
+    if not plans:
+        raise JobError(f"engine: must be a run that has landscapes, not {name}; name another one, or an engine")
+    try:
+        kinds = {(str(Engine.parse(each.engine)), each.batch_size) for each in plans.values()}
+    except ValueError as error:
+        raise JobError(f"engine: that of run {name} {error}") from None
+    if len(kinds) > 1:
+        several = "; ".join(f"{engine}, batch_size {size}" for engine, size in sorted(kinds))
+        raise JobError(f"engine: run {name} has several ({several}); name one of them, and batch_size")
+    (engine, size), found = kinds.pop(), next(iter(plans.values()))
+    asked = {
+        "precision": job.precision, "batch_norm": job.batch_norm, "threads": job.threads or 1,
+        "batch_size": job.batch_size or size, "device": found.device if job.device == "auto" else job.device,
+    }  # fmt: skip
+    other = [f"{field} {getattr(found, field)}" for field, value in asked.items() if getattr(found, field) != value]
+    if other:
+        mine = ", ".join(str(value) for field, value in asked.items() if getattr(found, field) != value)
+        raise JobError(
+            f"engine: run {name} computes with {', '.join(other)}, the job with {mine}; make them agree, or name one"
+        )
+    return replace(found, engine=engine, batch_size=min(size, num_samples))
