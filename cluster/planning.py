@@ -9,13 +9,15 @@ import torch
 
 from cluster.console import seconds_text
 from landscape.arithmetic import cores
+from landscape.evaluation import Evaluator
 from landscape.grid import tile_counts
-from landscape.pipeline import make_evaluator, tile_shape_for
+from landscape.kept import KeptChoices
+from landscape.pipeline import freedom_of, make_evaluator, tile_shape_for
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.search import Freedom, Tuned
 from landscape.spec import Job
 from landscape.store import LandscapeStore
-from landscape.tuning import tune
+from landscape.tuning import outlook, tune
 from landscape.usercode import in_folder
 
 CALIBRATED_BYTES = 8  # per value: float64
@@ -29,10 +31,11 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     # A plan for GPUs is made on a head that has none, too: a guess then stands for the seconds.
     measured = first.plan.device == "cpu" or torch.cuda.is_available()
     # A point as it is: what an engine gains is found, and kept, when the job runs.
-    freedom, tuned = Freedom(first.plan.engine), Tuned(first.plan)
+    freedom, tuned, evaluator = Freedom(first.plan.engine), Tuned(first.plan), None
     if measured:
         with in_folder(prepared.folder):
-            tuned = tune(make_evaluator(prepared, first), first.grid, freedom)
+            evaluator = make_evaluator(prepared, first)
+            tuned = tune(evaluator, first.grid, freedom)
     seconds = tuned.seconds_per_point
     landscapes = [_plan_landscape(prepared, each, seconds, count) for each in prepared.landscapes]
     missing = sum(each["missing_points"] for each in landscapes)
@@ -40,6 +43,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
         "run": prepared.run,
         "num_samples": prepared.landscapes[0].attributes["num_samples"],
         "plan": prepared.landscapes[0].attributes["plan"],
+        "engine": _engine(prepared, evaluator, seconds),
         "seconds_per_point": seconds,
         "measured": measured,
         "precision_error": tuned.precision_error,
@@ -50,6 +54,26 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
         "seconds": missing * seconds / count,
         "warnings": list(prepared.warnings),
     }
+
+
+def _engine(prepared: PreparedJob, evaluator: Evaluator | None, seconds: float) -> dict[str, Any]:
+    """How landscapes that are new will be computed, and why so; `engine` is None where that is to be found out."""
+    freedom, chosen = freedom_of(prepared)
+    plan = prepared.landscapes[0].plan
+    size = (chosen or plan).batch_size
+    if freedom.engine != "auto":
+        why = "the job's" if chosen is None else "as recorded"
+        return {"engine": freedom.engine, "batch_size": size, "why": why, "search_seconds": 0.0}
+    if evaluator is None:
+        return {"engine": None, "batch_size": None, "why": "chosen on the workers", "search_seconds": None}
+    found = outlook(evaluator, plan, freedom, seconds, KeptChoices.of_user())
+    if found.kept is not None:
+        why = f"kept choice of {found.kept.since[:10]}"
+        return {"engine": found.kept.engine, "batch_size": found.kept.batch_size, "why": why, "search_seconds": 0.0}
+    if found.search_seconds:
+        why = f"to be searched: up to {found.search_seconds:g} s"
+        return {"engine": None, "batch_size": None, "why": why, "search_seconds": found.search_seconds}
+    return {"engine": plan.engine, "batch_size": size, "why": "too short a job to search", "search_seconds": 0.0}
 
 
 def _plan_landscape(
@@ -111,6 +135,7 @@ def plan_text(plan: dict[str, Any]) -> str:
         f"({plan['plan']['device']}, {_precision(plan)}, batches of {plan['plan']['batch_size']}): "
         f"about {seconds_text(plan['seconds'])} on {plan['workers']} worker{'s' * (plan['workers'] != 1)}"
     )
+    lines.append(_engine_text(plan["engine"]))
     lines += [f"warning: {each}" for each in plan["warnings"]]
     return "\n".join(lines)
 
@@ -119,6 +144,12 @@ def _precision(plan: dict[str, Any]) -> str:
     error = (plan["precision_error"] or {}).get("max_rel_error")
     within = "" if error is None else f" within {100 * error:.2g} % of float32"
     return f"{plan['plan']['precision']}{within}"
+
+
+def _engine_text(engine: dict[str, Any]) -> str:
+    if engine["engine"] is None:
+        return f"engine: {engine['why']}"
+    return f"engine: {engine['engine']}, batches of {engine['batch_size']} ({engine['why']})"
 
 
 def bytes_text(count: float) -> str:

@@ -5,11 +5,15 @@ The choice is made once, before any value is kept, and recorded: other engines r
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from landscape.arithmetic import Plan
+from landscape.circumstances import key_of
 from landscape.evaluation import Evaluator
 from landscape.grid import Grid
-from landscape.kept import KeptChoices
+from landscape.kept import Choice, KeptChoices
 from landscape.peers import Peers
-from landscape.search import Freedom, Limits, Search, Tuned, follow
+from landscape.search import Freedom, Limits, Search, Tuned, budget_of, follow
 from landscape.trials import Trials
 
 
@@ -35,3 +39,25 @@ def tune(
     trials = Trials(evaluator, grid, kept or KeptChoices(None))
     with Peers(trials, peers) as crew:
         return follow(Search(evaluator.plan, freedom, limits).steps(), crew.ask)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What `tune` is going to do: take a choice that was kept, or search for so many seconds, if for any."""
+
+    kept: Choice | None
+    search_seconds: float
+
+
+def outlook(evaluator: Evaluator, plan: Plan, freedom: Freedom, seconds_per_point: float, kept: KeptChoices) -> Outlook:
+    """What a job that leaves the engine open will do.
+
+    Args:
+        plan: as planned at first.
+        seconds_per_point: as measured now; what was measured first counts, where that was kept.
+    """
+    record = kept.read(key_of(evaluator, plan, freedom))
+    seconds = record.seconds_per_point if record else seconds_per_point
+    budget = budget_of(seconds, freedom.points, Limits())
+    choice = record.choice_for(budget) if record and budget else None
+    return Outlook(choice, 0.0 if choice else budget)

@@ -1,0 +1,50 @@
+"""What `plan` says of the engine: kept since when, to be searched for how long, or why neither."""
+
+from __future__ import annotations
+
+import torch
+
+from cluster.planning import plan_job, plan_text
+from landscape import Job, Problem, run
+from landscape.search import Limits
+
+LONG = 3000  # points along an axis: the job takes far more than a search is worth
+
+
+def problem():
+    torch.manual_seed(0)
+    return Problem.supervised(torch.nn.Linear(90, 7), (torch.randn(4000, 90), torch.randint(0, 7, (4000,))))
+
+
+def job_of(tmp_path, size, **fields):
+    landscapes = [{"name": "plane", "size": size}]
+    return Job(run=str(tmp_path / "run"), problem=problem, num_samples=4000, landscapes=landscapes, **fields)
+
+
+def test_a_plan_says_what_becomes_of_the_engine(tmp_path, monkeypatch):
+    monkeypatch.setenv("LANDSCAPE_CACHE", str(tmp_path / "cache"))
+    short, long = plan_job(job_of(tmp_path, 3)), plan_job(job_of(tmp_path, LONG))
+    assert "engine: eager, batches of 256 (too short a job to search)" in plan_text(short)
+    assert long["engine"]["engine"] is None
+    assert f"engine: to be searched: up to {long['engine']['search_seconds']:g} s" in plan_text(long)
+    assert not (tmp_path / "cache").exists()  # a plan writes nothing
+
+    # A small job that is given the time of a long one leaves a choice for all that are as it is.
+    found = run(job_of(tmp_path, 3), limits=Limits(share=1e6, longest=2.0, shortest=0.5))["plane"]
+    record = found.attributes["provenance"]["engine"]
+    elsewhere = job_of(tmp_path / "elsewhere", LONG)
+    kept = plan_job(elsewhere)["engine"]
+    assert (kept["engine"], kept["batch_size"]) == (record["engine"], record["batch_size"])
+    today = next((tmp_path / "cache" / "engines").glob("*.json")).read_text()
+    assert kept["why"].removeprefix("kept choice of ") in today
+
+
+def test_an_engine_that_is_named_or_recorded_is_no_choice(tmp_path):
+    named = job_of(tmp_path, 3, engine="vmap:2", batch_size=100)
+    assert "engine: vmap:2, batches of 100 (the job's)" in plan_text(plan_job(named))
+    run(named)
+    assert "engine: vmap:2, batches of 100 (as recorded)" in plan_text(plan_job(job_of(tmp_path, 3)))
+    other = plan_job(Job(**{**dict(job_of(tmp_path / "b", 3)), "engine": str(tmp_path / "run")}))
+    assert other["engine"] == {
+        "engine": "vmap:2", "batch_size": 100, "why": "as recorded", "search_seconds": 0.0
+    }  # fmt: skip
