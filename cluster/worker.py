@@ -18,7 +18,7 @@ from cluster.logs import Listener, Said
 from cluster.packing import OtherDirection, Packed, Recipe, unpack_direction, unpack_samples, unpack_state
 from cluster.parcels import Parcels, gather
 from landscape.arithmetic import Plan, keep_freed_memory, pick_device
-from landscape.errors import JobError, one_line
+from landscape.errors import JobError
 from landscape.evaluation import Evaluator
 from landscape.first_look import first_look
 from landscape.grid import Grid
@@ -32,6 +32,7 @@ from landscape.samples import Batch
 from landscape.search import Request
 from landscape.spec import Precision
 from landscape.trials import Trials
+from landscape.usercode import cause_of
 
 Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
 
@@ -124,7 +125,7 @@ class Worker:
             self._samples: Batch = self._receive(self._samples_reference)
             self._look()
         except Exception as error:
-            return Receipt(cause=one_line(error), traceback=traceback.format_exc())
+            return Receipt(cause=cause_of(error), traceback=traceback.format_exc())
         return Receipt(details=self.describe())
 
     def _look(self) -> None:
@@ -196,7 +197,7 @@ FATAL = (OtherDirection, SamplesChanged, OtherObservables)  # no other worker wi
 
 def _failed(error: Exception) -> Receipt:
     return Receipt(
-        cause=one_line(error),
+        cause=cause_of(error),
         traceback=traceback.format_exc(),
         fatal=isinstance(error, FATAL),
     )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.arithmetic import Plan, pick_device
-from landscape.errors import Interrupted, JobError, StoreError, one_line, shown
+from landscape.errors import Interrupted, JobError, StoreError, shown
 from landscape.evaluation import Evaluator, Values
 from landscape.grid import Grid, Index, choose_tile_shape, coarse_to_fine_order, tile_counts
 from landscape.kept import KeptChoices
@@ -30,7 +30,7 @@ from landscape.spec import Job, names_a_run
 from landscape.store import LandscapeStore, landscape_names, write_error
 from landscape.surface import Run
 from landscape.tuning import tune
-from landscape.usercode import in_folder
+from landscape.usercode import cause_of, in_folder
 
 ATTEMPTS = 3  # an exception in user code is tried twice more, then its tile is quarantined
 
@@ -274,7 +274,7 @@ def try_task(evaluator: Evaluator, work: Work) -> Outcome | tuple[str, str]:
         except (Interrupted, SamplesChanged, OtherObservables):
             raise
         except Exception as error:
-            cause = one_line(error), traceback.format_exc()
+            cause = cause_of(error), traceback.format_exc()
     return cause
 
 

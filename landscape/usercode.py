@@ -59,6 +59,8 @@ def kept_alive() -> Iterator[None]:
 
 def in_words(error: BaseException) -> str:
     """What user code did, and where: 'raised ValueError: no such file (data.py:12)'."""
+    if isinstance(error, Exited):
+        return message_of(error)
     place = place_of(error)
     where = f" ({place})" if place else ""
     told = _text(error)
@@ -71,6 +73,11 @@ def in_words(error: BaseException) -> str:
     if IN_A_WORKER in told:
         return f"raised {flat(told.rstrip().splitlines()[-1])}{where}"
     return f"raised {one_line(error)}{where}"
+
+
+def cause_of(error: BaseException) -> str:
+    """The cause of a failed task: the exception, in words where its name tells how Python works inside."""
+    return in_words(error) if isinstance(error, (Exited, RecursionError, MemoryError)) else one_line(error)
 
 
 def place_of(error: BaseException) -> str:

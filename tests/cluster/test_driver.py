@@ -284,3 +284,15 @@ def test_warnings_of_the_preparation_are_said_before_the_first_value(make_job, c
     assert caplog.messages[0].startswith("origin: epoch 3 of the trajectory")
     assert min(said) > 0
     assert sum(each.startswith("origin:") for each in caplog.messages) == 1
+
+
+def test_a_tile_whose_code_ends_its_process_is_given_up_with_the_place(make_job):
+    job = make_job("""
+        def trouble(x, y):
+            if x == 1.0 and y == 3.0:
+                sys.exit(0)
+    """)
+    found = cluster.run(job, workers=1)["plane"]
+    (failure,) = found.attributes["failures"]
+    assert failure["cause"].startswith("called sys.exit(0) (my_problem.py:")
+    assert failure["attempts"] == 3

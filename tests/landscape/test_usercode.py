@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
+from small_models import make_job, observe_quadratic, quadratic_problem, quadratic_samples
 from torch.utils.data import DataLoader, Dataset
 
-from landscape import JobError
+from landscape import JobError, Problem, run
 from landscape.problem import load_problem
 from landscape.selection import select_samples
+from landscape.surface import QUARANTINED
 from landscape.usercode import calling
 
 RAISING = {
@@ -101,6 +104,40 @@ def test_data_that_raise_name_the_sample_and_the_place(where, error, words):
     line = told(lambda: select_samples(DataLoader(data, collate_fn=data.collate), 5, 0))
     with pytest.raises(JobError, match=rf"^{PLACES[where]} {words}.*test_usercode\.py:\d+\)$"):
         raise JobError(line)
+
+
+def without_end(model, batch):
+    return without_end(model, batch)
+
+
+def leaving(model, batch):
+    sys.exit(0)
+
+
+ENDINGS = {
+    "exit": (leaving, r"called sys\.exit\(0\) \(.*test_usercode\.py:\d+\)"),
+    "recursion": (without_end, r"calls itself without end \(.*test_usercode\.py:\d+\)"),
+}
+
+
+@pytest.mark.parametrize(("observe", "words"), ENDINGS.values(), ids=ENDINGS)
+def test_an_observe_that_ends_the_process_is_told_at_the_first_look(tmp_path, observe, words):
+    problem = Problem(quadratic_problem().model, quadratic_samples(), observe)
+    with pytest.raises(JobError, match=rf"^observe: {words} on the first 2 samples$"):
+        run(make_job(tmp_path, lambda: problem, [{"name": "plane", "size": 3}]))
+
+
+@pytest.mark.parametrize(("trouble", "words"), ENDINGS.values(), ids=ENDINGS)
+def test_an_observe_that_ends_the_process_later_fails_its_tiles(tmp_path, trouble, words):
+    def observe(model, batch):
+        return trouble(model, batch) if len(batch) > 2 else observe_quadratic(model, batch)
+
+    problem = Problem(quadratic_problem().model, quadratic_samples(), observe)
+    spec = {"name": "plane", "directions": [{"kind": "random"}], "size": 3}
+    surface = run(make_job(tmp_path, lambda: problem, [spec], engine="eager", tile=3))["plane"]
+    assert (surface.status == QUARANTINED).all()
+    (failure,) = surface.attributes["failures"]
+    assert re.fullmatch(words, failure["cause"])
 
 
 def test_an_interruption_is_not_told_as_a_failure():
