@@ -15,6 +15,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cluster.cli_bench import register as register_bench
 from cluster.cli_submit import register as register_submit
 from cluster.logs import as_json, bind, chosen, configure, masked, say
+from cluster.options import ManyWhole, MaybeNumber, MaybeWhole, Whole, checked_workers
 from landscape import __version__
 from landscape.errors import JobError, LandscapeError, message_of, one_line, printable, shown
 
@@ -123,7 +124,7 @@ def init(folder: Path = Path()) -> None:
 
 
 @app.command
-def demo(*, out: Path = Path("runs/demo"), workers: int = 2) -> int:
+def demo(*, out: Path = Path("runs/demo"), workers: Whole = 2) -> int:
     """Train LeNet-5 on real handwritten digits, compute its landscapes on a local Ray, write a report.
 
     Parameters
@@ -135,6 +136,7 @@ def demo(*, out: Path = Path("runs/demo"), workers: int = 2) -> int:
     """
     from cluster.demo import run_demo
 
+    checked_workers(workers)
     return run_demo(out, workers)
 
 
@@ -143,19 +145,19 @@ def run(
     job: Path,
     *,
     serial: Annotated[bool, Parameter(negative="")] = False,
-    workers: int | None = None,
+    workers: MaybeWhole = None,
     address: str | None = None,
     allow_open: Annotated[bool, Parameter(negative="")] = False,
     run: str | None = None,
-    num_samples: int | None = None,
-    seed: int | None = None,
-    batch_size: int | None = None,
+    num_samples: MaybeWhole = None,
+    seed: MaybeWhole = None,
+    batch_size: MaybeWhole = None,
     precision: str | None = None,
     batch_norm: str | None = None,
     device: str | None = None,
-    threads: int | None = None,
-    num_gpus: float | None = None,
-    device_ids: Annotated[list[int] | None, Parameter(consume_multiple=True, negative="")] = None,
+    threads: MaybeWhole = None,
+    num_gpus: MaybeNumber = None,
+    device_ids: ManyWhole = None,
 ) -> int:
     """Compute a job, or go on with it where it stopped.
 
@@ -180,8 +182,7 @@ def run(
         job, run=run, num_samples=num_samples, seed=seed, batch_size=batch_size, precision=precision,
         batch_norm=batch_norm, device=device, threads=threads, num_gpus=num_gpus, device_ids=device_ids,
     )  # fmt: skip
-    if workers is not None and workers < 1:
-        raise JobError(f"workers: must be at least 1, not {workers}")
+    checked_workers(workers)
     if serial and (workers or address):
         raise JobError("serial: runs in this process alone; leave out workers and address")
     return compute(given, serial=serial, workers=workers, address=address, allow_open=allow_open)
@@ -226,7 +227,7 @@ def compute(
 
 
 @app.command
-def plan(job: Path, *, run: str | None = None, workers: int | None = None, json: Json = False) -> None:
+def plan(job: Path, *, run: str | None = None, workers: MaybeWhole = None, json: Json = False) -> None:
     """Check everything and show points, tiles, bytes and the estimated time; writes nothing.
 
     Parameters
@@ -240,7 +241,7 @@ def plan(job: Path, *, run: str | None = None, workers: int | None = None, json:
     """
     from cluster.planning import plan_job, plan_text
 
-    found = plan_job(_job(job, run=run), workers)
+    found = plan_job(_job(job, run=run), checked_workers(workers))
     show(found, json, plan_text(found))
 
 

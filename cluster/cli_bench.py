@@ -9,6 +9,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from cluster.options import MaybeNumber, MaybeWhole, Whole
+
 Flag = Annotated[bool, Parameter(negative="")]
 Words = Annotated[list[str] | None, Parameter(negative="")]
 
@@ -23,12 +25,12 @@ def bench(
     *,
     precision: Words = None,
     engine: Words = None,
-    rounds: int = 5,
-    search: float | None = None,
-    num_samples: int | None = None,
-    batch_size: int | None = None,
+    rounds: Whole = 5,
+    search: MaybeNumber = None,
+    num_samples: MaybeWhole = None,
+    batch_size: MaybeWhole = None,
     device: str | None = None,
-    threads: int | None = None,
+    threads: MaybeWhole = None,
     quick: Flag = False,
     full: Flag = False,
     json: Flag = False,

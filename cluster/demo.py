@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster.cli import PARTIAL, compute
 from cluster.console import seconds_text
 from cluster.logs import say
-from landscape.errors import JobError, LandscapeError
+from landscape.errors import LandscapeError
 from landscape.spec import Job
 
 NUM_SAMPLES = 512
@@ -19,8 +19,6 @@ def run_demo(out: Path, workers: int) -> int:
     """The whole story on one machine; started again, each step goes on where it was or is skipped as done."""
     from landscape.recipes.digits import train
 
-    if workers < 1:
-        raise JobError(f"workers: must be at least 1, not {workers}")
     start = time.monotonic()
     say("1/3 training LeNet-5 on 1,797 handwritten digits, the collector attached")
     trained = train(str(out), report=_report_epoch)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.options import checked_workers
 from cluster.shipping import Listing, callback_files, list_folder
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.spec import FileDirection, Job, TowardsDirection, digest, locate
@@ -70,8 +71,7 @@ def make_submission(
     Raises:
         JobError: a name, number or run that no cluster could take.
     """
-    if workers is not None and workers < 1:
-        raise JobError(f"workers: must be at least 1, not {workers}")
+    checked_workers(workers)
     if gpus_per_worker is not None and gpus_per_worker < 0:
         raise JobError(f"gpus_per_worker: must be 0 or more, not {gpus_per_worker:g}")
     if attempt < 1:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from cluster.logs import as_json, say
+from cluster.options import MaybeNumber, MaybeWhole, Whole
 from landscape.errors import Interrupted, JobError, shown
 
 if TYPE_CHECKING:
@@ -38,13 +39,13 @@ class What:
     """Part of the identifier; default: the run's last part."""
     run: str | None = None
     """The run instead of the file's: a folder that the cluster sees, or a URL."""
-    attempt: int | None = None
+    attempt: MaybeWhole = None
     """The number in the identifier; default: the first that is free, 1 in a dry run."""
-    workers: int | None = None
+    workers: MaybeWhole = None
     """How many workers evaluate; kuberay: one pod each."""
-    gpus_per_worker: float | None = None
+    gpus_per_worker: MaybeNumber = None
     """GPUs of each worker."""
-    cpus_per_worker: int | None = None
+    cpus_per_worker: MaybeWhole = None
     """kuberay, slurm: CPU cores of each worker; default: the job's threads, 2 with a GPU."""
     memory: str | None = None
     """slurm: memory of a node, kuberay: of a worker, such as 16G and 16Gi."""
@@ -134,7 +135,7 @@ class ToRay:
 class ToSlurm:
     """Slurm, through sbatch."""
 
-    nodes: int = 1
+    nodes: Whole = 1
     """Over how many nodes the workers are spread."""
     time: str | None = None
     """The time limit of one allocation; at its end the job is requeued and goes on."""

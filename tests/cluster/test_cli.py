@@ -107,6 +107,52 @@ def test_bad_fields_get_a_line_that_names_them_and_leave_no_trace(call, write_jo
     assert not (file.parent / "run").exists()
 
 
+BAD_OPTIONS = [
+    ("run --seed 1.5", ["--seed", "must be a whole number, not '1.5'"]),
+    ("run --seed 0x10", ["--seed", "must be a whole number, not '0x10'"]),
+    ("run --seed -1", ["seed", "must be at least 0, not -1"]),
+    (f"run --seed {2**64}", ["seed", f"must be at most {2**64 - 1}"]),
+    (f"run --seed {'9' * 5000}", ["--seed", "must be a whole number, not '9999"]),
+    ("run --workers 1e9", ["--workers", "must be a whole number, not '1e9'"]),
+    ("run --workers 1000000000", ["workers", "must be at most 100000, not 1000000000"]),
+    ("run --workers 0", ["workers", "must be at least 1, not 0"]),
+    ("run --threads 1.5", ["--threads", "whole number"]),
+    ("run --threads 100000", ["threads", "must be at most 1024"]),
+    ("run --num-gpus nan", ["--num-gpus", "must be a finite number, not 'nan'"]),
+    ("run --num-gpus some", ["--num-gpus", "must be a finite number, not 'some'"]),
+    ("run --num-gpus 1.5", ["num_gpus", "a share from 0 to 1, or a whole number"]),
+    ("run --device-ids 0 1.5", ["--device-ids", "whole number, not '1.5'"]),
+    ("run --device-ids 0 0", ["device_ids", "each once, not [0, 0]"]),
+    ("run --batch-size 1e3", ["--batch-size", "whole number, not '1e3'"]),
+    ("run --run=", ["run: must be a folder or URL, not ''"]),
+    ("run --precision float8", ["precision", "'float32'", "'float8'"]),
+    ("run --sead 3", ["--sead", "Did you mean --seed?"]),
+    ("run --seed \x1b[2J[/a]", ["--seed", r"\x1b[2J[/a]"]),
+    ("plan --workers 0", ["workers", "must be at least 1, not 0"]),
+    ("plan --workers 2.5", ["--workers", "whole number, not '2.5'"]),
+    ("submit --dry-run --workers 2.5", ["--workers", "whole number, not '2.5'"]),
+    ("submit --dry-run --workers 1000000", ["workers", "at most 100000"]),
+    ("submit --dry-run --target slurm --nodes 1.5", ["--nodes", "whole number, not '1.5'"]),
+    ("bench --rounds 1.5", ["--rounds", "whole number, not '1.5'"]),
+    ("bench --search nan", ["--search", "finite number, not 'nan'"]),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), BAD_OPTIONS)
+def test_bad_options_get_a_line_that_names_them_and_leave_no_trace(call, write_job, options, words):
+    file = write_job()
+    command, *given = options.split(" ")
+    before = tree(file.parent)
+    found = call(command, file, *given, cwd=file.parent)
+    assert found.returncode == 2, found.stderr
+    assert found.stdout == ""
+    assert len(found.stderr.strip().splitlines()) == 1, found.stderr
+    assert "\x1b" not in found.stderr
+    for word in words:
+        assert word in found.stderr
+    assert tree(file.parent) == before
+
+
 BAD_PROBLEMS = [
     ("return 5", ["must return a landscape.Problem", "int"]),
     ("raise RuntimeError('no weights')", ["raised RuntimeError: no weights"]),

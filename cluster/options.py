@@ -1,0 +1,50 @@
+"""Numbers as options of the commands: read strictly, since 1.5 workers or seeds would be rounded without a word."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from cyclopts import CoercionError, Parameter, Token
+
+from landscape.errors import JobError, shown
+
+
+def _whole_numbers(kind: Any, tokens: Sequence[Token]) -> Any:
+    """The numbers of one option; only an option that may be repeated has several."""
+    for token in tokens:
+        if not re.fullmatch(r"[-+]?[0-9]{1,4000}", token.value):
+            raise CoercionError(msg=f"must be a whole number, not {shown(token.value)}", token=token)
+    numbers = [int(token.value) for token in tokens]
+    return numbers if "list" in str(kind) else numbers[0]
+
+
+def _number(kind: Any, tokens: Sequence[Token]) -> float:
+    try:
+        number = float(tokens[0].value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise CoercionError(msg=f"must be a finite number, not {shown(tokens[0].value)}", token=tokens[0])
+    return number
+
+
+MaybeNumber = Annotated[float | None, Parameter(converter=_number)]
+Whole = Annotated[int, Parameter(converter=_whole_numbers)]
+MaybeWhole = Annotated[int | None, Parameter(converter=_whole_numbers)]
+ManyWhole = Annotated[list[int] | None, Parameter(converter=_whole_numbers, consume_multiple=True, negative="")]
+
+
+def checked_workers(workers: int | None) -> int | None:
+    """
+    Raises:
+        JobError: so many workers there cannot be.
+    """
+    from landscape.values import MOST_WORKERS, between
+
+    try:
+        return None if workers is None else between(1, MOST_WORKERS)(workers)
+    except ValueError as error:
+        raise JobError(f"workers: {error}") from None
