@@ -7,6 +7,7 @@ from typing import Any
 from cluster.console import seconds_text
 from landscape.errors import StoreError
 from landscape.lock import driver_alive
+from landscape.snapshots import ranges
 from landscape.spec import digest
 from landscape.store import LandscapeStore, landscape_names
 from landscape.surface import NOT_COMPUTED, QUARANTINED, open_run
@@ -21,11 +22,13 @@ def run_status(run: str) -> dict[str, Any]:
         NotFoundError: there is no such run.
     """
     opened = open_run(run)
+    trajectory = opened.trajectory
     alive = driver_alive(opened.path)
     return {
         "run": opened.path,
         "driver": alive,
-        "snapshots": list(opened.trajectory.numbers),
+        "snapshots": list(trajectory.numbers),
+        "unit": trajectory.unit,
         "landscapes": [
             _landscape_status(LandscapeStore.open(opened.path, name), alive) for name in landscape_names(opened.path)
         ],
@@ -70,6 +73,9 @@ def _landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
 def status_text(status: dict[str, Any]) -> str:
     """The status as aligned lines."""
     lines = [f"run {status['run']}"]
+    if status["snapshots"]:
+        numbers = status["snapshots"]
+        lines.append(f"trajectory: {len(numbers)} snapshots, {status['unit']}s {ranges(numbers)}")
     width = max((len(each["name"]) for each in status["landscapes"]), default=0)
     for each in status["landscapes"]:
         parts = [f"{each['name']:{width}}  {each['state']:11}  {each['done']}/{each['points']} points"]

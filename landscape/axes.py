@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from landscape.checkpoints import load_weights
 from landscape.directions import (
     DirectionTensors,
     PrincipalComponents,
@@ -34,6 +33,7 @@ from landscape.spec import (
     locate,
 )
 from landscape.store import LandscapeStore, PathPlan
+from landscape.weight_files import load_weights
 from landscape.weights import Weights
 
 PATH_MARGIN = 0.2  # the axes run 20 % beyond the path on each side, as in MindInsight

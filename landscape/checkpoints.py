@@ -1,144 +1,63 @@
-"""Weights from files that others wrote: safetensors and `torch.save`, never anything that must be unpickled freely."""
+"""Existing checkpoints made the trajectory of a run: put in order, checked, and written whole."""
 
 from __future__ import annotations
 
-import pickle
-import warnings
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from landscape.errors import JobError, NotFoundError, message_of, shown
+from landscape.errors import JobError, LandscapeError, NotFoundError, shown
 from landscape.folders import Folder, Place, open_folder
+from landscape.numbering import Numbers, numbers_from_inside, numbers_from_names, refuse_unclear
 from landscape.replacement import finish, remove_leftovers, replace, staging
-from landscape.run_files import FOLDER, HISTORY_FILE, SNAPSHOT_FORMAT, read_info
+from landscape.run_files import FOLDER, HISTORY_FILE, read_info
 from landscape.snapshots import UNITS, Trajectory, read_trajectory, snapshot_files, versions, write_snapshot
 from landscape.spec import Unit
+from landscape.weight_files import load_weights, read_about, strip_prefixes
 
-NESTED_KEYS = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
-WRAPPER_PREFIXES = ("module.", "_orig_mod.")
+__all__ = ["import_checkpoints", "load_weights", "strip_prefixes"]
 
-
-def load_weights(path: str | Path) -> dict[str, Tensor]:
-    """Named tensors from a safetensors or `torch.save` file, on the CPU, without the prefixes of DDP and compile.
-
-    A checkpoint may hold them itself or under `state_dict`, `model_state_dict`, `model`, `net`, ….
-
-    Raises:
-        NotFoundError: there is no such file.
-        JobError: it holds no named tensors, or could only be read by running the code pickled in it.
-    """
-    file = Path(path)
-    if "://" in str(path):
-        raise JobError(f"weights {shown(str(path))} must be a file of this machine; fetch it first")
-    if not file.exists():
-        raise NotFoundError(f"weights file {shown(str(path))} does not exist")
-    if not file.is_file():
-        raise JobError(f"weights {shown(str(path))} is a folder, not a file; name the file in it")
-    if _is_safetensors(file):
-        tensors, metadata = _read_safetensors(file)
-        return tensors if metadata.get("format") == SNAPSHOT_FORMAT else strip_prefixes(tensors)
-    return strip_prefixes(_find_state(_read_torch(file), file))
-
-
-def _is_safetensors(file: Path) -> bool:
-    """By content: eight bytes of header length, then the header, a JSON object."""
-    try:
-        with open(file, "rb") as opened:
-            return opened.read(9)[8:] == b"{" or file.suffix == ".safetensors"
-    except OSError as error:
-        raise JobError(f"weights {shown(str(file))} cannot be read: {error.strerror}") from None
-
-
-def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    try:
-        with safe_open(str(file), framework="pt") as opened:
-            return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise JobError(f"weights {shown(str(file))} is not a whole safetensors file: {_line(error)}") from None
-
-
-def _read_torch(file: Path) -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of old formats before it refuses them
-            return torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise JobError(_why_not_unpickled(file, error)) from None
-    except Exception as error:  # torch.load raises whatever a file that is no checkpoint leads it to
-        raise JobError(
-            f"weights {shown(str(file))} is no checkpoint: {_line(error)[:160]}; give safetensors or torch.save files"
-        ) from None
-
-
-def _why_not_unpickled(file: Path, error: Exception) -> str:
-    with open(file, "rb") as opened:
-        is_pickle = opened.read(1) in (b"\x80", b"P")  # a pickle, or the zip archive that torch puts one in
-    if not is_pickle or "Unsupported" not in str(error):
-        return f"weights {shown(str(file))} is no checkpoint; give safetensors or torch.save files"
-    return (
-        f"weights {shown(str(file))} holds pickled objects, which run code when they are loaded, and is never loaded "
-        "that way; save the weights alone: torch.save(model.state_dict(), path)"
-    )
-
-
-def _line(error: BaseException) -> str:
-    return message_of(error) or type(error).__name__
-
-
-def _find_state(found: Any, file: Path, depth: int = 2) -> dict[str, Tensor]:
-    """The mapping of names to tensors in a checkpoint: itself, or under one of the usual keys."""
-    if isinstance(found, Mapping):
-        plain = {key: value for key, value in found.items() if not str(key).endswith("_extra_state")}
-        if plain and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in plain.items()):
-            return plain
-        for key in NESTED_KEYS if depth else ():
-            if isinstance(found.get(key), Mapping):
-                return _find_state(found[key], file, depth - 1)
-    held = f"a mapping with {', '.join(map(str, list(found)[:6])) or 'nothing'}" if isinstance(found, Mapping) else None
-    raise JobError(
-        f"weights {shown(str(file))} must hold named tensors, itself or under {', '.join(NESTED_KEYS[:4])}, not "
-        f"{held or type(found).__name__}; save them alone: torch.save(model.state_dict(), path)"
-    )
-
-
-def strip_prefixes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Without the leading `module.` and `_orig_mod.` that all names share, however often."""
-    names = list(tensors)
-    for prefix in _shared_prefixes(names):
-        names = [name.removeprefix(prefix) for name in names]
-    return dict(zip(names, tensors.values(), strict=True))
-
-
-def _shared_prefixes(names: Iterable[str]) -> list[str]:
-    names, found = list(names), []
-    while names:
-        prefix = next((each for each in WRAPPER_PREFIXES if all(name.startswith(each) for name in names)), None)
-        if prefix is None:
-            break
-        found.append(prefix)
-        names = [name.removeprefix(prefix) for name in names]
-    return found
+Order = Literal["auto", "given"]
+ORDERS: tuple[Order, ...] = ("auto", "given")
+log = logging.getLogger("landscape")
 
 
 def import_checkpoints(
-    paths: Sequence[str | Path], run: Place, unit: Unit = "epoch", *, overwrite: bool = False
+    paths: Sequence[str | Path],
+    run: Place,
+    unit: Unit | None = None,
+    *,
+    order: Order = "auto",
+    overwrite: bool = False,
 ) -> Trajectory:
-    """Make existing checkpoints the trajectory of `run`: the first given becomes epoch (or step) 1, the next 2, ….
+    """Make existing checkpoints the trajectory of `run`; where that fails the run stays as it was.
 
-    All files are checked before anything is written.
+    They are put in the order of the number that tells their names apart (`ckpt_0.pt`, `ckpt_60.pt`, …, else that of
+    their folders: `checkpoint-500/model.safetensors`), and keep it: step 0, step 60. Of several such numbers one named
+    a step counts, then one named an epoch. Where the names tell nothing, the step or epoch inside the files does
+    (`global_step`, `step`, `iteration`, `epoch`, …). Where no name has a number and no file a step, they are numbered
+    1, 2, 3, … as they were given, with a warning. Where that is unclear, it is refused.
+
+    Args:
+        unit: what the numbers count. Without it: what the names or files call them, else steps; epochs where they are
+            numbered as given.
+        order: "given" numbers the files 1, 2, 3, … as they are given, whatever they are called.
+        overwrite: replace the trajectory that the run holds.
 
     Raises:
         NotFoundError: a file does not exist.
-        JobError: a file is no checkpoint, two differ in names or shapes, or the run has a trajectory already.
+        JobError: a file is no checkpoint, two differ in names or shapes, their order cannot be told, or the run has a
+            trajectory already.
     """
-    if unit not in UNITS:
+    if unit not in (None, *UNITS):
         raise JobError(f"unit: must be 'epoch' or 'step', not {shown(unit)}")
+    if order not in ORDERS:
+        raise JobError(f"order: must be 'auto' or 'given', not {shown(order)}")
     if isinstance(paths, (str, Path)) or not paths:
         raise JobError(f"checkpoints: must be a list of one file or more, in the order of training, not {shown(paths)}")
     folder = open_folder(run)
@@ -150,22 +69,85 @@ def import_checkpoints(
             f"run: {shown(str(run))} already holds a trajectory of {len(there)} {kinds}; "
             "name another run or give overwrite=True (--overwrite)"
         )
-    files = [Path(path) for path in paths]
-    _refuse_own(files, folder)
-    _refuse_different(files)
+    given = [Path(path) for path in paths]
+    _refuse_missing(given)
+    _refuse_own(given, folder)
+    _refuse_twice(given)
+    shapes = _refuse_different(given)
+    found = _numbers(given, unit, order)
+    numbered = sorted(zip(found.numbers, given, strict=True))
     known = read_info(folder)
-    info = _imported_info(files) | ({} if overwrite else known) | {"unit": unit}
+    labels = _labels(given)
+    info = {
+        **_imported_info([labels[file] for _, file in numbered], len(shapes)),
+        **({} if overwrite else known),
+        "unit": found.unit,
+    }
     # A history belongs to the snapshots that were collected with it, not to those that were imported.
     history = HISTORY_FILE if not there or "imported" in known else None
     remove_leftovers(folder)
     with staging(folder) as staged:
         written = []
-        for number, file in enumerate(files, 1):
-            state = {name: tensor.clone().contiguous() for name, tensor in load_weights(file).items()}
-            about: dict[str, Any] = {"source": file.name, unit: number, **versions()}
-            written.append(write_snapshot(folder, unit, number, state, below=staged, **about))
+        for number, file in numbered:
+            state = _read_again(file, shapes)
+            about: dict[str, Any] = {"source": labels[file], found.unit: number, **versions()}
+            written.append(write_snapshot(folder, found.unit, number, state, below=staged, **about))
         replace(folder, info, written, history)
     return read_trajectory(run)
+
+
+def _numbers(files: Sequence[Path], unit: Unit | None, order: Order) -> Numbers:
+    """The number of each file, in the order given."""
+    by_name = numbers_from_names(files, unit)
+    in_turn = Numbers(tuple(range(1, len(files) + 1)), unit or "epoch", "order")
+    if order == "given":
+        if by_name:
+            _warn_of_falling(files, by_name.numbers)
+        return in_turn
+    found = by_name or numbers_from_inside([read_about(file) for file in files], unit)
+    if found is None:
+        if len(files) > 1:
+            refuse_unclear(files)
+            log.warning(
+                "import: neither the names nor the files say which comes first; they are numbered as given, so %s is "
+                "the end of the training; --order given (order='given') says that this is meant",
+                shown(files[-1].name),
+            )
+        return in_turn
+    return found
+
+
+def _warn_of_falling(files: Sequence[Path], numbers: Sequence[int]) -> None:
+    for k in range(1, len(files)):
+        if numbers[k] <= numbers[k - 1]:
+            log.warning(
+                "import: the numbers in the names do not rise in the order given: %s comes after %s; --order auto goes "
+                "by the numbers",
+                shown(files[k].name), shown(files[k - 1].name),
+            )  # fmt: skip
+            return
+
+
+def _labels(files: Sequence[Path]) -> dict[Path, str]:
+    """What each file is called in the run: its name, with that of its folder where names are alike."""
+    alike = len({file.name for file in files}) < len(files)
+    return {file: "/".join(file.absolute().parts[-2:]) if alike else file.name for file in files}
+
+
+def _refuse_missing(files: Iterable[Path]) -> None:
+    for file in files:
+        if "://" not in str(file) and not file.exists():
+            raise NotFoundError(f"weights file {shown(str(file))} does not exist")
+
+
+def _refuse_twice(files: Iterable[Path]) -> None:
+    known: dict[Path, Path] = {}
+    for file in files:
+        other = known.setdefault(file.resolve(), file)
+        if other is not file:
+            raise JobError(
+                f"checkpoints: {shown(str(file))} and {shown(str(other))} are one file; leave one of them out"
+            )
 
 
 def _refuse_own(files: Iterable[Path], folder: Folder) -> None:
@@ -177,11 +159,13 @@ def _refuse_own(files: Iterable[Path], folder: Folder) -> None:
             )
 
 
-def _refuse_different(files: Sequence[Path]) -> None:
-    """Refuse checkpoints of different networks; one is held in memory at a time."""
+def _refuse_different(files: Sequence[Path]) -> dict[str, tuple[int, ...]]:
+    """Refuse checkpoints of different networks; one is held in memory at a time. Returns the shapes of all."""
     first: dict[str, tuple[int, ...]] = {}
+    unusual: dict[str, list[str]] = {}
     for file in files:
-        shapes = {name: tuple(tensor.shape) for name, tensor in load_weights(file).items()}
+        state = load_weights(file)
+        shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
         first = first or shapes
         difference = _first_difference(first, shapes)
         if difference:
@@ -189,6 +173,34 @@ def _refuse_different(files: Sequence[Path]) -> None:
                 f"checkpoints: must be of one network, but {shown(str(file))} {difference} in {shown(str(files[0]))}; "
                 "leave one of them out"
             )
+        for what, name in _unusual(state).items():
+            unusual.setdefault(what, []).append(f"{shown(name)} of {shown(file.name)}")
+    for what, places in unusual.items():
+        more = f", and in {len(places) - 1} more files" if len(places) > 1 else ""
+        log.warning("import: %s in %s%s; imported as it is", what, places[0], more)
+    return first
+
+
+def _unusual(state: Mapping[str, Tensor]) -> dict[str, str]:
+    """What is kept but is hardly meant, with the first tensor that has it."""
+    found: dict[str, str] = {}
+    for name, tensor in state.items():
+        if tensor.is_complex():
+            found.setdefault("complex numbers", name)
+        elif not tensor.is_floating_point():
+            if name.endswith((".weight", ".bias")):
+                found.setdefault("whole numbers for weights", name)
+        elif not bool(torch.isfinite(tensor.float() if tensor.element_size() == 1 else tensor).all()):
+            found.setdefault("NaN or infinity", name)
+    return found
+
+
+def _read_again(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """The tensors of a file that was looked at before, each with memory of its own."""
+    state = load_weights(file)
+    if {name: tuple(tensor.shape) for name, tensor in state.items()} != dict(shapes):
+        raise LandscapeError(f"weights {shown(str(file))} changed while it was imported; import again")
+    return {name: tensor.clone().contiguous() for name, tensor in state.items()}
 
 
 def _first_difference(first: Mapping[str, tuple[int, ...]], other: Mapping[str, tuple[int, ...]]) -> str:
@@ -200,16 +212,15 @@ def _first_difference(first: Mapping[str, tuple[int, ...]], other: Mapping[str, 
     return next((f"has {shown(name)}, which is not" for name in other if name not in first), "")
 
 
-def _imported_info(files: Sequence[Path]) -> dict[str, Any]:
-    tensors = load_weights(files[0])
+def _imported_info(sources: Sequence[str], tensors: int) -> dict[str, Any]:
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "model": None,
         "parameters": None,
-        "tensors": len(tensors),
+        "tensors": tensors,
         "optimiser": None,
         "learning_rate": None,
         "steps_per_epoch": None,
-        "imported": [file.name for file in files],
+        "imported": list(sources),
         "versions": versions(),
     }

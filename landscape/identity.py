@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from landscape.axes import axis_ranges
-from landscape.checkpoints import load_weights
 from landscape.errors import shown
 from landscape.parameters import state_digest
 from landscape.spec import Direction, FileDirection, Job, Landscape, PcaDirection, TowardsDirection, locate
+from landscape.weight_files import load_weights
 from landscape.weights import Weights
 
 

@@ -115,13 +115,16 @@ def state_of(model: nn.Module) -> dict[str, Tensor]:
 def match_state(model: nn.Module, weights: State, what: str) -> dict[str, Tensor]:
     """`weights` reduced to the state of `model`: nothing missing, extra or misshapen.
 
-    Second names of tied weights may stand in `weights` or not; so may `num_batches_tracked`.
+    Second names of tied weights may stand in `weights` or not; so may `num_batches_tracked`. Where no name fits as it
+    is, the model may be one part of what was saved, as in a Lightning module: `model.fc.weight` for `fc.weight`.
 
     Raises:
         JobError: names what differs. `what` says whose weights they are.
     """
     own = {**dict(model.named_parameters()), **persistent_buffers(model)}
     names = set(model.state_dict()) | set(own)
+    if weights and not any(name in names for name in weights):
+        weights = _part_of(weights, own)
     optional = {name for name in own if name.endswith("num_batches_tracked")}
     missing = [name for name in own if name not in weights and name not in optional]
     extra = [name for name in weights if name not in names]
@@ -132,6 +135,23 @@ def match_state(model: nn.Module, weights: State, what: str) -> dict[str, Tensor
     ]
     refuse_mismatch(what, missing, extra, misshapen)
     return {name: (weights.get(name, tensor)).detach().cpu().to(tensor.dtype) for name, tensor in own.items()}
+
+
+def _part_of(weights: State, own: State) -> State:
+    """The weights below the one prefix under which every tensor of the model is found; all of them where none is, or
+    several are (a model and its moving average): which is meant cannot be told.
+    """
+    first = next(iter(own), "")
+    needed = [name for name in own if not name.endswith("num_batches_tracked")]
+    prefixes = [name[: -len(first)] for name in weights if first and name.endswith(f".{first}")]
+    fitting = [
+        prefix
+        for prefix in prefixes
+        if all(f"{prefix}{name}" in weights and weights[f"{prefix}{name}"].shape == own[name].shape for name in needed)
+    ]
+    if len(fitting) != 1:
+        return weights
+    return {name.removeprefix(fitting[0]): tensor for name, tensor in weights.items() if name.startswith(fitting[0])}
 
 
 def refuse_mismatch(what: str, missing: Sequence[str], extra: Sequence[str], misshapen: Sequence[str]) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import torch
 
-from landscape.checkpoints import load_weights
 from landscape.errors import JobError, shown
 from landscape.parameters import match_state, state_digest, state_of
 from landscape.problem import Problem
 from landscape.snapshots import Trajectory
 from landscape.spec import locate
+from landscape.weight_files import load_weights
 
 
 class Weights:

@@ -32,7 +32,7 @@ LAYERS = [
     {"randomness"},
     {"feed"},
     {"problem"},
-    {"run_files", "history", "replacement", "snapshots", "checkpoints", "trajectory"},
+    {"run_files", "history", "replacement", "snapshots", "weight_files", "numbering", "checkpoints", "trajectory"},
     {"directions"},
     {"module_state"},
     {"moving", "pooling", "folding", "reuse"},

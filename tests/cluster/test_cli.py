@@ -336,11 +336,15 @@ def test_importing_checkpoints_gives_a_trajectory_to_draw(call, make_job):
             {"state_dict": {"module.x": torch.full((1, 1), k / 3), "module.y": torch.full((1, 1), (k / 3) ** 2)}},
             files[-1],
         )
-    assert call("import", *files, "--run", job.folder / "run").returncode == 0
+    # As a shell may give them, and the last of them no end of the training.
+    imported = call("import", *files[1:], files[0], "--run", job.folder / "run")
+    assert imported.returncode == 0
+    assert imported.stderr.splitlines()[:2] == ["c0.pt -> step 0", "c1.pt -> step 1"]
+    assert "4 snapshots, steps 0-3" in call("status", job.folder / "run").stdout
     found = call("run", "--serial", job.folder / "job.yaml")
     assert found.returncode == 0, found.stderr
     path = open_run(job.folder / "run")["path"].path
-    assert path.step.tolist() == [1, 2, 3, 4]
+    assert path.step.tolist() == [0, 1, 2, 3]
     np.testing.assert_allclose(path.distance, 0, atol=1e-6)
     np.testing.assert_allclose(path.loss, path.projected_loss, atol=1e-6)
     missing = call("import", "nowhere.pt", "--run", job.folder / "other")

@@ -1,14 +1,19 @@
 """Checkpoints of others: found under the usual keys, checked before anything is written, never run as code."""
 
+import logging
+import os
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from landscape import checkpoints as checkpoints_module
 from landscape.checkpoints import import_checkpoints, load_weights, strip_prefixes
-from landscape.errors import JobError, NotFoundError
+from landscape.errors import JobError, LandscapeError, NotFoundError
+from landscape.parameters import match_state
 from landscape.trajectory import TrajectoryCollector, read_info, read_trajectory
 
 
@@ -135,30 +140,114 @@ def checkpoints(folder, values=(3.0, 1.0, 2.0)):
     return paths
 
 
-@pytest.mark.parametrize("unit", ["epoch", "step"])
-def test_the_order_given_is_the_order_of_the_trajectory(tmp_path, unit):
+@pytest.mark.parametrize(("unit", "expected"), [("epoch", "epoch"), ("step", "step"), (None, "step")])
+def test_the_number_in_the_name_orders_and_stays(tmp_path, unit, expected):
     trajectory = import_checkpoints(checkpoints(tmp_path), tmp_path / "run", unit)
     assert trajectory == read_trajectory(tmp_path / "run")
-    assert (trajectory.unit, trajectory.numbers) == (unit, (1, 2, 3))
-    assert [each.source for each in trajectory.snapshots] == ["c3.pt", "c1.pt", "c2.pt"]
-    assert [float(each.load()["fc.bias"][0]) for each in trajectory.snapshots] == [3, 1, 2]
+    assert (trajectory.unit, trajectory.numbers) == (expected, (1, 2, 3))
+    assert [each.source for each in trajectory.snapshots] == ["c1.pt", "c2.pt", "c3.pt"]
+    assert [float(each.load()["fc.bias"][0]) for each in trajectory.snapshots] == [1, 2, 3]
     info = read_info(tmp_path / "run")
-    assert (info["unit"], info["imported"]) == (unit, ["c3.pt", "c1.pt", "c2.pt"])
+    assert (info["unit"], info["imported"]) == (expected, ["c1.pt", "c2.pt", "c3.pt"])
+
+
+def test_sparse_numbers_are_kept_whatever_order_the_shell_gives(tmp_path):
+    for number in (0, 120, 180, 240, 300, 60):
+        torch.save(weights(number), tmp_path / f"ckpt_{number}.pt")
+    trajectory = import_checkpoints(sorted(tmp_path.glob("ckpt_*.pt")), tmp_path / "run")
+    assert trajectory.numbers == (0, 60, 120, 180, 240, 300)
+    assert float(trajectory.snapshots[-1].load()["fc.bias"][0]) == 300
+    assert trajectory.select([0, 60, 300]).numbers == (0, 60, 300)
+
+
+def test_the_order_given_is_kept_when_told_to_and_numbers_that_fall_are_said(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "landscape"):
+        trajectory = import_checkpoints(checkpoints(tmp_path), tmp_path / "run", order="given")
+    assert (trajectory.unit, trajectory.numbers) == ("epoch", (1, 2, 3))
+    assert [each.source for each in trajectory.snapshots] == ["c3.pt", "c1.pt", "c2.pt"]
+    assert "do not rise in the order given: 'c1.pt' comes after 'c3.pt'" in caplog.text
+    caplog.clear()
+    import_checkpoints(checkpoints(tmp_path, (1.0, 2.0)), tmp_path / "other", order="given")
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("about", "unit", "numbers"),
+    [
+        ([{"epoch": 4, "global_step": 400}, {"epoch": 1, "global_step": 100}], "step", (100, 400)),
+        ([{"epoch": 4}, {"epoch": torch.tensor(1)}], "epoch", (1, 4)),
+        ([{"iter": 40, "epoch": 0}, {"iter": 10, "epoch": 0}], "step", (10, 40)),
+        ([{"step": 40, "epoch": 2}, {"step": 40, "epoch": 1}], "epoch", (1, 2)),
+    ],
+)
+def test_names_that_tell_nothing_leave_it_to_the_step_inside(tmp_path, about, unit, numbers):
+    files = [tmp_path / "best.ckpt", tmp_path / "last.ckpt"]
+    for file, more in zip(files, about, strict=True):
+        torch.save({"state_dict": weights(), "pytorch-lightning_version": "2.4.0", "callbacks": {}, **more}, file)
+    trajectory = import_checkpoints(files, tmp_path / "run")
+    assert (trajectory.unit, trajectory.numbers) == (unit, numbers)
+
+
+def test_names_and_files_that_tell_nothing_are_taken_as_given_with_a_warning(tmp_path, caplog):
+    files = [tmp_path / "start.pt", tmp_path / "end.pt"]
+    for file in files:
+        torch.save(weights(), file)
+    with caplog.at_level(logging.WARNING, "landscape"):
+        trajectory = import_checkpoints(files, tmp_path / "run")
+    assert (trajectory.unit, trajectory.numbers) == ("epoch", (1, 2))
+    assert [each.source for each in trajectory.snapshots] == ["start.pt", "end.pt"]
+    assert "'end.pt' is the end of the training" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (["ckpt_0.pt", "ckpt_60.pt", "ckpt_last.pt"], "'ckpt_last.pt' has no number in its name"),
+        (["a/ckpt_60.pt", "b/ckpt_60.pt"], r"a/ckpt_60.pt' and .*b/ckpt_60.pt' share their number"),
+        (["2026-01-02.pt", "2026-03-04.pt"], "which number in names like '2026-01-02.pt' counts"),
+        (["1k.pt", "10k.pt", "2k.pt"], "which number in names like '1k.pt' counts"),
+    ],
+)
+def test_an_order_that_cannot_be_told_is_refused_with_the_remedy(tmp_path, names, reason):
+    files = [tmp_path / name for name in names]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        torch.save(weights(), file)
+    with pytest.raises(JobError, match=f"checkpoints: .*{reason}.*--order given"):
+        import_checkpoints(files, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert import_checkpoints(files, tmp_path / "run", order="given").numbers == tuple(range(1, len(files) + 1))
+
+
+def test_folders_of_transformers(tmp_path):
+    files = []
+    for number in (1000, 1500, 500):
+        files.append(tmp_path / f"checkpoint-{number}" / "model.safetensors")
+        files[-1].parent.mkdir()
+        save_file(weights(number), files[-1])
+    trajectory = import_checkpoints(files, tmp_path / "run")
+    assert trajectory.numbers == (500, 1000, 1500)
+    assert trajectory.snapshots[0].source == "checkpoint-500/model.safetensors"
+
+
+def test_the_order_must_be_one_that_there_is(tmp_path):
+    with pytest.raises(JobError, match="order: must be 'auto' or 'given', not 'name'"):
+        import_checkpoints(checkpoints(tmp_path), tmp_path / "run", order="name")
 
 
 def test_tied_tensors_that_share_their_memory(tmp_path):
     tensor = torch.ones(4, 2)
     torch.save({"embed": tensor, "head": tensor, "view": tensor[1:]}, tmp_path / "c.pt")
-    state = import_checkpoints([tmp_path / "c.pt"], tmp_path / "run").snapshot(1).load()
+    state = import_checkpoints([tmp_path / "c.pt"], tmp_path / "run").snapshots[0].load()
     assert sorted(state) == ["embed", "head", "view"]
 
 
 def test_an_existing_trajectory_is_replaced_only_when_told_to(tmp_path):
     paths = checkpoints(tmp_path)
     import_checkpoints(paths, tmp_path / "run")
-    with pytest.raises(JobError, match="already holds a trajectory of 3 epochs"):
+    with pytest.raises(JobError, match="already holds a trajectory of 3 steps"):
         import_checkpoints(paths[:1], tmp_path / "run", "step")
-    assert import_checkpoints(paths[:1], tmp_path / "run", "step", overwrite=True).numbers == (1,)
+    assert import_checkpoints(paths[:1], tmp_path / "run", "step", overwrite=True).numbers == (3,)
     assert read_info(tmp_path / "run")["unit"] == "step"
 
 
@@ -200,3 +289,121 @@ def test_snapshots_of_the_run_itself_are_refused(tmp_path):
     with pytest.raises(JobError, match="part of the run it would be imported into"):
         import_checkpoints([own], tmp_path / "run", overwrite=True)
     assert import_checkpoints([own], tmp_path / "other").numbers == (1,)
+
+
+# What strangers give
+
+
+def sparse():
+    return torch.eye(3).to_sparse()
+
+
+def meta():
+    return torch.ones(3, device="meta")
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (sparse, "a sparse tensor"),
+        (meta, "a tensor without data"),
+        (lambda: torch.ones(2, dtype=torch.complex128), "of type torch.complex128"),
+        (lambda: torch.ones(1).expand(1 << 40), "a tensor of 1099511627776 elements spread from a file of"),
+    ],
+)
+def test_tensors_that_hold_no_number_per_element_are_refused_by_name(tmp_path, make, what):
+    paths = checkpoints(tmp_path)
+    import_checkpoints(paths, tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    torch.save({**weights(), "odd\x1b[31m": make()}, tmp_path / "c4.pt")
+    with pytest.raises(JobError, match=f"c4.pt': 'odd.*{what}") as caught:
+        import_checkpoints([*paths, tmp_path / "c4.pt"], tmp_path / "run", overwrite=True)
+    assert "\x1b" not in str(caught.value)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+def test_values_that_are_hardly_meant_are_kept_and_said(tmp_path, caplog):
+    state = {
+        "a.weight": torch.tensor([1.0, float("nan")]),
+        "b.weight": torch.ones(2, dtype=torch.int64),
+        "c": torch.ones(2, dtype=torch.complex64),
+        "empty": torch.zeros(0, 3),
+        "bn.num_batches_tracked": torch.tensor(3),
+        "turned": torch.arange(6.0).view(2, 3).t(),
+        "line\nbreak\x00": torch.ones(1),
+    }
+    for number in (1, 2):
+        torch.save(state, tmp_path / f"c{number}.pt")
+    with caplog.at_level(logging.WARNING, "landscape"):
+        found = import_checkpoints([tmp_path / "c1.pt", tmp_path / "c2.pt"], tmp_path / "run").snapshots[0].load()
+    assert set(found) == set(state)
+    assert all(torch.equal(found[name], tensor) for name, tensor in state.items() if name != "a.weight")
+    lines = caplog.text.splitlines()
+    assert len(lines) == 3
+    for what in ("NaN or infinity in 'a.weight'", "whole numbers for weights in 'b.weight'", "complex numbers in 'c'"):
+        assert sum(f"{what} of 'c1.pt', and in 1 more files; imported as it is" in line for line in lines) == 1
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
+def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path, kind):
+    path = tmp_path / "ckpt_2.pt"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    torch.save(weights(), tmp_path / "ckpt_1.pt")
+    with pytest.raises(JobError, match=r"ckpt_2.pt' is a (folder|pipe or a device), not a file"):
+        import_checkpoints([tmp_path / "ckpt_1.pt", path], tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("length", [2**63, 2**62, 10**11, 99_000_000, 500])
+def test_a_safetensors_header_that_claims_to_be_gigantic(tmp_path, length):
+    (tmp_path / "c1.safetensors").write_bytes(length.to_bytes(8, "little") + b'{"a":' + b" " * 200)
+    with pytest.raises(JobError, match=r"c1.safetensors' is not a whole safetensors file"):
+        import_checkpoints([tmp_path / "c1.safetensors"], tmp_path / "run")
+
+
+def test_one_file_given_twice_is_refused(tmp_path):
+    paths = checkpoints(tmp_path)
+    (tmp_path / "c9.pt").symlink_to(paths[0])
+    for again in (paths[0], tmp_path / "c9.pt"):
+        with pytest.raises(JobError, match=r"are one file; leave one of them out"):
+            import_checkpoints([*paths, again], tmp_path / "run")
+
+
+def test_a_file_that_is_replaced_or_goes_while_it_is_imported(tmp_path, monkeypatch):
+    paths = checkpoints(tmp_path)
+    import_checkpoints(paths[1:], tmp_path / "run")
+    real, seen = load_weights, []
+
+    def replaced(path):
+        seen.append(path)
+        if len(seen) == 5:
+            actions[-1](path)
+        return real(path)
+
+    monkeypatch.setattr(checkpoints_module, "load_weights", replaced)
+    actions = [Path.unlink, lambda path: torch.save({"other": torch.ones(1)}, path)]
+    for error in ("changed while it was imported", "does not exist"):
+        with pytest.raises(LandscapeError, match=error):
+            import_checkpoints(paths, tmp_path / "run", overwrite=True)
+        torch.save(weights(), seen[-1])
+        seen.clear()
+        actions.pop()
+        assert read_trajectory(tmp_path / "run").numbers == (1, 2)
+        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["run.json", "trajectory"]
+
+
+def test_a_lightning_checkpoint_fits_the_network_inside_the_module(tmp_path):
+    inner = nn.Linear(3, 2)
+    state = {f"model.{name}": tensor for name, tensor in inner.state_dict().items()} | {"loss.pos": torch.ones(1)}
+    torch.save({"state_dict": {**state, "seen": 5}, "epoch": 1, "global_step": 7}, tmp_path / "last.ckpt")
+    (snapshot,) = import_checkpoints([tmp_path / "last.ckpt"], tmp_path / "run").snapshots
+    assert (snapshot.unit, snapshot.number) == ("step", 7)
+    assert same(match_state(inner, snapshot.load(), "step 7"), inner.state_dict())
+    with pytest.raises(JobError, match=r"missing weight, bias"):
+        match_state(inner, {**state, **{f"ema.{name}": tensor for name, tensor in inner.state_dict().items()}}, "it")
