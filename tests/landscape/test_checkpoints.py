@@ -247,7 +247,7 @@ def test_an_existing_trajectory_is_replaced_only_when_told_to(tmp_path):
     import_checkpoints(paths, tmp_path / "run")
     with pytest.raises(JobError, match="already holds a trajectory of 3 steps"):
         import_checkpoints(paths[:1], tmp_path / "run", "step")
-    assert import_checkpoints(paths[:1], tmp_path / "run", "step", overwrite=True).numbers == (3,)
+    assert import_checkpoints(paths[:1], tmp_path / "run", "step", overwrite=True).numbers == (1,)
     assert read_info(tmp_path / "run")["unit"] == "step"
 
 
