@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from landscape.engine import Engine
-from landscape.errors import one_line
+from landscape.errors import one_line, shown
 from landscape.files import whole_file
 
 CACHE = "LANDSCAPE_CACHE"  # the folder in place of ~/.cache/landscape; empty: nothing is kept
@@ -77,8 +77,15 @@ class KeptChoices:
         asked = environment.get(CACHE)
         if asked == "":
             return cls(None)
-        if asked:
-            return cls(Path(asked).expanduser().absolute() / "engines")
+        if asked is not None:
+            place = Path(asked)
+            if not place.is_absolute():
+                # Workers and the user's code have working directories of their own.
+                log.warning(
+                    "%s: must be an absolute folder, not %s; no choice of an engine is kept", CACHE, shown(asked)
+                )
+                return cls(None)
+            return cls(place / "engines")
         base = Path(environment.get("XDG_CACHE_HOME", ""))
         try:
             # The XDG specification has relative paths ignored.

@@ -141,6 +141,7 @@ class Measure(Request):
 class Measured:
     plan: Plan
     seconds: float
+    samples: int
     key: str = ""  # of the circumstances that a choice holds for
     record: Record | None = None
     warning: str = ""
@@ -341,7 +342,7 @@ class Search:
             return record if measured.record is None else None
         kept = record.choice_for(budget)
         if kept is not None:
-            if (yield from self._take(kept)):
+            if (yield from self._take(kept, measured.samples)):
                 return None
             record = record.without(kept)
         log.info("engine: trying what is faster than %s, for up to %g s", self._first.engine, budget)
@@ -354,9 +355,12 @@ class Search:
         chosen = Choice(self._best.engine, self._best.batch_size, self._seconds, now, complete)
         return record.with_choice(budget, chosen)
 
-    def _take(self, kept: Choice) -> Asking[bool]:
+    def _take(self, kept: Choice, samples: int) -> Asking[bool]:
         """What an earlier job chose, if it still agrees."""
         candidate = Candidate(kept.engine, kept.batch_size)
+        given = self._freedom.batch_size or kept.batch_size == self._first.batch_size
+        if not given or kept.batch_size > samples:
+            return False  # no search of this job's wrote it
         if candidate != self._first:
             yield from self._accept_first([candidate])
             if self._best != candidate:

@@ -103,9 +103,9 @@ class Trials:
         fits = evaluator.batch_size == asked.batch_size
         warning = f"batch_size: {asked.batch_size} does not fit the memory; {evaluator.batch_size} is used"
         if request.freedom.engine != "auto":
-            return Measured(evaluator.plan, seconds, warning="" if fits else warning)
+            return Measured(evaluator.plan, seconds, evaluator.samples, warning="" if fits else warning)
         key = key_of(evaluator, asked, request.freedom)
-        return Measured(evaluator.plan, seconds, key, self._kept.read(key), "" if fits else warning)
+        return Measured(evaluator.plan, seconds, evaluator.samples, key, self._kept.read(key), "" if fits else warning)
 
     def _facts(self) -> Facts:
         evaluator = self.evaluator

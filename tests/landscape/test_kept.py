@@ -53,6 +53,14 @@ def test_where_they_lie(environment, place):
     assert found == (place and Path(place.format(home=Path.home())))
 
 
+def test_a_relative_folder_is_refused_with_a_line(caplog):
+    KeptChoices.of_user({"LANDSCAPE_CACHE": "cache"}).write(KEY, RECORD)
+    assert not Path("cache").exists()
+    assert caplog.messages == [
+        "LANDSCAPE_CACHE: must be an absolute folder, not 'cache'; no choice of an engine is kept"
+    ]
+
+
 def test_without_a_folder_nothing_is_kept():
     nowhere = KeptChoices.of_user({"LANDSCAPE_CACHE": ""})
     nowhere.write(KEY, RECORD)

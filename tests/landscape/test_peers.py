@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -82,7 +84,7 @@ def test_who_dies_or_hangs_is_left_out(tmp_path):
             try:
                 os.lockf(first, os.F_TLOCK, 0)
             except OSError:
-                sys.exit(0)
+                os._exit(0)
             time.sleep(600)
         return problem.observe(model, batch)
 
@@ -101,6 +103,40 @@ def test_who_was_killed_between_two_questions_is_left_out():
         os.kill(first, signal.SIGKILL)
         assert len(peers.ask(Time(OTHER, 0))) == 2
         assert first not in peers.forked
+
+
+KILLED = """
+import os, time
+import test_peers
+from landscape.peers import Peers
+from landscape.search import SetUp
+
+def observe(model, batch):
+    while os.getpid() != here and test_peers.is_other(batch):
+        pass
+    return test_peers.pooled_problem()[0].observe(model, batch)
+
+here = os.getpid()
+with Peers(test_peers.trials(observe), 2, patience=1000.0) as peers:
+    peers.ask(SetUp(test_peers.ONE, test_peers.ONE))
+    print(*peers.forked, flush=True)
+    peers.ask(SetUp(test_peers.OTHER, test_peers.ONE))
+"""
+
+
+def test_they_end_with_the_process_that_forked_them():
+    """It is killed while they are in an endless loop."""
+    folder = str(Path(__file__).parent)
+    environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True, env=environment) as owner:
+        forked = [int(each) for each in owner.stdout.readline().split()]
+        assert len(forked) == 2
+        assert not any(map(gone, forked))
+        owner.kill()
+    end = time.monotonic() + 60
+    while not all(map(gone, forked)) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert all(map(gone, forked))
 
 
 def test_what_they_print_or_raise_is_not_seen(capfd):

@@ -90,7 +90,7 @@ class Machine:
     def __call__(self, request):
         self.asked.append(request)
         if isinstance(request, Measure):
-            return [Measured(PLAN, 1.0, "key", self.kept)]
+            return [Measured(PLAN, 1.0, FACTS.samples, "key", self.kept)]
         if isinstance(request, Look):
             return [FACTS]
         if isinstance(request, SetUp):
@@ -259,6 +259,14 @@ def test_a_kept_choice_that_is_off_is_dropped_and_searched_anew():
     assert found.plan.engine == "eager"
     assert not found.since
     assert machine.kept.choices[60.0].engine == "eager"
+
+
+@pytest.mark.parametrize("size, freedom", [(5000, MANY), (64, replace(MANY, batch_size=False))])
+def test_a_kept_choice_that_no_search_of_this_job_can_have_made_is_not_taken(size, freedom):
+    choice = Choice("eager+maxima", size, 0.3, "2026-11-21T10:00:00+00:00", True)
+    machine = Machine(flat, kept=Record(1.0, {60.0: choice}))
+    assert machine.search(freedom).plan == PLAN
+    assert Candidate("eager+maxima", size) not in machine.checked
 
 
 def test_an_engine_that_is_asked_for_is_checked_and_nothing_is_searched_or_kept():
