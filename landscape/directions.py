@@ -114,7 +114,12 @@ def towards_direction(origin: State, target: State) -> dict[str, Tensor]:
     Integer buffers (counters) stay at the origin's. Frozen parameters move where the two differ: the far end
     would be no network that was ever trained otherwise.
     """
-    moved = {name: tensor.float() for name, tensor in difference(target, origin).items()}
+    # Infinity minus infinity is NaN: a mask that both have does not move.
+    steps = difference(target, origin).items()
+    moved = {name: step.masked_fill(target[name] == origin[name], 0.0).float() for name, step in steps}
+    bad = [name for name, tensor in moved.items() if not bool(torch.isfinite(tensor).all())]
+    if bad:
+        raise JobError(f"directions: the target must be finite; {bad[0]} holds NaN or infinity")
     found = {name: tensor for name, tensor in moved.items() if bool(tensor.any())}
     if not found:
         raise JobError("directions: the target has the same weights as the origin; name another target or origin")
@@ -144,7 +149,14 @@ def supplied_direction(
     bad = [name for name in shapes if not bool(torch.isfinite(tensors[name]).all())]
     if bad:
         raise JobError(f"{what}: must be finite; {bad[0]} holds NaN or infinity")
-    moved = [info for info in infos if info.role not in ignore]
+    still = [name for name in shapes if not origin[name].is_floating_point()]
+    odd = next((name for name in still if bool(tensors[name].any())), None)
+    if odd is not None:
+        raise JobError(
+            f"{what}: must be zero for {odd}, which is {str(origin[odd].dtype).removeprefix('torch.')}: only real "
+            "floating-point weights move"
+        )
+    moved = [info for info in infos if info.role not in ignore and info.name not in still]
     found = normalise_direction({info.name: tensors[info.name] for info in moved}, origin, moved, normalise)
     if not any(bool(tensor.any()) for tensor in found.values()):
         raise JobError(f"{what}: is zero for every parameter that moves; give a direction of some length")

@@ -167,6 +167,46 @@ def _some(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
+def refuse_not_finite(weights: State, infos: Sequence[ParameterInfo], what: str) -> None:
+    """Refuse NaN in any tensor and infinity in parameters that train; buffers such as masks may hold infinity."""
+    trained = {info.name for info in infos if info.trainable}
+    for name, tensor in weights.items():
+        if tensor.is_floating_point() or tensor.is_complex():
+            bad = ~torch.isfinite(tensor) if name in trained else torch.isnan(tensor)
+            if bool(bad.any()):
+                raise JobError(
+                    f"{what}: must be finite, not NaN or infinity in {name} ({int(bad.sum())} of {bad.numel()} "
+                    "values); take weights from before the training diverged"
+                )
+
+
+def immobile(model: nn.Module) -> list[str]:
+    """A line on weights that no direction moves for what they are, and on those computed in another type."""
+    odd = [(name, each) for name, each in model.named_parameters() if not each.is_floating_point()]
+    packed = [name for name, module in model.named_modules() if "quantized" in type(module).__module__.split(".")]
+    half = [(name, each) for name, each in model.named_parameters() if each.is_floating_point() and each.itemsize < 4]
+    found = []
+    if odd:
+        types = ", ".join(sorted({str(each.dtype).removeprefix("torch.") for _, each in odd}))
+        names = _some([name for name, _ in odd])
+        found.append(
+            f"model: {names} ({types}) stay as they are, at the far end of a direction towards other weights too: "
+            "only real floating-point weights move"
+        )
+    if packed:
+        found.append(
+            f"model: {_some(packed)} hold quantised weights, which stay as they are; for a landscape of all weights "
+            "return the model before quantisation"
+        )
+    if half:
+        types = ", ".join(sorted({str(each.dtype).removeprefix("torch.") for _, each in half}))
+        found.append(
+            f"model: {_some([name for name, _ in half])} ({types}) are taken to the type that `precision` computes in, "
+            "so that points between two of their values are points of their own"
+        )
+    return found
+
+
 def filter_view(tensor: Tensor, info: ParameterInfo) -> Tensor:
     """The tensor as [filters, elements], one row per output filter.
 

@@ -21,12 +21,12 @@ from landscape.errors import JobError, shown
 from landscape.first_look import FirstLook, first_look
 from landscape.grid import Grid, Index
 from landscape.identity import changes, identity_of, refusal
-from landscape.parameters import State, describe_parameters, layout
+from landscape.parameters import State, describe_parameters, immobile, layout, refuse_not_finite
 from landscape.problem import Problem, load_problem, ordered_names
 from landscape.provenance import provenance
 from landscape.randomness import Randomness, look_for_randomness
 from landscape.recorded import borrowed_plan, recorded_plan
-from landscape.samples import Batch, batch_length, samples_digest
+from landscape.samples import Batch, batch_length, not_finite, samples_digest
 from landscape.search import Tuned
 from landscape.selection import select_samples
 from landscape.snapshots import read_info, read_trajectory
@@ -132,7 +132,8 @@ def prepare(job: Job) -> PreparedJob:
         job, run, problem, weights, samples_digest(samples), batch_length(samples), look.names, kind, randomness
     )
     landscapes = tuple(_prepare_landscape(common, spec) for spec in specs)
-    warnings = [*randomness.warnings(), *look.warnings, *_origin_warnings(specs, weights)]
+    warnings = [*randomness.warnings(), *_data_warnings(samples), *look.warnings, *immobile(problem.model)]
+    warnings += _origin_warnings(specs, weights)
     return PreparedJob(job, run, problem, samples, landscapes, looked, tuple(warnings), folder, borrowed)
 
 
@@ -214,6 +215,7 @@ def _prepare_landscape(common: _Common, asked: Landscape) -> PreparedLandscape:
     if stored is not None:
         _refuse_another(stored, identity)
     infos = describe_parameters(weights.model)
+    refuse_not_finite(weights.state(origin), infos, f"origin: {weights.label(origin)}")
     directions = make_axes(spec, weights, origin, infos, stored)
     # What is on disk wins: another machine may round a fitted range or a component differently.
     path = (stored.path_plan() if stored else None) or make_path(spec, weights, origin, directions, infos)
@@ -276,6 +278,14 @@ def _origin_warnings(specs: Sequence[Landscape], weights: Weights) -> list[str]:
     return [
         f"origin: {weights.label('last')} of the trajectory is the origin of {', '.join(unnamed)}, and the callback "
         "returns other weights; `origin: problem` takes the callback's, `origin: last` says that these are meant"
+    ]
+
+
+def _data_warnings(samples: Batch) -> list[str]:
+    return [
+        f"data: {name} hold NaN or infinity in {count} of the {batch_length(samples)} samples, and so may the loss at "
+        "every point; leave these samples out, or mask what is missing"
+        for name, count in not_finite(samples).items()
     ]
 
 

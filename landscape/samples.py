@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from landscape.errors import JobError, one_line
+from landscape.errors import JobError, flat, one_line
 
 Batch = Any
+
+LOOKED_AT_ONCE = 1 << 26  # bytes
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
@@ -88,6 +90,32 @@ def in_order(like: Batch, batch: Batch) -> Batch:
         f"data: batches must have one structure to be joined, not {type(like).__name__} and {type(batch).__name__} "
         "with other keys or lengths"
     )
+
+
+def not_finite(samples: Batch) -> dict[str, int]:
+    """How many samples hold NaN or infinity, by the field that does: 'targets (field 1)', a key of a dict."""
+    found = {name: sum(map(_rows_not_finite, tensors_of(field))) for name, field in _fields(samples)}
+    return {name: count for name, count in found.items() if count}
+
+
+def _fields(batch: Batch) -> Iterator[tuple[str, Batch]]:
+    if isinstance(batch, Mapping):
+        yield from ((flat(str(key), 60), value) for key, value in batch.items())
+    elif isinstance(batch, (tuple, list)):
+        names = getattr(batch, "_fields", ("inputs", "targets") if len(batch) == 2 else ())
+        for k, value in enumerate(batch):
+            yield (f"{names[k]} (field {k})" if names else f"field {k}"), value
+    else:
+        yield "samples", batch
+
+
+def _rows_not_finite(tensor: Tensor) -> int:
+    if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
+        return 0
+    # A part at a time: they may be mapped files that memory does not hold.
+    step = max(1, LOOKED_AT_ONCE * len(tensor) // tensor.nbytes)
+    parts = (tensor[start : start + step].reshape(-1, tensor[0].numel()) for start in range(0, len(tensor), step))
+    return sum(int((~torch.isfinite(part)).any(1).sum()) for part in parts)
 
 
 def samples_digest(samples: Batch) -> str:
