@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from landscape.arithmetic import Plan, default_plan, device_here
+from landscape.arithmetic import Plan, cores, default_plan, device_here
 from landscape.axes import make_axes, make_coordinates, make_path
 from landscape.directions import DirectionTensors, cosines
 from landscape.errors import JobError, shown
@@ -45,6 +45,8 @@ from landscape.usercode import in_folder
 from landscape.weights import Weights
 
 log = logging.getLogger("landscape")
+
+THREADS_PER_CORE = 4  # above it nothing computes faster, on any machine
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def prepare(job: Job) -> PreparedJob:
     )
     landscapes = tuple(_prepare_landscape(common, spec) for spec in specs)
     warnings = [*randomness.warnings(), *_data_warnings(samples), *look.warnings, *immobile(problem.model)]
-    warnings += _origin_warnings(specs, weights)
+    warnings += [*_origin_warnings(specs, weights), *_thread_warnings(job)]
     return PreparedJob(job, run, problem, samples, landscapes, looked, tuple(warnings), folder, borrowed)
 
 
@@ -268,6 +270,16 @@ def _origin_of(spec: Landscape, weights: Weights) -> int | str:
 
 def _along_trajectory(spec: Landscape) -> list[PcaDirection]:
     return [each for each in spec.directions if isinstance(each, PcaDirection)]
+
+
+def _thread_warnings(job: Job) -> list[str]:
+    """The workers may have more cores than this machine, so many threads are not refused here."""
+    if (job.threads or 1) <= THREADS_PER_CORE * cores():
+        return []
+    return [
+        f"threads: {job.threads} per worker are more than {THREADS_PER_CORE} times the {cores()} cores here, which "
+        "makes points slower unless the workers' machines are larger; leave threads out, or name fewer"
+    ]
 
 
 def _origin_warnings(specs: Sequence[Landscape], weights: Weights) -> list[str]:

@@ -33,7 +33,9 @@ from small_models import (
 from torch import nn
 
 from landscape import JobError, Problem, open_run, run
+from landscape.arithmetic import cores
 from landscape.errors import Interrupted, LandscapeError
+from landscape.preparation import prepare
 from landscape.store import LandscapeStore
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -595,3 +597,12 @@ def test_model_samples_and_conv_net_are_what_the_tests_think():
     """The problem has something to tell: the loss changes along the axes, and the classes are not all alike."""
     assert len(set(image_samples()[1].tolist())) == 3
     assert isinstance(ConvNet().bn, nn.BatchNorm2d)
+
+
+def test_more_threads_than_help_are_told(tmp_path):
+    problem, _ = scalar_problem()
+    found = prepare(make_job(tmp_path / "run", lambda: problem, [line_spec(tmp_path)], threads=1024))
+    (told,) = [each for each in found.warnings if each.startswith("threads")]
+    assert f"1024 per worker are more than 4 times the {cores()} cores here" in told
+    few = prepare(make_job(tmp_path / "run", lambda: problem, [line_spec(tmp_path)], threads=1))
+    assert not [each for each in few.warnings if each.startswith("threads")]
