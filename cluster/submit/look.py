@@ -19,8 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cluster.shipping import SECRET, Listing
-from landscape.errors import JobError, LandscapeError, StoreError, one_line, shown
+from cluster.shipping import SECRET, THE_RUN, Listing
+from landscape.errors import JobError, LandscapeError, StoreError, flat, one_line, shown
 from landscape.spec import Job, Landscape, PcaDirection, TowardsDirection
 
 LOOK_SECONDS = 180.0
@@ -57,10 +57,12 @@ def look(job: Job, file: Path, run: str) -> Seen:
         report = Path(folder) / "report.json"
         given = {"file": str(file.absolute()), "run": run, "report": str(report), "fresh": folder}
         # Not the folder's own modules, such as a random.py beside the job, for Python's.
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "cluster.submit.look"], cwd=job.folder, stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+        said = Path(folder) / "stderr"
+        with said.open("wb") as stderr:
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-B", "-m", "cluster.submit.look"], cwd=job.folder, stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True,
+            )  # fmt: skip
         try:
             child.communicate(json.dumps(given).encode(), timeout=LOOK_SECONDS)
         except subprocess.TimeoutExpired:
@@ -68,10 +70,11 @@ def look(job: Job, file: Path, run: str) -> Seen:
         finally:
             _end(child)
         seen = _read_report(report)
+        last = flat(said.read_text(errors="replace")[-1000:].strip().rpartition("\n")[2])
     if seen is None:
         raise JobError(
-            f"problem: the process that looked at {job.problem} ended with code {child.returncode} and said nothing; "
-            f"run `landscape plan` to see more ({SENT_UNSEEN})"
+            f"problem: {job.problem} ended the process that looked at it, with code {child.returncode}; "
+            f"its last words: {last or 'none'}\n({SENT_UNSEEN})"
         )
     if seen.error:
         raise JobError(f"{seen.error}\n({SENT_UNSEEN})")
@@ -94,7 +97,7 @@ def _read_report(report: Path) -> Seen | None:
 
 
 def compare(seen: Seen, listing: Listing, run: str) -> list[str]:
-    """What the callback opened and the cluster will not have, a warning per kind.
+    """What was opened here and the cluster will not have, a warning per kind.
 
     Raises:
         JobError: files beside the job that stay here, and could travel.
@@ -112,24 +115,24 @@ def compare(seen: Seen, listing: Listing, run: str) -> list[str]:
             continue
         name = path.relative_to(root).as_posix()
         why = listing.why_left(name)
-        if why:
+        if why and why != THE_RUN:
             (secret if why == SECRET else stay).append(name)
     if stay:
         why = listing.why_left(stay[0])
         asked = " ".join(f"--include {shown(name)}" for name in _few(_gathered(stay)))
         raise JobError(
-            f"problem: the callback opens {_named(stay)}, which would not travel ({why}); "
+            f"problem: the job opens {_named(stay)}, which would not travel ({why}); "
             f"say {asked}, or --no-look to send it as it is"
         )
     found = []
     if secret:
         found.append(
-            f"the callback opens {_named(secret)}, which never travels ({SECRET}); "
+            f"the job opens {_named(secret)}, which never travels ({SECRET}); "
             "give keys to the driver in its environment"
         )
     if outside:
         found.append(
-            f"the callback opens {_named(outside)}, which does not travel; put it beside the job file, "
+            f"the job opens {_named(outside)}, which does not travel; put it beside the job file, "
             "or on a disk that every node sees under this name"
         )
     return found

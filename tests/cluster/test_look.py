@@ -69,8 +69,8 @@ def test_what_the_callback_opens_elsewhere_is_warned_of_and_what_travels_is_not(
     (job.folder / ".env").write_text("KEY=1")
     (job.folder / "random.py").write_text("raise ValueError('a file of the user, not the module of Python')")
     secret, outside = warnings(job)
-    assert "the callback opens '.env', which never travels" in secret
-    assert outside.startswith(f"the callback opens '{tmp_path}/elsewhere/data.csv', '{tmp_path}/elsewhere/helper.py', ")
+    assert "the job opens '.env', which never travels" in secret
+    assert outside.startswith(f"the job opens '{tmp_path}/elsewhere/data.csv', '{tmp_path}/elsewhere/helper.py', ")
     assert "put it beside the job file" in outside
 
 
@@ -89,7 +89,7 @@ def test_a_file_beside_the_job_that_would_stay_is_refused_with_the_word_that_tak
     with pytest.raises(JobError) as refused:
         warnings(job)
     said = str(refused.value)
-    assert "the callback opens 'data/a.csv', 'data/w.safetensors', which would not travel (.gitignore)" in said
+    assert "the job opens 'data/a.csv', 'data/w.safetensors', which would not travel (.gitignore)" in said
     assert "say --include 'data/a.csv' --include 'data/w.safetensors', or --no-look" in said
     assert warnings(job, include=["data"]) == []
 
@@ -98,8 +98,12 @@ FAILING = [
     ("raise ValueError('wrong')", {}, "looked:problem raised ValueError: wrong"),
     ("import no_such_module", {}, "No module named 'no_such_module'"),
     ("raise SystemExit(0)", {}, "looked:problem called sys.exit(0)"),
-    ("import os; os._exit(0)", {}, "ended with code 0 and said nothing"),
-    ("import os; os.kill(os.getpid(), 11)", {}, "ended with code -11 and said nothing"),
+    ("import os; os._exit(0)", {}, "ended the process that looked at it, with code 0; its last words: none"),
+    (
+        "import os, sys; print('oh no', file=sys.stderr); os.kill(os.getpid(), 11)",
+        {},
+        "with code -11; its last words: oh no",
+    ),
     ("pass", {"num_samples": 100}, "num_samples"),
 ]
 
@@ -122,6 +126,15 @@ def test_a_run_that_holds_another_job_is_refused_where_it_can_be_read(job_of):
     other = job_of(seed=5)
     with pytest.raises(JobError, match="was computed with another job; changed: seed 0 to 5"):
         look(other, other.folder / "job.yaml", other.run_path)
+
+
+def test_what_the_run_holds_is_there_on_the_cluster_too_also_behind_a_link(job_of, tmp_path):
+    job = job_of("Path('run/notes.txt').read_text()")
+    (job.folder / "run").mkdir()
+    (job.folder / "run" / "notes.txt").write_text("1")
+    (tmp_path / "link").symlink_to(job.folder)
+    assert warnings(read_job(tmp_path / "link" / "job.yaml")) == []
+    assert not list(job.folder.rglob("__pycache__")), "a look leaves nothing"
 
 
 def test_a_run_that_lies_elsewhere_refuses_no_trajectory(job_of):
