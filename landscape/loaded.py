@@ -177,17 +177,19 @@ class LoadedModel:
             return
         self._begin()
         yield
+        self._refuse_state("cudagraph replays kernels alone")
+
+    def _refuse_state(self, engine: str) -> None:
         if self._state.changed() or self.weights.changed:
             what = ", ".join(self._state.names_changed()[:3]) or "its tensors"
-            raise JobError(
-                f"engine: cudagraph replays kernels alone, and the model changes {what} when called; use another engine"
-            )
+            raise JobError(f"engine: {engine}, and the model changes {what} when it is called; use another engine")
 
     def observe_stacked(self, stacked: dict[str, Tensor], batch: Batch) -> Observed:
         """The observables of a batch at stacked weights, float64 [points, samples] each."""
         assert isinstance(self._forward, Stacked)
         with kept_alive(), self._autocast():
             values = self._forward.observe_points(stacked, map_tensors(_itself, batch))
+        self._refuse_state("vmap computes several points at once")
         first = check_observed({name: value[0] for name, value in values.items()}, batch_length(batch), self._names)
         self._names = tuple(first)
         return {name: values[name].to(self._device, torch.float64) for name in first}

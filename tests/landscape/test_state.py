@@ -304,6 +304,25 @@ def test_so_is_what_it_changes_where_observe_reads_it_and_whole_weights_are_eval
     np.testing.assert_array_equal(made.evaluate(np.array([[0.0]])).mean["loss"], expected)
 
 
+@pytest.mark.parametrize("disturb", DISTURBANCES, ids=lambda each: each.__name__)
+def test_several_points_at_once_have_the_same_values_or_are_refused(disturb):
+    kind = type("Disturbed", (Body,), {"disturb": disturb})
+    model, samples = kind(), vectors()
+    direction = along(model, "weight")
+    made = evaluator(model, samples, observe_squares, [direction], engine="vmap:2")
+    refused = ""
+    try:
+        found = made.evaluate(POINTS).mean["loss"]
+    except JobError as error:
+        refused = str(error)
+    except (RuntimeError, ValueError):  # torch's own, of what vmap cannot do
+        refused = "vmap"
+    if refused:
+        assert refused == "vmap" or refused.startswith("engine: vmap computes several points at once, and the model")
+    else:
+        np.testing.assert_allclose(found, by_hand(model, direction, POINTS, observe_squares, samples), rtol=1e-5)
+
+
 # -- weights that the forward pass puts elsewhere ----------------------------------------------------------------
 
 
