@@ -1,7 +1,7 @@
 """What a search asks of everyone, done by this process and by forked ones, so that no core is idle while it times.
 
 A batch that fits the cache of a machine at rest may not fit the part of it that each of many workers has. Threads in
-their place would wait for each other's interpreter lock: the more, the smaller the batches.
+their place would share the interpreter's lock, torch's random generator and the state of user code, as workers do not.
 """
 
 from __future__ import annotations
