@@ -252,8 +252,10 @@ def status(
     address: str | None = None,
     allow_open: Annotated[bool, Parameter(negative="")] = False,
     json: Json = False,
-) -> None:
+) -> int:
     """Show what is done, missing and failed, and the rate, by landscape; of a job that was sent also its state.
+
+    Exit code 1 where something of the run cannot be read.
 
     Parameters
     ----------
@@ -264,15 +266,16 @@ def status(
     allow_open
         Also talk to a cluster that is not on this machine and asks for no token.
     """
-    from cluster.status import run_status, status_text
+    from cluster.status import is_readable, run_status, status_text
     from cluster.submit.sent import job_status, job_status_text, names_a_job
 
     if names_a_job(run):
         job = job_status(run, address, allow_open)
         show(job, json, job_status_text(job))
-        return
+        return DONE
     found = run_status(run)
     show(found, json, status_text(found))
+    return DONE if is_readable(found) else FAILED
 
 
 @app.command

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import JobError, nearest, shown
-from landscape.surface import open_run
+from landscape.errors import JobError, LandscapeError, StoreError, nearest, shown
+from landscape.surface import Run, Surface, open_run
 
 REPORT = "report"
 BY_BROWSER = ("png", "svg")
@@ -34,7 +34,8 @@ def export_run(
     opened = open_run(run)
     folder = out or _default_folder(opened.path)
     folder.mkdir(parents=True, exist_ok=True)
-    surfaces = [opened[name]] if name else list(opened.values())
+    broken = {} if name else dict(opened.unreadable)
+    surfaces = [opened[name]] if name else _readable(opened, broken)
     if REPORT in wanted:
         write_report(opened, folder / "report.html")
         yield folder / "report.html"
@@ -46,6 +47,20 @@ def export_run(
                     path = folder / export_name(surface, each, kind, observable, log)
                     options: dict[str, Any] = {"kind": kind, "log": log, "in_browser": drawing}
                     yield export(surface, each, path, observable=observable, **options)
+    if broken:
+        others = f" (and {len(broken) - 1} more of its landscapes)" if len(broken) > 1 else ""
+        raise LandscapeError(f"{next(iter(broken.values()))}{others}")
+
+
+def _readable(opened: Run, broken: dict[str, str]) -> Iterator[Surface]:
+    """Every surface that can be read, one in memory at a time; the others join `broken`."""
+    for name in opened:
+        try:
+            yield opened[name]
+        except StoreError:
+            raise
+        except LandscapeError as error:
+            broken[name] = str(error)
 
 
 def _default_folder(run: str) -> Path:

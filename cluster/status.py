@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from cluster.console import seconds_text
-from landscape.errors import StoreError
+from landscape.errors import LandscapeError, NotFoundError, StoreError, flat, printable
+from landscape.history import read_lines
 from landscape.lock import driver_alive
 from landscape.snapshots import ranges
-from landscape.spec import digest
-from landscape.store import LandscapeStore, landscape_names
-from landscape.surface import NOT_COMPUTED, QUARANTINED, open_run
+from landscape.store import LandscapeStore, root_problems, survey
+from landscape.surface import NOT_COMPUTED, QUARANTINED, Run, open_run
 
+T = TypeVar("T")
+
+UNREADABLE = "unreadable"
 MOST_TILES = 10_000  # whose lowest loss is looked for: that reads one more chunk of each
 
 
@@ -22,17 +27,74 @@ def run_status(run: str) -> dict[str, Any]:
         NotFoundError: there is no such run.
     """
     opened = open_run(run)
-    trajectory = opened.trajectory
     alive = driver_alive(opened.path)
-    return {
+    problems: list[str] = []
+    trajectory = _or_note(lambda: [opened.trajectory], problems)
+    found = {
         "run": opened.path,
         "driver": alive,
-        "snapshots": list(trajectory.numbers),
-        "unit": trajectory.unit,
-        "landscapes": [
-            _landscape_status(LandscapeStore.open(opened.path, name), alive) for name in landscape_names(opened.path)
-        ],
+        "snapshots": [number for each in trajectory for number in each.numbers],
+        "unit": trajectory[0].unit if trajectory else None,
+        "landscapes": _each_landscape(opened, lambda store: _landscape_status(store, alive), _unreadable_status),
+        "problems": problems,
     }
+    return dict(_finite(found))
+
+
+def is_readable(status: dict[str, Any]) -> bool:
+    """Whether everything that a status asked for could be read."""
+    return not status["problems"] and all(each["state"] != UNREADABLE for each in status["landscapes"])
+
+
+def _each_landscape(
+    opened: Run, read: Callable[[LandscapeStore], dict[str, Any]], unreadable: Callable[[str, str], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """What is read of each landscape, or why it is not: one that is damaged hides no other."""
+    found = survey(opened.path)
+    entries = {name: unreadable(name, cause) for name, cause in found.unreadable.items()}
+    for name in found.names:
+        try:
+            entries[name] = read(LandscapeStore.open(opened.path, name))
+        except StoreError:
+            raise  # no answer says nothing of the landscape
+        except NotFoundError:
+            continue  # removed meanwhile
+        except (LandscapeError, OSError) as error:
+            entries[name] = unreadable(name, _cause(error))
+    return [entries[name] for name in sorted(entries)]
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return flat(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+    return flat(str(error), 1000)
+
+
+def _or_note(read: Callable[[], list[T]], problems: list[str]) -> list[T]:
+    """What is read, or nothing with a note of why it is not."""
+    try:
+        return read()
+    except StoreError:
+        raise
+    except (LandscapeError, OSError) as error:
+        problems.append(_cause(error))
+        return []
+
+
+def _finite(value: Any) -> Any:
+    """The same with None for what is not finite, which JSON cannot hold."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _unreadable_status(name: str, cause: str) -> dict[str, Any]:
+    nothing = dict.fromkeys(("points", "done", "not_finite", "missing", "failed"), 0)
+    unknown = dict.fromkeys(("seconds", "engine", "precision", "precision_error", "workers", "updated", "eta_seconds"))
+    empty: dict[str, Any] = {"rate": 0.0, "retries": 0, "by_worker": [], "reduced_batches": {}, "minimum": {}}
+    return {"name": name, "state": UNREADABLE, **nothing, **unknown, **empty, "failures": [], "problems": [cause]}
 
 
 def _landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
@@ -67,17 +129,21 @@ def _landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "origin_loss": store.attributes.get("origin_loss"),
         "origin_loss_stderr": store.attributes.get("origin_loss_stderr"),
         "failures": list(store.attributes.get("failures", [])),
+        "problems": list(store.own_problems),
     }
 
 
 def status_text(status: dict[str, Any]) -> str:
     """The status as aligned lines."""
-    lines = [f"run {status['run']}"]
+    lines = [f"run {status['run']}", *status["problems"]]
     if status["snapshots"]:
         numbers = status["snapshots"]
         lines.append(f"trajectory: {len(numbers)} snapshots, {status['unit']}s {ranges(numbers)}")
-    width = max((len(each["name"]) for each in status["landscapes"]), default=0)
+    width = max((len(flat(each["name"])) for each in status["landscapes"]), default=0)
     for each in status["landscapes"]:
+        if each["state"] == UNREADABLE:
+            lines.append(f"{flat(each['name']):{width}}  {UNREADABLE}: {'; '.join(each['problems'])}")
+            continue
         parts = [f"{each['name']:{width}}  {each['state']:11}  {each['done']}/{each['points']} points"]
         if each["rate"] and each["missing"]:
             parts.append(f"{each['rate']:.3g} points/s")
@@ -98,10 +164,11 @@ def status_text(status: dict[str, Any]) -> str:
             place = ", ".join(f"{k} {v:.3g}" for k, v in each["minimum"].items() if k != "loss")
             parts.append(f"lowest loss {each['minimum']['loss']:.4g} at {place}")
         lines.append(", ".join(parts))
-        lines += [f"{'':{width}}  {line}" for line in (*_failure_lines(each), *_worker_lines(each))]
+        below = (*each["problems"], *_failure_lines(each), *_worker_lines(each))
+        lines += [f"{'':{width}}  {flat(line, 1000)}" for line in below]
     if not status["landscapes"]:
         lines.append("no landscapes yet")
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def _failure_lines(landscape: dict[str, Any]) -> list[str]:
@@ -129,34 +196,52 @@ def _worker_lines(landscape: dict[str, Any]) -> list[str]:
 
 
 def validate_run(run: str) -> dict[str, Any]:
-    """Read every chunk of every landscape; check checksums, schema and recorded digests.
+    """Read every chunk of every landscape; check checksums, schema, recorded digests, and what training left.
 
     Raises:
         NotFoundError: there is no such run.
     """
     opened = open_run(run)
-    found = [_validate(LandscapeStore.open(opened.path, name)) for name in landscape_names(opened.path)]
-    snapshots = [_validate_snapshot(opened.trajectory.snapshot(number)) for number in opened.trajectory.numbers]
+    found = _each_landscape(opened, _validate, _unreadable_validation)
+    problems: list[str] = []
+    _or_note(lambda: [opened.info], problems)
+    problems += root_problems(opened.path)
+    problems += _or_note(lambda: _history_problems(opened.path), problems)
+    trajectory = _or_note(lambda: list(opened.trajectory.snapshots), problems)
+    snapshots = [_validate_snapshot(each) for each in trajectory]
     damaged = sum(len(each["damaged"]) for each in found) + sum(each is not None for each in snapshots)
-    return {
+    problems = list(dict.fromkeys(problems))  # run.json is read twice
+    result = {
         "run": opened.path,
-        "damaged": damaged,
+        "damaged": damaged + len(problems),
         "landscapes": found,
         "damaged_snapshots": [each for each in snapshots if each],
+        "problems": problems,
     }
+    return dict(_finite(result))
+
+
+def _unreadable_validation(name: str, cause: str) -> dict[str, Any]:
+    unknown = {"schema_version": None, "digest": None, "tiles": 0, "missing_tiles": 0}
+    return {"name": name, **unknown, "damaged": [cause]}
+
+
+def _history_problems(run: str) -> list[str]:
+    bad = read_lines(run).damaged
+    more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+    return [f"history.jsonl: lines that are no JSON object: {', '.join(map(str, bad[:5]))}{more}"] if bad else []
 
 
 def _validate(store: LandscapeStore) -> dict[str, Any]:
+    damaged = store.problems()
     examined = store.examine()
-    damaged = [f"{array} chunk {'/'.join(map(str, index))}" for array, index in examined.damaged]
+    damaged += [f"{array} chunk {'/'.join(map(str, index))}" for array, index in examined.damaged]
     damaged += [f"{array}: does not read" for array in store.check_constants()]
-    if digest(store.attributes["identity"]) != store.attributes["digest"]:
-        damaged.append("digest: does not match the recorded identity")
     damaged += store.check_directions()
     return {
         "name": store.name,
         "schema_version": store.attributes["schema_version"],
-        "digest": store.attributes["digest"],
+        "digest": store.attributes.get("digest"),
         "tiles": store.tile_count,
         "missing_tiles": int(examined.missing_mask.sum()),
         "damaged": damaged,
@@ -169,19 +254,19 @@ def _validate_snapshot(snapshot: Any) -> str | None:
     except StoreError:
         raise  # no answer says nothing of the snapshot
     except Exception as error:
-        return str(error)
+        return flat(str(error), 1000)
     return None
 
 
 def validation_text(found: dict[str, Any]) -> str:
-    lines = [f"run {found['run']}"]
+    lines = [f"run {found['run']}", *found["problems"]]
     for each in found["landscapes"]:
         verdict = f"{len(each['damaged'])} damaged" if each["damaged"] else "sound"
         lines.append(
-            f"{each['name']}: {verdict}, {each['tiles'] - each['missing_tiles']} of {each['tiles']} tiles there"
+            f"{flat(each['name'])}: {verdict}, {each['tiles'] - each['missing_tiles']} of {each['tiles']} tiles there"
         )
         lines += [f"  {line}" for line in each["damaged"]]
     lines += [f"trajectory: {line}" for line in found["damaged_snapshots"]]
-    if found["damaged"]:
+    if any(each["damaged"] and each["tiles"] for each in found["landscapes"]):
         lines.append("running the job again computes what is damaged anew, and nothing else")
-    return "\n".join(lines)
+    return printable("\n".join(lines))

@@ -17,12 +17,13 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from landscape.errors import JobError, LandscapeError, StoreError, shown
+from landscape.errors import JobError, LandscapeError, StoreError, flat, shown
 
 log = logging.getLogger("landscape")
 
 CARD = "driver.json"
 LEASE_SECONDS = 30.0
+LONGEST_LEASE = 86400.0
 BEATS = 6  # renewals per lease
 SETTING = "LANDSCAPE_STORE_LEASE"
 
@@ -35,9 +36,10 @@ def _clock() -> float:
 def lease_seconds(card: bytes) -> float:
     """For how long the owner of a card may be silent, by its own word."""
     try:
-        return float(json.loads(card)["lease"])
-    except (ValueError, KeyError, TypeError):
+        found = float(json.loads(card)["lease"])
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return LEASE_SECONDS
+    return found if 0 < found <= LONGEST_LEASE else LEASE_SECONDS
 
 
 @contextlib.contextmanager
@@ -129,8 +131,8 @@ class Lease:
     def _who(self, card: bytes) -> tuple[str, str]:
         try:
             found = json.loads(card)
-            return self._folder.name, f"process {found['pid']} on {found['host']}"
-        except (ValueError, KeyError, TypeError):
+            return self._folder.name, f"process {flat(str(found['pid']), 20)} on {flat(str(found['host']), 100)}"
+        except (ValueError, KeyError, TypeError, RecursionError):
             return self._folder.name, "another driver"
 
     def _is_mine(self, card: bytes) -> bool:

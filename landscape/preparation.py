@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from landscape.arithmetic import Plan, cores, default_plan, device_here
 from landscape.axes import make_axes, make_coordinates, make_path
 from landscape.directions import DirectionTensors, cosines
-from landscape.errors import JobError, shown
+from landscape.errors import JobError, LandscapeError, shown
 from landscape.first_look import FirstLook, first_look
 from landscape.grid import Grid, Index
 from landscape.identity import changes, identity_of, refusal
@@ -37,6 +38,7 @@ from landscape.spec import (
     Landscape,
     PcaDirection,
     digest,
+    explain,
     names_a_run,
     with_defaults_of,
 )
@@ -186,7 +188,13 @@ def _landscapes_of(job: Job, run: str) -> tuple[tuple[Landscape, ...], bool, int
 
 def _collected(run: str) -> CollectLandscape | None:
     options = read_info(run).get("collect_landscape")
-    return CollectLandscape(**options) if options else None
+    try:
+        return CollectLandscape.model_validate(options) if options else None
+    except ValidationError as error:
+        raise LandscapeError(
+            f"run {shown(run, 300)}: its run.json is damaged: {explain(error, CollectLandscape).splitlines()[0]}; "
+            "restore it, or list landscapes in the job"
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,13 @@ def read_info(run: Place) -> dict[str, Any]:
     place = shown(folder.place(INFO_FILE))
     try:
         found = json.loads(folder.read(INFO_FILE) or "{}")
-    except RecursionError:
-        raise LandscapeError(f"{place} cannot be read: it is nested too deep; restore it or delete it") from None
-    except (OSError, ValueError) as error:
-        reason = message_of(error) or type(error).__name__
-        raise LandscapeError(f"{place} cannot be read: {reason}; restore it or delete it") from None
+    except OSError as error:
+        reason = error.strerror or message_of(error)
+        raise LandscapeError(f"{place} cannot be read: {reason}; restore it or move it away") from None
+    except (ValueError, RecursionError):
+        raise LandscapeError(
+            f"{place} cannot be read: it is no JSON, or nested too deeply; restore it or delete it"
+        ) from None
     if not isinstance(found, dict):
         raise LandscapeError(f"{place} must hold one JSON object; restore it or delete it")
     return found

@@ -169,7 +169,8 @@ def _damaged(path: str) -> str:
 
 
 def _line(error: BaseException) -> str:
-    return message_of(error) or type(error).__name__
+    reason = isinstance(error, OSError) and error.strerror
+    return reason or message_of(error) or type(error).__name__
 
 
 def snapshot_files(run: Place, info: Mapping[str, Any] | None = None) -> list[tuple[Unit, int, str]]:

@@ -197,6 +197,13 @@ class Run(Mapping[str, Surface]):
         return LandscapeStore.open(self.path, name).read_surface()
 
     @property
+    def unreadable(self) -> dict[str, str]:
+        """The landscapes that are left out because their metadata cannot be read, with the reasons."""
+        from landscape.store import survey
+
+        return survey(self.path).unreadable
+
+    @property
     def info(self) -> dict[str, Any]:
         """What was trained: the contents of run.json."""
         from landscape.trajectory import read_info

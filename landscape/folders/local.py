@@ -47,6 +47,7 @@ class LocalFolder(Folder):
 
     @contextlib.contextmanager
     def fetched(self, path: str) -> Iterator[Path]:
+        open_plain(self.root / path).close()  # whatever opens it next would wait for a pipe
         yield self.root / path
 
     @contextlib.contextmanager
@@ -77,10 +78,10 @@ class LocalFolder(Folder):
             fsync(self.root / below)
 
     def names(self, below: str) -> list[str]:
-        return sorted(each.name for each in self._entries(below) if not each.is_dir())
+        return sorted(each.name for each in self._entries(below) if not _is_folder(each))
 
     def folders(self, below: str) -> list[str]:
-        return sorted(each.name for each in self._entries(below) if each.is_dir())
+        return sorted(each.name for each in self._entries(below) if _is_folder(each))
 
     def _entries(self, below: str) -> list[os.DirEntry[str]]:
         try:
@@ -101,6 +102,13 @@ class LocalFolder(Folder):
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
         return [function(each) for each in items]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in a circle
+        return False
 
 
 class LocalLog(Log):

@@ -4,7 +4,15 @@ from landscape.store.chunks import Examination, status_of
 from landscape.store.durable import DurableStore
 from landscape.store.landscape import LandscapeStore
 from landscape.store.layout import SCHEMA_VERSION, PathPlan
-from landscape.store.runs import Survey, landscape_names, open_zarr, refuse_unwritable, survey, write_error
+from landscape.store.runs import (
+    Survey,
+    landscape_names,
+    open_zarr,
+    refuse_unwritable,
+    root_problems,
+    survey,
+    write_error,
+)
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -16,6 +24,7 @@ __all__ = [
     "landscape_names",
     "open_zarr",
     "refuse_unwritable",
+    "root_problems",
     "status_of",
     "survey",
     "write_error",

@@ -82,6 +82,17 @@ class Documents:
         """
         return _landscape_of(self._read(name), name)
 
+    def root_problems(self) -> list[str]:
+        try:
+            found = checked_group(root := self._read(""))
+            whole = isinstance(root["consolidated_metadata"]["metadata"], dict) and found == {}
+            problem = "" if whole else "is not as this software writes it"
+        except BadMetadataError as error:
+            problem = str(error)
+        except (KeyError, TypeError):
+            problem = "holds no copy of the landscapes' metadata"
+        return [f"{self._place('')}: {problem}; running the job again writes it anew"] if problem else []
+
     def landscape(self, name: str) -> Described:
         """What the landscape says of itself, or else the root's copy.
 
@@ -219,7 +230,7 @@ class Documents:
         return parse(data)
 
     def _place(self, path: str) -> str:
-        return shown(self._folder.place(f"{FOLDER}/{path}/{METADATA}"), 300)
+        return shown(self._folder.place(f"{FOLDER}/{path}/{METADATA}".replace("//", "/")), 300)
 
 
 def unreadable(name: str, problem: str, folder: str) -> str:

@@ -57,7 +57,7 @@ def examine_tiles(
     damaged: list[tuple[str, Index]] = []
     sound: dict[Index, NDArray[np.uint8]] = {}  # its points, as bits; all of them where nothing stands here
     for index, values, bad in status.read(indices_of(status.present())):
-        if bad:
+        if bad or values is None:
             damaged.append(("status", index))
         if values is None:
             continue
@@ -69,6 +69,7 @@ def examine_tiles(
         there = reader.present()
         damaged += [(name, index) for index in indices_of(committed & ~there)]
         for index, values, bad in reader.read(indices_of(there)):
+            bad = bad or values is None  # a link that leads nowhere is there and has no bytes
             if values is not None and name == "loss" and committed[index]:
                 bad = not np.isfinite(values[_unpacked(sound.get(index), values.shape)]).all()
             if bad:

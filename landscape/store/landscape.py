@@ -165,6 +165,11 @@ class LandscapeStore:
         if not isinstance(known, dict) or not _same_landscape(known.get("attributes"), self.attributes):
             self.consolidate()
 
+    @property
+    def own_problems(self) -> tuple[str, ...]:
+        """What is wrong with the landscape's own document, without those of its arrays."""
+        return self._described.problems
+
     def problems(self) -> list[str]:
         """What is wrong with the metadata and does not keep it from being read."""
         found = [self._describe(name).problem for name in self._array_names()]

@@ -64,10 +64,10 @@ class ChunkReader:
         """All values, those of absent and damaged chunks as the fill value; the damaged ones; which are there."""
         values = np.full(self.shape, self._array.fill_value, self._array.dtype)
         there, damaged = self.present(), []
-        for index, found, bad in self.read(map(tuple, np.argwhere(there).tolist())):
-            if bad:
+        for index, found, _ in self.read(map(tuple, np.argwhere(there).tolist())):
+            if found is None:  # a link that leads nowhere is there and has no bytes
                 damaged.append(index)
-            if found is not None:
+            else:
                 values[tile_at(index, self.shape, self.chunks).windows] = found
         return values, damaged, there
 
@@ -106,7 +106,7 @@ def _files_below(folder: Path, counts: Index) -> Iterator[Index]:
                 if number is None:
                     continue  # leftovers of a write that was cut off have other names
                 if len(counts) == 1:
-                    if not entry.is_dir():
+                    if not entry.is_dir(follow_symlinks=False):
                         yield (number,)
                 elif entry.is_dir(follow_symlinks=False):
                     yield from ((number, *rest) for rest in _files_below(Path(entry.path), counts[1:]))

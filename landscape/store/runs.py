@@ -80,6 +80,12 @@ def describe(folder: Folder, documents: Documents, name: str) -> Described | Non
     return documents.landscape(name)
 
 
+def root_problems(run: Place) -> list[str]:
+    """What is wrong with the root's own document, which other readers of Zarr open first; a driver writes it anew."""
+    folder = open_folder(run)
+    return Documents(folder).root_problems() if folder.folders(FOLDER) else []
+
+
 def landscape_names(run: Place) -> list[str]:
     """The landscapes of a run that can be read, finished or not, in the order of their names."""
     return list(survey(run).names)

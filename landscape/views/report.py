@@ -92,7 +92,7 @@ def render_report(
 
 def _read(run: Mapping[str, Surface]) -> tuple[list[Surface], dict[str, str]]:
     """All surfaces that can be read; one damaged landscape does not cost the page."""
-    surfaces, broken = [], {}
+    surfaces, broken = [], dict(getattr(run, "unreadable", {}))
     for name in run:
         try:
             surfaces.append(run[name])

@@ -1,0 +1,128 @@
+"""What status, validate and export say of a run where something cannot be read: by name, and of all the others."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cluster.exporting import export_run
+from cluster.status import is_readable, run_status, status_text, validate_run, validation_text
+from landscape import Job, Problem, TrajectoryCollector, open_run, run
+from landscape.errors import LandscapeError
+
+
+def observe(model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
+    return {"loss": ((model(batch) - 1) ** 2).mean(1)}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Two lines and the history of a training."""
+    torch.manual_seed(0)
+    model, folder = nn.Linear(3, 2), tmp_path / "run"
+    collector = TrajectoryCollector(folder, model, unit="epoch", intervals=[[1, 2, 3]])
+    for _ in range(3):
+        collector.step(1.0)
+        collector.end_epoch()
+    landscapes = [{"name": name, "directions": [{"kind": "random"}], "size": 4} for name in ("a", "b")]
+    problem = Problem(model, torch.randn(8, 3), observe)
+    run(
+        Job(
+            run=str(folder), problem=lambda: problem, landscapes=landscapes, engine="eager", batch_size=8, num_samples=8
+        )
+    )
+    return folder
+
+
+def lose(place: Path) -> None:
+    """The metadata of `a`, and their copy."""
+    (place / "landscapes.zarr" / "a" / "zarr.json").write_bytes(b"")
+    (place / "landscapes.zarr" / "zarr.json").unlink()
+
+
+def test_an_unreadable_landscape_is_named_and_hides_no_other(place, tmp_path):
+    assert is_readable(run_status(str(place)))
+    lose(place)
+    status = run_status(str(place))
+    assert not is_readable(status)
+    a, b = status["landscapes"]
+    assert (a["name"], a["state"], b["state"], b["done"]) == ("a", "unreadable", "complete", 4)
+    (line,) = [each for each in status_text(status).splitlines() if each.startswith("a")]
+    assert line.startswith("a  unreadable: landscape 'a' cannot be read: ")
+    assert "landscapes.zarr/a/zarr.json': is empty; restore that file, or move the folder" in line
+    json.dumps(status, allow_nan=False)
+    found = validate_run(str(place))
+    assert [bool(each["damaged"]) for each in found["landscapes"]] == [True, False]
+    assert found["damaged"] == 2, "the root's document is gone as well"
+    assert "zarr.json': is not there; running the job again writes it anew" in validation_text(found)
+    assert (open_run(place)["b"].status == 1).all()
+    written = []
+    with pytest.raises(LandscapeError, match="landscape 'a' cannot be read"):
+        written.extend(export_run(str(place), None, ["csv"], tmp_path / "out", None, "loss", False))
+    assert [each.name for each in tmp_path.joinpath("out").iterdir()] == ["b.csv"]
+
+
+def test_an_array_that_cannot_be_read_is_named_too(place):
+    for path in ("a/loss/zarr.json", "zarr.json"):
+        (place / "landscapes.zarr" / path).write_bytes(b"{}")
+    found = validate_run(str(place))
+    assert "a/loss/zarr.json': zarr_format: must be 3, not None" in found["landscapes"][0]["damaged"][0]
+    with pytest.raises(LandscapeError, match=r"landscape 'a' cannot be read: .*a/loss/zarr.json"):
+        open_run(place)["a"]
+
+
+def test_what_the_copy_mends_is_said_and_no_reason_to_fail_a_status(place):
+    (place / "landscapes.zarr" / "a" / "zarr.json").write_bytes(b"{")
+    status = run_status(str(place))
+    assert is_readable(status)
+    assert "its copy in the root stands in for it" in status_text(status)
+    assert validate_run(str(place))["damaged"] == 1
+
+
+def test_damage_of_what_training_left_is_found_and_hides_no_landscape(place):
+    with open(place / "history.jsonl", "ab") as file:
+        file.write(b'\x00\xff\n[1]\n{"step": 4, "epoch"')  # the last was never finished
+    found = validate_run(str(place))
+    assert found["damaged"] == 1
+    assert "history.jsonl: lines that are no JSON object: 7, 8" in validation_text(found)
+    (place / "run.json").write_bytes(b'{"a":' * 50_000)  # which says what history counts
+    assert validate_run(str(place))["damaged"] == 1
+    status = run_status(str(place))
+    assert not is_readable(status)
+    assert [each["state"] for each in status["landscapes"]] == ["complete", "complete"]
+    assert "run.json' cannot be read: it is no JSON, or nested too deeply" in status_text(status)
+
+
+def test_a_stray_folder_is_named_and_control_characters_are_spelled_out(place):
+    stray = place / "landscapes.zarr" / "x\x1b[2Jy\nz"
+    stray.mkdir()
+    (stray / "notes.txt").write_text("mine")
+    text = status_text(run_status(str(place)))
+    assert "x\\u001b[2Jy z  unreadable: " in text
+    assert "\x1b" not in text + validation_text(validate_run(str(place)))
+    assert validate_run(str(place))["damaged"] == 1
+
+
+def test_numbers_that_json_cannot_hold_are_left_out(place):
+    file = place / "landscapes.zarr" / "a" / "zarr.json"
+    document = json.loads(file.read_text())
+    document["attributes"]["precision_error"] = {"max_rel_error": float("nan")}
+    file.write_text(json.dumps(document))
+    status = run_status(str(place))
+    json.dumps(status, allow_nan=False)
+    assert "nan" not in status_text(status)
+
+
+def test_a_driver_that_crashed_does_not_run(place):
+    chunk = place / "landscapes.zarr" / "a" / "status" / "c" / "0"
+    chunk.unlink()
+    (place / "driver.json").write_text(json.dumps({"pid": os.getpid(), "host": "another-host", "started": 0}))
+    status = run_status(str(place))
+    assert (status["driver"], status["landscapes"][0]["state"]) == (False, "interrupted")
+    assert np.isnan(open_run(place)["a"].loss[0])
