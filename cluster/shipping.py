@@ -21,6 +21,7 @@ from typing import Any
 
 from cluster.attach import IN_A_RAY_JOB
 from cluster.gitignore import FILES, Rule, ignored_by, read_rules
+from cluster.logs import say
 from landscape.errors import JobError, shown
 from landscape.spec import Job
 
@@ -378,7 +379,10 @@ def upload(job: Job) -> Iterator[dict[str, Any]]:
     if not required or IN_A_RAY_JOB in os.environ:
         yield {}
         return
-    with archived(list_folder(job.folder, job.run_path, required=required)) as path:
+    listing = list_folder(job.folder, job.run_path, required=required)
+    if line := left_line(listing):
+        say(line, "files")
+    with archived(listing) as path:
         yield {"working_dir": str(path)}
 
 

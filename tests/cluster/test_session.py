@@ -70,8 +70,9 @@ def test_an_unplaced_worker_is_explained():
     assert "GPU 1 of 2 (0 free, 2 on one node); waiting for the cluster" in text
 
 
-def test_only_a_callback_beside_the_job_file_is_uploaded_and_never_the_run(make_job):
+def test_only_a_callback_beside_the_job_file_is_uploaded_and_never_the_run(make_job, capsys):
     job = make_job()
+    (job.folder / ".env").write_text("KEY=1")
     Path(job.run_path).mkdir()
     (Path(job.run_path) / "run.json").write_text("{}")
     with upload(job) as found:
@@ -79,6 +80,7 @@ def test_only_a_callback_beside_the_job_file_is_uploaded_and_never_the_run(make_
             "job.yaml", "my_problem.py", "d1.safetensors", "d2.safetensors",
         }  # fmt: skip
     assert not Path(found["working_dir"]).exists()
+    assert capsys.readouterr().err == "not sent with the job: .env (may hold secrets)\n"
     with upload(job.replace(problem="landscape.recipes.digits:problem")) as found:
         assert found == {}
 
