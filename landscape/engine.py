@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -12,6 +13,7 @@ Base = Literal["eager", "compile", "cudagraph", "vmap"]
 BASES: tuple[Base, ...] = ("eager", "compile", "cudagraph", "vmap")
 OPTIONS = ("channels_last", "maxima", "folded", "fused", "superposed")
 DEFAULT_POINTS = 8
+POINTS_AT_ONCE = re.compile("[2-9]|[1-9][0-9]{1,4}")
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Engine:
         word, *options = text.split("+")
         base, _, points = word.partition(":")
         unknown = [each for each in options if each not in OPTIONS]
-        if base not in BASES or unknown or (points and not (base == "vmap" and points.isdigit() and int(points) > 1)):
+        if base not in BASES or unknown or (points and not (base == "vmap" and POINTS_AT_ONCE.fullmatch(points))):
             raise ValueError(
                 f"must be auto, or one of {', '.join(BASES)} (vmap:N for N points at once), followed by any of "
                 f"{', '.join('+' + name for name in OPTIONS)}, not {shown(text)}"

@@ -45,9 +45,9 @@ from landscape.values import (
     between,
     is_list,
     pair,
+    plain_text,
     refuse_coinciding,
     snapshots,
-    text_of_one_line,
     whole,
 )
 
@@ -88,7 +88,7 @@ class Frozen(BaseModel):
         if isinstance(value, str) and holds_credentials(value):
             place = shown(masked(value))  # in quotes, at which another masking stops
             raise ValueError(f"must not hold credentials ({place}); give them to the driver in its environment")
-        return text_of_one_line(value) if isinstance(value, str) else value
+        return plain_text(value) if isinstance(value, str) else value
 
 
 class RandomDirection(Frozen):
@@ -114,6 +114,13 @@ class FileDirection(Frozen):
     path: str
     normalise: Normalise = "none"
     ignore: tuple[Ignored, ...] = ()
+
+    @field_validator("path")
+    @classmethod
+    def _some_path(cls, path: str) -> str:
+        if not path.strip():
+            raise ValueError(f"must be a file of weights, not {shown(path)}")
+        return path
 
 
 class PcaDirection(Frozen):

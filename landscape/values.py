@@ -10,6 +10,7 @@ import math
 import numbers
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, Union
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator
 
@@ -21,6 +22,7 @@ LARGEST_SEED = 2**64 - 1  # torch's
 LARGEST_STEP = 2**63 - 1  # the store's
 MOST_THREADS = 1024
 MOST_WORKERS = 100_000
+LONGEST_PATH, LONGEST_NAME = 4000, 255  # of common file systems
 LARGEST_END = 1e308  # of a range
 MOST_GPUS = 1024  # of one worker
 
@@ -139,7 +141,15 @@ def reference(value: Any) -> int | str:
     raise ValueError(f"must be a snapshot's number, first, last, problem or a file of weights, not {shown(value)}")
 
 
-def text_of_one_line(value: str) -> str:
+def plain_text(value: str) -> str:
+    """A name, path or URL: one line that a file system takes."""
+    if len(value) > LONGEST_PATH or any(len(part.encode(errors="replace")) > LONGEST_NAME for part in value.split("/")):
+        rule = f"at most {LONGEST_PATH} characters, and {LONGEST_NAME} between slashes"
+        raise ValueError(f"must have {rule}, not {len(value)}: {shown(value, 60)}")
+    try:
+        urlsplit(value if "://" in value else "")
+    except ValueError:
+        raise ValueError(f"must be a path or a whole URL, not {shown(value)}") from None
     if printable(value) != value or "\n" in value or "\t" in value:
         raise ValueError(f"must be text of one line without control characters, not {shown(value)}")
     return value
