@@ -24,6 +24,7 @@ from landscape.errors import JobError, one_line
 from landscape.usercode import kept_alive
 
 OURS = "forward"  # attribute of a module by which engines take over its calls
+LARGE = 2000  # members of a container, such as a vocabulary, that are not compared before every point
 OUR_HOOKS = "_forward_pre_hooks"  # through which layers are watched
 REGISTERS = ("_parameters", "_buffers", "_modules")  # of a module: what they hold goes by its own name
 GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
@@ -39,7 +40,7 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[Any]]:
         raise JobError(
             f"model: {type(model).__name__} cannot be copied ({one_line(cause)}); return one that copy.deepcopy takes"
         ) from cause
-    return found, list(memo.values())
+    return found, [copied for original, copied in memo.items() if id(copied) != original]
 
 
 class ModuleState:
@@ -56,14 +57,20 @@ class ModuleState:
         self._arrays: list[_Array] = []
         self._generators: list[tuple[Any, Any]] = []
         self._look_through(model)
-        empty = [each for each in self._groups if each.is_empty]
-        self._empty = [each.container for each in empty]
-        self._filled = [each for each in self._groups if not each.is_empty]
+        self._empty = [each.container for each in self._groups if not each.container]
+        self._large = [each for each in self._groups if len(each.container) > LARGE]
+        self._filled = [each for each in self._groups if 0 < len(each.container) <= LARGE]
 
     def changed(self) -> bool:
-        """Whether anything was assigned, added, removed, or written to in place; draws are no change."""
-        groups = any(self._empty) or any(each.changed() for each in self._filled)
-        return groups or any(each.changed() for each in self._arrays)
+        """Whether anything was assigned, added, removed, or written to in place; draws are no change.
+
+        Large containers are compared by their length alone, until `unnoticed` looks closer.
+        """
+        return self._groups_changed() or any(each.changed() for each in self._arrays)
+
+    def _groups_changed(self) -> bool:
+        small = any(self._empty) or any(each.changed() for each in self._filled)
+        return small or any(each.always or each.has_another_length() for each in self._large)
 
     def names_changed(self) -> list[str]:
         """The attributes that are not what they were."""
@@ -72,7 +79,7 @@ class ModuleState:
 
     def restore(self) -> None:
         """Put everything back as it was."""
-        if any(self._empty) or any(each.changed() for each in self._filled):
+        if self._groups_changed():
             for group in self._groups:
                 if group.changed():
                     group.restore()
@@ -83,15 +90,13 @@ class ModuleState:
             _set_state(generator, state)
 
     def unnoticed(self) -> list[str]:
-        """Names of arrays that were written to in a way that torch does not count; from now on always put back."""
-        found = [each for each, same in zip(self._arrays, self._unchanged(), strict=True) if not same]
+        """Names of what was written to in a way that `changed` does not see; from now on always put back."""
+        sums = checksums([each.home for each in self._arrays])
+        written = [each for each, now in zip(self._arrays, sums, strict=True) if each.sum != now]
+        found = [each for each in (*written, *(each for each in self._large if each.changed())) if not each.always]
         for each in found:
             each.always = True
         return [each.name for each in found]
-
-    def _unchanged(self) -> list[bool]:
-        sums = checksums([each.home for each in self._arrays])
-        return [each.always or each.sum == now for each, now in zip(self._arrays, sums, strict=True)]
 
     # -- looking through the model ----------------------------------------------------------------------------
 
@@ -135,23 +140,21 @@ class _Items:
     """A dict, or the attributes of an object: which names there are, and which objects they name."""
 
     def __init__(self, name: str, items: MutableMapping[Any, Any]) -> None:
-        self.container, self._name = items, name
+        self.container, self.name, self.always = items, name, False
         self._before = {key: each for key, each in items.items() if key != OURS}
         self._keys, self._values = list(self._before), list(self._before.values())
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.container
+    def has_another_length(self) -> bool:
+        return len(self.container) - (OURS in self.container) != len(self._keys)
 
     def changed(self) -> bool:
-        items = self.container
-        count = len(items) - (OURS in items)
-        return count != len(self._keys) or not all(map(is_, map(items.get, self._keys, repeat(self)), self._values))
+        now = map(self.container.get, self._keys, repeat(self))
+        return self.has_another_length() or not all(map(is_, now, self._values))
 
     def names_changed(self) -> list[str]:
         keys = [*self._keys, *(key for key in self.container if key not in self._before and key != OURS)]
         changed = [key for key in keys if self.container.get(key, self) is not self._before.get(key, self)]
-        return [_joined(self._name, key) for key in changed]
+        return [_joined(self.name, key) for key in changed]
 
     def restore(self) -> None:
         ours = {OURS: self.container[OURS]} if OURS in self.container else {}
@@ -164,17 +167,16 @@ class _Members:
     """The members of a list, a deque or a set."""
 
     def __init__(self, name: str, members: Any) -> None:
-        self.container, self._name, self._before = members, name, list(members)
+        self.container, self.name, self.always, self._before = members, name, False, list(members)
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.container
+    def has_another_length(self) -> bool:
+        return len(self.container) != len(self._before)
 
     def changed(self) -> bool:
-        return len(self.container) != len(self._before) or not all(map(is_, self.container, self._before))
+        return self.has_another_length() or not all(map(is_, self.container, self._before))
 
     def names_changed(self) -> list[str]:
-        return [self._name]
+        return [self.name]
 
     def restore(self) -> None:
         self.container.clear()

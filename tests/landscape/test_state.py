@@ -114,6 +114,7 @@ class Body(nn.Module):
         self.register_buffer("hidden", torch.ones(1), persistent=False)
         self.inner = nn.Identity()
         self.calls, self.memory, self.cache, self.plain = 0, [], {}, torch.ones(2)
+        self.table = [0] * 5000
         self.array = np.ones(2, np.float32)
         self.draws = torch.Generator().manual_seed(1)
         self.dice, self.rolls = random.Random(1), np.random.default_rng(1)
@@ -185,6 +186,16 @@ def growing_dict(self, x):
     return 1 + 0.01 * len(self.cache)
 
 
+def large_list_written(self, x):
+    self.table[1] += 1
+    return 1 + 0.1 * self.table[1]
+
+
+def large_list_growing(self, x):
+    self.table.append(1)
+    return 1 + 0.1 * (len(self.table) - 5000)
+
+
 def plain_tensor_written(self, x):
     return self.plain.mul_(1.1)[0]
 
@@ -239,7 +250,8 @@ def gradients_kept(self, x):
 DISTURBANCES = [
     assigned_buffer, assigned_hidden_buffer, written_buffer, buffer_written_past_its_version,
     hidden_buffer_written_past_its_version, frozen_weight_written, frozen_weight_written_past_its_version,
-    frozen_weight_pointed_elsewhere, counter, counter_of_a_submodule, growing_list, growing_dict, plain_tensor_written,
+    frozen_weight_pointed_elsewhere, counter, counter_of_a_submodule, growing_list, growing_dict, large_list_written,
+    large_list_growing, plain_tensor_written,
     plain_tensor_written_past_its_version, numpy_array_written, attribute_removed, weight_cached_at_the_first_call,
     other_module_put_in_place, own_generators, training_mode, gradients_kept,
 ]  # fmt: skip
