@@ -32,6 +32,7 @@ app = App(
     version=__version__,
     version_flags=["--version"],
     result_action="return_value",
+    suppress_keyboard_interrupt=False,  # `main` tells of it
 )
 
 Json = Annotated[bool, Parameter(negative="", help="Print one JSON document instead of text.")]

@@ -155,7 +155,9 @@ def test_bad_options_get_a_line_that_names_them_and_leave_no_trace(call, write_j
 
 BAD_PROBLEMS = [
     ("return 5", ["must return a landscape.Problem", "int"]),
-    ("raise RuntimeError('no weights')", ["raised RuntimeError: no weights"]),
+    ("raise RuntimeError('no weights')", ["raised RuntimeError: no weights (my_problem.py:"]),
+    ("sys.exit(0)", ["called sys.exit(0) (my_problem.py:"]),
+    ("return Problem(Plane(), (sys.exit(0) for _ in range(9)), observe)", ["batch 0", "called sys.exit(0) (my_probl"]),
     (
         "return Problem(Plane(), torch.zeros(24), lambda model, batch: {'accuracy': batch})",
         ["must return 'loss'", "accuracy"],
@@ -451,3 +453,20 @@ def test_a_second_driver_is_refused_while_the_first_lives(call, make_job, ray_fo
     first.kill()
     first.communicate(timeout=30)
     assert call("run", "--serial", job.folder / "job.yaml").returncode == 0  # a dead driver's lock is no lock
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_data_without_an_end_are_given_up_at_a_signal(write_job, number):
+    file = write_job()
+    with (file.parent / "my_problem.py").open("a") as module:
+        module.write(
+            "\n\ndef endless():\n    print('begun', file=sys.stderr)\n    while True:\n        yield torch.ones(2)\n"
+        )
+        module.write("\n\ndef problem():\n    return Problem(Plane(), endless(), observe)\n")
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*COMMAND, "plan", file], **piped) as process:
+        assert process.stderr.readline() == "begun\n"
+        process.send_signal(number)
+        out, said = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert said.splitlines()[-1] == "interrupted; the same command goes on"
