@@ -67,6 +67,7 @@ TELLING: dict[str, TypeAdapter[Any]] = {
     "origin": TypeAdapter(str | None),
     "origin_step": TypeAdapter(int | None),
     "num_samples": TypeAdapter(int),
+    "defaults": TypeAdapter(int),
     "origin_loss": TypeAdapter(float | None),
     "origin_loss_stderr": TypeAdapter(float | None),
     "cosine": TypeAdapter(list[list[float]]),

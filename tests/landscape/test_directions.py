@@ -33,6 +33,7 @@ from landscape.directions import (
     towards_direction,
 )
 from landscape.parameters import combine, describe_parameters, state_of
+from landscape.spec import DEFAULTS
 
 NAMES = ("matrix", "vector", "scalar")
 
@@ -260,6 +261,7 @@ def test_path_and_axes_of_a_trajectory_landscape_agree_with_numpy(tmp_path):
         assert axis.attributes["random_walk_variance"] == pytest.approx(random_walk_variance(4)[k])
         assert axis.attributes["norm"] == pytest.approx(1, abs=1e-6)
     assert surface.attributes["origin_step"] == 6
+    assert surface.attributes["defaults"] == DEFAULTS
 
 
 def test_parallel_axes_under_a_path_are_refused(tmp_path):

@@ -97,6 +97,16 @@ def test_a_run_whose_job_leaves_fields_out_goes_on_under_the_defaults_of_its_ver
     assert all(axis.attributes["ignore"] == ignored for axis in surface.axes)
 
 
+def test_fitted_coordinates_of_an_earlier_version_are_mended_as_they_were(runs):
+    """They did not go through zero, as those that are fitted since do."""
+    before = files_of(runs / "trajectory")
+    gone = next(key for key in before if "/path/beta/c/" in f"/{key}")
+    (runs / "trajectory" / gone).unlink()
+    if go_on(runs / "trajectory.yaml"):
+        assert files_of(runs / "trajectory") == before
+        assert 0.0 not in open_run(runs / "trajectory")["path"].axes[1].coordinates
+
+
 def test_a_field_that_the_job_states_is_compared_as_it_stands(runs):
     text = (runs / "spelled.yaml").read_text()
     stated = text.replace("seed: 1\n", "seed: 1\n    ignore: [bias, norm]\n")
