@@ -365,7 +365,7 @@ def import_(
     for line in lines if len(lines) <= 40 else [*lines[:20], f"… {len(lines) - 40} more …", *lines[-20:]]:
         say(line, "imported")
     last = f"; {found.unit} {found.numbers[-1]} is the end" if len(lines) > 1 else ""
-    say(f"{len(lines)} snapshots in {run}{last}; next: a job with `trajectory: all`")
+    say(f"{len(lines)} snapshot{'s' * (len(lines) > 1)} in {run}{last}; next: a job with `trajectory: all`")
 
 
 @app.command

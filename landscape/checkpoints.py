@@ -78,9 +78,11 @@ def import_checkpoints(
     numbered = sorted(zip(found.numbers, given, strict=True))
     known = read_info(folder)
     labels = _labels(given)
+    sources = [labels[file] for _, file in numbered]
     info = {
-        **_imported_info([labels[file] for _, file in numbered], len(shapes)),
+        **_imported_info(len(shapes)),
         **({} if overwrite else known),
+        "imported": sources,
         "unit": found.unit,
     }
     # A history belongs to the snapshots that were collected with it, not to those that were imported.
@@ -212,7 +214,7 @@ def _first_difference(first: Mapping[str, tuple[int, ...]], other: Mapping[str, 
     return next((f"has {shown(name)}, which is not" for name in other if name not in first), "")
 
 
-def _imported_info(sources: Sequence[str], tensors: int) -> dict[str, Any]:
+def _imported_info(tensors: int) -> dict[str, Any]:
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "model": None,
@@ -221,6 +223,5 @@ def _imported_info(sources: Sequence[str], tensors: int) -> dict[str, Any]:
         "optimiser": None,
         "learning_rate": None,
         "steps_per_epoch": None,
-        "imported": list(sources),
         "versions": versions(),
     }
