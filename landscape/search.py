@@ -351,7 +351,7 @@ class Search:
         if self._broken:
             return None
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        complete = not self._cut_short or budget >= self._limits.longest  # no job will search for longer
+        complete = not self._cut_short or budget >= Limits.longest  # no job will search for longer
         chosen = Choice(self._best.engine, self._best.batch_size, self._seconds, now, complete)
         return record.with_choice(budget, chosen)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from cluster.planning import plan_job, plan_text
 from landscape import Job, Problem, run
+from landscape.kept import KeptChoices
 from landscape.search import Limits
 
 LONG = 3000  # points along an axis: the job takes far more than a search is worth
@@ -29,14 +32,16 @@ def test_a_plan_says_what_becomes_of_the_engine(tmp_path, monkeypatch):
     assert f"engine: to be searched: up to {long['engine']['search_seconds']:g} s" in plan_text(long)
     assert not (tmp_path / "cache").exists()  # a plan writes nothing
 
-    # A small job that is given the time of a long one leaves a choice for all that are as it is.
+    # A small job that is given the time of a long one leaves a choice; here as if nothing had been left untried.
     found = run(job_of(tmp_path, 3), limits=Limits(share=1e6, longest=2.0, shortest=0.5))["plane"]
     record = found.attributes["provenance"]["engine"]
-    elsewhere = job_of(tmp_path / "elsewhere", LONG)
-    kept = plan_job(elsewhere)["engine"]
-    assert (kept["engine"], kept["batch_size"]) == (record["engine"], record["batch_size"])
-    today = next((tmp_path / "cache" / "engines").glob("*.json")).read_text()
-    assert kept["why"].removeprefix("kept choice of ") in today
+    (file,) = (tmp_path / "cache" / "engines").iterdir()
+    kept = KeptChoices(file.parent)
+    (choice,) = kept.read(file.stem).choices.values()
+    kept.write(file.stem, kept.read(file.stem).with_choice(2.0, replace(choice, complete=True)))
+    said = plan_job(job_of(tmp_path / "elsewhere", LONG))["engine"]
+    assert (said["engine"], said["batch_size"]) == (record["engine"], record["batch_size"])
+    assert said["why"] == f"kept choice of {choice.since[:10]}"
 
 
 def test_an_engine_that_is_named_or_recorded_is_no_choice(tmp_path):

@@ -178,6 +178,13 @@ def test_the_search_ends_with_its_budget():
     assert long.now < 60
 
 
+@pytest.mark.parametrize("longest, complete", [(2.0, False), (60.0, True)])
+def test_what_a_search_of_full_length_found_serves_all_and_no_other_that_was_cut_short(longest, complete):
+    machine = Machine(lambda candidate: 40.0, noise=0.3)
+    machine.search(longest=longest)
+    assert machine.kept.choices[longest].complete is complete
+
+
 def test_a_winner_that_is_off_gives_way_to_the_one_before():
     def speed(candidate):
         return 4096.0 * {"eager": 1.0, "eager+channels_last": 1.5, "eager+maxima": 2.0}.get(candidate.engine, 0.1)
