@@ -23,8 +23,8 @@ from cluster.worker import Look, ProblemSource, Receipt, Worker
 from landscape.memory import host_limit
 from landscape.pipeline import Work
 from landscape.preparation import PreparedJob
+from landscape.questions import Request
 from landscape.samples import Batch, batch_bytes
-from landscape.search import Request
 
 EXPLAIN_SECONDS = 20.0  # without any worker, until it is said why
 LOOK_SECONDS = 2.0  # between two looks at what the cluster has

@@ -33,8 +33,9 @@ from landscape.pipeline import (
 )
 from landscape.preparation import PreparedJob, create_store, existing_store, prepare
 from landscape.progress import Failure, Observer
+from landscape.questions import DEFAULT_POINT_SECONDS, Limits, Measure, Request, follow
 from landscape.reproduction import Witness
-from landscape.search import DEFAULT_POINT_SECONDS, Limits, Measure, Request, Search, follow
+from landscape.search import Search
 from landscape.spec import Job
 from landscape.store import write_error
 from landscape.surface import Run

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from cluster.worker import Receipt
 from landscape.pipeline import Work
-from landscape.search import Request
+from landscape.questions import Request
 
 START, MEASURE = "start", "measure"  # what is asked of a worker apart from its tasks
 

@@ -14,7 +14,7 @@ from landscape.grid import tile_counts
 from landscape.kept import KeptChoices
 from landscape.pipeline import freedom_of, make_evaluator, tile_shape_for
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
-from landscape.search import Freedom, Tuned
+from landscape.questions import Freedom, Tuned
 from landscape.spec import Job
 from landscape.store import LandscapeStore
 from landscape.tuning import outlook, tune

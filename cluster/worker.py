@@ -27,9 +27,9 @@ from landscape.loaded import SamplesChanged
 from landscape.parameters import describe_parameters
 from landscape.pipeline import Outcome, Work, evaluate
 from landscape.problem import OtherObservables, load_problem
+from landscape.questions import Request
 from landscape.reproduction import Witness, bear_witness
 from landscape.samples import Batch
-from landscape.search import Request
 from landscape.spec import Precision
 from landscape.trials import Trials
 from landscape.usercode import cause_of

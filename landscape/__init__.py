@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from landscape.errors import JobError, LandscapeError, NotFoundError
     from landscape.pipeline import run
     from landscape.problem import Problem
+    from landscape.questions import Limits
     from landscape.spec import (
         CollectLandscape,
         FileDirection,
@@ -31,6 +32,7 @@ _HOMES = {
     "errors": ("JobError", "LandscapeError", "NotFoundError"),
     "pipeline": ("run",),
     "problem": ("Problem",),
+    "questions": ("Limits",),
     "spec": (
         "CollectLandscape",
         "FileDirection",
@@ -54,6 +56,7 @@ __all__ = [
     "JobError",
     "Landscape",
     "LandscapeError",
+    "Limits",
     "NotFoundError",
     "Path",
     "PcaDirection",

@@ -15,8 +15,8 @@ from torch import nn
 from landscape import __version__
 from landscape.arithmetic import Plan, cores, processor_name
 from landscape.evaluation import Evaluator
+from landscape.questions import Freedom
 from landscape.samples import Batch, tensors_of
-from landscape.search import Freedom
 from landscape.spec import digest
 
 SCHEME = 1  # another one where the search itself changes what it would choose

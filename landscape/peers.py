@@ -23,7 +23,7 @@ import torch
 
 from landscape.arithmetic import cores
 from landscape.memory import free_bytes
-from landscape.search import Request
+from landscape.questions import Request
 from landscape.trials import Trials
 
 PATIENCE_SECONDS = 10.0

@@ -24,8 +24,8 @@ from landscape.parameters import State
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
 from landscape.problem import OtherObservables
 from landscape.progress import Failure, Observer, Tally
+from landscape.questions import Freedom, Limits
 from landscape.reproduction import ATTRIBUTE, bear_witness, check_point, recorded, refusal
-from landscape.search import Freedom, Limits
 from landscape.spec import Job, names_a_run
 from landscape.store import LandscapeStore, landscape_names, write_error
 from landscape.surface import Run

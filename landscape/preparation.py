@@ -25,10 +25,10 @@ from landscape.identity import changes, identity_of, refusal
 from landscape.parameters import State, describe_parameters, immobile, layout, refuse_not_finite
 from landscape.problem import Problem, load_problem, ordered_names
 from landscape.provenance import provenance
+from landscape.questions import Tuned
 from landscape.randomness import Randomness, look_for_randomness
 from landscape.recorded import borrowed_plan, recorded_plan
 from landscape.samples import Batch, batch_length, not_finite, samples_digest
-from landscape.search import Tuned
 from landscape.selection import select_samples
 from landscape.snapshots import read_info, read_trajectory
 from landscape.spec import (

@@ -18,7 +18,7 @@ from landscape.evaluation import Evaluator, Values
 from landscape.grid import Grid
 from landscape.kept import KeptChoices
 from landscape.loaded import SamplesChanged
-from landscape.search import (
+from landscape.questions import (
     Candidate,
     Check,
     Checked,

@@ -13,7 +13,8 @@ from landscape.evaluation import Evaluator
 from landscape.grid import Grid
 from landscape.kept import Choice, KeptChoices
 from landscape.peers import Peers
-from landscape.search import Freedom, Limits, Search, Tuned, budget_of, follow
+from landscape.questions import Freedom, Limits, Tuned, follow
+from landscape.search import Search, budget_of
 from landscape.trials import Trials
 
 

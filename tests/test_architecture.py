@@ -24,6 +24,7 @@ LAYERS = [
     {"folders"},
     {"arithmetic"},
     {"parameters", "grid"},
+    {"questions"},
     {"search"},
     {"memory", "spill", "checksum"},
     {"samples"},

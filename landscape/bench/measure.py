@@ -24,7 +24,8 @@ from landscape.evaluation import Evaluator
 from landscape.grid import Grid, Tile
 from landscape.pipeline import make_evaluator
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
-from landscape.search import Freedom, Limits, Trial, Tuned, row_points
+from landscape.questions import Freedom, Limits, Trial, Tuned
+from landscape.search import row_points
 from landscape.spec import Job, Precision
 from landscape.trials import measure_point, probe_points
 from landscape.tuning import tune

@@ -9,7 +9,7 @@ import pytest
 
 import cluster
 import landscape
-from landscape.search import Limits
+from landscape.questions import Limits
 from landscape.spec import Job, read_job
 from landscape.surface import OK
 

@@ -9,7 +9,7 @@ import torch
 from cluster.planning import plan_job, plan_text
 from landscape import Job, Problem, run
 from landscape.kept import KeptChoices
-from landscape.search import Limits
+from landscape.questions import Limits
 
 LONG = 3000  # points along an axis: the job takes far more than a search is worth
 

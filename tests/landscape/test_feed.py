@@ -20,8 +20,8 @@ from landscape.grid import Grid
 from landscape.memory import DEVICE_BYTES, HOST_BYTES, device_limit, host_limit
 from landscape.parameters import state_of
 from landscape.problem import Problem
+from landscape.questions import Freedom, Limits
 from landscape.samples import batch_bytes, tensors_of
-from landscape.search import Freedom, Limits
 from landscape.selection import select_samples
 from landscape.tuning import tune
 

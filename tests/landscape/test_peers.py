@@ -17,7 +17,7 @@ from test_tuning import MANY, grid
 from landscape import Problem
 from landscape.kept import KeptChoices
 from landscape.peers import Peers, idle_cores
-from landscape.search import Candidate, Freedom, Limits, Ready, Refused, SetUp, Slice, Time, Timed
+from landscape.questions import Candidate, Freedom, Limits, Ready, Refused, SetUp, Slice, Time, Timed
 from landscape.trials import Trials
 from landscape.tuning import tune
 
@@ -109,7 +109,7 @@ KILLED = """
 import os, time
 import test_peers
 from landscape.peers import Peers
-from landscape.search import SetUp
+from landscape.questions import SetUp
 
 def observe(model, batch):
     while os.getpid() != here and test_peers.is_other(batch):

@@ -9,8 +9,7 @@ import pytest
 
 from landscape.arithmetic import Plan
 from landscape.kept import Choice, Record
-from landscape.search import (
-    GAIN,
+from landscape.questions import (
     Candidate,
     Check,
     Checked,
@@ -23,14 +22,12 @@ from landscape.search import (
     Measured,
     Ready,
     Refused,
-    Search,
     SetUp,
     Time,
     Timed,
-    budget_of,
     follow,
-    verdict,
 )
+from landscape.search import GAIN, Search, budget_of, verdict
 
 PLAN = Plan(batch_size=256, threads=1, device="cpu")
 FACTS = Facts(("channels_last", "maxima"), 4096, 16, 2, 10_000, 1000, True)

@@ -18,7 +18,7 @@ from landscape.evaluation import Evaluator
 from landscape.grid import Grid, axis_coordinates
 from landscape.parameters import state_of
 from landscape.problem import Problem
-from landscape.search import Freedom
+from landscape.questions import Freedom
 from landscape.superposition import InputVaries
 from landscape.tuning import tune
 

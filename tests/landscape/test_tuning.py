@@ -18,7 +18,7 @@ from landscape.grid import Grid, axis_coordinates
 from landscape.kept import KeptChoices
 from landscape.pipeline import freedom_of
 from landscape.preparation import prepare
-from landscape.search import Candidate, Check, Freedom, Limits
+from landscape.questions import Candidate, Check, Freedom, Limits
 from landscape.store import LandscapeStore
 from landscape.trials import Trials
 from landscape.tuning import tune

@@ -25,7 +25,7 @@ from cluster.worker import ProblemSource, Worker
 from landscape import read_job
 from landscape.pipeline import commit, make_work
 from landscape.preparation import create_store, prepare
-from landscape.search import Freedom, Measure
+from landscape.questions import Freedom, Measure
 from landscape.spec import Job
 
 PROBLEM = """

@@ -29,7 +29,7 @@ from landscape.evaluation import Values
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.pipeline import Outcome, Work
 from landscape.preparation import PreparedJob, PreparedLandscape
-from landscape.search import Request
+from landscape.questions import Request
 from landscape.spec import Job
 from landscape.store import Examination
 
