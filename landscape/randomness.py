@@ -50,7 +50,7 @@ class Randomness:
             found.append(
                 f"data: {_listed(self.fields)} are random, as training's augmentation is; they are drawn once, under "
                 "the job's seed, and are the same at every point, so the landscape is that of these draws; for that "
-                "of the data as they are return the evaluation transform (no random crop, flip or noise)"
+                "of the data as they are return the evaluation transform (no random crop, flip, noise or shuffling)"
             )
         if self.unchecked:
             found.append(f"data: whether the samples are random was not looked at: {self.unchecked}")

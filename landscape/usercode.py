@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parent
 OURS = (str(PACKAGE), str(PACKAGE.parent / "cluster"))
 STANDARD = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+TORCH = tuple(os.path.join(each, "torch", "") for each in INSTALLED)
 # What torch makes of an exception in a loader's worker: the traceback is the message.
 IN_A_WORKER = "Original Traceback (most recent call last):"
 PLACE = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
@@ -83,13 +84,15 @@ def cause_of(error: BaseException) -> str:
 def place_of(error: BaseException) -> str:
     """The innermost line of the user's own that an exception came through, as 'file:line'; '' where there is none.
 
-    Of code that is installed among the libraries it is the outermost line, the one that was called from here.
+    Of code that is installed among the libraries it is the outermost line, the one that was called from here; torch
+    complains of what it was given.
     """
     found = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     found += [(file, int(line)) for file, line in PLACE.findall(_text(error))]
     outside = [each for each in found if not each[0].startswith(("<", *OURS))]
     users = [each for each in outside if not each[0].startswith((*INSTALLED, *STANDARD))]
-    chosen = users[-1:] or [each for each in outside if each[0].startswith(INSTALLED)][:1]
+    installed = [each for each in outside if each[0].startswith(INSTALLED) and not each[0].startswith(TORCH)]
+    chosen = users[-1:] or installed[:1]
     if not chosen:
         return ""
     file, line = chosen[0]

@@ -140,6 +140,12 @@ def test_an_observe_that_ends_the_process_later_fails_its_tiles(tmp_path, troubl
     assert re.fullmatch(words, failure["cause"])
 
 
+def test_torchs_complaints_about_samples_come_without_a_place_in_torch():
+    line = told(lambda: select_samples([object()] * 9, 5, 0))
+    assert line.startswith("data: the collate function, given 5 samples of list, raised TypeError: default_collate")
+    assert "site-packages" not in line
+
+
 def test_an_interruption_is_not_told_as_a_failure():
     with pytest.raises(KeyboardInterrupt), calling("data: reading"):
         raise KeyboardInterrupt
