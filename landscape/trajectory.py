@@ -133,7 +133,8 @@ class TrajectoryCollector:
             self._go_on()
         self._history = History(self._folder)
         self._former = kept_beside(self._folder, INTERRUPTED)
-        if not any(self._number == number for unit, number, _ in snapshot_files(self._folder)):
+        here = (self.options.unit, self._number)
+        if not any((unit, number) == here for unit, number, _ in snapshot_files(self._folder)):
             self._keep_if_listed()
 
     def step(self, loss: Tensor | float | None = None, **metrics: Any) -> None:

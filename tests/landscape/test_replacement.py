@@ -302,6 +302,14 @@ def test_snapshots_of_the_other_unit_are_no_reason_to_delete_them(tmp_path):
     assert everything(tmp_path) == before
 
 
+def test_a_snapshot_of_the_other_unit_stands_for_none_of_this_one(tmp_path):
+    collect(tmp_path)
+    (tmp_path / "trajectory/epoch-00002.safetensors").rename(tmp_path / "trajectory/step-00002.safetensors")
+    collect(tmp_path, 2, begin=2)
+    assert read_trajectory(tmp_path).numbers == (1, 2)
+    assert (tmp_path / "trajectory/step-00002.safetensors").is_file()
+
+
 @pytest.mark.parametrize(
     "replacing",
     [5, {}, {"snapshots": 3}, {"snapshots": ["../../other/trajectory/epoch-00001.safetensors"], "history": None},
