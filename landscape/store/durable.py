@@ -40,8 +40,8 @@ class DurableStore(LocalStore):
     def refuse_elsewhere(self, key: str) -> None:
         """Refuse to write where a link leads away from the run, and to make anew what was taken away meanwhile."""
         array, chunk, _ = key.partition("/c/")
-        if chunk and not (self.root / array).is_dir():
-            raise FileNotFoundError(errno.ENOENT, "was taken away meanwhile", str(self.root / array))
+        if chunk:
+            self.refuse_taken_away(array)
         above = (self.root / key).parent
         while above not in self._ours:
             if above.is_symlink():
@@ -50,6 +50,10 @@ class DurableStore(LocalStore):
             if above == self.root:
                 break
             above = above.parent
+
+    def refuse_taken_away(self, path: str) -> None:
+        if not (self.root / path).is_dir():
+            raise FileNotFoundError(errno.ENOENT, "was taken away meanwhile", str(self.root / path))
 
     async def flush(self) -> None:
         """Sync every file written since the last call, the folders that name them, and new folders above."""

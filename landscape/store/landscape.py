@@ -324,6 +324,8 @@ class LandscapeStore:
     def update_attributes(self, **changes: Any) -> None:
         """Replace some of the group's attributes; the driver alone writes them."""
         self.attributes.update(changes)
+        if isinstance(self._store, DurableStore):
+            self._store.refuse_taken_away(self.name)
         write_document(self._store, f"{self.name}/{METADATA}", self._documents.group(self.attributes))
 
     def consolidate(self) -> None:

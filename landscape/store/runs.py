@@ -173,6 +173,11 @@ def write_error(run: str, error: OSError) -> LandscapeError:
     reason = flat(error.strerror or str(error))
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP) and error.filename:
         reason += f": {shown(str(error.filename2 or error.filename), 300)}"
+    if error.errno == errno.ENOENT:
+        return LandscapeError(
+            f"run {shown(run, 300)} cannot be written: {reason}; put back what was moved or deleted, or give the same "
+            "command again to compute it anew"
+        )
     return LandscapeError(
         f"run {shown(run, 300)} cannot be written: {reason}; what was committed is intact: "
         "make room or mend the rights, then give the same command again"

@@ -1,0 +1,93 @@
+"""A disk that is full, closed or taken away at any write of a job: one line, nothing false, and the job goes on."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_models import make_job, quadratic_problem
+
+from landscape import open_run, run
+from landscape.errors import LandscapeError
+from landscape.folders.local import LocalFolder
+from landscape.store import DurableStore, LandscapeStore, survey
+
+REASONS = {errno.ENOSPC: "No space left on device", errno.EROFS: "Read-only file system"}
+SPECS = [{"name": "a", "directions": [{"kind": "random"}], "size": 4}]
+
+
+def job_of(place: Path) -> Any:
+    problem = quadratic_problem()
+    return make_job(place, lambda: problem, SPECS, tile=2, engine="eager", batch_size=23, num_samples=23)
+
+
+class Failing:
+    """Lets so many writes through, of the store's own and of whole files, and then none."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, left: int, code: int) -> None:
+        self.left, self.code = left, code
+        real_set, real_write = DurableStore._set, LocalFolder.write
+
+        async def failing_set(store: Any, key: str, value: Any, exclusive: bool = False) -> None:
+            self.count(key)
+            await real_set(store, key, value, exclusive)
+
+        def failing_write(folder: Any, path: str, data: bytes) -> None:
+            self.count(path)
+            real_write(folder, path, data)
+
+        monkeypatch.setattr(DurableStore, "_set", failing_set)
+        monkeypatch.setattr(LocalFolder, "write", failing_write)
+
+    def count(self, path: str) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(self.code, REASONS[self.code], path)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_every_write_may_be_the_first_that_fails(tmp_path, monkeypatch, code):
+    expected = run(job_of(tmp_path / "whole"))["a"].loss.tobytes()
+    with monkeypatch.context() as counted:
+        writes = Failing(counted, 10**6, code)
+        run(job_of(tmp_path / "counted"))
+        total = 10**6 - writes.left
+    assert total > 25
+    for number in range(0, total, 2 if code == errno.ENOSPC else 7):
+        place = tmp_path / f"{number}"
+        with monkeypatch.context() as patched:
+            Failing(patched, number, code)
+            refusal = rf"cannot be written: {REASONS[code]}; what was committed is"
+            with pytest.raises(LandscapeError, match=refusal) as caught:
+                run(job_of(place))
+        assert "\n" not in str(caught.value)
+        assert not survey(place).unreadable
+        for name, surface in open_run(place).items():
+            believed = surface.status != 0
+            assert surface.loss[believed].tobytes() == open_run(tmp_path / "whole")[name].loss[believed].tobytes()
+        assert run(job_of(place))["a"].loss.tobytes() == expected
+        assert LandscapeStore.open(place, "a").problems() == []
+        assert not list(place.rglob(".making-*"))
+
+
+def test_a_run_that_is_taken_away_meanwhile_is_said_and_not_half_made_anew(tmp_path):
+    place, gone = tmp_path / "run", False
+
+    def stop() -> bool:
+        nonlocal gone
+        if not gone and (place / "landscapes.zarr" / "a" / "status" / "c").is_dir():
+            gone = True
+            shutil.rmtree(place)
+        return False
+
+    job = job_of(place)
+    with pytest.raises(
+        LandscapeError, match=r"cannot be written: .*: '.*'; put back what was moved or deleted, or"
+    ) as e:
+        run(job, stop=stop)
+    assert "\n" not in str(e.value)
+    assert not (place / "landscapes.zarr").exists()
+    assert (run(job)["a"].status == 1).all()
