@@ -17,7 +17,7 @@ from cluster.cli_submit import register as register_submit
 from cluster.logs import as_json, bind, chosen, configure, masked, say
 from cluster.options import ManyWhole, MaybeNumber, MaybeWhole, Whole, checked_workers
 from landscape import __version__
-from landscape.errors import JobError, LandscapeError, message_of, one_line, printable, shown
+from landscape.errors import JobError, LandscapeError, few_lines, message_of, one_line, printable, shown
 
 if TYPE_CHECKING:
     from landscape.spec import Job
@@ -87,7 +87,7 @@ def _die(message: str, code: int, debug: bool) -> NoReturn:
         import traceback
 
         print(printable(masked(traceback.format_exc())), end="", file=sys.stderr)
-    say(message, "error", logging.ERROR, code=code, traceback=_trace() if debug else "")
+    say(few_lines(message), "error", logging.ERROR, code=code, traceback=_trace() if debug else "")
     sys.exit(code)
 
 

@@ -15,6 +15,7 @@ LONGEST_SEARCHED = 20_000  # characters of it in which keys are looked for
 LONGEST_NUMBER = 1024  # bits of a whole number that are spelled out
 MOST_ELEMENTS = 12  # of each list or dict in it
 LONGEST_LINE = 300  # characters of another's exception
+LONGEST_TOLD = 1000  # characters of a line of an error of ours
 MOST_NAMES = 24  # that a remedy lists
 
 # What moves the cursor, changes colours, reverses the direction of reading or cannot be encoded; not \n and \t.
@@ -132,6 +133,11 @@ def message_of(error: BaseException, longest: int = LONGEST_LINE) -> str:
         return flat(str(error), longest)
     except Exception:
         return "(its message cannot be read)"
+
+
+def few_lines(text: str) -> str:
+    """A message as a person is told it: at most three lines, each printable and of bounded length."""
+    return "\n".join(flat(line, LONGEST_TOLD) for line in text.splitlines()[:3])
 
 
 def one_line(error: BaseException, longest: int = LONGEST_LINE) -> str:

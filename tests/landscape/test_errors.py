@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from landscape.errors import LONGEST_LINE, LONGEST_VALUE, flat, message_of, nearest, one_line, printable, shown
+from landscape.errors import (
+    LONGEST_LINE,
+    LONGEST_TOLD,
+    LONGEST_VALUE,
+    few_lines,
+    flat,
+    message_of,
+    nearest,
+    one_line,
+    printable,
+    shown,
+)
 
 
 def alias_bomb(levels: int = 200, width: int = 9) -> object:
@@ -85,6 +96,15 @@ def test_an_exception_is_one_short_line_whatever_it_says():
     assert len(one_line(type("X" * 5000, (Exception,), {})("x" * 5000), 200)) == 200
     assert message_of(KeyError("x")) == "'x'"
     assert flat("a" * 10 + " \t\n b") == "aaaaaaaaaa b"
+
+
+def test_a_message_is_a_few_lines_of_bounded_length():
+    assert few_lines("seed: must be 1\nsize: must be 2") == "seed: must be 1\nsize: must be 2"
+    text = few_lines("\n".join(["a\x1b[2J" + "b" * 200_000] * 50))
+    assert text.count("\n") == 2
+    assert max(map(len, text.splitlines())) == LONGEST_TOLD
+    assert printable(text) == text
+    assert few_lines("") == ""
 
 
 def test_a_remedy_lists_names_that_are_short_few_and_printable():
