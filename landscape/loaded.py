@@ -166,7 +166,8 @@ class LoadedModel:
                 tensor.requires_grad_(False).grad = None
         found = check_observed(values, batch_length(batch), self._names)
         self._names = tuple(found)
-        return {name: value.detach().to(self._device, torch.float64) for name, value in found.items()}
+        # Copied, as observe may write its next values to the same memory.
+        return {name: each.detach().to(self._device, torch.float64, copy=True) for name, each in found.items()}
 
     @contextlib.contextmanager
     def _captured_whole(self, index: int | None) -> Iterator[None]:

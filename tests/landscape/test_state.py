@@ -473,6 +473,19 @@ def test_a_submodule_that_changes_or_draws_is_not_computed_once_for_all_points(c
     assert made._loaded.reuse.modules == 0
 
 
+def test_values_that_observe_writes_to_the_same_memory_for_every_batch_are_those_of_their_batch():
+    model, samples = nn.Linear(4, 3), vectors(12)
+    memory = torch.empty(4, dtype=torch.float64)
+    direction = along(model, "weight")
+
+    def observe(given, batch):
+        return {"loss": torch.sum(given(batch).double().square(), 1, out=memory)}
+
+    expected = evaluator(model, samples, observe_squares, [direction]).evaluate(POINTS).mean["loss"]
+    found = evaluator(model, samples, observe, [direction]).evaluate(POINTS).mean["loss"]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 # -- samples -------------------------------------------------------------------------------------------------
 
 
