@@ -94,14 +94,14 @@ def snapshots(value: Any) -> tuple[int, ...] | Literal["all"]:
         return "all"
     if not is_list(value):
         raise ValueError(f"must be a list of epochs or steps, or 'all', not {shown(value)}")
-    numbers_ = [whole(each) for each in value]
-    if len(set(numbers_)) < 3:
-        listed = shown(numbers_)
+    named = [whole(each) for each in value]
+    if len(set(named)) < 3:
+        listed = shown(named)
         raise ValueError(f"must name at least 3 different snapshots, not {listed}; PCA needs 3 points to span a plane")
-    if min(numbers_) < 0 or max(numbers_) > LARGEST_STEP:
-        wrong = min(numbers_) if min(numbers_) < 0 else max(numbers_)
+    if min(named) < 0 or max(named) > LARGEST_STEP:
+        wrong = min(named) if min(named) < 0 else max(named)
         raise ValueError(f"must hold epochs or steps from 0 on, below 2**63, not {shown(wrong)}")
-    return tuple(sorted(set(numbers_)))
+    return tuple(sorted(set(named)))
 
 
 def is_list(value: Any) -> bool:
