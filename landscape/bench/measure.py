@@ -29,6 +29,7 @@ from landscape.search import row_points
 from landscape.spec import Job, Precision
 from landscape.trials import measure_point, probe_points
 from landscape.tuning import tune
+from landscape.usercode import in_folder
 
 MEMORY_POINTS = 3
 TILE_POINTS = 64
@@ -47,6 +48,8 @@ def bench(job: Job, options: Options) -> dict[str, Any]:
         raise JobError(f"precision: the whole grid is evaluated in the job's own, {job.precision}; measure that too")
     load = facts.load()
     _, alone = bare_observe(prepared.problem)
+    with in_folder(prepared.folder):
+        measured = [_Bench(prepared, landscape, each, options).measure() for each in precisions]
     return {
         "machine": facts.machine(device),
         "landscape": landscape.name,
@@ -55,7 +58,7 @@ def bench(job: Job, options: Options) -> dict[str, Any]:
         "parameters": sum(each.numel() for each in prepared.problem.model.parameters()),
         "bare": "model(inputs)" if alone else "observe(model, batch), as it is not Problem.supervised",
         "rounds": options.rounds,
-        "precisions": [_Bench(prepared, landscape, each, options).measure() for each in precisions],
+        "precisions": measured,
         "load": [load, facts.load()],
     }
 

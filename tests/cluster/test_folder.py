@@ -13,6 +13,7 @@ import torch
 import cluster
 import landscape
 from cluster.planning import plan_job
+from landscape.bench import bench, options_for
 from landscape.spec import read_job
 from landscape.surface import OK, open_run
 from landscape.usercode import in_folder
@@ -84,6 +85,12 @@ def test_import_callback_data_and_observe_run_in_the_jobs_folder(job, tmp_path):
     assert (open_run(tmp_path / "shell" / "mine")["plane"].status == OK).all()
     assert set(seen) == {shell} == {Path.cwd()}
     assert sys.path == [str(read_job(job).folder), *path]
+
+
+def test_a_bench_runs_there_too(job):
+    options = options_for(("float32",), ("eager",), quick=True)
+    (measured,) = bench(read_job(job), options)["precisions"]
+    assert not any("failed" in each for each in measured["engines"])
 
 
 def test_workers_have_the_jobs_folder_too(job, tmp_path, local_ray):
