@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -133,7 +134,9 @@ def _warn_of_falling(files: Sequence[Path], numbers: Sequence[int]) -> None:
 def _labels(files: Sequence[Path]) -> dict[Path, str]:
     """What each file is called in the run: its name, with that of its folder where names are alike."""
     alike = len({file.name for file in files}) < len(files)
-    return {file: "/".join(file.absolute().parts[-2:]) if alike else file.name for file in files}
+    labels = {file: "/".join(file.absolute().parts[-2:]) if alike else file.name for file in files}
+    # A name may be any bytes; JSON holds text only.
+    return {file: os.fsencode(label).decode(errors="backslashreplace") for file, label in labels.items()}
 
 
 def _refuse_missing(files: Iterable[Path]) -> None:

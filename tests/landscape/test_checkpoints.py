@@ -367,6 +367,16 @@ def test_a_safetensors_header_that_claims_to_be_gigantic(tmp_path, length):
         import_checkpoints([tmp_path / "c1.safetensors"], tmp_path / "run")
 
 
+def test_file_names_that_are_no_text(tmp_path):
+    names = [b"ckpt_\xff_1.pt", b"ckpt_\x1b[31m_2.pt"]
+    files = [tmp_path / os.fsdecode(name) for name in names]
+    for file in files:
+        torch.save(weights(), file)
+    trajectory = import_checkpoints(files, tmp_path / "run")
+    assert [each.source for each in trajectory.snapshots] == ["ckpt_\\xff_1.pt", "ckpt_\x1b[31m_2.pt"]
+    assert read_info(tmp_path / "run")["imported"] == [each.source for each in trajectory.snapshots]
+
+
 def test_one_file_given_twice_is_refused(tmp_path):
     paths = checkpoints(tmp_path)
     (tmp_path / "c9.pt").symlink_to(paths[0])
