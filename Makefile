@@ -8,13 +8,14 @@ PEERS := .venv-peers
 # The suite stops Ray sessions of its own only; two processes fill two cores.
 JOBS ?= 2
 
-.PHONY: demo test lint types suite test-slow chaos bench-peers format install clean help
+.PHONY: demo test lint types suite test-slow chaos fuzz bench-peers format install clean help
 
 help:
 	@echo "make demo     train, compute and picture the landscapes of LeNet-5 on handwritten digits"
 	@echo "make test     lint, types, architecture and the whole suite"
 	@echo "make test-slow  submission for real, the whole ResNet plane, a kill and a power cut at every change of the disk"
 	@echo "make chaos    a job whose workers, nodes and driver are killed; FAULTS=200 for a long one"
+	@echo "make fuzz     bad input and damaged runs, judged by rule; N=5000 for a long one, SEED=1 for another"
 	@echo "make bench-peers  time per point of public packages and of this one; ARGS=--quick to try, ARGS=--help"
 	@echo "make format   let ruff format the sources"
 	@echo "make clean    remove the environment and the demo's run"
@@ -51,6 +52,10 @@ suite: $(READY) $(BROWSER)
 # Workers, nodes and the driver killed every few seconds; the result must not differ in a bit.
 chaos: $(READY)
 	$(BIN)/python -W ignore tests/chaos/chaos.py --faults $(or $(FAULTS),20)
+
+# Bad input, damaged runs and impossible metadata, judged by rule. OUT keeps the results, with which a stopped run goes on.
+fuzz: $(READY)
+	$(BIN)/python -W ignore tests/fuzz/fuzz.py --cases $(or $(N),200) --seed $(or $(SEED),0) $(if $(OUT),--resume $(OUT))
 
 # Submission to a real Ray and Slurm, the whole ResNet plane, a driver on another machine, every single point of a crash and of a power cut.
 test-slow: $(READY)
