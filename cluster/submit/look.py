@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -20,12 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from cluster.shipping import SECRET, THE_RUN, Listing
-from landscape.errors import JobError, LandscapeError, StoreError, flat, one_line, shown
+from landscape.errors import JobError, LandscapeError, StoreError, flat, message_of, one_line, shown
 from landscape.spec import Job, Landscape, PcaDirection, TowardsDirection
 
 LOOK_SECONDS = 180.0
+STORE_SECONDS = 30  # for an object store to tell what the run holds: one that is not there is asked for minutes
 MOST_OPENED = 100_000
 MOST_NAMED = 3
+UNKNOWN_RUN = "the run cannot be read from here, so it is not known whether it holds the same job"
 SENT_UNSEEN = "--no-look sends it unseen, where only the cluster has what it needs"
 SYSTEM = ("/usr/", "/lib", "/bin/", "/sbin/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/var/lib/")
 # Libraries make these anew where they are missing.
@@ -55,7 +58,13 @@ def look(job: Job, file: Path, run: str) -> Seen:
     """
     with tempfile.TemporaryDirectory(prefix="landscape-") as folder:
         report = Path(folder) / "report.json"
-        given = {"file": str(file.absolute()), "run": run, "report": str(report), "fresh": folder}
+        given = {
+            "file": str(file.absolute()),
+            "run": run,
+            "report": str(report),
+            "fresh": folder,
+            "store_seconds": STORE_SECONDS,
+        }
         # Not the folder's own modules, such as a random.py beside the job, for Python's.
         said = Path(folder) / "stderr"
         with said.open("wb") as stderr:
@@ -66,7 +75,8 @@ def look(job: Job, file: Path, run: str) -> Seen:
         try:
             child.communicate(json.dumps(given).encode(), timeout=LOOK_SECONDS)
         except subprocess.TimeoutExpired:
-            return Seen(remarks=(f"the look at the callback took more than {LOOK_SECONDS:g} s and was left",))
+            late = Seen(remarks=(f"the look at the callback took more than {LOOK_SECONDS:g} s and was left",))
+            return _read_report(report) or late
         finally:
             _end(child)
         seen = _read_report(report)
@@ -245,44 +255,65 @@ def child() -> None:
     report = Path(given["report"])
     report.touch()
     begun = report.stat().st_ctime_ns
-    opened, error, remarks = Opened(), "", []
     import torch  # noqa: F401  before the hook, as it opens much
 
     from landscape.spec import read_job
 
+    opened = Opened()
     opened.hear_safetensors()
     sys.addaudithook(opened.hook)
+
+    def tell(error: str, remarks: list[str]) -> None:
+        signal.alarm(0)
+        opened.hear_mapped()
+        for module in list(sys.modules.values()):
+            opened.add(getattr(module, "__file__", None) or "/proc/")
+        seen = {"opened": foreign(opened.paths, begun), "error": error, "remarks": remarks}
+        with report.open("w", errors="surrogateescape") as file:
+            json.dump(seen, file, ensure_ascii=False)
+
     try:
         job = read_job(given["file"], run=given["run"])
-        remarks = _prepare(job, given["fresh"])
+        if "://" not in job.run_path:
+            tell("", _prepare_locally(job, given["fresh"]))
+            return
+        _prepare_anew(job, given["fresh"])
+        tell("", [f"{UNKNOWN_RUN}: its store does not answer within {given['store_seconds']} s"])
+        signal.alarm(given["store_seconds"])  # ends the process; what was told stands
+        tell("", _prepare_remotely(job))
     except LandscapeError as refused:
-        error = str(refused)
+        tell(str(refused), [])
     except BaseException as other:
-        error = f"problem: {one_line(other)}"
-    opened.hear_mapped()
-    for module in list(sys.modules.values()):
-        opened.add(getattr(module, "__file__", None) or "/proc/")
-    seen = {"opened": foreign(opened.paths, begun), "error": error, "remarks": remarks}
-    with report.open("w", errors="surrogateescape") as file:
-        json.dump(seen, file, ensure_ascii=False)
+        tell(f"problem: {one_line(other)}", [])
 
 
-def _prepare(job: Job, fresh: str) -> list[str]:
-    """Prepare the job; where its run is not here, what of it needs no trajectory, as if the run were begun anew."""
+def _prepare_locally(job: Job, fresh: str) -> list[str]:
     from landscape.preparation import prepare
 
-    run = job.run_path
-    if "://" in run or (os.path.isdir(run) and os.access(run, os.W_OK)):
-        try:
-            prepare(job)
-            return []
-        except StoreError as error:
-            remark = f"the run cannot be read from here ({one_line(error)}): whether it holds the same job is not known"
+    if os.path.isdir(job.run_path) and os.access(job.run_path, os.W_OK):
+        prepare(job)
     else:
-        remark = ""
+        _prepare_anew(job, fresh)
+    return []
+
+
+def _prepare_remotely(job: Job) -> list[str]:
+    """Compare with what the run holds; a remark where that cannot be read from here."""
+    from landscape.preparation import prepare
+
+    try:
+        prepare(job)
+    except StoreError as error:
+        return [f"{UNKNOWN_RUN}: {error.reason or message_of(error)}"]
+    return []
+
+
+def _prepare_anew(job: Job, fresh: str) -> None:
+    """Prepare what of the job needs no trajectory, as if its run were begun anew."""
+    from landscape.preparation import prepare
+
     here = tuple(each for each in job.landscapes if not _needs_trajectory(each))
     prepare(job.replace(run=str(Path(fresh) / "run"), landscapes=here or (Landscape(name="look", size=(3, 3)),)))
-    return [remark] if remark else []
 
 
 def _needs_trajectory(landscape: Landscape) -> bool:

@@ -143,6 +143,18 @@ def test_a_run_that_lies_elsewhere_refuses_no_trajectory(job_of):
     assert look(job, job.folder / "job.yaml", job.run_path).error == ""
 
 
+def test_a_run_whose_store_does_not_answer_here_is_looked_at_as_if_it_were_new(job_of, monkeypatch):
+    pytest.importorskip("obstore")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+        monkeypatch.setenv(name, "none")
+    monkeypatch.setattr("cluster.submit.look.STORE_SECONDS", 1)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    job = job_of(run="s3://bucket/run")
+    (remark,) = look(job, job.folder / "job.yaml", job.run_path).remarks
+    assert remark.startswith("the run cannot be read from here, so it is not known whether it holds the same job: ")
+
+
 def test_what_is_only_written_or_is_no_file_is_not_opened(tmp_path):
     opened = Opened()
     opened.hook("open", (str(tmp_path / "w"), "w", os.O_WRONLY | os.O_CREAT))
