@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import types
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from landscape.usercode import Exited, in_words
 
 SAMPLES = 2
 ROUNDING = 1e-3  # relative: kernels of a GPU may add in any order
+FEW = 8  # members of a container of observe's own that are compared
 LEAST_STEP = 0.01  # of weights that are all zero
 
 
@@ -114,15 +116,16 @@ def _contents(cell: types.CellType) -> Any:
 
 
 def _plain(items: Any) -> dict[str, Any]:
-    """Numbers and words as they are, containers as how much they hold, tensors as how often they were written to."""
+    """Numbers and words as they are, also the first ones of a container, tensors as how often they were written to."""
     found: dict[str, Any] = {}
     for name, value in items:
         if isinstance(value, (int, float, str, type(None))):
             found[name] = value
         elif isinstance(value, Tensor):
             found[name] = (id(value), value._version)
-        elif isinstance(value, Sized) and isinstance(value, (list, dict, set, tuple)):
-            found[name] = len(value)
+        elif isinstance(value, (list, dict, set, tuple)):
+            first = itertools.islice(value.values() if isinstance(value, dict) else value, FEW)
+            found[name] = len(value), [each for each in first if isinstance(each, (int, float, str))]
     return found
 
 

@@ -51,6 +51,16 @@ def closure():
     return observe
 
 
+def cell():
+    count = [0]
+
+    def observe(model, batch):
+        count[0] += 1
+        return {"loss": model(batch)[:, 0] + count[0]}
+
+    return observe
+
+
 TURNS = 0
 
 
@@ -60,8 +70,10 @@ def with_a_global(model, batch):
     return {"loss": model(batch)[:, 0] * TURNS}
 
 
-STATEFUL = {"object": Counting(), "method": Counting().method, "closure": closure(), "global": with_a_global}
-NAMES = {"object": "turns", "method": "turns", "closure": "seen", "global": "TURNS"}
+STATEFUL = {
+    "object": Counting(), "method": Counting().method, "closure": closure(), "cell": cell(), "global": with_a_global,
+}  # fmt: skip
+NAMES = {"object": "turns", "method": "turns", "closure": "seen", "cell": "count", "global": "TURNS"}
 
 
 @pytest.mark.parametrize("case", STATEFUL)
