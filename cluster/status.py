@@ -261,6 +261,9 @@ def _validate_snapshot(snapshot: Any) -> str | None:
 def validation_text(found: dict[str, Any]) -> str:
     lines = [f"run {found['run']}", *found["problems"]]
     for each in found["landscapes"]:
+        if not each["tiles"]:
+            lines += [f"{flat(each['name'])}: {UNREADABLE}", *(f"  {line}" for line in each["damaged"])]
+            continue
         verdict = f"{len(each['damaged'])} damaged" if each["damaged"] else "sound"
         lines.append(
             f"{flat(each['name'])}: {verdict}, {each['tiles'] - each['missing_tiles']} of {each['tiles']} tiles there"

@@ -188,6 +188,9 @@ class Run(Mapping[str, Surface]):
 
         return iter(landscape_names(self.path))
 
+    def __contains__(self, name: object) -> bool:
+        return any(name == each for each in self)  # nothing is read, and what cannot be is not in it
+
     def __len__(self) -> int:
         return sum(1 for _ in self)
 

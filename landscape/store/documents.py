@@ -83,14 +83,15 @@ class Documents:
         return _landscape_of(self._read(name), name)
 
     def root_problems(self) -> list[str]:
+        """What is wrong with the root's document; it holds no copy where a driver was killed before it made one."""
         try:
-            found = checked_group(root := self._read(""))
-            whole = isinstance(root["consolidated_metadata"]["metadata"], dict) and found == {}
-            problem = "" if whole else "is not as this software writes it"
+            root = self._read("")
+            checked_group(root)
+            copy = root.get("consolidated_metadata", {"metadata": {}})
+            whole = isinstance(copy, dict) and isinstance(copy.get("metadata"), dict)
+            problem = "" if whole else "consolidated_metadata: is malformed"
         except BadMetadataError as error:
             problem = str(error)
-        except (KeyError, TypeError):
-            problem = "holds no copy of the landscapes' metadata"
         return [f"{self._place('')}: {problem}; running the job again writes it anew"] if problem else []
 
     def landscape(self, name: str) -> Described:

@@ -61,6 +61,8 @@ def test_an_unreadable_landscape_is_named_and_hides_no_other(place, tmp_path):
     assert [bool(each["damaged"]) for each in found["landscapes"]] == [True, False]
     assert found["damaged"] == 2, "the root's document is gone as well"
     assert "zarr.json': is not there; running the job again writes it anew" in validation_text(found)
+    assert "\na: unreadable\n  landscape 'a' cannot be read: " in validation_text(found)
+    assert ("a" in open_run(place), "b" in open_run(place)) == (False, True)
     assert (open_run(place)["b"].status == 1).all()
     written = []
     with pytest.raises(LandscapeError, match="landscape 'a' cannot be read"):
@@ -75,6 +77,13 @@ def test_an_array_that_cannot_be_read_is_named_too(place):
     assert "a/loss/zarr.json': zarr_format: must be 3, not None" in found["landscapes"][0]["damaged"][0]
     with pytest.raises(LandscapeError, match=r"landscape 'a' cannot be read: .*a/loss/zarr.json"):
         open_run(place)["a"]
+
+
+def test_a_root_without_a_copy_is_what_a_killed_driver_leaves(place):
+    root = place / "landscapes.zarr" / "zarr.json"
+    for text, damaged in (('"attributes": {}', 0), ('"attributes": {}, "consolidated_metadata": 3', 1)):
+        root.write_text(f'{{"zarr_format": 3, "node_type": "group", {text}}}')
+        assert validate_run(str(place))["damaged"] == damaged
 
 
 def test_what_the_copy_mends_is_said_and_no_reason_to_fail_a_status(place):
