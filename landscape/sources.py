@@ -88,8 +88,9 @@ class Stream:
     def length(self) -> int | None:
         """How many batches it says it has, where it does."""
         try:
-            return len(self.data)
-        except Exception:
+            with calling(f"data: len() of {self.name}"):
+                return len(self.data)
+        except JobError:  # as is usual of an iterable
             return None
 
     def batches(self, seed: int) -> Iterator[Batch]:
@@ -200,7 +201,10 @@ class Bound:
 
 def numpy_to_tensors(data: Any) -> Any:
     if isinstance(data, np.ndarray):
-        return torch.from_numpy(data)
+        try:
+            return torch.from_numpy(data)
+        except TypeError:
+            raise JobError(f"data: arrays must hold numbers, not {flat(str(data.dtype))}") from None
     if isinstance(data, Mapping):
         return {key: numpy_to_tensors(value) for key, value in data.items()}
     return type(data)(numpy_to_tensors(each) for each in data) if type(data) in (tuple, list) else data

@@ -191,3 +191,16 @@ def test_what_a_loaders_worker_raises_is_told_without_its_traceback():
     assert line.startswith("data: batch 1 of Failing raised OSError: the disk is gone (")
     assert "test_sources.py:" in line
     assert "Traceback" not in line
+
+
+def test_a_stream_whose_length_ends_the_process_is_read_nevertheless():
+    class Leaving(Batches):
+        def __len__(self):
+            sys.exit(0)
+
+    assert len(select_samples(Leaving(), 9, 3)[0]) == 9
+
+
+def test_arrays_of_words_are_refused_in_words():
+    with pytest.raises(JobError, match="data: arrays must hold numbers, not <U1"):
+        select_samples({"x": np.array(["a", "b"])}, 2, 0)
