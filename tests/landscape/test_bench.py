@@ -87,7 +87,7 @@ def test_what_cannot_be_run_is_a_row_that_says_so(tmp_path):
 
 def test_every_engine_that_the_search_measured_has_a_row(tmp_path):
     job = make_job(tmp_path / "run", conv_problem, [LANDSCAPE], num_samples=29, device="cpu")
-    found = bench(job, replace(BRIEF, precisions=("float32",), search_seconds=4.0, memory=False, ceilings=False))
+    found = bench(job, replace(BRIEF, precisions=("float32",), search_seconds=10.0, memory=False, ceilings=False))
     names = [row["engine"] for row in found["precisions"][0]["engines"]]
     assert names[0] == "eager"
     assert {"eager+channels_last", "eager+folded", "eager+channels_last+folded"} <= set(names)

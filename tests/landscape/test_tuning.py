@@ -25,7 +25,7 @@ from landscape.tuning import tune
 from landscape.views.wording import precision_text
 
 MANY = 10_000_000  # points: the budget is then the longest
-SHORT = {"limits": Limits(longest=7.0), "peers": 0}  # enough for the cheap candidates, not for a compiler
+SHORT = {"limits": Limits(longest=9.0), "peers": 0}  # enough for the cheap candidates, not for a compiler
 
 
 def grid(size=9):
