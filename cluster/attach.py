@@ -48,6 +48,8 @@ def check_address(address: str, allow_open: bool) -> Answer:
         raise ClusterUnreachableError(unreachable(address, "what listens there is no Ray head"))
     if answer == "token" and not has_token():
         raise wrong_token(address, "asks for a token")
+    if answer == "token" and (mine := token()) and ask(place, token=mine) == "token":
+        raise wrong_token(address, "refuses the token")
     if answer == "open" and not (allow_open or IN_A_RAY_JOB in os.environ or is_loopback(host)):
         raise open_cluster(place)
     return answer
@@ -92,6 +94,18 @@ def has_token() -> bool:
     return named or (Path.home() / ".ray" / "auth_token").is_file()
 
 
+def token() -> str:
+    """The token that Ray would show from here; '' where it finds none."""
+    given = os.environ.get("RAY_AUTH_TOKEN", "").strip()
+    if given:
+        return given
+    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    try:
+        return (Path(named) if named else Path.home() / ".ray" / "auth_token").read_text().strip()
+    except (OSError, ValueError):
+        return ""
+
+
 def _cluster_here() -> str | None:
     """What `auto` stands for: RAY_ADDRESS, else the cluster that this machine belongs to, as Ray itself finds it."""
     from ray._private import services
@@ -111,10 +125,11 @@ def _refuse_unreachable(address: str, host: str, port: int) -> None:
         raise ClusterUnreachableError(unreachable(address, str(error))) from error
 
 
-def ask(place: str, seconds: float = CONNECT_SECONDS) -> Answer:
+def ask(place: str, seconds: float = CONNECT_SECONDS, token: str = "") -> Answer:
     """Whether the head at host:port answers a stranger, who shows no token: `open`, `token`, or `none` for no head.
 
-    Ray has no call for it: its own clients always show what they have. The question is the first that every client
+    With a token, `token` says that this is not the one. Ray has no call for either: its own clients show what they
+    have, and try a wrong one for half a minute. The question is the first that every client
     asks, for the cluster's id; the empty message is a valid one.
     """
     import grpc
@@ -128,7 +143,7 @@ def ask(place: str, seconds: float = CONNECT_SECONDS) -> Answer:
             "/ray.rpc.NodeInfoGcsService/GetClusterId", request_serializer=as_it_is, response_deserializer=as_it_is
         )
         try:
-            question(b"", timeout=seconds)
+            question(b"", timeout=seconds, metadata=[("authorization", f"Bearer {token}")] if token else None)
         except grpc.RpcError as error:
             return "token" if error.code() == grpc.StatusCode.UNAUTHENTICATED else "none"
     return "open"

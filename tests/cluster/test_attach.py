@@ -213,6 +213,7 @@ def test_a_cluster_with_a_token_is_attached_to_with_it_and_refused_without(make_
         wrong = run(job, address, "--run", f"{job.folder}/other", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="f" * 64)
         assert wrong.returncode == 5, wrong.stderr
         assert "refuses the token" in wrong.stderr
+        assert len(wrong.stderr.splitlines()) == 1
         assert TOKEN not in done.stdout + done.stderr + wrong.stderr
 
 
