@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_module
 import logging
-import os
 import signal
 import sys
 from pathlib import Path
@@ -12,10 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
+from cluster import lifeline
 from cluster.cli_bench import register as register_bench
 from cluster.cli_submit import register as register_submit
-from cluster.logs import as_json, bind, chosen, configure, masked, say
+from cluster.lifeline import supervised
+from cluster.logs import as_json, bind, chosen, common_options, configure, masked, say
 from cluster.options import ManyWhole, MaybeNumber, MaybeWhole, Whole, checked_workers
+from cluster.streams import diverted, drop_output, put
 from landscape import __version__
 from landscape.errors import JobError, LandscapeError, few_lines, message_of, one_line, printable, shown
 
@@ -39,56 +41,64 @@ Json = Annotated[bool, Parameter(negative="", help="Print one JSON document inst
 
 
 def main() -> NoReturn:
-    """Entry point. Codes: 0 done, 1 failed, 2 bad usage, 3 not found, 4 partial, 5 no cluster, 130 interrupted."""
-    arguments, debug, form = _common_options(sys.argv[1:])
+    """The command, supervised; what the script of an older installation calls."""
+    from cluster.entry import main as begin
+
+    begin()
+
+
+def command() -> int:
+    """Carry out what this process was asked, its errors as one or two lines; returns the exit code."""
+    arguments, debug, form = common_options(sys.argv[1:])
     # A library below kaleido parses sys.argv when it is imported, and takes our --log for an option of its own.
     del sys.argv[1:]
     try:
         configure(chosen(form), debug)
-    except JobError as error:
-        _die(str(error), BAD_USAGE, debug)
-    # Until a job installs its own handlers, both signals end the command the same way.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
+        if not supervised():
+            # Until a job installs its own handlers, both signals end the command the same way.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
         code = app(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
+        return code if isinstance(code, int) else DONE
     except CycloptsError as error:
-        _die(f"landscape: {message_of(error)} (see landscape --help)", BAD_USAGE, debug)
+        return _failed(f"landscape: {message_of(error)} (see landscape --help)", BAD_USAGE, debug)
     except LandscapeError as error:
-        _die(str(error), error.exit_code, debug)
+        if supervised() and lifeline.ray_lost and not debug:
+            return error.exit_code
+        return _failed(str(error), error.exit_code, debug)
     except KeyboardInterrupt:
-        _die("interrupted; the same command goes on", INTERRUPTED, debug)
+        return _failed("interrupted; the same command goes on", INTERRUPTED, debug)
     except BrokenPipeError:
-        # The reader of our output has gone; Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(DONE)
+        drop_output()
+        return DONE
     except PermissionError as error:
-        _die(f"no permission: {error}; change the rights or name another place", BAD_USAGE, debug)
+        return _failed(f"no permission: {error}; change the rights or name another place", BAD_USAGE, debug)
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # rich ends the process where a reader has gone
+            drop_output()
+            return DONE
+        code = f"sys.exit({shown(ended.code)})"
+        return _failed(f"{code} was called {_place(ended)}; leave it out: it ends the whole command", FAILED, debug)
     except Exception as error:
-        _die(f"{one_line(error)} (--debug shows where)", FAILED, debug)
-    sys.exit(code if isinstance(code, int) else DONE)
+        return _failed(f"{one_line(error)} (--debug shows where)", FAILED, debug)
 
 
-def _common_options(arguments: list[str]) -> tuple[list[str], bool, str | None]:
-    """What all commands take, anywhere: the other arguments, whether --debug is given, the value of --log-format."""
-    left, form = [], None
-    given = iter(arguments)
-    for each in given:
-        name, equals, value = each.partition("=")
-        if name == "--log-format":
-            form = value if equals else next(given, "")
-        elif each != "--debug":
-            left.append(each)
-    return left, "--debug" in arguments, form
+def _place(error: BaseException) -> str:
+    """Where an exception was raised."""
+    import traceback
+
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"in {last.name} ({last.filename}, line {last.lineno})"
 
 
-def _die(message: str, code: int, debug: bool) -> NoReturn:
+def _failed(message: str, code: int, debug: bool) -> int:
+    """Say why the command ends with this code; returns the code."""
     if debug and not as_json():
         import traceback
 
         print(printable(masked(traceback.format_exc())), end="", file=sys.stderr)
     say(few_lines(message), "error", logging.ERROR, code=code, traceback=_trace() if debug else "")
-    sys.exit(code)
+    return code
 
 
 def _trace() -> str:
@@ -99,7 +109,7 @@ def _trace() -> str:
 
 def show(data: Any, as_json: bool, text: str) -> None:
     """The command's result, on stdout."""
-    print(json_module.dumps(data, indent=1, default=str, allow_nan=False) if as_json else printable(text), flush=True)
+    put(json_module.dumps(data, indent=1, default=str, allow_nan=False) if as_json else printable(text))
 
 
 @app.command
@@ -208,21 +218,19 @@ def compute(
     from cluster.status import run_status, status_text
 
     bind(run=job.run_path)
-    with ProgressDisplay() as display:
+    with diverted(), ProgressDisplay() as display:
         if serial:
-            from cluster.signals import graceful_stop
+            from cluster.driver import run_serially
             from landscape.arithmetic import keep_freed_memory
-            from landscape.pipeline import run as run_serially
 
             keep_freed_memory()
-            with graceful_stop() as stop:
-                found = run_serially(job, display, stop)
+            found = run_serially(job, display)
         else:
             from cluster.driver import run as run_on_ray
 
             found = run_on_ray(job, workers, address, display, allow_open=allow_open)
     status = run_status(found.path)
-    print(printable(status_text(status)), flush=True)
+    put(printable(status_text(status)))
     mine = [each for each in status["landscapes"] if each["name"] in display.landscapes]
     return PARTIAL if any(each["failed"] or each["missing"] for each in mine) else DONE
 
@@ -242,7 +250,8 @@ def plan(job: Path, *, run: str | None = None, workers: MaybeWhole = None, json:
     """
     from cluster.planning import plan_job, plan_text
 
-    found = plan_job(_job(job, run=run), checked_workers(workers))
+    with diverted():
+        found = plan_job(_job(job, run=run), checked_workers(workers))
     show(found, json, plan_text(found))
 
 
@@ -384,7 +393,8 @@ def doctor(*, address: str | None = None, run: str | None = None, json: Json = F
     from cluster.doctor import diagnose, diagnosis_text
     from cluster.findings import exit_code
 
-    found = diagnose(address, run)
+    with diverted():
+        found = diagnose(address, run)
     show(found, json, diagnosis_text(found))
     return exit_code(found)
 

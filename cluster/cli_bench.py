@@ -10,6 +10,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from cluster.options import MaybeNumber, MaybeWhole, Whole
+from cluster.streams import diverted, put
 
 Flag = Annotated[bool, Parameter(negative="")]
 Words = Annotated[list[str] | None, Parameter(negative="")]
@@ -62,8 +63,9 @@ def bench(
 
     options = options_for(precision or (), engine or (), rounds, search=search, quick=quick, full=full, tell=_say)
     given = read_job(job, num_samples=num_samples, batch_size=batch_size, device=device, threads=threads)
-    found = bench_job(given, options, quick=quick)
-    print(json_module.dumps(found, indent=1, allow_nan=False) if json else bench_report(found), flush=True)
+    with diverted():
+        found = bench_job(given, options, quick=quick)
+    put(json_module.dumps(found, indent=1, allow_nan=False) if json else bench_report(found))
 
 
 def _say(text: str) -> None:

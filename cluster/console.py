@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import sys
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from cluster.logs import as_json, say
-from landscape.progress import Progress
+from cluster.logs import as_json, in_detail, say
+from landscape.progress import PREPARING, Observer, Progress, stages
 
 
 def seconds_text(seconds: float) -> str:
@@ -52,39 +55,112 @@ def _fields(progress: Progress) -> dict[str, Any]:
     }
 
 
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def is_watched() -> bool:
+    """Whether somebody looks on: at a terminal, or in a notebook."""
+    if sys.stderr.isatty():
+        return True
+    return "IPython" in sys.modules and bool(_console().is_jupyter)
+
+
+@contextlib.contextmanager
+def shown_progress(observer: Observer | None) -> Iterator[Observer]:
+    """The observer; where there is none, a display for whoever looks on."""
+    if observer is not None:
+        yield observer
+    elif is_watched():
+        with ProgressDisplay() as display:
+            yield display
+    else:
+        yield lambda progress: None
+
+
+class _Stages(logging.Handler):
+    """Hands on what a job says it does now."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(record.getMessage())
+
+
 class ProgressDisplay:
-    """An observer of `Progress`, as a context manager."""
+    """An observer of `Progress`, as a context manager; within it, the stages of the job are shown too.
+
+    On a terminal and in a notebook a bar; elsewhere lines, which tell of stages only once the job is known to be good.
+    """
 
     def __init__(self) -> None:
         self._bar: Any = None
+        self._stage: Any = None
         self._tasks: dict[str, Any] = {}
         self._told: dict[str, int] = {}
+        self._said: set[str] = set()
+        self._level = logging.NOTSET
+        self._stages = _Stages(self.stage)
         self.landscapes: set[str] = set()
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty() and not as_json():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        if is_watched() and not as_json():
+            from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
             from rich.progress import Progress as Bar
+            from rich.table import Column
 
             columns = (
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
-            )  # fmt: skip
-            self._bar = Bar(*columns, console=Console(stderr=True))
+                SpinnerColumn(finished_text=" "),
+                TextColumn("{task.description}", table_column=Column(overflow="fold")),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}"),
+            )
+            self._bar = Bar(*columns, console=_console())
             self._bar.start()
+        if not as_json():
+            self._level = stages.level
+            stages.setLevel(logging.INFO)
+            stages.propagate = in_detail()
+            stages.addHandler(self._stages)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bar is not None:
+            self._end_stage()
             self._bar.stop()
+        if self._stages in stages.handlers:
+            stages.removeHandler(self._stages)
+            stages.setLevel(self._level)
+            stages.propagate = True
+
+    def stage(self, what: str) -> None:
+        """What is done now, before the points and between landscapes."""
+        if self._bar is None:
+            if what != PREPARING and what not in self._said and not in_detail():
+                self._said.add(what)
+                say(what, "stage")
+            return
+        self._end_stage()
+        self._stage = self._bar.add_task(what, total=None, note="")
+
+    def _end_stage(self) -> None:
+        if self._stage is not None:
+            self._bar.remove_task(self._stage)
+            self._stage = None
 
     def __call__(self, progress: Progress) -> None:
         self.landscapes.add(progress.landscape)
         if self._bar is None:
             self._line(progress)
             return
+        self._end_stage()
         name = progress.landscape
         if name not in self._tasks:
             self._tasks[name] = self._bar.add_task(name, total=progress.points, note="")

@@ -14,11 +14,11 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-from cluster.hands import MEASURE, START, Arrival, Hand
+from cluster.hands import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Hand
 from cluster.packing import pack_samples, pack_state
 from cluster.parcels import PIECE_BYTES, Parcels, pieces_of
 from cluster.placement import Placement, explain_placement, places
-from cluster.session import draining_nodes, object_store_room, supply
+from cluster.session import draining_nodes, object_store_room, private_ray_ended, refuse_dead_ray, supply
 from cluster.worker import Look, ProblemSource, Receipt, Worker
 from landscape.memory import host_limit
 from landscape.pipeline import Work
@@ -27,10 +27,8 @@ from landscape.questions import Request
 from landscape.samples import Batch, batch_bytes
 
 EXPLAIN_SECONDS = 20.0  # without any worker, until it is said why
-LOOK_SECONDS = 2.0  # between two looks at what the cluster has
 MOST_ARRIVALS = 256  # at once; their values are in this process's memory
 FETCH_SECONDS = 600.0  # 28 GB to 125 nodes take less than 3 minutes at 10 Gbit/s
-NODE_LOST = "its node is lost"
 
 
 class RayCrew:
@@ -113,6 +111,8 @@ class RayCrew:
             self._explained = True
 
     def close(self) -> None:
+        if private_ray_ended():
+            return  # nobody is left to be dismissed, nor to answer
         for name in list(self.hands):
             self.dismiss(name)
 
@@ -132,7 +132,12 @@ class RayCrew:
             self._next[reference] = name
 
     def arrivals(self, seconds: float) -> list[Arrival]:
-        """What has come in; each worker answers in order, so that one reference of each is waited for."""
+        """What has come in; each worker answers in order, so that one reference of each is waited for.
+
+        Raises:
+            RayDied: no worker will answer any more.
+        """
+        refuse_dead_ray()
         if not self._next:
             time.sleep(seconds)
             return []
@@ -153,6 +158,7 @@ class RayCrew:
         except RayTaskError as error:
             return Arrival(name, asked, Receipt(cause=_short(error), traceback=str(error)))
         except RayError as error:
+            refuse_dead_ray()
             return Arrival(name, asked, None, _short(error))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from cluster.cli import PARTIAL, compute
 from cluster.console import seconds_text
 from cluster.logs import say
+from cluster.streams import diverted, put
 from landscape.errors import LandscapeError
 from landscape.spec import Job
 
@@ -21,14 +22,17 @@ def run_demo(out: Path, workers: int) -> int:
 
     start = time.monotonic()
     say("1/3 training LeNet-5 on 1,797 handwritten digits, the collector attached")
-    trained = train(str(out), report=_report_epoch)
+    with diverted():
+        trained = train(str(out), report=_report_epoch)
     say(f"    accuracy on held-out digits: {trained.accuracy:.1%}")
     say(f"2/3 computing its landscapes on a local Ray with {workers} workers")
     job = Job(run=str(out.absolute()), problem="landscape.recipes.digits:problem", num_samples=NUM_SAMPLES)
     code = compute(job, workers=workers)
     say("3/3 drawing")
-    for path in _draw(out):
-        print(path, flush=True)
+    with diverted():
+        written = _draw(out)
+    for path in written:
+        put(str(path))
     say(f"done in {seconds_text(time.monotonic() - start)}; open {out / 'report.html'}")
     return code if code == PARTIAL else 0
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cluster import journal
 from cluster.assignment import LandscapeWork
 from cluster.backlog import Backlog
-from cluster.crew import LOOK_SECONDS, NODE_LOST, RayCrew
-from cluster.hands import MEASURE, START, Arrival, Crew, Hand
-from cluster.metrics import Metrics
+from cluster.console import shown_progress
+from cluster.hands import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Crew, Hand
+from cluster.lifeline import HERE, tell
 from cluster.policy import Policy
 from cluster.schedule import Schedule
 from cluster.session import ray_session
+from cluster.shortness import is_shorter_here
 from cluster.signals import graceful_stop
 from cluster.worker import Receipt
 from landscape.errors import Interrupted, JobError, LandscapeError, StoreError, shown
@@ -27,18 +28,22 @@ from landscape.pipeline import (
     freedom_of,
     make_work,
     quarantine,
+    run_prepared,
     task_points,
     tile_shape_for,
     well_formed,
 )
 from landscape.preparation import PreparedJob, create_store, existing_store, prepare
-from landscape.progress import Failure, Observer
+from landscape.progress import CHOOSING, PREPARING, Failure, Observer, stage
 from landscape.questions import DEFAULT_POINT_SECONDS, Limits, Measure, Request, follow
 from landscape.reproduction import Witness
 from landscape.search import Search
 from landscape.spec import Job
 from landscape.store import write_error
 from landscape.surface import Run
+
+if TYPE_CHECKING:
+    from cluster.metrics import Metrics
 
 POLL_SECONDS = 0.25
 MEASURE_SECONDS = 600.0  # a worker that takes longer to measure is taken for hung
@@ -60,10 +65,14 @@ def run(
 ) -> Run:
     """Compute a job on Ray, or go on with it where it stopped; returns when done.
 
+    Without workers or an address asked for, a job that is over sooner than a private Ray would start is computed in
+    this process, to the same bits.
+
     Args:
         workers: how many actors; default: one per GPU, else one per CPU core.
         address: `host:port` or `auto` to attach to a cluster; default: RAY_ADDRESS, else a private local Ray.
-        observer: is told the `Progress` after every task.
+        observer: is told the `Progress` after every task; default: a bar on a terminal and in a notebook, nothing
+            elsewhere. `lambda progress: None` silences it.
         stop: is asked several times a second; when true, what is in flight is dropped and `Interrupted` raised.
         policy: when a task is tried again, backed up, checked or given up, and when a worker counts as hung.
         allow_open: also attach to a cluster that answers beyond loopback and asks for no token.
@@ -72,13 +81,26 @@ def run(
     Returns:
         The run, opened for reading. Tasks that were given up are listed in its landscapes' `failures`.
     """
+    with shown_progress(observer) as shown:
+        return _with_lock(
+            job,
+            lambda prepared: _run_locked(
+                prepared, workers, address, shown, stop, policy or Policy(), allow_open, limits
+            ),
+        )
+
+
+def run_serially(job: Job, observer: Observer) -> Run:
+    """The job in this process alone; signals are answered in order once there is something to stop in order."""
+    return _with_lock(job, lambda prepared: _until_signalled(prepared, observer, lambda: False))
+
+
+def _with_lock(job: Job, compute: Callable[[PreparedJob], None]) -> Run:
+    stage(PREPARING)
     prepared = prepare(job)
     try:
         with run_lock(prepared.run):
-            _run_locked(
-                prepared, workers, address, observer or (lambda progress: None), stop, policy or Policy(), allow_open,
-                limits,
-            )  # fmt: skip
+            compute(prepared)
     except LandscapeError:
         raise
     except OSError as error:
@@ -105,11 +127,32 @@ def _run_locked(
             observer(each.tally.progress())
     if all(each.finished for each in jobs):
         return  # nothing to do needs no cluster
+    if is_shorter_here(prepared, jobs, workers, address):
+        _run_here(prepared, observer, stop, limits)
+        return
+    # Importing Ray takes seconds, which what is computed here should not cost.
+    from cluster.crew import RayCrew
+    from cluster.metrics import Metrics
+
     prepared.log_warnings()
     # The handlers come after `ray.init`, which puts one of its own in place.
     with ray_session(prepared.job, address, workers, allow_open) as placement, graceful_stop() as signalled:
         crew = RayCrew(prepared, placement, workers)
         Driver(prepared, jobs, crew, observer, lambda: stop() or signalled(), policy, Metrics(), limits=limits).run()
+
+
+def _run_here(prepared: PreparedJob, observer: Observer, stop: Callable[[], bool], limits: Limits | None) -> None:
+    """In this process, by the serial reference: where that fails its supervisor has Ray's workers go on."""
+    stage("computing in this process: it is done before Ray would have started (--workers N asks for Ray)")
+    tell(HERE)
+    _until_signalled(prepared, observer, stop, limits)
+
+
+def _until_signalled(
+    prepared: PreparedJob, observer: Observer, stop: Callable[[], bool], limits: Limits | None = None
+) -> None:
+    with graceful_stop() as signalled:
+        run_prepared(prepared, observer, lambda: stop() or signalled(), limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +315,7 @@ class Driver:
         Batches that do not fit the device are found here, before any value is kept, and made smaller for the
         whole job: later they would give other bits.
         """
+        stage(CHOOSING)
         freedom, chosen = freedom_of(self._prepared)
         self._first_ready()  # plans for the device that it has
         if chosen is not None:

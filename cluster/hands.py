@@ -10,6 +10,8 @@ from cluster.worker import Receipt
 from landscape.pipeline import Work
 from landscape.questions import Request
 
+LOOK_SECONDS = 2.0  # between two looks at what the cluster has
+NODE_LOST = "its node is lost"
 START, MEASURE = "start", "measure"  # what is asked of a worker apart from its tasks
 
 

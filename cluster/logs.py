@@ -92,6 +92,28 @@ def chosen(given: str | None = None) -> Format:
     return cast(Format, value)
 
 
+def common_options(arguments: list[str]) -> tuple[list[str], bool, str | None]:
+    """What all commands take, anywhere: the other arguments, whether --debug is given, the value of --log-format."""
+    left, form = [], None
+    given = iter(arguments)
+    for each in given:
+        name, equals, value = each.partition("=")
+        if name == "--log-format":
+            form = value if equals else next(given, "")
+        elif each != "--debug":
+            left.append(each)
+    return left, "--debug" in arguments, form
+
+
+def begin(arguments: list[str]) -> None:
+    """Speak as the arguments ask, before they are looked at: a format that is none is refused later."""
+    _, debug, form = common_options(arguments)
+    try:
+        configure(chosen(form), debug)
+    except JobError:
+        configure("text", debug)
+
+
 def configure(form: Format, debug: bool) -> None:
     """Send all that is logged, and Python's warnings, to stderr in this format; replaces what an earlier call set up.
 
@@ -114,6 +136,11 @@ def _json_lines() -> list[JsonLines]:
 def as_json() -> bool:
     """Whether this process speaks JSON lines."""
     return bool(_json_lines())
+
+
+def in_detail() -> bool:
+    """Whether --debug was given: what others log is shown, too."""
+    return logging.getLogger().level <= logging.INFO
 
 
 def bind(**fields: Any) -> None:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from cluster.lifeline import ABRUPT, ORDERLY, supervised, tell
 from cluster.logs import say
 
 
@@ -23,6 +24,8 @@ def graceful_stop() -> Iterator[Callable[[], bool]]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         if received:
+            if supervised():
+                return  # who supervises counts them, and this one may have come twice
             os._exit(130)
         received.append(number)
         say("stopping; again to stop at once", "stopping")
@@ -31,8 +34,10 @@ def graceful_stop() -> Iterator[Callable[[], bool]]:
         yield lambda: False
         return
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    tell(ORDERLY)
     try:
         yield lambda: bool(received)
     finally:
+        tell(ABRUPT)
         for number, handler in before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)

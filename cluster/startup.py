@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from landscape.arithmetic import cores
 from landscape.errors import LandscapeError
 
 COMMAND = (sys.executable, "-m", "cluster.cli")
@@ -33,7 +34,8 @@ def startup(finished_size: int = FINISHED_SIZE) -> dict[str, Any]:
         finished = write_job(folder, "finished", finished_size, engine="vmap:64")
         found: dict[str, Any] = {"help": _whole(["--help"])}
         found["serial"] = first_tile(["run", str(small), "--serial", "--run", str(folder / "a")], folder / "a")
-        found["ray"] = first_tile(["run", str(small), "--run", str(folder / "b")], folder / "b")
+        asked = f"--workers={cores()}"  # else so small a job would start no Ray
+        found["ray"] = first_tile(["run", str(small), asked, "--run", str(folder / "b")], folder / "b")
         again = ["run", str(finished), "--serial"]
         found["computing"] = _whole(again)
         found["resume"] = {"points": finished_size**2, "serial": _whole(again), "ray": _whole(again[:-1])}

@@ -23,7 +23,7 @@ from landscape.lock import run_lock
 from landscape.parameters import State
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
 from landscape.problem import OtherObservables
-from landscape.progress import Failure, Observer, Tally
+from landscape.progress import CHOOSING, PREPARING, Failure, Observer, Tally, stage
 from landscape.questions import Freedom, Limits
 from landscape.reproduction import ATTRIBUTE, bear_witness, check_point, recorded, refusal
 from landscape.spec import Job, names_a_run
@@ -145,18 +145,21 @@ def run(
     Returns:
         The run, opened for reading.
     """
+    stage(PREPARING)
     prepared = prepare(job)
     try:
         with run_lock(prepared.run):
-            _run_locked(prepared, observer or (lambda progress: None), stop, limits)
+            run_prepared(prepared, observer or (lambda progress: None), stop, limits)
     except OSError as error:
         raise write_error(prepared.run, error) from error
     return Run(prepared.run)
 
 
-def _run_locked(
+def run_prepared(
     prepared: PreparedJob, observer: Observer, stop: Callable[[], bool], limits: Limits | None = None
 ) -> None:
+    """The job, its run's lock being held."""
+
     def check_stop() -> None:
         if stop():
             raise Interrupted(
@@ -207,6 +210,7 @@ def tune_landscape(
     limits: Limits | None = None,
 ) -> tuple[PreparedLandscape, float]:
     """The landscape with the engine and batches that suit it, and the seconds a point costs; before any value."""
+    stage(CHOOSING)
     evaluator, kept = make_evaluator(prepared, landscape, on_point), KeptChoices.of_user()
     with in_folder(prepared.folder):
         tuned = tune(evaluator, landscape.grid, freedom, kept=kept, limits=limits)

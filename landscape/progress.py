@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -46,6 +47,15 @@ class Progress:
     def eta(self) -> float:
         """Seconds left at the present rate; infinite before the first task is done."""
         return (self.points - self.points_done) / self.rate if self.rate > 0 else float("inf")
+
+
+PREPARING, CHOOSING = "loading the problem and its samples", "measuring a point and choosing an engine"
+stages = logging.getLogger("landscape.stages")
+
+
+def stage(what: str) -> None:
+    """Say what a job does now, before and between its points; nobody hears it unless asked to."""
+    stages.info("%s", what, extra={"event": "stage", "fields": {"stage": what}})
 
 
 Observer = Callable[[Progress], None]

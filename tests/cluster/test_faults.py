@@ -9,8 +9,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-import pytest
-
 import landscape
 from landscape.spec import Job, read_job
 from landscape.surface import OK, Surface, open_run
@@ -299,32 +297,3 @@ def test_out_of_memory_at_one_tile_is_recorded_and_does_not_stop_the_job(make_jo
     assert (found.status == OK).all()
     assert found.attributes["plan"]["batch_size"] == 20
     assert list(found.attributes["progress"]["reduced_batches"].values()) == [10]
-
-
-@pytest.mark.parametrize("victim", ["gcs_server", "raylet"])
-def test_ray_itself_is_killed_under_the_driver_and_the_next_run_goes_on(make_job, ray_folder, victim):
-    job = make_job(SLOW.replace("0.02", "0.2"), tile=[1])
-    environment = {**os.environ, "RAY_TMPDIR": str(ray_folder), "RAY_gcs_rpc_server_reconnect_timeout_s": "3"}
-    command = [sys.executable, "-W", "ignore", "-m", "cluster.cli", "run", str(job.folder / "job.yaml"), "--workers=2"]
-    script = textwrap.dedent(f"""
-        import psutil, subprocess, sys, time
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
-        from landscape.surface import open_run
-        process = subprocess.Popen({command!r})
-        while True:
-            try:
-                if (open_run({job.run_path!r})["plane"].status == 1).sum() > 10: break
-            except LookupError: pass
-            assert process.poll() is None
-            time.sleep(0.05)
-        for child in psutil.Process(process.pid).children(recursive=True):
-            if child.name().startswith({victim!r}): child.kill()
-        process.wait(90)  # with whatever code: without its raylet Ray may or may not see a job to its end
-    """)
-    found = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=200, check=False
-    )
-    assert found.returncode == 0, found.stderr[-3000:]
-    again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
-    assert again.returncode == 0, again.stderr[-3000:]
-    assert_undisturbed(job)

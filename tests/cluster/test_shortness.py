@@ -1,0 +1,99 @@
+"""A job that is over sooner than a Ray starts is computed here, to the same bits; asking for workers forces Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cluster
+from cluster import lifeline
+from cluster.shortness import LONGEST_HERE, is_worth_it, may_run_here
+from landscape.surface import OK, open_run
+
+
+@pytest.mark.parametrize(
+    ("seconds", "points", "workers", "here"),
+    [
+        (0.001, 1600, 2, True),
+        (0.009, 1600, 2, True),  # 14 s here; two workers would save 7 and cost 8
+        (0.012, 1600, 2, False),
+        (0.009, 1600, 64, False),
+        (0.019, 1600, 1, False),  # one worker saves nothing, but outlives what it computes
+        (0.017, 1600, 1, True),
+    ],
+)
+def test_the_start_of_ray_is_weighed_against_what_workers_save(seconds, points, workers, here):
+    assert is_worth_it(seconds, points, workers) is here
+    assert not is_worth_it(LONGEST_HERE, 1, workers)
+
+
+def test_whoever_asks_for_ray_gets_it(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("sys.modules", {name: each for name, each in sys.modules.items() if name != "ray"})
+    assert may_run_here(None, None, None, 0)
+    assert may_run_here(None, None, 0.5, 1)
+    assert not may_run_here(1, None, None, 0)
+    assert not may_run_here(None, "auto", None, 0)
+    assert not may_run_here(None, None, 2, 0)
+    assert not may_run_here(None, None, None, 2)
+    monkeypatch.setattr(lifeline, "avoid_here", True)
+    assert not may_run_here(None, None, None, 0)
+    monkeypatch.setattr(lifeline, "avoid_here", False)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert not may_run_here(None, None, None, 0)
+
+
+def command(job: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "cluster.cli", "run", str(job), *words],
+        env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+
+
+NO_RAY = """
+import sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "ray":
+            raise AssertionError("ray is imported")
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_a_short_job_imports_no_ray_and_has_the_bytes_of_workers(make_job, ray_folder, tmp_path):
+    job = make_job()
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "sitecustomize.py").write_text(NO_RAY)
+    path = os.pathsep.join([str(library), os.environ.get("PYTHONPATH", str(Path(cluster.__file__).parents[1]))])
+    here = command(job.folder / "job.yaml", PYTHONPATH=path)
+    assert here.returncode == 0, here.stderr
+    assert "computing in this process: it is done before Ray would have started" in here.stderr
+    workers = command(
+        job.folder / "job.yaml", "--workers=1", "--run", str(tmp_path / "ray"), RAY_TMPDIR=str(ray_folder)
+    )
+    assert workers.returncode == 0, workers.stderr
+    assert "starting Ray" in workers.stderr
+    found, expected = open_run(job.run_path)["plane"], open_run(tmp_path / "ray")["plane"]
+    assert (found.status == OK).all()
+    for name in ("loss", "loss_stderr"):
+        assert found[name].tobytes() == expected[name].tobytes(), name
+
+
+def test_a_short_job_that_kills_its_process_goes_on_with_workers(make_job, ray_folder):
+    job = make_job("""
+        def trouble(x, y):
+            if x == 1.0 and once("killed"):
+                os.kill(os.getpid(), signal.SIGSEGV)
+    """)
+    done = command(job.folder / "job.yaml", "--log-format=json", RAY_TMPDIR=str(ray_folder))
+    assert done.returncode == 0, done.stderr
+    said = [json.loads(line) for line in done.stderr.splitlines()]
+    (anew,) = [each["message"] for each in said if each["event"] == "start-anew"]
+    assert "ended by SIGSEGV; going on with Ray's workers, which outlive that" in anew
+    assert (open_run(job.run_path)["plane"].status == OK).all()

@@ -1,0 +1,89 @@
+"""stdout carries data alone, and neither a closed nor a full stdout or stderr ends a job."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cluster
+from landscape.surface import OK, open_run
+
+NOISE = """
+import ctypes
+print("import: print")
+os.write(1, b"import: fd\\n")
+subprocess = __import__("subprocess")
+subprocess.run(["echo", "import: child"])
+"""
+NOISY_OBSERVE = """
+    def trouble(x, y):
+        print("observe: print")
+        os.write(1, b"observe: fd\\n")
+"""
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """A command line of the shell's, `landscape` being this command."""
+
+    def run(line: str) -> subprocess.CompletedProcess[str]:
+        path = os.environ.get("PYTHONPATH", str(Path(cluster.__file__).parents[1]))
+        line = line.replace("landscape ", f"{sys.executable} -W ignore -m cluster.cli ")
+        return subprocess.run(
+            ["bash", "-o", "pipefail", "-c", line], env={**os.environ, "PYTHONPATH": path}, cwd=tmp_path,
+            capture_output=True, text=True, check=False, timeout=100,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture
+def noisy(make_job):
+    job = make_job(NOISY_OBSERVE)
+    file = job.folder / "my_problem.py"
+    file.write_text(
+        file.read_text()
+        .replace("HERE =", NOISE.replace("\\\\n", "\\n") + "\nHERE =", 1)
+        .replace("def problem():\n", "def problem():\n    print('callback: print')\n")
+    )
+    return job
+
+
+def test_what_user_code_prints_is_no_data(shell, noisy):
+    done = shell("landscape run job.yaml")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["run", "plane"]
+    for where in ("import: print", "import: fd", "import: child", "callback: print", "observe: print", "observe: fd"):
+        assert where in done.stderr
+    planned = shell("landscape plan job.yaml --json")
+    assert json.loads(planned.stdout)["points"] == 63
+    assert "import: child" in planned.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("landscape run job.yaml 2>/dev/full", 0, ""),
+        ("landscape run job.yaml 2>&-", 0, ""),
+        ("landscape run job.yaml >&-", 0, "63/63"),
+        ("landscape run job.yaml >&- 2>&- <&-", 0, ""),
+        ("landscape run job.yaml | true", 0, "63/63"),
+        ("landscape run job.yaml 2> >(true) >/dev/null", 0, ""),
+        ("landscape run job.yaml >/dev/full", 1, "stdout: cannot be written (No space left on device)"),
+        ("landscape plan job.yaml >/dev/full", 1, "stdout: cannot be written"),
+    ],
+)
+def test_what_cannot_be_written_to_the_streams_ends_no_job(shell, make_job, line, code, said):
+    job = make_job()
+    done = shell(line)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    if "landscape run" in line:
+        assert (open_run(job.run_path)["plane"].status == OK).all()
