@@ -108,6 +108,10 @@ def per_sample(criterion: Callable[..., Tensor]) -> Callable[..., Tensor]:
             criterion = copy.deepcopy(criterion)
             vars(criterion)["reduction"] = "none"
         return criterion
+    if not callable(criterion):
+        raise JobError(
+            f"criterion: must be a loss module or a function (outputs, targets) -> Tensor[N], not {shown(criterion)}"
+        )
     try:
         takes_reduction = "reduction" in inspect.signature(criterion).parameters
     except (TypeError, ValueError):

@@ -35,7 +35,7 @@ def calling(what: str, remedy: str = "") -> Iterator[None]:
         yield
     except LandscapeError:
         raise
-    except (Exception, SystemExit) as cause:
+    except (Exception, SystemExit, GeneratorExit) as cause:
         raise JobError(f"{what} {in_words(cause)}{remedy and '; ' + remedy}") from cause
 
 

@@ -349,7 +349,10 @@ def test_a_driver_that_cannot_renew_writes_on_only_when_the_store_says_it_is_sti
         ("ftp://host/run", r"unknown kind of URL 'ftp://'; known: file, s3, s3a, gs, az"),
         ("s4://bucket/run", r"unknown kind of URL 's4://'; did you mean 's3'\?"),
         ("s3://key:secretword@bucket/run", r"must not hold credentials \('?s3://…@bucket"),
-        ("s3://bucket/run?X-Amz-Signature=secretword", r"without '\?' and '#'|must not hold credentials \('s3://bucket/run\?…'\)"),
+        (
+            "s3://bucket/run?X-Amz-Signature=secretword",
+            r"without '\?' and '#'|must not hold credentials \('s3://bucket/run\?…'\)",
+        ),
         ("s3:///run", "must name a bucket"),
     ],
 )

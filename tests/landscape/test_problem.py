@@ -304,6 +304,11 @@ def test_regression_averages_over_outputs_and_has_no_accuracy():
         assert found == pytest.approx({"loss": expected}, rel=1e-6)
 
 
+def test_a_criterion_that_is_no_function_is_refused():
+    with pytest.raises(JobError, match=r"criterion: must be a loss module or a function .* not 7"):
+        Problem.supervised(nn.Linear(2, 2), (torch.zeros(3, 2), torch.zeros(3)), criterion=7)
+
+
 def test_a_criterion_that_averages_over_samples_is_refused():
     with pytest.raises(JobError, match=r"'loss' must have shape \(3,\).*reduction='none'"):
         observed(Problem.supervised(nn.Linear(4, 3), (X, Y), lambda o, t: nn.functional.cross_entropy(o, t)))

@@ -20,6 +20,7 @@ RAISING = {
     "an end": ("import sys\nsys.exit(0)", r"called sys\.exit\(0\)", 2),
     "an end in words": ("raise SystemExit('no data')", r"called sys\.exit\(no data\)", 1),
     "an end without a word": ("raise SystemExit", r"called sys\.exit\(\)", 1),
+    "the end of a generator": ("raise GeneratorExit('boom')", r"raised GeneratorExit: boom", 1),
     "recursion": ("def f():\n    f()\nf()", "calls itself without end", 2),
     "memory": ("raise MemoryError('8 TiB')", "ran out of memory: 8 TiB", 1),
     "long": ("raise ValueError('x' * 200_000)", "raised ValueError: x+…x+", 1),
