@@ -8,11 +8,10 @@ from typing import Any
 
 from cluster.packing import pack_directions, pack_state
 from cluster.worker import Payload
-from landscape.errors import JobError
 from landscape.pipeline import TaskList, missing_tasks, start_tally
 from landscape.preparation import PreparedLandscape
 from landscape.progress import Recorded, Tally
-from landscape.reproduction import ATTRIBUTE, Witness, check_point, recorded, refusal
+from landscape.reproduction import ATTRIBUTE, NotReproduced, Witness, check_point, recorded, refusal
 from landscape.spec import Job
 from landscape.store import LandscapeStore
 
@@ -97,7 +96,7 @@ class LandscapeWork:
             self._expected = self._expected or witness
         return difference
 
-    def refusal(self, witness: Witness, difference: str) -> JobError:
+    def refusal(self, witness: Witness, difference: str) -> NotReproduced:
         """The end of a job whose workers all compute something else."""
         assert self._expected is not None
         return refusal(self.landscape.name, self._expected, witness, difference)
@@ -115,8 +114,9 @@ class LandscapeWork:
             self.payload = self._share(self.pack())
         return True
 
-    def interrupt(self) -> None:
-        if self.left and self._tally is not None:
+    def interrupt(self, *, unless_idle: bool = False) -> None:
+        """Record that the job stopped here; `unless_idle`: where it has added something."""
+        if self.left and self._tally is not None and not (unless_idle and self._tally.idle):
             self._tally.finish("interrupted")
 
     def pack(self) -> Payload:

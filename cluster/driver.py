@@ -36,7 +36,7 @@ from landscape.pipeline import (
 from landscape.preparation import PreparedJob, create_store, existing_store, prepare
 from landscape.progress import CHOOSING, PREPARING, Failure, Observer, stage
 from landscape.questions import DEFAULT_POINT_SECONDS, Limits, Measure, Request, follow
-from landscape.reproduction import Witness
+from landscape.reproduction import NotReproduced, Witness
 from landscape.search import Search
 from landscape.spec import Job
 from landscape.store import write_error
@@ -50,6 +50,7 @@ MEASURE_SECONDS = 600.0  # a worker that takes longer to measure is taken for hu
 GATHER_SECONDS = 10.0  # from the first worker until those of its node are timed without the ones that still start
 LOADS = 3  # workers that fail to load the problem, with none that has, until the job ends
 DEATHS = 3  # in a row and per worker, without a task done in between, until the job ends
+IDLE_SECONDS = 120.0  # with nobody but workers that are left out, until the job ends
 DRAIN_SECONDS = 2.0  # what ends within it after a stop is still committed; the rest is dropped
 
 
@@ -187,6 +188,8 @@ class Driver:
         self._schedule: Schedule[Task] = Schedule((), policy)
         self._metrics, self._clock, self._limits = metrics, clock, limits
         self._looked = 0.0
+        self._refusal: NotReproduced | None = None
+        self._idle_since = clock()
         self._left_out: set[str] = set()  # workers whose values have other bits than those that are kept
         self._measured: dict[str, Receipt] = {}
         self._gathered: list[str] | None = None  # the workers that are timed at once
@@ -202,10 +205,10 @@ class Driver:
                 self._schedule.join(worker)
             self._loop()
         except StoreError:
-            raise  # what does not answer takes no last word either
-        except BaseException:
+            raise  # the store cannot be reached, so do not try to record the interruption
+        except BaseException as error:
             for each in self._works.values():
-                each.interrupt()
+                each.interrupt(unless_idle=isinstance(error, NotReproduced))
             raise
         finally:
             self._crew.close()
@@ -218,6 +221,7 @@ class Driver:
         for _ in range(self._crew.missing()):
             self._crew.hire()
         self._crew.explain_absence(journal.absent)
+        self._refuse_idle_crew()
         now = self._clock()
         for name in self._schedule.hung(now):
             self._bury(name, "no progress for far longer than the median task")
@@ -295,8 +299,20 @@ class Driver:
             journal.left_out(hand, work.landscape.name, witness, difference)
         self._left_out.add(hand.name)
         self._schedule.lost(hand.name, self._clock(), blame=False)
+        self._refusal = work.refusal(witness, difference)
         if len(self._left_out) >= self._crew.size:
-            raise work.refusal(witness, difference)
+            raise self._refusal
+
+    def _refuse_idle_crew(self) -> None:
+        """Workers that are left out keep their places, which those that are still waited for may need.
+
+        Raises:
+            JobError: for long no worker has been there that could do anything.
+        """
+        if not self._left_out or set(self._crew.ready) - self._left_out:
+            self._idle_since = self._clock()
+        elif self._refusal and self._clock() - self._idle_since > IDLE_SECONDS:
+            raise self._refusal
 
     # -- before the first tile --------------------------------------------------------------------------------
 

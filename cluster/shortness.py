@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from cluster import lifeline
 from cluster.assignment import LandscapeWork
-from landscape.arithmetic import cores
+from landscape.arithmetic import cores, release_memory
 from landscape.errors import Interrupted
 from landscape.pipeline import make_evaluator
 from landscape.preparation import PreparedJob
@@ -39,9 +39,11 @@ def is_shorter_here(
     gpus = torch.cuda.device_count() if job.device != "cpu" else 0
     if not may_run_here(workers or job.workers, address, job.num_gpus, gpus) or job.device_ids is not None:
         return False
+    if job.num_gpus is not None and (job.num_gpus > 0) != (gpus > 0):
+        return False  # a worker's device would be another one than this process's
     missing = sum(each.landscape.points if each.store is None else each.tasks.points for each in works)
     seconds = _measured(prepared, next(each for each in works if not each.finished))
-    return seconds is not None and is_worth_it(seconds, missing, max(1, cores() // (job.threads or 1)))
+    return seconds is not None and is_worth_it(seconds, missing, gpus or max(1, cores() // (job.threads or 1)))
 
 
 def may_run_here(workers: int | None, address: str | None, num_gpus: float | None, gpus: int) -> bool:
@@ -67,11 +69,20 @@ def _measured(prepared: PreparedJob, work: LandscapeWork) -> float | None:
             raise _TooLongError
 
     try:
-        lifeline.tell(lifeline.HERE)
-        evaluator = make_evaluator(prepared, work.landscape, on_point)
-        with in_folder(prepared.folder):
-            return evaluator.within_memory(lambda: measure_point(evaluator, work.landscape.grid))
+        return _measured_within(prepared, work, on_point)
     except Interrupted:
         raise
     except Exception:
         return None
+    finally:
+        release_memory()  # a worker may need it
+
+
+def _measured_within(prepared: PreparedJob, work: LandscapeWork, on_point: Callable[[], None]) -> float | None:
+    lifeline.tell(lifeline.HERE)
+    evaluator = make_evaluator(prepared, work.landscape, on_point)
+    with in_folder(prepared.folder):
+        point = [float(axis[len(axis) // 2]) for axis in work.landscape.grid.coordinates]
+        if evaluator.time_batches(1, point) * evaluator.batches > MEASURING_SECONDS:
+            return None
+        return evaluator.within_memory(lambda: measure_point(evaluator, work.landscape.grid))

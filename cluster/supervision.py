@@ -63,7 +63,7 @@ class Told:
             case [lifeline.HERE]:
                 self.here = True
             case [lifeline.RAY]:
-                self.ray = True
+                self.ray, self.here = True, False  # what was measured here is done
             case [lifeline.ATTACHED]:
                 self.attached = True
             case [lifeline.NO_RAY]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import platform
 import random
@@ -170,6 +171,13 @@ def _generators() -> list[Any]:
     used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     torchs = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if used else [])]
     return [random.getstate(), array["pos"], array["key"].tobytes(), *(each.numpy().tobytes() for each in torchs)]
+
+
+def release_memory() -> None:
+    """Give back what this process holds of the GPUs and does not use, for others that compute on them."""
+    gc.collect()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

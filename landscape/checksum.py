@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-COLUMNS = 61  # a prime: words that change places change the sum
+COLUMNS = 61  # a prime: words that change places change the sum, unless they are a multiple of it apart
 WORD = 8  # bytes
 
 

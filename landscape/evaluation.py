@@ -224,11 +224,10 @@ class Evaluator:
 
     def _set_batches(self, batch_size: int) -> None:
         self.batch_size = batch_size
-        self._origin_samples: Samples | None = None  # other batches round differently
         self._feed.split(batch_size)
 
     def _set_engine(self) -> None:
-        self._origin_samples = None
+        self._origin_samples: dict[int, Samples] = {}  # by batch size, as other batches round differently
         self._loaded.load(self._origin, self._directions)
         self._loaded.set_batches(self._first_batch, resident=self.resident)
 
@@ -276,11 +275,11 @@ class Evaluator:
                 yield names, each
 
     def _samples_at_origin(self) -> Samples:
-        if self._origin_samples is None:
+        if self.batch_size not in self._origin_samples:
             with arithmetic(self.plan, self.device), torch.no_grad():
                 ((names, samples),) = self._samples_of([[0.0] * len(self._directions)])
-            self._origin_samples = names, samples.clone()
-        return self._origin_samples
+            self._origin_samples[self.batch_size] = names, samples.clone()
+        return self._origin_samples[self.batch_size]
 
     def _losses_at_origin(self) -> Tensor | None:
         """ℓᵢ(0) of every sample, what rises are measured from; None where user code raises there.
@@ -307,7 +306,7 @@ class Evaluator:
             self._check_samples()
             if not self._loaded.hides_writes():
                 return found
-            self._origin_samples = None
+            self._origin_samples.clear()
 
     def _check_samples(self) -> None:
         if self._sums_of_samples() != self._sums:

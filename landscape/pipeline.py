@@ -25,7 +25,7 @@ from landscape.preparation import PreparedJob, PreparedLandscape, create_store, 
 from landscape.problem import OtherObservables
 from landscape.progress import CHOOSING, PREPARING, Failure, Observer, Tally, stage
 from landscape.questions import Freedom, Limits
-from landscape.reproduction import ATTRIBUTE, bear_witness, check_point, recorded, refusal
+from landscape.reproduction import ATTRIBUTE, NotReproduced, bear_witness, check_point, recorded, refusal
 from landscape.spec import Job, names_a_run
 from landscape.store import LandscapeStore, landscape_names, write_error
 from landscape.surface import Run
@@ -261,8 +261,8 @@ def compute_serially(
                 quarantine(store, task)
                 tally.fail(Failure(task.label, ATTEMPTS, "this process", *outcome))
             observer(tally.progress())
-    except StoreError:
-        raise  # what does not answer takes no last word either
+    except (StoreError, NotReproduced):
+        raise  # the store cannot be reached, or this process has no business with it: do not record the interruption
     except BaseException:
         tally.finish("interrupted")
         raise

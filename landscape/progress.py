@@ -81,7 +81,7 @@ class Tally:
         self._next_update = float("-inf")
         self._points, self._before = points, points - missing_points
         self._tasks, self._tasks_before = tasks, tasks - missing_tasks
-        self._points_done = self._tasks_done = self.retries = 0
+        self._points_done = self._tasks_done = self._given_up = self.retries = 0
         self._seconds_before = float(store.attributes.get("progress", {}).get("seconds", 0.0))
         # Those of earlier sessions stand until their task is done.
         self._failures = {each["task"]: Failure(**each) for each in store.attributes.get("failures", [])}
@@ -98,9 +98,15 @@ class Tally:
         self._update()
 
     def fail(self, failure: Failure) -> None:
+        self._given_up += 1
         self._failures.pop(failure.task, None)  # the latest come last
         self._failures[failure.task] = failure
         self._write("running")
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing was done since it began."""
+        return not self._tasks_done and not self._given_up
 
     @property
     def failures(self) -> list[Failure]:

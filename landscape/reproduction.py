@@ -21,17 +21,23 @@ from landscape.grid import Grid
 from landscape.store import LandscapeStore
 
 ATTRIBUTE = "check"
+ROUNDING = 1e-3  # relative: what kernels that add in no fixed order may differ by, from one call to the next
 Numbers = Mapping[str, float]  # `loss`, `loss_stderr`, …
 
 
 @dataclass(frozen=True)
 class Witness:
-    """What one process computes at the origin and at `point`, and on which processor."""
+    """What one process computes at the origin and at `point`, and on which processor.
+
+    `repeatable` says that it had the same bits twice. Kernels that add in no fixed order do not, and no process can
+    then have those of another.
+    """
 
     point: tuple[float, ...]
     values: Numbers
     origin: Numbers
     processor: str = ""
+    repeatable: bool = True
 
     def attributes(self) -> dict[str, Any]:
         """As a landscape keeps it; the values in hexadecimal, which keeps every bit, NaN and infinity among them."""
@@ -39,6 +45,7 @@ class Witness:
             "point": list(self.point),
             "values": {name: float(value).hex() for name, value in self.values.items()},
             "processor": self.processor,
+            "repeatable": self.repeatable,
         }
         found: dict[str, Any] = {ATTRIBUTE: kept}
         for name in ("loss", "loss_stderr"):
@@ -47,10 +54,13 @@ class Witness:
         return found
 
     def differs_from(self, other: Witness) -> str:
-        """The first value that has other bits here than there; empty where there is none."""
+        """The first value with other bits here than there, or beyond rounding where bits cannot be asked for; or ''."""
+        exact = self.repeatable and other.repeatable
         for name, value in self.values.items():
             there = other.values.get(name)
-            if there is not None and value.hex() != there.hex():
+            if there is None or value.hex() == there.hex():
+                continue
+            if exact or not np.isclose(value, there, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
                 return f"{name} {value:.9g}, not {there:.9g}"
         return ""
 
@@ -74,12 +84,16 @@ def bear_witness(evaluator: Evaluator, point: Sequence[float]) -> Witness | None
     What raises here is left to the tile of this point to tell.
     """
     try:
-        there = evaluator.within_memory(lambda: evaluator.evaluate(np.array([point], np.float64)))
+        where = np.array([point], np.float64)
+        there = evaluator.within_memory(lambda: evaluator.evaluate(where))
         if evaluator.batch_size != evaluator.plan.batch_size:
             return None  # another batch, other bits
-        return Witness(
-            tuple(point), _numbers(there), _numbers(evaluator.origin()), processor_name(evaluator.device)
-        )  # fmt: skip
+        values, again = _numbers(there), {}
+        if evaluator.device.type != "cpu" or evaluator.plan.threads > 1:
+            again = {name: value.hex() for name, value in _numbers(evaluator.evaluate(where)).items()}
+        repeatable = all(again.get(name, value.hex()) == value.hex() for name, value in values.items())
+        origin, processor = _numbers(evaluator.origin()), processor_name(evaluator.device)
+        return Witness(tuple(point), values, origin, processor, repeatable)
     except Exception as error:
         if isinstance(error, Interrupted) or is_out_of_memory(error):
             raise
@@ -117,16 +131,20 @@ def _parsed(record: Any, axes: int) -> Witness | None:
     try:
         point = tuple(float(each) for each in record["point"])
         values = {str(name): float.fromhex(value) for name, value in record["values"].items()}
-        processor = str(record.get("processor", ""))
+        processor, repeatable = str(record.get("processor", "")), record.get("repeatable") is not False
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
         return None
-    return Witness(point, values, {}, processor) if len(point) == axes and values else None
+    return Witness(point, values, {}, processor, repeatable) if len(point) == axes and values else None
 
 
-def refusal(name: str, expected: Witness, found: Witness, difference: str) -> JobError:
+class NotReproduced(JobError):
+    """This process computes something else than the landscape holds, so that it may not even say that it was there."""
+
+
+def refusal(name: str, expected: Witness, found: Witness, difference: str) -> NotReproduced:
     """A landscape is not gone on with by what computes something else."""
     before = f" on {expected.processor}" if expected.processor else ""
-    return JobError(
+    return NotReproduced(
         f"landscape {name!r} was computed{before} by other code, on another processor or with other versions: at "
         f"({expected.place}) {found.processor} gives {difference}; go back to those, or give it another name or run"
     )

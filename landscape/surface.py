@@ -65,6 +65,10 @@ class Surface:
     path: Path | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        size = " x ".join(str(len(axis.coordinates)) for axis in self.axes)
+        return f"Surface({self.name!r}, {size} points, observables={list(self.observables)})"
+
     def __getitem__(self, observable: str) -> Floats:
         if observable not in self.observables:
             raise JobError(
