@@ -86,12 +86,8 @@ def is_loopback(host: str) -> bool:
 
 
 def has_token() -> bool:
-    """Whether this process would show a token: Ray reads the environment, and where that is silent its usual file."""
-    mode = os.environ.get("RAY_AUTH_MODE")
-    if mode:
-        return mode.lower() == "token"
-    named = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
-    return named or (Path.home() / ".ray" / "auth_token").is_file()
+    """Whether this process would show a token: only where it is told to, and finds one."""
+    return os.environ.get("RAY_AUTH_MODE", "").lower() == "token" and bool(token())
 
 
 def token() -> str:

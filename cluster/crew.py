@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 import uuid
@@ -20,6 +21,7 @@ from cluster.parcels import PIECE_BYTES, Parcels, pieces_of
 from cluster.placement import Placement, explain_placement, places
 from cluster.session import draining_nodes, object_store_room, private_ray_ended, refuse_dead_ray, supply
 from cluster.worker import Look, ProblemSource, Receipt, Worker
+from landscape.errors import printable
 from landscape.memory import host_limit
 from landscape.pipeline import Work
 from landscape.preparation import PreparedJob
@@ -44,9 +46,10 @@ class RayCrew:
         self._asked = asked or prepared.job.workers
         self._samples = _send(prepared.samples, min(host_limit(), object_store_room()))
         look = None if prepared.looked else Look(prepared.landscapes[0].observables, prepared.job.precision)
-        self._source = ProblemSource(
-            prepared.job.problem, prepared.job.folder, tuple(map(os.path.abspath, sys.path)), look
-        )
+        callback = prepared.job.problem
+        portable = callback if isinstance(callback, str) else [ray.put(callback)]
+        path = tuple(map(os.path.abspath, sys.path))
+        self._source = ProblemSource(portable, prepared.job.folder, path, look)
         self._born = 0
         self._looked = self._alone_since = clock()
         self._explained = False
@@ -162,12 +165,17 @@ class RayCrew:
             return Arrival(name, asked, None, _short(error))
 
 
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+CAUSE = re.compile(r"[\w.]*(?:Error|Exception|Interrupt)\b:? ")
+
+
 def _short(error: BaseException) -> str:
     """Ray's many-line messages cut to their first sentence, or to the one that matters."""
     if "node has died" in str(error):
         return NODE_LOST
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:200]
+    lines = [line.strip() for line in printable(ANSI.sub("", str(error))).splitlines() if line.strip()]
+    causes = [line for line in lines if CAUSE.match(line)]  # the last line of a traceback
+    return ((causes or lines)[-1 if causes else 0] if lines else type(error).__name__)[:200]
 
 
 def _send(samples: Batch, room: int) -> Any:

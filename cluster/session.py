@@ -137,7 +137,7 @@ def _start(job: Job, workers: int | None) -> None:
                 include_dashboard=False,
                 **_quiet(),
             )
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray raises plain ones where a process of its own dies meanwhile
         tell(LOST, f"it does not start: {one_line(error)}")
         raise RayDied(f"address: a private Ray does not start here: {one_line(error)}; --debug shows more") from error
 

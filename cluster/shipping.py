@@ -37,6 +37,7 @@ SECRETS = (
     ".my.cnf", ".htpasswd", ".boto", ".s3cfg", ".databrickscfg", ".vault-token", ".terraformrc", "rclone.conf",
     "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.ppk", "*.kdbx", "*.gpg", "*.tfstate",
     "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "credentials*", ".credentials*", "secret.*", "secrets.*",
+    "secrets", ".secrets",
     "service-account*.json", "service_account*.json", "kubeconfig*", "*.kubeconfig",
     "token", ".token", "*_token", "*.token", ".*_history",
 )  # fmt: skip

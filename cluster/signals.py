@@ -28,7 +28,8 @@ def graceful_stop() -> Iterator[Callable[[], bool]]:
                 return  # who supervises counts them, and this one may have come twice
             os._exit(130)
         received.append(number)
-        say("stopping; again to stop at once", "stopping")
+        with contextlib.suppress(RuntimeError):  # the signal came while a line was written
+            say("stopping; again to stop at once", "stopping")
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False

@@ -158,7 +158,7 @@ def status_text(status: dict[str, Any]) -> str:
             parts.append(f"{each['failed']} given up")
         if each["origin_loss"] is not None:
             error = each["origin_loss_stderr"]
-            within = "" if error is None else f" ± {2 * error:.2g}"
+            within = "" if error is None else f" ± {2 * error:.2g} (2 s.e.)"
             parts.append(f"loss at the origin {each['origin_loss']:.5g}{within}")
         if each["minimum"]:
             place = ", ".join(f"{k} {v:.3g}" for k, v in each["minimum"].items() if k != "loss")

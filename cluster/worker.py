@@ -62,9 +62,13 @@ class Look:
 
 @dataclass(frozen=True)
 class ProblemSource:
-    """How a worker gets the problem: the callback, and where to import it from."""
+    """How a worker gets the problem: the callback, and where to import it from.
 
-    callback: str | Callable[[], Any]
+    A callback that is no name is a list of one reference: it is opened once the worker looks for modules where the
+    driver does. Opened with the actor's arguments it could only die of a module that it does not find.
+    """
+
+    callback: str | list[Any] | Callable[[], Any]
     folder: Path
     path: tuple[str, ...] = ()
     look: Look | None = None
@@ -117,9 +121,11 @@ class Worker:
         """Load the problem; says where this worker runs."""
         try:
             sys.path[:0] = [each for each in self._source.path if each not in sys.path]
+            callback = self._source.callback
+            callback = self._fetch(callback) if isinstance(callback, list) else callback
             if self._source.folder.is_dir():  # on another machine it is the working directory that was shipped
                 os.chdir(self._source.folder)
-            problem = load_problem(self._source.callback, self._source.folder)
+            problem = load_problem(callback, self._source.folder)
             self._model, self._observe = problem.model, problem.observe
             self._parameters = describe_parameters(problem.model)
             self._samples: Batch = self._receive(self._samples_reference)

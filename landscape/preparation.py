@@ -137,7 +137,7 @@ def prepare(job: Job) -> PreparedJob:
     )
     landscapes = tuple(_prepare_landscape(common, spec) for spec in specs)
     warnings = [*randomness.warnings(), *_data_warnings(samples), *look.warnings, *immobile(problem.model)]
-    warnings += [*_origin_warnings(specs, weights), *_thread_warnings(job)]
+    warnings += [*_origin_warnings(specs, weights, implied=not job.landscapes), *_thread_warnings(job)]
     return PreparedJob(job, run, problem, samples, landscapes, looked, tuple(warnings), folder, borrowed)
 
 
@@ -290,14 +290,19 @@ def _thread_warnings(job: Job) -> list[str]:
     ]
 
 
-def _origin_warnings(specs: Sequence[Landscape], weights: Weights) -> list[str]:
-    """Where the trajectory's last weights are taken though nobody named them, and the callback's are others."""
-    unnamed = [each.name for each in specs if each.origin is None and not _along_trajectory(each)]
+def _origin_warnings(specs: Sequence[Landscape], weights: Weights, *, implied: bool) -> list[str]:
+    """Where the trajectory's last weights are taken though nobody named them, and the callback's are others.
+
+    Args:
+        implied: whether the landscapes are those that the collector's options stand for, and none is in the job.
+    """
+    unnamed = [each.name for each in specs if (each.origin is None or implied) and not _along_trajectory(each)]
     if not unnamed or not weights.trajectory.numbers or weights.digest("last") == weights.digest("problem"):
         return []
     return [
         f"origin: {weights.label('last')} of the trajectory is the origin of {', '.join(unnamed)}, and the callback "
-        "returns other weights; `origin: problem` takes the callback's, `origin: last` says that these are meant"
+        "returns other weights; `origin: problem` in a landscape takes the callback's, `origin: last` says that these "
+        "are meant"
     ]
 
 

@@ -44,13 +44,14 @@ def read_info(run: Place) -> dict[str, Any]:
     folder = open_folder(run)
     place = shown(folder.place(INFO_FILE))
     try:
-        found = json.loads(folder.read(INFO_FILE) or "{}")
+        data = folder.read(INFO_FILE)
+        found = {} if data is None else json.loads(data)
     except OSError as error:
         reason = error.strerror or message_of(error)
         raise LandscapeError(f"{place} cannot be read: {reason}; restore it or move it away") from None
     except (ValueError, RecursionError):
         raise LandscapeError(
-            f"{place} cannot be read: it is no JSON, or nested too deeply; restore it or delete it"
+            f"{place} cannot be read: it is empty, no JSON, or nested too deeply; restore it or delete it"
         ) from None
     if not isinstance(found, dict):
         raise LandscapeError(f"{place} must hold one JSON object; restore it or delete it")

@@ -494,6 +494,8 @@ def _explain_one(error: Any, model: type[BaseModel]) -> str:
     kind, value = error["type"], error["input"]
     if kind == "extra_forbidden":
         owner = _model_at(model, error["loc"][:-1])
+        if owner is Job and place[-1] in Landscape.model_fields:
+            return f"{where}: belongs to a landscape, not to the job: landscapes: [{{name: …, {place[-1]}: …}}]"
         return f"{where}: unknown key {shown(place[-1], LONGEST_KEY)}; {nearest(str(place[-1]), owner.model_fields)}"
     if kind == "missing":
         return f"{where}: is required and missing"

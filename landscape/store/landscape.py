@@ -477,12 +477,14 @@ class LandscapeStore:
         """
         self._refuse_too_large()
         # The status first: what it promises was there before it, also when a driver writes meanwhile.
-        status = self._read_checked("status").values.astype(np.uint8)
+        states = self._read_checked("status")
+        status = states.values.astype(np.uint8)
         committed = self._tiles_where(status != NOT_COMPUTED)
         arrays = {name: self._read_checked(name, committed) for name in self.value_names}
         for found in arrays.values():
             for _, index in found.damaged:
                 status[self.tile(index).windows] = NOT_COMPUTED
+        self._tell_of_damage([*states.damaged, *(each for found in arrays.values() for each in found.damaged)])
         # A tile whose status is not written yet is not committed, whatever its chunks hold.
         observables = {name: np.where(status == NOT_COMPUTED, np.nan, found.values) for name, found in arrays.items()}
         grid = self.grid()
@@ -496,6 +498,15 @@ class LandscapeStore:
             for axis, coordinates in zip(grid.names, grid.coordinates, strict=True)
         )
         return Surface(self.name, axes, observables, status, self._read_path(), dict(self.attributes))
+
+    def _tell_of_damage(self, damaged: Sequence[tuple[str, Index]]) -> None:
+        if damaged:
+            array, index = damaged[0]
+            more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+            log.warning(
+                "landscape %r: %s chunk %s%s cannot be read: its points are shown as not computed; "
+                "running the job again mends them", self.name, array, "/".join(map(str, index)), more,
+            )  # fmt: skip
 
     def _refuse_too_large(self) -> None:
         """Refuse by the metadata alone what this machine's memory does not hold: they may promise anything."""

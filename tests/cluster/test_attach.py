@@ -71,21 +71,23 @@ def test_what_is_no_address_is_refused_at_once(address, kind, said):
 
 
 @pytest.mark.parametrize(
-    ("environment", "shown"),
+    ("environment", "shown", "with_file"),
     [
-        ({}, False),
-        ({"RAY_AUTH_MODE": "token"}, True),
-        ({"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "x"}, False),
-        ({"RAY_AUTH_TOKEN": "x"}, True),
+        ({}, False, False),
+        ({"RAY_AUTH_MODE": "token"}, False, True),
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "x"}, True, True),
+        ({"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "x"}, False, False),
+        ({"RAY_AUTH_TOKEN": "x"}, False, False),
     ],
 )
-def test_a_token_is_shown_where_ray_would(environment, shown, monkeypatch, tmp_path):
+def test_a_token_is_shown_where_it_is_asked_for_and_found(environment, shown, with_file, monkeypatch, tmp_path):
+    """Ray shows none without its mode, even where a token lies in the usual file."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert attach.has_token() is shown
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("x")
-    assert attach.has_token() is (shown or "RAY_AUTH_MODE" not in environment)
+    assert attach.has_token() is with_file
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from landscape.snapshots import write_snapshot
 
 # Evaluations beside those of the grid and the path: the first look, the measuring before a landscape is made, and the
 # origin and the point that a process reproduces before its first tile.
-LOOK, MEASURED, WITNESS = 4, 2, 2
+LOOK, MEASURED, WITNESS = 3, 2, 2
 
 
 class Quadratic(nn.Module):

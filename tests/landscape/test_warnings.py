@@ -26,7 +26,7 @@ def test_a_trajectory_that_takes_the_place_of_the_callbacks_weights_is_told(coll
     folder, problem = collected
     (warning,) = prepare(make_job(folder, problem, [SPEC, SPEC | {"name": "other"}])).warnings
     assert warning.startswith("origin: epoch 4 of the trajectory is the origin of mine, other")
-    assert "`origin: problem`" in warning
+    assert "`origin: problem` in a landscape" in warning
 
 
 @pytest.mark.parametrize(
