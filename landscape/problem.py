@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -181,6 +182,12 @@ def load_problem(reference: str | Callable[[], Any], folder: Path | None = None)
         )
     if not isinstance(problem.model, nn.Module):
         raise JobError(f"problem: {name}: model must be a torch.nn.Module, not {type(problem.model).__name__}")
+    for name_, tensor in itertools.chain(problem.model.named_parameters(), problem.model.named_buffers()):
+        if nn.parameter.is_lazy(tensor) or tensor.is_meta:
+            raise JobError(
+                f"problem: {name}: model: {shown(name_)} holds no numbers (a lazy layer, or the meta device); load its "
+                "weights, and run one batch through lazy layers"
+            )
     if not callable(problem.observe):
         raise JobError(f"problem: {name}: observe must be callable, not {type(problem.observe).__name__}")
     return problem

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from landscape.errors import JobError, shown
+from landscape.errors import JobError, LandscapeError, shown
 from landscape.parameters import match_state, state_digest, state_of
 from landscape.problem import Problem
 from landscape.snapshots import Trajectory
@@ -53,4 +53,8 @@ class Weights:
             return state_of(self.model)
         if isinstance(key, int):
             return match_state(self.model, self.trajectory.snapshot(key).load(), f"{self.trajectory.unit} {key}")
-        return match_state(self.model, load_weights(locate(key, self.folder)), f"file {shown(key)}")
+        try:
+            tensors = load_weights(locate(key, self.folder))
+        except LandscapeError as error:
+            raise type(error)(f"origin or target {shown(key)}: {error}") from None
+        return match_state(self.model, tensors, f"file {shown(key)}")

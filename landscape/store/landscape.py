@@ -69,7 +69,8 @@ class LandscapeStore:
         self._described = described
         self._found: dict[str, DescribedArray] = {}
         self.has_path = documents.has(name, "path_status")
-        self._has_rise = documents.has(name, RISE_STDERR)  # landscapes of version 0.1.0 have none
+        # Landscapes of version 0.1.0, which recorded no version of their defaults, have none; of others it may be lost.
+        self._has_rise = documents.has(name, RISE_STDERR) or "defaults" in self.attributes
 
     # -- making and opening ---------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ def job_value(chance: random.Random, scene: Scene) -> Case:
         mapping[key] = value(chance)
         done = f"with {key[:20]!r}"
         place = (*place[:-1], key)
-    names = tuple(str(each) for each in place if not isinstance(each, int) and each) or ("job",)
+    names = tuple(str(each) for each in place if not isinstance(each, int) and str(each).isprintable() and each)
     try:
         scene.write_job(job)
     except yaml.YAMLError:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CODES = (0, 1, 2, 3, 4, 5)  # 130 is an interruption's
-MOST_LINES, LONGEST_LINE = 3, 400
+MOST_LINES, LONGEST_LINE = 3, 500
 # What a person who does not know the code cannot make anything of.
 INTERNAL = re.compile(
     r"Traceback \(most|File \"[^\"]*\.py\", line|JSONDecodeError|RecursionError|UnicodeDecodeError|UnicodeEncodeError|"

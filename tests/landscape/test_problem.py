@@ -465,3 +465,9 @@ def test_a_callable_object_serves_as_well(tmp_path):
         found = run(make_job(tmp_path / str(k), callback, [{"name": "a", "size": 3}]))["a"]
         assert (found.status == 1).all()
         assert isinstance(found.attributes["job"]["problem"], str)
+
+
+@pytest.mark.parametrize("model", [nn.Linear(2, 2).to("meta"), nn.LazyLinear(2)])
+def test_a_model_without_numbers_is_refused(model):
+    with pytest.raises(JobError, match=r"model: 'weight' holds no numbers .* load its weights"):
+        load_problem(lambda: Problem.supervised(model, (torch.zeros(3, 2), torch.zeros(3))))
