@@ -240,7 +240,7 @@ class Driver:
             return
         self._unloaded = 0
         hand = self._crew.started(name, receipt)
-        # Every one before was compared like this: any other stands for all.
+        # Earlier workers already agree, so comparing with one is enough.
         other = next((each for each in self._crew.ready.values() if each is not hand), hand)
         if other.device != hand.device:
             raise JobError(

@@ -326,7 +326,7 @@ class Evaluator:
         with arithmetic(self.plan, self.device), torch.no_grad():
             for names, each in samples():
                 if not found:
-                    self._check_samples()  # what is turned round at every point is as it was after two
+                    self._check_samples()  # a write that undoes itself every second point would be missed at the end
                 found.append(summary(each, each[names.index("loss")], origin_losses))
             table = torch.stack(found).cpu().numpy()[places] if found else np.zeros((0, 1))
         mean = {name: np.ascontiguousarray(table[:, 2 * k]) for k, name in enumerate(names)}

@@ -39,7 +39,7 @@ class Fold:
 
 
 def fold_norms(model: fx.GraphModule, leave: frozenset[nn.Module] = frozenset()) -> list[Fold]:
-    """Fold every batch normalisation that a convolution's only reader is; `leave` these convolutions as they are."""
+    """Fold each batch norm that is the sole consumer of a convolution; `leave` these convolutions as they are."""
     return [_fold(model, *pair) for pair in _foldable(model, leave)]
 
 

@@ -222,6 +222,15 @@ def _prefer(folder: Path, top: str) -> None:
             del sys.modules[name]
 
 
+def _per_sample_remedy(shape: tuple[int, ...], count: int) -> str:
+    """Losses of tokens or pixels come flat, or with further dimensions, and want a mean over each sample."""
+    if len(shape) == 1 and count and shape[0] > count and shape[0] % count == 0:
+        return f"{shape[0]} = {count} x {shape[0] // count}: average each sample, such as .view({count}, -1).mean(1)"
+    if len(shape) > 1 and shape[0] == count:
+        return "average each sample, such as .flatten(1).mean(1)"
+    return "use reduction='none'"
+
+
 class OtherObservables(JobError):
     """`observe` returns other names here than elsewhere: the landscape has no place for them, wherever it is tried."""
 
@@ -252,7 +261,7 @@ def check_observed(values: Any, count: int, names: Sequence[str] | None = None) 
         if tuple(value.shape) != (count,):
             raise JobError(
                 f"observe: {shown(name)} must have shape ({count},), one value per sample, not {tuple(value.shape)}; "
-                "use reduction='none'"
+                f"{_per_sample_remedy(tuple(value.shape), count)}"
             )
         if value.is_complex():
             raise JobError(f"observe: {shown(name)} must be real, not {value.dtype}")

@@ -205,7 +205,7 @@ class Search:
         if _refusal((yield SetUp(self._slice(self._first), self._slice(self._first)))):
             self._broken = True
             return
-        self._end = self._clock() + budget  # who takes part is there by now
+        self._end = self._clock() + budget  # all processes have been forked, so the budget starts here
         rewrites = tuple(name for name in ("channels_last", "maxima", "folded") if name in facts.options)
         for engine in Engine.parse(self._first.engine).variants(rewrites):
             yield from self._try(engine, self._first.batch_size)

@@ -55,7 +55,7 @@ def examine_tiles(
     """
     missing, committed = np.ones(status.counts, np.bool_), np.zeros(status.counts, np.bool_)
     damaged: list[tuple[str, Index]] = []
-    sound: dict[Index, NDArray[np.uint8]] = {}  # its points, as bits; all of them where nothing stands here
+    sound: dict[Index, NDArray[np.uint8]] = {}  # packed mask of the points that are OK; absent means that all are
     for index, values, bad in status.read(indices_of(status.present())):
         if bad or values is None:
             damaged.append(("status", index))

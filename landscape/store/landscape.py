@@ -345,9 +345,9 @@ class LandscapeStore:
         return Examination(missing, tuple(path_missing), tuple(dict.fromkeys(damaged + path_damaged)))
 
     def counts(self) -> NDArray[np.int64]:
-        """Points by status 0 to 3, the snapshots of the path among them; reads the status alone."""
+        """Evaluations by status 0 to 3: the points, and two per snapshot of the path; reads the status alone."""
         found = count_statuses(self._reader("status"))
-        return found + count_statuses(self._reader("path_status")) if self.has_path else found
+        return found + 2 * count_statuses(self._reader("path_status")) if self.has_path else found
 
     def minimum(self) -> dict[str, float]:
         """The lowest loss and its coordinates; empty where there is none, or where the coordinates are damaged."""

@@ -100,12 +100,14 @@ def test_damage_of_what_training_left_is_found_and_hides_no_landscape(place):
     found = validate_run(str(place))
     assert found["damaged"] == 1
     assert "history.jsonl: lines that are no JSON object: 7, 8" in validation_text(found)
-    (place / "run.json").write_bytes(b'{"a":' * 50_000)  # which says what history counts
-    assert validate_run(str(place))["damaged"] == 1
+    for data in (b"", b'{"a":' * 50_000):
+        (place / "run.json").write_bytes(data)  # which says what history counts
+        assert validate_run(str(place))["damaged"] == 1
+        assert not is_readable(run_status(str(place)))
     status = run_status(str(place))
     assert not is_readable(status)
     assert [each["state"] for each in status["landscapes"]] == ["complete", "complete"]
-    assert "run.json' cannot be read: it is no JSON, or nested too deeply" in status_text(status)
+    assert "run.json' cannot be read: it is empty, no JSON, or nested too deeply" in status_text(status)
 
 
 def test_a_stray_folder_is_named_and_control_characters_are_spelled_out(place):
