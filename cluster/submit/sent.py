@@ -15,7 +15,7 @@ from cluster.console import seconds_text
 from cluster.submit import kuberay, ray_jobs
 from cluster.submit.common import tool_missing
 from cluster.submit.remembered import SentJob, plain_address, recall, remember
-from landscape.errors import JobError, LandscapeError, NotFoundError, flat, shown
+from landscape.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, flat, shown
 
 IDENTIFIER = re.compile(r"landscape-[a-z0-9-]+-[0-9a-f]{8}-\d+")
 SEPARATOR = "|"
@@ -65,12 +65,22 @@ def job_status(identifier: str, address: str | None, allow_open: bool) -> dict[s
     """What the cluster says of a job, and the status of its run where that can be read from here.
 
     Raises:
-        ClusterUnreachableError, NotFoundError, LandscapeError: the cluster, or its tool, does not tell.
+        ClusterUnreachableError, NotFoundError, LandscapeError: the cluster, or its tool, does not tell, and the run
+            is not here either.
     """
     known = recall(identifier)
     if known is None or known.target == "ray" or address is not None:
-        client = connect(identifier, address, allow_open, "status")
-        job = _ray_state(client, identifier)
+        try:
+            client = connect(identifier, address, allow_open, "status")
+            job = _ray_state(client, identifier)
+        except ClusterUnreachableError as error:
+            run = _run_status(known.run) if known else None
+            if known is None or run is None:
+                raise
+            # A head that has gone takes the job's state along; what the run holds is here.
+            job = _job(identifier, "ray", known.address, "UNREACHABLE", since=None, exit_code=None,
+                       message=str(error), run=known.run)  # fmt: skip
+            return {"job": job, "run": run}
         keep_address(identifier, address, allow_open)
     elif known.target == "kuberay":
         job = _kuberay_state(identifier, known)

@@ -182,6 +182,18 @@ def test_where_no_cluster_answers_the_remembered_address_is_named(command):
     assert (code, "hidden" in said) == (2, False)
 
 
+def test_the_run_of_a_job_is_shown_though_its_cluster_is_gone(command, tmp_path):
+    place = tmp_path / "run"
+    (place / "landscapes.zarr").mkdir(parents=True)
+    remember(RAY_ID, SentJob("ray", str(place), "http://127.0.0.1:1"))
+    code, out, _ = command("status", RAY_ID)
+    assert code == 0
+    assert f"job {RAY_ID} on ray at http://127.0.0.1:1: UNREACHABLE" in out
+    assert f"run {place}" in out
+    place.rename(tmp_path / "away")
+    assert command("status", RAY_ID)[0] == 5
+
+
 def test_a_key_in_a_log_is_masked_though_it_comes_in_two_pieces():
     written: list[str] = []
     lines = ray_jobs.WholeLines(written.append)
