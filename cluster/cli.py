@@ -15,7 +15,7 @@ from cluster import lifeline
 from cluster.cli_bench import register as register_bench
 from cluster.cli_submit import register as register_submit
 from cluster.lifeline import supervised
-from cluster.logs import as_json, bind, chosen, common_options, configure, masked, say
+from cluster.logs import as_json, bind, chosen, common_options, configure, masked, say, tell_unraisable
 from cluster.options import ManyWhole, MaybeNumber, MaybeWhole, Whole, checked_workers
 from cluster.streams import diverted, drop_output, put
 from landscape import __version__
@@ -54,7 +54,9 @@ def command() -> int:
     del sys.argv[1:]
     try:
         configure(chosen(form), debug)
-        if not supervised():
+        if supervised():
+            sys.unraisablehook = tell_unraisable
+        else:
             # Until a job installs its own handlers, both signals end the command the same way.
             signal.signal(signal.SIGTERM, signal.default_int_handler)
         code = app(arguments, exit_on_error=False, print_error=False)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
-from landscape.errors import JobError, printable, shown
+from landscape.errors import JobError, one_line, printable, shown
 from landscape.masking import masked as masked  # where who writes to a terminal looks for it
 
 Format = Literal["text", "json"]
@@ -127,6 +127,12 @@ def configure(form: Format, debug: bool) -> None:
     for name in (WORKERS, TASKS):
         logging.getLogger(name).setLevel(logging.NOTSET if form == "json" or debug else logging.CRITICAL)
     logging.captureWarnings(form == "json")
+
+
+def tell_unraisable(ignored: Any) -> None:
+    """Python's hook for what it cannot raise, such as an interruption amid its own locks; its own prints raw lines."""
+    cause = "" if ignored.exc_value is None else one_line(ignored.exc_value)
+    logging.getLogger("landscape").info("ignored in %s: %s", shown(ignored.object), cause, extra=told("ignored"))
 
 
 def _json_lines() -> list[JsonLines]:

@@ -120,7 +120,7 @@ class Tally:
             self._next_update = begun + max(SECONDS_BETWEEN_UPDATES, took / SHARE_OF_UPDATES)
 
     def progress(self) -> Progress:
-        elapsed = self._clock() - self._start
+        elapsed = max(0.0, self._clock() - self._start)  # a clock may leap back
         return Progress(
             self._store.name,
             self._tasks_before + self._tasks_done,

@@ -259,8 +259,8 @@ def test_answers_of_the_wrong_shape_cost_the_worker_not_the_tile(make_job, ray_f
         import landscape.evaluation as evaluation
         _arrays = evaluation.Evaluator.evaluate
 
-        def lie(self, points):
-            values = _arrays(self, points)
+        def lie(self, points, **options):
+            values = _arrays(self, points, **options)
             if points.shape[1] and abs(points[0, 0] - 0.75) < 1e-9 and once("lied"):
                 return evaluation.Values({k: v[:0] for k, v in values.mean.items()}, values.stderr, values.seconds)
             return values

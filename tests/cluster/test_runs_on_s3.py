@@ -133,7 +133,7 @@ def test_checkpoints_are_imported_to_s3_and_overwritten_when_asked(call, place, 
     assert "--overwrite" in said
     assert call("import", *files[:2], "--run", place, "--overwrite")[0] == 0
     assert [key for key in Raw(place, endpoint).keys() if "trajectory" in key] == [  # noqa: SIM118
-        "trajectory/epoch-00001.safetensors", "trajectory/epoch-00002.safetensors",
+        "trajectory/step-00000.safetensors", "trajectory/step-00001.safetensors",
     ]  # fmt: skip
     assert call("validate", place)[0] == 0
 
