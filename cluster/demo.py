@@ -11,6 +11,7 @@ from cluster.console import seconds_text
 from cluster.logs import say
 from cluster.streams import diverted, put
 from landscape.errors import LandscapeError
+from landscape.preparation import collected_landscapes
 from landscape.spec import Job
 
 NUM_SAMPLES = 512
@@ -26,7 +27,11 @@ def run_demo(out: Path, workers: int) -> int:
         trained = train(str(out), report=_report_epoch)
     say(f"    accuracy on held-out digits: {trained.accuracy:.1%}")
     say(f"2/3 computing its landscapes on a local Ray with {workers} workers")
-    job = Job(run=str(out.absolute()), problem="landscape.recipes.digits:problem", num_samples=NUM_SAMPLES)
+    job = Job(
+        run=str(out.absolute()), problem="landscape.recipes.digits:problem", num_samples=NUM_SAMPLES,
+        # Those that the collector stands for, named here: its end is meant, and not the callback's untrained network.
+        landscapes=collected_landscapes(str(out.absolute())),
+    )  # fmt: skip
     code = compute(job, workers=workers)
     say("3/3 drawing")
     with diverted():

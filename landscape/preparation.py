@@ -186,6 +186,12 @@ def _landscapes_of(job: Job, run: str) -> tuple[tuple[Landscape, ...], bool, int
     return found, not asked, num_samples
 
 
+def collected_landscapes(run: str) -> tuple[Landscape, ...]:
+    """What a run stands for by the options of its collector; empty where it has none."""
+    options = _collected(run)
+    return () if options is None else options.landscapes()
+
+
 def _collected(run: str) -> CollectLandscape | None:
     options = read_info(run).get("collect_landscape")
     try:

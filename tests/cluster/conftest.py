@@ -72,8 +72,6 @@ def problem():
     return Problem(Plane(), data, observe)
 """
 
-WITNESS = 2  # points that each process evaluates before its first tile: the origin, and one that it must reproduce
-
 MakeJob = Callable[..., Job]
 
 

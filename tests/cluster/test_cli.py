@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import WITNESS
+from counting import WITNESS
 from safetensors.torch import save_file
 
 import landscape

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import WITNESS
+from counting import WITNESS
 
 import cluster
 import landscape

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import WITNESS
+from counting import WITNESS
 from network import can_make_namespaces, kill, plug_cable, pull_cable, two_machines, wait_for
 from test_faults import SLOW, assert_undisturbed, disturbed, undisturbed
 
