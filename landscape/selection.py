@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,8 +120,12 @@ def _from_items(data: Items, how: _Choice) -> Batch:
     if size * len(index) <= how.limit:
         return data.collated(list(items), how.seed, 0)
     at_once = max(1, PIECE_BYTES // size)
-    pieces = iter(lambda: list(itertools.islice(items, at_once)), [])
-    return _on_disk(data.collated(piece, how.seed, k * at_once) for k, piece in enumerate(pieces))
+
+    def pieces() -> Iterator[Batch]:
+        for start in range(0, len(index), at_once):
+            yield data.collated(list(itertools.islice(items, at_once)), how.seed, start)
+
+    return _on_disk(pieces())
 
 
 def _bytes_of(item: Any) -> int:
@@ -224,6 +228,7 @@ def _on_disk(pieces: Iterable[Batch]) -> Batch:
         if like is None:
             like, columns = empty_like(piece), Columns(tensors_of(piece))
         columns.append(tensors_of(in_order(like, piece)))
+        del piece  # before the next is read, so that one is in memory at a time
     found = filled(like, columns.mapped())
     log.info("data: %.1f MB of samples are kept on disk, in %s", batch_bytes(found) / 1e6, tempfile.gettempdir())
     return found

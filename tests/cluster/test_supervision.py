@@ -180,7 +180,8 @@ def test_a_private_ray_that_dies_is_started_anew_and_the_job_goes_on_to_the_same
     os.kill(running.named(victim), signal.SIGKILL)
     assert running.ends() == 0, running.log.read_text()
     (anew,) = [each for each in running.lines() if each["event"] == "start-anew"]
-    assert anew["message"] == f"the private Ray has failed (its {victim} has ended); starting it anew (1 of 3)"
+    reasons = (f"its {victim} has ended", "it took this process along")  # whether Ray or our look at it was faster
+    assert anew["message"] in [f"the private Ray has failed ({each}); starting it anew (1 of 3)" for each in reasons]
     assert_undisturbed(job)
 
 
