@@ -19,7 +19,7 @@ from landscape.directions import (
     towards_direction,
 )
 from landscape.errors import JobError, shown
-from landscape.grid import Floats, axis_coordinates, coordinates_through_zero
+from landscape.grid import Floats, axis_coordinates, coordinates_through_zero, coordinates_through_zero_and_one
 from landscape.parameters import ParameterInfo, State, direction_digest, norm
 from landscape.spec import (
     DEFAULT_RANGE,
@@ -41,20 +41,36 @@ PATH_MARGIN = 0.2  # the axes run 20 % beyond the path on each side, as in MindI
 
 def axis_ranges(spec: Landscape) -> list[tuple[float, float] | None]:
     """The range per axis as given, else the kind's default; None where it is to be fitted to the path."""
-    given = spec.range or (None,) * len(spec.directions)
-    return [each or DEFAULT_RANGE.get(d.kind) for each, d in zip(given, spec.directions, strict=True)]
+    return [_axis_range(spec, k) for k in range(len(spec.directions))]
+
+
+def _axis_range(spec: Landscape, k: int) -> tuple[float, float] | None:
+    if spec.range is not None:
+        return spec.range[k]
+    line = _line_coordinates(spec, k)
+    return DEFAULT_RANGE.get(spec.directions[k].kind) if line is None else (float(line[0]), float(line[-1]))
+
+
+def _line_coordinates(spec: Landscape, k: int) -> Floats | None:
+    """Those of a `towards` axis whose range is left out: both ends of the line, 0 and 1, are points of the grid."""
+    if spec.range is not None or not isinstance(spec.directions[k], TowardsDirection):
+        return None
+    return coordinates_through_zero_and_one(spec.size[k])
 
 
 def make_coordinates(spec: Landscape, path: PathPlan | None, defaults: int = DEFAULTS) -> tuple[Floats, ...]:
     """The coordinates per axis; those fitted under the first version of the defaults did not go through zero."""
     found = []
-    for k, (size, limits) in enumerate(zip(spec.size, axis_ranges(spec), strict=True)):
-        if limits is not None:
+    for k, size in enumerate(spec.size):
+        line, limits = _line_coordinates(spec, k), _axis_range(spec, k)
+        if line is not None:
+            found.append(line)
+        elif limits is not None:
             found.append(axis_coordinates(size, *limits))
-            continue
-        assert path is not None
-        fitted = fit_range(path.coordinates[:, k])
-        found.append(coordinates_through_zero(size, *fitted) if defaults > 1 else axis_coordinates(size, *fitted))
+        else:
+            assert path is not None
+            fitted = fit_range(path.coordinates[:, k])
+            found.append(coordinates_through_zero(size, *fitted) if defaults > 1 else axis_coordinates(size, *fitted))
     return tuple(found)
 
 

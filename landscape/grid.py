@@ -43,6 +43,21 @@ def coordinates_through_zero(size: int, low: float, high: float) -> Floats:
     return np.array([float((i - zero) * step) for i in range(size)], np.float64)
 
 
+def coordinates_through_zero_and_one(size: int) -> Floats | None:
+    """`size` evenly spaced float64 coordinates that cover [−0.2, 1.2], and of which one is 0 and one is 1.
+
+    xᵢ = (i − k)/m with the largest m for which m + 2⌈m/5⌉ ≤ size − 1: m steps from 0 to 1 and ⌈m/5⌉ beyond each.
+    The one or two steps that may be left go to the ends, the upper one first. None for 3 points, which are too few.
+    """
+    steps = size - 1
+    fitting = (m for m in range(5 * steps // 7, 0, -1) if m + 2 * -(-m // 5) <= steps)
+    between = next(fitting, None)
+    if between is None:
+        return None
+    below = (steps - between) // 2
+    return np.array([(i - below) / between for i in range(size)], np.float64)
+
+
 @dataclass(frozen=True)
 class Grid:
     """Axes by name with their coordinates. Arrays over the grid have the axes reversed: [beta, alpha]."""

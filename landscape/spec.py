@@ -237,10 +237,15 @@ class Landscape(Frozen):
 def with_defaults_of(spec: Landscape, version: int) -> Landscape:
     """What a landscape stood for when `version` of the defaults filled in the fields that its job leaves out.
 
-    Version 1 (0.1.0): 40 points per axis, and a random direction that was written out ignored nothing.
+    Version 1 (0.1.0): 40 points per axis, a random direction that was written out ignored nothing, and a `towards`
+    axis ran from -0.2 to 1.2 whether or not 0 and 1 were points of it.
     """
     if version >= DEFAULTS:
         return spec
+    kinds = [each.kind for each in spec.directions]
+    limits = spec.range
+    if limits is None and "towards" in kinds and "pca" not in kinds:
+        limits = tuple(DEFAULT_RANGE[kind] for kind in kinds)
     size = spec.size if "size" in spec.model_fields_set else (40,) * len(spec.directions)
     directions = tuple(
         each.model_copy(update={"ignore": ()})
@@ -248,7 +253,7 @@ def with_defaults_of(spec: Landscape, version: int) -> Landscape:
         else each
         for each in spec.directions
     )
-    return spec.model_copy(update={"size": size, "directions": directions})
+    return spec.model_copy(update={"size": size, "directions": directions, "range": limits})
 
 
 class CreateLandscape(Frozen):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from landscape import Landscape
-from landscape.axes import fit_range, make_coordinates
+from landscape.axes import axis_ranges, fit_range, make_coordinates
 from landscape.grid import (
     MAX_TILE_EDGE,
     Grid,
@@ -22,9 +22,11 @@ from landscape.grid import (
     choose_tile_shape,
     coarse_to_fine,
     coordinates_through_zero,
+    coordinates_through_zero_and_one,
     tile_at,
     tile_counts,
 )
+from landscape.spec import with_defaults_of
 from landscape.store import PathPlan
 
 SHAPES = st.lists(st.integers(1, 23), min_size=1, max_size=3).map(tuple)
@@ -101,6 +103,69 @@ def test_a_range_fitted_under_the_first_defaults_is_as_it_was():
     (found,) = make_coordinates(spec, plan, 1)
     assert (found[0], found[-1]) == fit_range(plan.coordinates)
     np.testing.assert_array_equal(found, axis_coordinates(8, found[0], found[-1]))
+
+
+@given(size=st.integers(4, 3000))
+def test_a_line_holds_both_of_its_ends_and_covers_a_fifth_beyond_each(size):
+    found = coordinates_through_zero_and_one(size)
+    assert len(found) == size
+    assert found.dtype == np.float64
+    between = round(1 / found[found > 0].min())  # steps from 0 to 1
+    zero = found.tolist().index(0.0)
+    assert found.tolist() == [float(Fraction(i - zero, between)) for i in range(size)]
+    assert math.copysign(1, found[zero]) == 1
+    assert found[zero + between] == 1.0
+    low, high = -Fraction(zero, between), Fraction(size - 1 - zero, between)
+    assert low <= Fraction(-1, 5)
+    assert high >= Fraction(6, 5)
+    # Less than two steps are added at either end, and one step more between 0 and 1 would not fit.
+    assert (Fraction(-1, 5) - low) * between < 2
+    assert (high - Fraction(6, 5)) * between < 2
+    assert between + 1 + 2 * math.ceil((between + 1) / 5) > size - 1
+
+
+@pytest.mark.parametrize(
+    ("size", "low", "zero", "step"),
+    [
+        (4, -1.0, 1, 1.0),
+        (8, -0.2, 1, 0.2),
+        (15, -0.2, 2, 0.1),
+        (41, -6 / 28, 6, 1 / 28),
+        (65536, -9362 / 46810, 9362, 1 / 46810),
+    ],
+)
+def test_lines_of_usual_sizes(size, low, zero, step):
+    found = coordinates_through_zero_and_one(size)
+    assert (found[0], found[zero], found[zero + 1]) == (low, 0.0, step)
+    assert 1.0 in found.tolist()
+
+
+def towards(**fields) -> Landscape:
+    return Landscape(name="a", directions=[{"kind": "towards", "target": "first"}], **fields)
+
+
+@pytest.mark.parametrize("size", [3, 4, 40, 41])
+def test_the_range_of_a_line_is_chosen_only_where_none_is_given(size):
+    (chosen,) = make_coordinates(towards(size=size), None)
+    if size > 3:
+        np.testing.assert_array_equal(chosen, coordinates_through_zero_and_one(size))
+    asked = axis_coordinates(size, -0.2, 1.2)
+    others = [towards(size=size, range=[-0.2, 1.2]), with_defaults_of(towards(size=size), 1)]
+    others += [towards(size=size)] if size == 3 else []  # too few points for both ends and beyond
+    for spec in others:
+        np.testing.assert_array_equal(make_coordinates(spec, None)[0], asked)
+        assert axis_ranges(spec) == [(-0.2, 1.2)]
+    # What tells one landscape from another names the range that was chosen.
+    assert axis_ranges(towards(size=size)) == [(chosen[0], chosen[-1])]
+
+
+def test_a_line_beside_another_axis_has_its_own_range():
+    kinds = [{"kind": "random"}, {"kind": "towards", "target": "first"}]
+    spec = Landscape(name="a", directions=kinds, size=[5, 8])
+    one, other = make_coordinates(spec, None)
+    assert one.tolist() == [-1.0, -0.5, 0.0, 0.5, 1.0]
+    assert other.tolist() == [-0.2, 0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2]
+    assert with_defaults_of(spec, 1).range == ((-1.0, 1.0), (-0.2, 1.2))
 
 
 @given(size=st.integers(3, 100), low=st.floats(-1e300, 1e300), high=st.floats(-1e300, 1e300))
