@@ -10,7 +10,7 @@ import torch
 from cluster.console import seconds_text
 from landscape.arithmetic import cores
 from landscape.evaluation import Evaluator
-from landscape.grid import tile_counts
+from landscape.grid import Grid, size_through_zero, tile_counts
 from landscape.kept import KeptChoices
 from landscape.pipeline import freedom_of, make_evaluator, tile_shape_for
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
@@ -19,8 +19,10 @@ from landscape.spec import Job
 from landscape.store import LandscapeStore
 from landscape.tuning import outlook, tune
 from landscape.usercode import in_folder
+from landscape.values import MAX_SIZE
 
 CALIBRATED_BYTES = 8  # per value: float64
+LARGEST_GROWTH = 2  # of an axis, that is proposed for the sake of one point
 
 
 def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
@@ -102,6 +104,9 @@ def _plan_landscape(
             }
             for name, values_, axis in zip(grid.names, grid.coordinates, landscape.directions, strict=True)
         ],
+        "origin_on_grid": not _without_zero(grid),
+        # A landscape that is begun keeps its grid, and the collector's have the size of the tutorial that it follows.
+        "origin_remedy": origin_remedy(grid) if stored is None and prepared.job.landscapes else None,
         "cosine": landscape.attributes["cosine"],
         "observables": list(landscape.observables),
         "points": landscape.points,
@@ -110,6 +115,31 @@ def _plan_landscape(
         "tiles": math.prod(tile_counts(grid.shape, tile_shape)),
         "bytes": values + 4 * elements * len(landscape.directions),
     }
+
+
+def _without_zero(grid: Grid) -> list[int]:
+    """The axes that have no point at 0, where the origin is."""
+    return [k for k, axis in enumerate(grid.coordinates) if 0.0 not in axis]
+
+
+def origin_remedy(grid: Grid) -> str | None:
+    """How the origin becomes a point of the grid; None where it is one.
+
+    The least larger size will do where the range, as it is written, has zero at a simple fraction of its length.
+    """
+    axes = _without_zero(grid)
+    if not axes:
+        return None
+    sizes = [len(axis) for axis in grid.coordinates]
+    better = [size_through_zero(len(axis), float(axis[0]), float(axis[-1])) for axis in grid.coordinates]
+    for k in axes:
+        size = better[k]
+        if size is None:
+            return f"`range` must hold 0 for that, and {grid.names[k]} does not"
+        if size > min(LARGEST_GROWTH * sizes[k], MAX_SIZE):
+            return "a `range` with 0 in its middle and an odd `size` have one there"
+        sizes[k] = size
+    return f"`size: {sizes[0] if len(set(sizes)) == 1 else sizes}` has one there"
 
 
 def _stored(run: str, name: str) -> LandscapeStore | None:
@@ -129,6 +159,8 @@ def plan_text(plan: dict[str, Any]) -> str:
             f"{each['tiles']} tiles of {tile}, {bytes_text(each['bytes'])}, {', '.join(each['observables'])}"
         )
         lines += [f"  {axis['name']}: {axis['low']:g} to {axis['high']:g}, {axis['what']}" for axis in each["axes"]]
+        if each["origin_remedy"]:
+            lines.append(f"  no point of the grid is at the origin; {each['origin_remedy']}")
     lines.append(
         f"{plan['num_samples']} samples a point, {plan['seconds_per_point']:.3g} s a point "
         f"{'here' if plan['measured'] else 'as a guess, since there is no GPU here'} "

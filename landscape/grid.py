@@ -58,6 +58,15 @@ def coordinates_through_zero_and_one(size: int) -> Floats | None:
     return np.array([(i - below) / between for i in range(size)], np.float64)
 
 
+def size_through_zero(size: int, low: float, high: float) -> int | None:
+    """The least size from `size` on whose `axis_coordinates` from `low` to `high` hold 0; None where none does."""
+    first, last = Fraction(repr(float(low))), Fraction(repr(float(high)))
+    if not first <= 0 <= last:
+        return None
+    divisor = (-first / (last - first)).denominator  # of the share of the steps that lie below zero
+    return -(-(size - 1) // divisor) * divisor + 1
+
+
 @dataclass(frozen=True)
 class Grid:
     """Axes by name with their coordinates. Arrays over the grid have the axes reversed: [beta, alpha]."""

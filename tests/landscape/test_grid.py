@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from landscape import Landscape
@@ -23,6 +23,7 @@ from landscape.grid import (
     coarse_to_fine,
     coordinates_through_zero,
     coordinates_through_zero_and_one,
+    size_through_zero,
     tile_at,
     tile_counts,
 )
@@ -138,6 +139,18 @@ def test_lines_of_usual_sizes(size, low, zero, step):
     found = coordinates_through_zero_and_one(size)
     assert (found[0], found[zero], found[zero + 1]) == (low, 0.0, step)
     assert 1.0 in found.tolist()
+
+
+@given(size=st.integers(3, 60), low=st.integers(-50, 10), high=st.integers(-10, 50))
+def test_the_next_size_with_a_point_at_zero_is_the_least(size, low, high):
+    assume(low < high)
+    low, high = low / 10, high / 10
+    found = size_through_zero(size, low, high)
+    if not low <= 0 <= high:
+        assert found is None
+        return
+    assert 0.0 in axis_coordinates(found, low, high).tolist()
+    assert not any(0.0 in axis_coordinates(each, low, high).tolist() for each in range(size, found))
 
 
 def towards(**fields) -> Landscape:
