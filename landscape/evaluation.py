@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,6 +54,10 @@ class Values:
             for name, values in ((key, self.mean[key]), (f"{key}_stderr", self.stderr[key]))
         }
         return found if self.rise_stderr is None else found | {RISE_STDERR: self.rise_stderr}
+
+
+class _UnseenWriteError(Exception):
+    """User code has written to the model past torch's counters: what was computed so far is computed again."""
 
 
 class Evaluator:
@@ -302,11 +307,16 @@ class Evaluator:
         """
         self._sums = self._sums or self._sums_of_samples()
         while True:
-            found = compute()
-            self._check_samples()
-            if not self._loaded.hides_writes():
+            with contextlib.suppress(_UnseenWriteError):
+                found = compute()
+                self._look_for_writes()
                 return found
             self._origin_samples.clear()
+
+    def _look_for_writes(self) -> None:
+        self._check_samples()
+        if self._loaded.hides_writes():
+            raise _UnseenWriteError
 
     def _check_samples(self) -> None:
         if self._sums_of_samples() != self._sums:
@@ -325,8 +335,8 @@ class Evaluator:
         found: list[Tensor] = []
         with arithmetic(self.plan, self.device), torch.no_grad():
             for names, each in samples():
-                if not found:
-                    self._check_samples()  # a write that undoes itself every second point would be missed at the end
+                if not found and len(places) > 1:
+                    self._look_for_writes()  # one that undoes itself every second point would be missed at the end
                 found.append(summary(each, each[names.index("loss")], origin_losses))
             table = torch.stack(found).cpu().numpy()[places] if found else np.zeros((0, 1))
         mean = {name: np.ascontiguousarray(table[:, 2 * k]) for k, name in enumerate(names)}

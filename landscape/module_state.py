@@ -1,18 +1,20 @@
 """What a model holds beside its weights: plain attributes, containers, tensors and generators, put back as they were.
 
 A forward pass may count, cache or assign. So that the value of a point depends on the point alone, all of it is set
-back before the next one. Changes are told by identity, as what was there at first is kept alive here: looking through
-a model takes microseconds.
+back before the next one. Changes are told by identity, as what was there at first is kept alive here. One glance over
+all containers tells, before every point, that nothing has changed; only where something has are they compared each by
+itself. What a glance passes over is looked at once a task.
 """
 
 from __future__ import annotations
 
 import copy
 import random
-from collections import deque
-from collections.abc import Iterator, MutableMapping, Sequence
-from itertools import repeat
-from operator import is_
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from functools import cached_property
+from itertools import chain, repeat
+from operator import call, is_, itemgetter
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,8 @@ OURS = "forward"  # attribute of a module by which engines take over its calls
 LARGE = 2000  # members of a container, such as a vocabulary, that are not compared before every point
 OUR_HOOKS = "_forward_pre_hooks"  # through which layers are watched
 REGISTERS = ("_parameters", "_buffers", "_modules")  # of a module: what they hold goes by its own name
+# The registries of a module, and the slots of its hooks: what they hold is looked at, while nobody puts others there.
+SLOTS = frozenset(vars(nn.Module())) - {"training"}
 GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 
 
@@ -60,6 +64,8 @@ class ModuleState:
         self._empty = [each.container for each in self._groups if not each.container]
         self._large = [each for each in self._groups if len(each.container) > LARGE]
         self._filled = [each for each in self._groups if 0 < len(each.container) <= LARGE]
+        self._restless: list[_Items | _Members] = []  # have changed before, and so are compared at every point
+        self._missed: list[str] = []  # names of what changed and a glance did not see
 
     def changed(self) -> bool:
         """Whether anything was assigned, added, removed, or written to in place; draws are no change.
@@ -70,7 +76,15 @@ class ModuleState:
 
     def _groups_changed(self) -> bool:
         small = any(self._empty) or any(each.changed() for each in self._filled)
-        return small or any(each.always or each.has_another_length() for each in self._large)
+        return small or any(each.changed() if each.always else each.has_another_length() for each in self._large)
+
+    @cached_property
+    def _glance(self) -> _Glance:
+        return _Glance(self._filled)
+
+    def _seen_to_change(self) -> bool:
+        long = any(each.has_another_length() for each in self._large)
+        return long or any(self._empty) or self._glance.changed()
 
     def names_changed(self) -> list[str]:
         """The attributes that are not what they were."""
@@ -79,24 +93,40 @@ class ModuleState:
 
     def restore(self) -> None:
         """Put everything back as it was."""
-        if self._groups_changed():
-            for group in self._groups:
-                if group.changed():
-                    group.restore()
+        for group in self._restless:
+            if group.changed():
+                group.restore()
+        if self._seen_to_change():
+            self._restore_groups()
         for array in self._arrays:
             if array.changed():
                 array.restore()
         for generator, state in self._generators:
             _set_state(generator, state)
 
+    def _restore_groups(self) -> None:
+        for group in self._groups:
+            if group.changed():
+                if not group.always:
+                    group.always = True
+                    self._restless.append(group)
+                    self._missed += [] if self._notices(group) else group.names_changed()
+                group.restore()
+
+    @staticmethod
+    def _notices(group: _Items | _Members) -> bool:
+        """Whether a glance at this group alone would have told."""
+        return group.has_another_length() or (len(group.container) <= LARGE and _Glance([group]).changed())
+
     def unnoticed(self) -> list[str]:
-        """Names of what was written to in a way that `changed` does not see; from now on always put back."""
+        """Names of what was written to in a way that `restore` does not see; from now on always put back."""
         sums = checksums([each.home for each in self._arrays])
-        written = [each for each, now in zip(self._arrays, sums, strict=True) if each.sum != now]
-        found = [each for each in (*written, *(each for each in self._large if each.changed())) if not each.always]
-        for each in found:
+        written = [each for each, now in zip(self._arrays, sums, strict=True) if each.sum != now and not each.always]
+        for each in written:
             each.always = True
-        return [each.name for each in found]
+        self._restore_groups()
+        missed, self._missed = self._missed, []
+        return [each.name for each in written] + missed
 
     # -- looking through the model ----------------------------------------------------------------------------
 
@@ -127,22 +157,34 @@ class ModuleState:
         elif isinstance(value, nn.Module) or id(value) in self._copied:
             items = getattr(value, "__dict__", None)
             if isinstance(items, dict):
-                yield from self._look_into(name, items)
+                yield from self._look_into(name, items, SLOTS if isinstance(value, nn.Module) else frozenset())
 
-    def _look_into(self, name: str, items: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
-        self._groups.append(_Items(name, items))
+    def _look_into(
+        self, name: str, items: dict[Any, Any], slots: frozenset[str] = frozenset()
+    ) -> Iterator[tuple[str, Any]]:
+        self._groups.append(_Items(name, items, slots))
         for key, each in items.items():
             if key != OUR_HOOKS:
                 yield name if key in REGISTERS else _joined(name, key), each
 
 
 class _Items:
-    """A dict, or the attributes of an object: which names there are, and which objects they name."""
+    """A dict, or the attributes of an object: which names there are, and which objects they name.
 
-    def __init__(self, name: str, items: MutableMapping[Any, Any]) -> None:
+    Args:
+        slots: names that a glance passes over.
+    """
+
+    def __init__(self, name: str, items: MutableMapping[Any, Any], slots: frozenset[str] = frozenset()) -> None:
         self.container, self.name, self.always = items, name, False
-        self._before = {key: each for key, each in items.items() if key != OURS}
-        self._keys, self._values = list(self._before), list(self._before.values())
+        self.before = {key: each for key, each in items.items() if key != OURS}
+        self._keys, self._values = list(self.before), list(self.before.values())
+        self.glanced_at = {key: each for key, each in self.before.items() if key not in slots}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether asking for a member calls no code of the user's."""
+        return type(self.container) in (dict, OrderedDict)
 
     def has_another_length(self) -> bool:
         return len(self.container) - (OURS in self.container) != len(self._keys)
@@ -152,14 +194,14 @@ class _Items:
         return self.has_another_length() or not all(map(is_, now, self._values))
 
     def names_changed(self) -> list[str]:
-        keys = [*self._keys, *(key for key in self.container if key not in self._before and key != OURS)]
-        changed = [key for key in keys if self.container.get(key, self) is not self._before.get(key, self)]
+        keys = [*self._keys, *(key for key in self.container if key not in self.before and key != OURS)]
+        changed = [key for key in keys if self.container.get(key, self) is not self.before.get(key, self)]
         return [_joined(self.name, key) for key in changed]
 
     def restore(self) -> None:
         ours = {OURS: self.container[OURS]} if OURS in self.container else {}
         self.container.clear()
-        self.container.update(self._before)
+        self.container.update(self.before)
         self.container.update(ours)
 
 
@@ -167,13 +209,13 @@ class _Members:
     """The members of a list, a deque or a set."""
 
     def __init__(self, name: str, members: Any) -> None:
-        self.container, self.name, self.always, self._before = members, name, False, list(members)
+        self.container, self.name, self.always, self.before = members, name, False, list(members)
 
     def has_another_length(self) -> bool:
-        return len(self.container) != len(self._before)
+        return len(self.container) != len(self.before)
 
     def changed(self) -> bool:
-        return self.has_another_length() or not all(map(is_, self.container, self._before))
+        return self.has_another_length() or not all(map(is_, self.container, self.before))
 
     def names_changed(self) -> list[str]:
         return [self.name]
@@ -181,7 +223,45 @@ class _Members:
     def restore(self) -> None:
         self.container.clear()
         add = self.container.update if isinstance(self.container, set) else self.container.extend
-        add(self._before)
+        add(self.before)
+
+
+class _Glance:
+    """Many containers compared at once: their lengths, and whether they hold the same objects, except in slots."""
+
+    def __init__(self, groups: Sequence[_Items | _Members]) -> None:
+        items = [each for each in groups if isinstance(each, _Items) and each.is_plain]
+        members = [each for each in groups if isinstance(each, _Members)]
+        self._others = [each for each in groups if isinstance(each, _Items) and not each.is_plain]
+        self._groups: list[_Items | _Members] = [*items, *members]
+        self._containers = [each.container for each in self._groups]
+        self._lengths = [len(each.before) for each in self._groups]
+        self._members = [each.container for each in members]
+        asked = [each for each in items if each.glanced_at]
+        self._items, self._getters = [each.container for each in asked], [_getter(each.glanced_at) for each in asked]
+        before = [value for each, get in zip(asked, self._getters, strict=True) for value in get(each.glanced_at)]
+        self._before = [*before, *chain.from_iterable(each.before for each in members)]
+
+    def changed(self) -> bool:
+        if self._have_other_lengths() or any(each.changed() for each in self._others):
+            return True
+        try:
+            now = chain(chain.from_iterable(map(call, self._getters, self._items)), chain.from_iterable(self._members))
+            return not all(map(is_, now, self._before))
+        except KeyError:
+            return True
+
+    def _have_other_lengths(self) -> bool:
+        now = [*map(len, self._containers)]
+        if now == self._lengths:
+            return False
+        self._lengths = now  # an engine has taken over, or given back, the calls of some modules
+        return any(each.has_another_length() for each in self._groups)
+
+
+def _getter(keys: Mapping[Any, Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """All of these at once, which for a single key `itemgetter` alone would not return as a tuple."""
+    return itemgetter(*keys, next(iter(keys)))
 
 
 class _Array:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import random
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -12,9 +14,10 @@ from small_models import Quadratic, make_job, quadratic_samples
 from torch import nn
 from torch.nn import functional as F
 
-from landscape import JobError, Problem, run
+from landscape import JobError, Problem, module_state, run
 from landscape.arithmetic import Plan
 from landscape.evaluation import Evaluator
+from landscape.module_state import ModuleState
 from landscape.parameters import state_of
 from landscape.samples import split_batches
 
@@ -115,6 +118,7 @@ class Body(nn.Module):
         self.inner = nn.Identity()
         self.calls, self.memory, self.cache, self.plain = 0, [], {}, torch.ones(2)
         self.table = [0] * 5000
+        self.counts, self.one, self.zero = defaultdict(int, kept=2.0), 1, 0.0
         self.array = np.ones(2, np.float32)
         self.draws = torch.Generator().manual_seed(1)
         self.dice, self.rolls = random.Random(1), np.random.default_rng(1)
@@ -239,6 +243,54 @@ def training_mode(self, x):
     return 2.0 if was else 1.0
 
 
+def registry_put_in_place(self, x):
+    found = len(self._state_dict_hooks)
+    self._state_dict_hooks = dict.fromkeys(range(found + 1))
+    return 1 + 0.1 * found
+
+
+def registry_put_in_place_and_counted(self, x):
+    self.calls += 1
+    return registry_put_in_place(self, x)
+
+
+def hook_registered(self, x):
+    self.inner.register_forward_hook(print)
+    return 1 + 0.1 * len(self.inner._forward_hooks)
+
+
+def counted_by_default(self, x):
+    self.counts["calls"] += 1
+    return 1 + 0.1 * self.counts["calls"]
+
+
+def default_taken_away(self, x):
+    found = self.counts.pop("kept", 1.0)
+    self.counts["other"] = 0
+    return found
+
+
+def equal_number_of_another_type(self, x):
+    found = 1.0 if isinstance(self.one, int) else 2.0
+    self.one = 1.0
+    return found
+
+
+def sign_of_zero(self, x):
+    self.zero = -self.zero
+    return 2 + math.copysign(1, self.zero)
+
+
+def frozen_weight_negated_past_its_version(self, x):
+    self.frozen.data.neg_()
+    return 2 + float(self.frozen[0, 0].sign())
+
+
+def large_list_toggled(self, x):
+    self.table[1] ^= 1
+    return 1 + 0.1 * self.table[1]
+
+
 def gradients_kept(self, x):
     found = 0.0 if self.weight.grad is None else float(self.weight.grad.norm())
     with torch.enable_grad():
@@ -253,7 +305,9 @@ DISTURBANCES = [
     frozen_weight_pointed_elsewhere, counter, counter_of_a_submodule, growing_list, growing_dict, large_list_written,
     large_list_growing, plain_tensor_written,
     plain_tensor_written_past_its_version, numpy_array_written, attribute_removed, weight_cached_at_the_first_call,
-    other_module_put_in_place, own_generators, training_mode, gradients_kept,
+    other_module_put_in_place, own_generators, training_mode, gradients_kept, registry_put_in_place,
+    registry_put_in_place_and_counted, hook_registered, counted_by_default, default_taken_away,
+    equal_number_of_another_type, sign_of_zero, frozen_weight_negated_past_its_version, large_list_toggled,
 ]  # fmt: skip
 
 
@@ -333,6 +387,24 @@ def test_several_points_at_once_have_the_same_values_or_are_refused(disturb):
         assert refused == "vmap" or refused.startswith("engine: vmap computes several points at once, and the model")
     else:
         np.testing.assert_allclose(found, by_hand(model, direction, POINTS, observe_squares, samples), rtol=1e-5)
+
+
+def test_a_model_that_changes_nothing_has_no_container_compared_by_itself(monkeypatch):
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), nn.ReLU()) for _ in range(20)))
+    state, compared = ModuleState(model, [model]), []
+    unpatched = module_state._Items.changed
+    monkeypatch.setattr(module_state._Items, "changed", lambda each: compared.append(each.name) or unpatched(each))
+    state.restore()
+    assert compared == []
+    model[3][0].calls = 1
+    state.restore()
+    assert "3.0" in compared
+    assert not hasattr(model[3][0], "calls")
+    compared.clear()
+    model[3][0].calls = 2
+    state.restore()
+    assert compared == ["3.0"]
+    assert not state.unnoticed()
 
 
 # -- weights that the forward pass puts elsewhere ----------------------------------------------------------------
