@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.barrier import Barrier, loss_barrier
 from landscape.errors import JobError, NotFoundError, nearest, shown
 from landscape.folders import open_folder
 
@@ -147,18 +148,19 @@ class Surface:
         return {observable: float(values[index]), **place}
 
     def barrier(self) -> float:
-        """Loss barrier of a line: the highest rise above the straight line between the losses at 0 and 1.
+        """The height of `find_barrier`, NaN where there is none to be found."""
+        found = self.find_barrier()
+        return float("nan") if found is None else found.height
 
-        max over α in [0, 1] of L(α) − ((1−α)·L(0) + α·L(1)), L linear between grid points (Entezari et al. 2022,
-        "The role of permutation invariance in linear mode connectivity of neural networks", definition 1). NaN where
-        the surface has another number of axes or its grid does not cover [0, 1].
+    def find_barrier(self) -> Barrier | None:
+        """Loss barrier of a line: its highest rise above the straight line between the losses at 0 and 1.
+
+        max over α in [0, 1] of L(α) − ((1−α)·L(0) + α·L(1)), with its place and a bound of its standard error. None
+        where the surface has another number of axes, or where [0, 1] is not covered, computed and finite.
         """
-        if len(self.axes) != 1 or self.alpha[0] > 0 or self.alpha[-1] < 1:
-            return float("nan")
-        inside = self.alpha[(self.alpha > 0) & (self.alpha < 1)]
-        where = np.concatenate([[0.0], inside, [1.0]])
-        values = np.interp(where, self.alpha, self.loss)
-        return float(np.max(values - ((1 - where) * values[0] + where * values[-1])))
+        if len(self.axes) != 1:
+            return None
+        return loss_barrier(self.alpha, self.loss, self.observables.get("loss_rise_stderr"), self.origin_loss)
 
     def to_xarray(self) -> xarray.Dataset:
         """The surface as an xarray Dataset with named dimensions and coordinates (needs xarray)."""

@@ -23,7 +23,7 @@ LAYERS = [
     {"spec"},
     {"folders"},
     {"arithmetic"},
-    {"parameters", "grid"},
+    {"parameters", "grid", "barrier"},
     {"questions"},
     {"search"},
     {"memory", "spill", "checksum"},

@@ -77,8 +77,8 @@ def landscape_rows(surface: Surface) -> list[Row]:
         *(row for axis in surface.axes for row in axis_rows(axis)),
         *cosine_rows(facts.get("cosine"), [axis.name for axis in surface.axes]),
     ]
-    barrier = surface.barrier() if len(surface.axes) == 1 else float("nan")
-    rows += [("barrier between 0 and 1", number(barrier))] if np.isfinite(barrier) else []
+    barrier = wording.barrier_text(surface)
+    rows += [("barrier between 0 and 1", barrier)] if barrier else []
     if surface.path is not None and len(surface.path.step):
         distance = np.asarray(surface.path.distance, np.float64)
         if np.isfinite(distance).any():

@@ -102,6 +102,7 @@ def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> t
         resolution(surface),
         f"origin: {origin}" if origin not in (None, "") else "",
         f"loss there: {origin_text(surface)}" if observable == "loss" and origin_text(surface) else "",
+        f"barrier between 0 and 1: {barrier_text(surface)}" if observable == "loss" and barrier_text(surface) else "",
         state_text(surface),
         *notes,
     ]
@@ -112,6 +113,21 @@ def origin_text(surface: Surface) -> str:
     """'0.8845 ± 0.021' (two standard errors), the loss at the origin; '' where it is not known."""
     loss = surface.origin_loss
     return value_with_error(loss, surface.origin_loss_stderr) if math.isfinite(loss) else ""
+
+
+def barrier_text(surface: Surface) -> str:
+    """'0.43 ± 0.02 at alpha 0.5' (at most two standard errors) of a line between two networks; '' of all else."""
+    if len(surface.axes) != 1 or surface.axes[0].attributes.get("kind") != "towards":
+        return ""
+    coordinates = surface.axes[0].coordinates
+    if coordinates[0] > 0 or coordinates[-1] < 1:
+        return ""
+    found = surface.find_barrier()
+    if found is None:
+        return "not known before all of [0, 1] is computed and finite"
+    if found.alpha in (0.0, 1.0):
+        return "none, no point between is above the straight line between the losses at 0 and 1"
+    return f"{value_with_error(found.height, found.stderr)} at alpha {number(found.alpha, 3)}"
 
 
 def wrap(text: str, width_px: float, font_px: float = 12) -> list[str]:

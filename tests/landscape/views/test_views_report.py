@@ -23,6 +23,7 @@ from landscape.progress import Failure
 from landscape.views import find_browser, write_report
 from landscape.views.history import Interval, name_rows, prepare_history
 from landscape.views.numbers import duration, landscape_rows, observable_rows, provenance_rows
+from landscape.views.wording import caption
 
 NASTY = "</script><script>alert(1)</script>"
 
@@ -135,6 +136,22 @@ def test_rows_say_what_the_closed_form_says(make: ModuleType) -> None:
     assert facts["resolution"] == "40 × 30 points"
     assert facts["time"] == "12.3 s"
     assert dict(provenance_rows(make.quadratic()))["versions"] == "torch 2.13.0, numpy 2.3.1"
+
+
+def test_the_barrier_of_a_line_between_networks_has_its_error(make: ModuleType) -> None:
+    line = make.line(29)
+    held = {"loss_rise_stderr": np.full(29, 0.01)}
+    with_errors = dataclasses.replace(line, observables={**line.observables, **held})
+    assert dict(landscape_rows(line))["barrier between 0 and 1"] == "1 at alpha 0.5"
+    assert dict(landscape_rows(with_errors))["barrier between 0 and 1"] == "1 ± 0.03 at alpha 0.5"
+    assert "Barrier between 0 and 1: 1 ± 0.03 at alpha 0.5" in caption(with_errors, "loss")
+    assert not any("arrier" in part for part in caption(with_errors, "accuracy"))
+    half = np.where(np.arange(29) == 14, np.nan, line.loss)
+    unknown = dataclasses.replace(line, observables={**line.observables, "loss": half})
+    assert dict(landscape_rows(unknown))["barrier between 0 and 1"].startswith("not known before all of [0, 1]")
+    # Along a random direction 1 is a place like any other.
+    axis = dataclasses.replace(line.axes[0], attributes={"kind": "random"})
+    assert "barrier between 0 and 1" not in dict(landscape_rows(dataclasses.replace(line, axes=(axis,))))
 
 
 def test_missing_attributes_cost_no_page(make: ModuleType, tmp_path: Path) -> None:
