@@ -7,7 +7,7 @@ collected as the landscape's *identity*; a landscape on disk with another identi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -128,17 +128,29 @@ def prepare(job: Job) -> PreparedJob:
     with in_folder(job.folder):
         problem = load_problem(job.problem, job.folder)
         samples = select_samples(problem.data, num_samples, job.seed, at_most=at_most)
-        randomness = look_for_randomness(problem.data, num_samples, job.seed)
+        digest_of_samples = samples_digest(samples)
+        randomness = _recorded_randomness(run, begun, digest_of_samples)
+        if randomness is None:
+            randomness = look_for_randomness(problem.data, num_samples, job.seed)
         look, looked = _look(problem, samples, job, here)
         folder = Path.cwd()
     weights = Weights(problem, read_trajectory(run), job.folder)
-    common = _Common(
-        job, run, problem, weights, samples_digest(samples), batch_length(samples), look.names, kind, randomness
-    )
+    common = _Common(job, run, problem, weights, digest_of_samples, batch_length(samples), look.names, kind, randomness)
     landscapes = tuple(_prepare_landscape(common, spec) for spec in specs)
     warnings = [*randomness.warnings(), *_data_warnings(samples), *look.warnings, *immobile(problem.model)]
     warnings += [*_origin_warnings(specs, weights, implied=not job.landscapes), *_thread_warnings(job)]
     return PreparedJob(job, run, problem, samples, landscapes, looked, tuple(warnings), folder, borrowed)
+
+
+def _recorded_randomness(run: str, begun: Collection[str], samples: str) -> Randomness | None:
+    """What a landscape of the job has recorded of the same samples; None where none has, and they are to be read."""
+    for name in sorted(begun):
+        stored = LandscapeStore.find(run, name)
+        if stored is not None and stored.record("identity").get("samples") == samples:
+            found = Randomness.of_record(stored.attributes.get("random_data"))
+            if found is not None:
+                return found
+    return None
 
 
 def _look(problem: Problem, samples: Batch, job: Job, here: torch.device) -> tuple[FirstLook, bool]:

@@ -38,6 +38,16 @@ class Randomness:
     def record(self) -> dict[str, Any]:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
+    @classmethod
+    def of_record(cls, record: Any) -> Randomness | None:
+        """What a landscape has recorded; None where it has nothing that can be read."""
+        try:
+            found = cls(tuple(record["fields"]), tuple(record["unseeded"]), record["checked"], record["unchecked"])
+        except (KeyError, TypeError):
+            return None
+        words = (*found.fields, *found.unseeded, found.unchecked)
+        return found if all(isinstance(each, str) for each in words) and type(found.checked) is int else None
+
     def warnings(self) -> list[str]:
         found = []
         if self.unseeded:
@@ -58,9 +68,10 @@ class Randomness:
 
 
 def look_for_randomness(data: Any, num_samples: int, seed: int) -> Randomness:
-    """Read at most `READ_AGAIN` of a job's samples three times more: twice under its seed, once under another.
+    """Read at most `READ_AGAIN` of a job's samples twice more: under its seed and under another.
 
-    Of an iterable its first batch is read so. The process's generators are left alone.
+    Where they differ they are read under its seed once more, to tell what no seed reaches. Of an iterable its first
+    batch is read so. The process's generators are left alone.
     """
     source = source_of(data)
     if not isinstance(source, (Items, Stream)):
@@ -72,12 +83,12 @@ def look_for_randomness(data: Any, num_samples: int, seed: int) -> Randomness:
     read = _some_items(source, num_samples, seed) if isinstance(source, Items) else _first_batch(source)
     try:
         with fixed_seeds(seed):
-            first, again, other = read(seed), read(seed), read(seed_of(seed, "another"))
+            first, other = read(seed), read(seed_of(seed, "another"))
+            differ = tuple(differing(first, other))
+            unseeded = tuple(differing(first, read(seed))) if differ else ()
     except JobError as error:
         return Randomness(unchecked=f"they cannot be read a second time: {message_of(error).removeprefix('data: ')}")
-    unseeded = tuple(differing(first, again))
-    fields = tuple(each for each in differing(first, other) if each not in unseeded)
-    return Randomness(fields, unseeded, batch_length(first))
+    return Randomness(tuple(each for each in differ if each not in unseeded), unseeded, batch_length(first))
 
 
 def _some_items(data: Items, num_samples: int, seed: int) -> Callable[[int], Batch]:

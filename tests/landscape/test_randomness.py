@@ -14,10 +14,11 @@ from small_models import ConvNet, image_samples, make_job
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from cluster.planning import plan_job, plan_text
-from landscape import Problem, open_run, run
+from landscape import JobError, Problem, open_run, run
 from landscape.errors import Interrupted
 from landscape.preparation import prepare
 from landscape.randomness import Randomness, look_for_randomness
+from landscape.store import LandscapeStore
 
 IMAGES, CLASSES = image_samples(24)
 
@@ -80,10 +81,39 @@ def test_which_fields_are_random_is_seen(data, expected):
     assert before[1:] == (np.random.get_state()[1].tolist(), random.getstate())
 
 
-def test_no_more_than_48_samples_are_read_again():
-    data = Images()
+@pytest.mark.parametrize(("draw", "reads"), [(lambda: 0.0, 32), (random.random, 48)], ids=["as they are", "random"])
+def test_sixteen_samples_are_read_again_and_a_third_time_only_where_they_differ(draw, reads):
+    data = Images(draw)
     look_for_randomness(data, 24, 0)
-    assert data.reads == 48
+    assert data.reads == reads
+
+
+def test_of_a_stream_only_the_first_batch_is_read():
+    asked = []
+
+    class Batches:
+        def __iter__(self):
+            for k in range(4):
+                asked.append(k)
+                yield IMAGES[k : k + 1]
+
+    look_for_randomness(Batches(), 4, 0)
+    assert asked == [0, 0]
+
+
+@pytest.mark.parametrize("damage", [None, {}, {"fields": 3}, "recorded"])
+def test_a_run_that_has_recorded_it_is_not_read_again(tmp_path, damage):
+    data = Images(random.random)
+    run(job_of(tmp_path, data))
+    store = LandscapeStore.open(str(tmp_path), "plane", write=True)
+    if damage != "recorded":
+        store.update_attributes(random_data=damage)
+    data.reads = 0
+    found = prepare(job_of(tmp_path, data))
+    assert data.reads == (20 if damage == "recorded" else 20 + 48)
+    assert found.warnings[0].startswith("data: inputs (field 0) are random")
+    with pytest.raises(JobError, match=r"changed: samples \(other data\)"):
+        prepare(job_of(tmp_path, Images(lambda: 2 * random.random())))
 
 
 class Once(Images):
