@@ -326,7 +326,9 @@ def export(
     name
         One landscape; default: all.
     to
-        Formats, separated by commas: html, png, svg, csv, npz, vtk, stl; report for the page of the whole run.
+        Formats, separated by commas: html, png, svg, csv, npz, vtk, stl; report for the page of the whole run. csv
+        writes the trajectory to a table of its own, NAME+path.csv; status is 0 not computed, 1 ok, 2 not finite,
+        3 quarantined (given up after several tries).
     out
         Folder to write to; default: RUN/export, for a URL NAME-export here.
     kind

@@ -24,7 +24,7 @@ def export_run(
         JobError: an unknown format, kind or observable.
     """
     from landscape.views import write_report
-    from landscape.views.export import FORMATS, export, export_name
+    from landscape.views.export import FORMATS, export, export_name, files_beside
     from landscape.views.pictures import browser
 
     wanted = [each.strip() for each in formats]
@@ -47,6 +47,7 @@ def export_run(
                     path = folder / export_name(surface, each, kind, observable, log)
                     options: dict[str, Any] = {"kind": kind, "log": log, "in_browser": drawing}
                     yield export(surface, each, path, observable=observable, **options)
+                    yield from files_beside(surface, each, path)
     if broken:
         others = f" (and {len(broken) - 1} more of its landscapes)" if len(broken) > 1 else ""
         raise LandscapeError(f"{next(iter(broken.values()))}{others}")

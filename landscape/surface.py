@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED = 0, 1, 2, 3
+STATUS_NAMES = ("not computed", "ok", "not finite", "quarantined")
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,9 @@ class Surface:
         except ImportError:
             raise JobError("to_xarray: needs the package xarray; `pip install xarray`") from None
         data: dict[str, Any] = {name: (self.dimensions, values) for name, values in self.observables.items()}
-        data["status"] = (self.dimensions, self.status)
+        meanings = " ".join(name.replace(" ", "_") for name in STATUS_NAMES)  # as the CF conventions have it
+        flags = {"flag_values": list(range(len(STATUS_NAMES))), "flag_meanings": meanings}
+        data["status"] = (self.dimensions, self.status, flags)
         coordinates = {axis.name: (axis.name, axis.coordinates, dict(axis.attributes)) for axis in self.axes}
         return xarray.Dataset(data, coordinates, attrs=dict(self.attributes))
 

@@ -13,7 +13,7 @@ from landscape.views.draw import choose_kind, figure, figure_name
 from landscape.views.files import whole_file
 from landscape.views.meshes import write_stl, write_vtk
 from landscape.views.pictures import Browser, browser
-from landscape.views.tables import write_csv, write_npz
+from landscape.views.tables import path_file, write_csv, write_npz, write_path_csv
 from landscape.views.theme import config
 
 DATA: dict[str, Callable[[Surface, Path], None]] = {"csv": write_csv, "npz": write_npz, "vtk": write_vtk}
@@ -32,7 +32,7 @@ def export(
     in_browser: Browser | None = None,
     **options: Any,
 ) -> Path:
-    """Write `surface` to `path` as html, png, svg, csv, npz, vtk or stl.
+    """Write `surface` to `path` as html, png, svg, csv, npz, vtk or stl; with csv its trajectory to NAME+path.csv.
 
     Args:
         kind, observable, log, options: what to draw, as for `figure`; stl uses observable and log; csv, npz and
@@ -50,6 +50,10 @@ def export(
     if format in DATA:
         with whole_file(target) as temporary:
             DATA[format](surface, temporary)
+        for beside in files_beside(surface, format, target):
+            assert surface.path is not None
+            with whole_file(beside) as temporary:
+                write_path_csv(surface.path, temporary)
     elif format == "stl":
         with whole_file(target) as temporary:
             write_stl(surface, temporary, observable, log)
@@ -66,6 +70,11 @@ def export(
         with whole_file(target) as temporary:
             temporary.write_bytes(picture)
     return target
+
+
+def files_beside(surface: Surface, format: str, path: str | Path) -> tuple[Path, ...]:
+    """What `export` writes beside `path`: a table of points has no room for the trajectory, which gets its own."""
+    return (path_file(Path(path)),) if format == "csv" and surface.path is not None else ()
 
 
 def export_name(

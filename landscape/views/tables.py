@@ -4,28 +4,48 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from landscape.surface import Surface
+from landscape.surface import STATUS_NAMES, Surface
+from landscape.surface import Path as Track
 
 
 def write_csv(surface: Surface, path: Path) -> None:
     """One row per grid point: its coordinates, every observable in full precision, the status code.
 
-    Rows run with alpha fastest. Missing values read 'nan', diverged ones 'inf'; status says which is why:
-    0 not computed, 1 ok, 2 not finite, 3 quarantined.
+    Rows run with alpha fastest. Missing values read 'nan', diverged ones 'inf'; status says which is why, by the
+    numbers of `STATUS_NAMES`: every column holds numbers, so that numpy reads the table as well.
     """
     coordinates = np.meshgrid(*(axis.coordinates for axis in reversed(surface.axes)), indexing="ij")
     columns = dict(zip(surface.dimensions, coordinates, strict=True))
     columns = {axis.name: columns[axis.name] for axis in surface.axes}
     columns |= {name: np.asarray(values, np.float64) for name, values in surface.observables.items()}
+    _write_table(path, columns | {"status": surface.status})
+
+
+def write_path_csv(track: Track, path: Path) -> None:
+    """One row per snapshot in order: its step or epoch, its place, the loss at it and at its projection, how far apart.
+
+    `distance` is the Euclidean distance between the two in weight space, and `status` as in the surface's table.
+    """
+    columns: dict[str, np.ndarray] = {track.unit: track.step, **track.coordinates}
+    columns |= {name: getattr(track, name) for name in ("loss", "projected_loss", "distance", "status")}
+    _write_table(path, columns)
+
+
+def path_file(table: Path) -> Path:
+    """Where the path of a surface's table goes; no landscape's name has a '+', so none is overwritten."""
+    return table.with_name(f"{table.stem}+path{table.suffix}")
+
+
+def _write_table(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([*columns, "status"])
-        numbers = [values.ravel().tolist() for values in columns.values()]
-        writer.writerows(zip(*numbers, surface.status.ravel().tolist(), strict=True))
+        writer.writerow(columns)
+        writer.writerows(zip(*(values.ravel().tolist() for values in columns.values()), strict=True))
 
 
 def write_npz(surface: Surface, path: Path) -> None:
@@ -42,6 +62,7 @@ def write_npz(surface: Surface, path: Path) -> None:
         "dimensions": surface.dimensions,
         "axes": {axis.name: dict(axis.attributes) for axis in surface.axes},
         "path_unit": surface.path.unit if surface.path is not None else None,
+        "status": dict(enumerate(STATUS_NAMES)),
         "attributes": dict(surface.attributes),
     }
     arrays["metadata"] = np.array(json.dumps(metadata, default=str))

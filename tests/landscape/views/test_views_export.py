@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import struct
 import xml.etree.ElementTree as ElementTree
@@ -16,6 +17,7 @@ import pytest
 
 from landscape.errors import JobError, LandscapeError
 from landscape.views import FORMATS, Browser, export, export_name, pictures
+from landscape.views.export import files_beside
 from landscape.views.meshes import relief
 
 
@@ -38,6 +40,33 @@ def test_csv_holds_every_point_in_full_precision(make: ModuleType, tmp_path: Pat
         assert table[axis.name][row] == axis.coordinates[k]
 
 
+@pytest.mark.parametrize("name", ["line", "pca_plane", "holed", "block"])
+def test_csv_has_the_path_in_a_table_of_its_own(make: ModuleType, tmp_path: Path, name: str) -> None:
+    surface = make.line(path=True) if name == "line" else getattr(make, name)()
+    path = dataclasses.replace(surface.path, loss=np.where(surface.path.step == 2, np.nan, surface.path.loss))
+    surface = dataclasses.replace(surface, path=path)
+    export(surface, "csv", tmp_path / "a.csv")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a+path.csv", "a.csv"]
+    assert list(files_beside(surface, "csv", tmp_path / "a.csv")) == [tmp_path / "a+path.csv"]
+    table = columns(tmp_path / "a+path.csv")
+    axes = [axis.name for axis in surface.axes]
+    assert list(table) == [path.unit, *axes, "loss", "projected_loss", "distance", "status"]
+    np.testing.assert_array_equal(table[path.unit], path.step)
+    for axis in axes:
+        np.testing.assert_array_equal(table[axis], path.coordinates[axis])
+    for column in ("loss", "projected_loss", "distance", "status"):
+        np.testing.assert_array_equal(table[column], getattr(path, column))
+    # numpy alone reads both, as every column holds numbers.
+    assert np.loadtxt(tmp_path / "a.csv", delimiter=",", skiprows=1).shape[0] == surface.status.size
+
+
+def test_csv_of_a_surface_without_a_path_is_one_file(make: ModuleType, tmp_path: Path) -> None:
+    export(make.line(), "csv", tmp_path / "a.csv")
+    assert [each.name for each in tmp_path.iterdir()] == ["a.csv"]
+    assert not files_beside(make.line(), "csv", tmp_path / "a.csv")
+    assert not files_beside(make.line(path=True), "npz", tmp_path / "a.npz")
+
+
 @pytest.mark.parametrize("name", ["line", "holed", "block"])
 def test_npz_loads_without_pickle(make: ModuleType, tmp_path: Path, name: str) -> None:
     surface = getattr(make, name)()
@@ -48,6 +77,7 @@ def test_npz_loads_without_pickle(make: ModuleType, tmp_path: Path, name: str) -
         if surface.path is not None:
             np.testing.assert_array_equal(found["path_projected_loss"], surface.path.projected_loss)
             assert metadata["path_unit"] == "epoch"
+        assert metadata["status"] == {"0": "not computed", "1": "ok", "2": "not finite", "3": "quarantined"}
     assert metadata["attributes"]["digest"] == surface.attributes["digest"]
     assert metadata["dimensions"] == list(surface.dimensions)
 

@@ -1,0 +1,59 @@
+"""`landscape export` names every file that it writes, of runs as they are computed."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cluster.exporting import export_run
+from landscape import Job, Problem, TrajectoryCollector, open_run, run
+
+
+def problem() -> Problem:
+    torch.manual_seed(0)
+    return Problem.supervised(torch.nn.Linear(4, 3), (torch.randn(16, 4), torch.randint(0, 3, (16,))))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A trajectory of four epochs, its plane and its line, and a plane of random directions."""
+    folder, model = tmp_path / "run", problem().model
+    collector = TrajectoryCollector(folder, model, unit="epoch", intervals=[[1, 2, 3, 7]])
+    for _ in range(7):
+        with torch.no_grad():
+            for each in model.parameters():
+                each += 0.1 * torch.randn_like(each)
+        collector.step(1.0)
+        collector.end_epoch()
+    along = {"trajectory": "all"}
+    landscapes = [
+        {"name": "path", "size": [3, 5], **along},
+        {"name": "path-of-1", "axes": 1, "size": 4, **along},
+        {"name": "cube", "axes": 3, "size": [3, 4, 5], **along},
+        {"name": "plane", "size": 3},
+    ]
+    run(Job(run=str(folder), problem=problem, num_samples=16, landscapes=landscapes, engine="eager"))
+    return folder
+
+
+def test_the_path_is_written_beside_the_surface_and_named(place, tmp_path):
+    written = [each.name for each in export_run(str(place), None, ["csv"], tmp_path / "out", None, "loss", False)]
+    assert sorted(written) == sorted(each.name for each in (tmp_path / "out").iterdir())
+    with_path = ("path", "path-of-1", "cube")
+    assert sorted(written) == sorted(
+        [*(f"{name}.csv" for name in (*with_path, "plane")), *(f"{name}+path.csv" for name in with_path)]
+    )
+    for name in with_path:
+        surface = open_run(place)[name]
+        with (tmp_path / "out" / f"{name}+path.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [row["epoch"] for row in rows] == ["1", "2", "3", "7"]
+        found = {key: np.array([float(row[key]) for row in rows]) for key in rows[0]}
+        np.testing.assert_array_equal(found["projected_loss"], surface.path.projected_loss)
+        np.testing.assert_array_equal(found["loss"], surface.path.loss)
+        for axis in surface.axes:
+            np.testing.assert_array_equal(found[axis.name], surface.path.coordinates[axis.name])
