@@ -13,7 +13,7 @@ import torch
 
 from landscape.directions import DirectionTensors, random_direction
 from landscape.errors import JobError
-from landscape.parameters import ParameterInfo, State, direction_digest
+from landscape.parameters import ParameterInfo, State, direction_digest, in_first_version
 from landscape.samples import Batch
 from landscape.spec import RandomDirection
 
@@ -110,14 +110,16 @@ def unpack_direction(
         return unpack_state(packed)
     spec = packed.spec
     assert spec.seed is not None
-    with _threads(packed.threads):
-        found = random_direction(origin, parameters, spec.seed, spec.normalise, spec.ignore)
-    if direction_digest(found) != packed.digest:
-        raise OtherDirection(
-            f"directions: seed {spec.seed} gives another direction on a worker than on the driver (torch "
-            f"{torch.__version__} here); give both the same versions, or supply the direction as a file"
-        )
-    return found
+    # A landscape of version 0.1.0 keeps the scaling that it was begun with; the digest tells which it is.
+    for infos in dict.fromkeys((tuple(parameters), in_first_version(parameters))):
+        with _threads(packed.threads):
+            found = random_direction(origin, infos, spec.seed, spec.normalise, spec.ignore)
+        if direction_digest(found) == packed.digest:
+            return found
+    raise OtherDirection(
+        f"directions: seed {spec.seed} gives another direction on a worker than on the driver (torch "
+        f"{torch.__version__} here); give both the same versions, or supply the direction as a file"
+    )
 
 
 def pack_samples(samples: Batch) -> Any:

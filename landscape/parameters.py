@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -93,6 +93,21 @@ def _experts_order(parameter: nn.Parameter, owner: nn.Module) -> Literal["", "ou
     if parameter.dim() not in (2, 3) or parameter.shape[0] not in counts:
         return ""
     return "input first" if getattr(owner, "is_transposed", False) is True else "output first"
+
+
+def in_first_version(infos: Sequence[ParameterInfo]) -> tuple[ParameterInfo, ...]:
+    """What version 0.1.0 made of them, by which its random directions are drawn anew where they are kept as seeds.
+
+    It took the first dimension of every weight but a transposed convolution's for its output.
+    """
+    return tuple(_in_first_version(info) for info in infos)
+
+
+def _in_first_version(info: ParameterInfo) -> ParameterInfo:
+    # A transposed convolution has three dimensions at least.
+    groups = 0 if len(info.shape) == 2 else info.transposed_groups
+    role = "weight" if info.role == "bias" and len(info.shape) > 1 else info.role
+    return replace(info, role=role, transposed_groups=groups, experts="")
 
 
 def is_norm_layer(module: nn.Module) -> bool:

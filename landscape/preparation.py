@@ -22,7 +22,7 @@ from landscape.errors import JobError, LandscapeError, shown
 from landscape.first_look import FirstLook, first_look
 from landscape.grid import Grid, Index
 from landscape.identity import changes, identity_of, refusal
-from landscape.parameters import State, describe_parameters, immobile, layout, refuse_not_finite
+from landscape.parameters import State, describe_parameters, immobile, in_first_version, layout, refuse_not_finite
 from landscape.problem import Problem, load_problem, ordered_names
 from landscape.provenance import provenance
 from landscape.questions import Tuned
@@ -243,6 +243,8 @@ def _prepare_landscape(common: _Common, asked: Landscape) -> PreparedLandscape:
     if stored is not None:
         _refuse_another(stored, identity)
     infos = describe_parameters(weights.model)
+    if defaults == 1:
+        infos = in_first_version(infos)
     refuse_not_finite(weights.state(origin), infos, f"origin: {weights.label(origin)}")
     directions = make_axes(spec, weights, origin, infos, stored)
     # What is on disk wins: another machine may round a fitted range or a component differently.

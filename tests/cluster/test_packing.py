@@ -12,7 +12,7 @@ from cluster import packing
 from cluster.packing import OtherDirection, Recipe, pack_directions, unpack_direction
 from landscape.directions import DirectionTensors, random_direction
 from landscape.errors import JobError
-from landscape.parameters import describe_parameters, direction_digest, state_of
+from landscape.parameters import describe_parameters, direction_digest, in_first_version, state_of
 from landscape.spec import Job, RandomDirection
 
 
@@ -37,6 +37,22 @@ def test_a_recipe_gives_the_bits_of_the_tensors(normalise, ignore):
     sent, made = (unpack_direction(each, origin, parameters) for each in (tensors, recipe))
     assert sent.keys() == made.keys()
     assert all(sent[name].numpy().tobytes() == made[name].numpy().tobytes() for name in sent)
+
+
+def test_a_recipe_of_the_first_version_is_drawn_with_the_scaling_of_then():
+    class Conv1D(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.nf, self.weight = 3, nn.Parameter(torch.randn(5, 3))
+
+    layer = Conv1D()
+    origin, infos = state_of(layer), describe_parameters(layer)
+    tensors = random_direction(origin, in_first_version(infos), 2, "filter", ())
+    spec = RandomDirection(seed=2, normalise="filter", ignore=()).model_dump(mode="json")
+    given = DirectionTensors(tensors, spec | {"digest": direction_digest(tensors)})
+    (recipe,) = pack_directions([given], at_most=0)
+    assert torch.equal(unpack_direction(recipe, origin, infos)["weight"], tensors["weight"])
+    assert direction_digest(random_direction(origin, infos, 2, "filter", ())) != recipe.digest
 
 
 def test_only_large_random_directions_travel_as_recipes():
