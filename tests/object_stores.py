@@ -107,6 +107,7 @@ class Trouble(ThreadingHTTPServer):
         self.script: list[str] = []  # fates of the next requests, before chance decides
         self.spoilt: dict[str, int] = {}
         self.log: list[tuple[float, str, str]] = []
+        self.refused: list[tuple[str, str]] = []  # while the store is down
         self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
 
     def fate(self) -> str:
@@ -142,6 +143,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _any(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.server.down:
+            self.server.refused.append((self.command, self.path))
         fate = self.server.fate()
         if fate in ("500", "503"):
             name = {"500": "InternalError", "503": "SlowDown"}[fate]

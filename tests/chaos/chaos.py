@@ -139,9 +139,13 @@ class Chaos:
         end = time.monotonic() + WAIT_FOR_VICTIM
         while not (victims := self.workers()) and driver.poll() is None and time.monotonic() < end:
             time.sleep(0.1)
-        if victims:
+        if not victims:
+            return False
+        try:
             os.kill(chance.choice(victims), signal.SIGKILL)
-        return bool(victims)
+        except ProcessLookupError:  # it has ended meanwhile
+            return False
+        return True
 
     def workers(self) -> list[int]:
         mine = {process.pid for member in self.members for process in tree(raylet_pid(member))}

@@ -35,9 +35,12 @@ def endpoint() -> Iterator[str]:
         yield found
 
 
+LEASE = 9.0  # seconds: more than a busy machine keeps a driver from renewing it, few enough to wait for its end
+
+
 @pytest.fixture
 def place(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    use(monkeypatch, endpoint, LANDSCAPE_STORE_LEASE="1.5")
+    use(monkeypatch, endpoint, LANDSCAPE_STORE_LEASE=str(LEASE))
     return new_url()
 
 
@@ -87,10 +90,10 @@ def test_a_store_that_is_down_for_good_ends_in_one_line_and_going_on_gives_the_s
         def break_down(progress) -> None:
             trouble.down = progress.tasks_done >= 3
 
-        began = time.monotonic()
         with pytest.raises(StoreError) as caught:
             run(small_job(place), break_down)
-        assert time.monotonic() - began < 30, "what does not answer is asked for a while, and not again and again"
+        refused = {path.partition("/c/")[2] for _, path in trouble.refused if not path.endswith(CARD)}
+        assert refused == {"0/2"}, "one tile's chunks are tried for a while, and nothing else"
         assert caught.value.exit_code == 1
         assert str(caught.value) == (
             f"store '{place}/landscapes.zarr': PUT: 503 Service Unavailable (SlowDown); what was committed is intact: "
@@ -182,12 +185,12 @@ import sys, time
 from landscape.lock import run_lock
 with run_lock(sys.argv[1]):
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
-def start(code: str, *arguments: str, endpoint: str, lease: str = "1.5") -> subprocess.Popen:
-    given = environment(endpoint, LANDSCAPE_STORE_LEASE=lease, PYTHONPATH=ROOT)
+def start(code: str, *arguments: str, endpoint: str) -> subprocess.Popen:
+    given = environment(endpoint, LANDSCAPE_STORE_LEASE=str(LEASE), PYTHONPATH=ROOT)
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments], env=os.environ | given, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -207,7 +210,7 @@ def test_a_killed_drivers_lock_is_taken_over_after_a_lease_and_not_before(place,
         holder.communicate()
     began = time.monotonic()
     with run_lock(place):
-        assert 1.5 <= time.monotonic() - began < 15
+        assert time.monotonic() - began >= LEASE
         assert json.loads(Raw(place, endpoint).read(CARD))["pid"] == os.getpid()
     assert not driver_alive(place)
 
@@ -231,7 +234,7 @@ except Exception as error:
 
 
 def wait_until_stopped(process: subprocess.Popen) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 150
     while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
@@ -250,7 +253,7 @@ def test_a_paused_driver_that_wakes_after_a_takeover_writes_nothing_more(place, 
             before = {key: Raw(place, endpoint).read(key) for key in Raw(place, endpoint).keys()}  # noqa: SIM118
             woken = time.monotonic()
             paused.send_signal(signal.SIGCONT)
-            said, _ = paused.communicate(timeout=60)
+            said, _ = paused.communicate(timeout=150)
         finally:
             paused.kill()
             paused.communicate()
@@ -262,7 +265,7 @@ def test_a_paused_driver_that_wakes_after_a_takeover_writes_nothing_more(place, 
 
 
 def contenders(place: str, count: int) -> list[Lease]:
-    return [Lease(open_folder(place), 1.2) for _ in range(count)]
+    return [Lease(open_folder(place), LEASE) for _ in range(count)]
 
 
 def contend(leases: list[Lease]) -> tuple[list[Lease], list[LandscapeError]]:
@@ -281,7 +284,7 @@ def contend(leases: list[Lease]) -> tuple[list[Lease], list[LandscapeError]]:
     threads = [threading.Thread(target=try_one, args=(each,)) for each in leases]
     for thread in threads:
         thread.start()
-    end = time.monotonic() + 30
+    end = time.monotonic() + 150
     while len(won) + len(refused) < len(leases) and time.monotonic() < end:
         time.sleep(0.02)
     for each in won:

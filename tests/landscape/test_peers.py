@@ -47,7 +47,7 @@ def gone(pid):
 
 
 def test_all_answer_and_none_is_left():
-    with Peers(trials(), 2) as peers:
+    with Peers(trials(), 2, patience=100.0) as peers:
         assert peers.ask(SetUp(OTHER, ONE)) == [Ready()] * 3
         forked = peers.forked
         timed = peers.ask(Time(OTHER, 0))
@@ -68,13 +68,13 @@ def test_they_compute_at_the_same_time(tmp_path):
                 time.sleep(0.001)
         return problem.observe(model, batch)
 
-    with Peers(trials(observe), 2) as peers:
+    with Peers(trials(observe), 2, patience=100.0) as peers:
         assert peers.ask(SetUp(OTHER, ONE)) == [Ready()] * 3
         pids = {os.getpid(), *peers.forked}
     assert {int(each.name) for each in tmp_path.iterdir()} == pids
 
 
-def test_who_dies_or_hangs_is_left_out(tmp_path):
+def test_who_dies_or_hangs_is_left_out(tmp_path, monkeypatch):
     problem, _ = pooled_problem()
     here = os.getpid()
 
@@ -88,8 +88,9 @@ def test_who_dies_or_hangs_is_left_out(tmp_path):
             time.sleep(600)
         return problem.observe(model, batch)
 
-    with Peers(trials(observe), 2, patience=1.0) as peers:
+    with Peers(trials(observe), 2, patience=100.0) as peers:
         assert peers.ask(SetUp(ONE, ONE)) == [Ready()] * 3
+        monkeypatch.setattr(peers, "_patience", 1.0)  # no sooner: these two are busy, not hung
         forked = peers.forked
         assert peers.ask(SetUp(OTHER, ONE)) == [Ready()]
         assert peers.forked == []
@@ -97,7 +98,7 @@ def test_who_dies_or_hangs_is_left_out(tmp_path):
 
 
 def test_who_was_killed_between_two_questions_is_left_out():
-    with Peers(trials(), 2) as peers:
+    with Peers(trials(), 2, patience=100.0) as peers:
         peers.ask(SetUp(OTHER, ONE))
         first = peers.forked[0]
         os.kill(first, signal.SIGKILL)
@@ -150,7 +151,7 @@ def test_what_they_print_or_raise_is_not_seen(capfd):
                 raise ValueError("only there")
         return problem.observe(model, batch)
 
-    with Peers(trials(observe), 1) as peers:
+    with Peers(trials(observe), 1, patience=100.0) as peers:
         assert peers.ask(SetUp(OTHER, ONE)) == [Ready(), Refused("fails: ValueError: only there")]
     assert capfd.readouterr() == ("", "")
 

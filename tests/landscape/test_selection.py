@@ -195,6 +195,7 @@ MEASURE = """
     before, peaks = private(), []
     threading.Thread(target=watch, daemon=True).start()
     samples = select_samples(data, count, 0, limit=limit << 20)
+    peaks.append(private())
     digest = samples_digest(samples)
     print(batch_bytes(samples) >> 20, max(peaks) - before, digest)
 """

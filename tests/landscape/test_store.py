@@ -555,7 +555,7 @@ import sys, time
 from landscape.lock import run_lock
 with run_lock(sys.argv[1]):
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,17 +20,24 @@ from landscape.kept import KeptChoices
 from landscape.pipeline import freedom_of
 from landscape.preparation import prepare
 from landscape.questions import Candidate, Check, Freedom, Limits
+from landscape.search import Search
 from landscape.store import LandscapeStore
 from landscape.trials import Trials
 from landscape.tuning import tune
 from landscape.views.wording import precision_text
 
 MANY = 10_000_000  # points: the budget is then the longest
-SHORT = {"limits": Limits(longest=9.0), "peers": 0}  # enough for the cheap candidates, not for a compiler
+SHORT = {"limits": Limits(longest=9.0), "peers": 0}  # not enough for a compiler
 
 
 def grid(size=9):
     return Grid(("alpha", "beta"), (axis_coordinates(size, -1.0, 1.0),) * 2)
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """The time of a search does not run out, however slow the machine is."""
+    monkeypatch.setattr("landscape.tuning.Search", partial(Search, clock=lambda: 0.0))
 
 
 def plan_on_disk(folder, name="plane"):
@@ -37,6 +45,7 @@ def plan_on_disk(folder, name="plane"):
     return attributes["plan"], attributes
 
 
+@pytest.mark.usefixtures("patient")
 def test_every_rewrite_is_tried_and_the_choice_agrees():
     problem, samples = pooled_problem()
     expected = evaluator(problem, samples).evaluate(POINTS).mean["loss"]
@@ -51,6 +60,7 @@ def test_every_rewrite_is_tried_and_the_choice_agrees():
     json.dumps(found.record())
 
 
+@pytest.mark.usefixtures("patient")
 def test_only_rewrites_that_change_something_are_tried():
     model = nn.Sequential(nn.Linear(18, 8), nn.ReLU(), nn.Linear(8, 3))
     samples = (torch.randn(40, 18), torch.randint(0, 3, (40,)))
@@ -60,6 +70,7 @@ def test_only_rewrites_that_change_something_are_tried():
     assert not any(option in engine for engine in tried for option in ("channels_last", "maxima", "folded"))
 
 
+@pytest.mark.usefixtures("patient")
 def test_what_batch_norms_keep_apart_is_folded_and_fused():
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()).eval()
     samples = (torch.randn(40, 1, 6, 6), torch.randint(0, 64, (40,)))
@@ -166,13 +177,16 @@ def test_a_job_left_open_is_free_and_one_that_is_not_is_not(tmp_path):
     assert freedom_of(fixed) == (Freedom("compile", False, 9), None)
 
 
-def test_the_cost_of_a_point_is_that_of_its_share_of_a_stack():
+def test_the_cost_of_a_point_is_that_of_its_share_of_a_stack(monkeypatch):
     """A pass of 50 ms for 32 points: 1.6 ms each, where three probe points in one stack would make it 17 ms."""
     problem, samples = pooled_problem()
+    now = 0.0
+    monkeypatch.setattr("landscape.evaluation.time", SimpleNamespace(perf_counter=lambda: now))
 
     def observe(model, batch):
+        nonlocal now
         if len(batch[0]) > 2:
-            time.sleep(0.05)
+            now += 0.05
         return problem.observe(model, batch)
 
     made = evaluator(Problem(problem.model, samples, observe), samples)

@@ -59,10 +59,13 @@ def test_a_finished_training_returns_at_once_and_changes_nothing(trained):
 
 def test_a_training_killed_twice_ends_like_one_that_was_not(trained, tmp_path):
     whole, result = trained
-    command = [sys.executable, "-c", f"from landscape.recipes.digits import train; train({str(tmp_path)!r}, epochs=4)"]
+    # Before the last epoch each waits to be killed.
+    code = "import sys, time; from landscape.recipes.digits import train\n"
+    code += "train(sys.argv[1], epochs=4, report=lambda epoch, _: time.sleep(600 if epoch == 3 else 0))"
+    command = [sys.executable, "-c", code, str(tmp_path)]
     for epoch in (1, 2):
         process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while epoch not in read_trajectory(tmp_path).numbers and process.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -242,7 +242,7 @@ def test_it_draws_in_a_browser_in_light_and_dark(page: str, tmp_path: Path, sche
         "--virtual-time-budget=20000",
     ]
     done = subprocess.run(
-        [browser, *flags, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=60, check=False
+        [browser, *flags, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=250, check=False
     )
     body = re.search(r"<body[^>]*>", done.stdout)
     assert body is not None, done.stderr[-800:]
