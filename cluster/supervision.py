@@ -206,12 +206,14 @@ def _signals() -> Iterator[int]:
         os.set_blocking(each, False)
     before = {number: signal.signal(number, _noted) for number in (*STOPS, signal.SIGCHLD)}
     signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    own = os.getpid()
     try:
         yield heard
     finally:
-        signal.set_wakeup_fd(-1)
-        for number, handler in before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        if os.getpid() == own:  # what was forked within the block leaves with handlers of its own
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         os.close(heard)
         os.close(wakeup)
 
@@ -330,6 +332,8 @@ def _fork(work: Callable[[], int], here_failed: bool) -> tuple[int, int]:
             code = work()
         except KeyboardInterrupt:
             code = INTERRUPTED
+        for number in STOPS:
+            signal.signal(number, _noted)  # raised amid Python's own end an interruption would show as a traceback
         lifeline.tell(lifeline.END, code)
         raise SystemExit(code)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)

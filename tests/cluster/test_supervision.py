@@ -75,6 +75,27 @@ def test_words_that_are_told_in_pieces_are_heard_whole():
     os.close(writer)
 
 
+LATE = """
+import atexit, os, signal
+from cluster import supervision
+
+
+def work():
+    atexit.register(os.kill, os.getpid(), {signal})
+    return 3
+
+
+os._exit(supervision.supervise(work))
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_amid_pythons_own_end_is_not_seen(name):
+    script = LATE.replace("{signal}", f"signal.{name}")
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LONGEST, check=False)
+    assert (ended.returncode, ended.stderr) == (3, "")
+
+
 def test_nothing_is_told_where_nobody_listens():
     assert not lifeline.supervised()
     lifeline.tell(lifeline.RAY)
