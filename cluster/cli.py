@@ -137,20 +137,26 @@ def init(folder: Path = Path()) -> None:
 
 
 @app.command
-def demo(*, out: Path = Path("runs/demo"), workers: Whole = 2) -> int:
+def demo(*, out: str = "runs/demo", workers: Whole = 2) -> int:
     """Train LeNet-5 on real handwritten digits, compute its landscapes on a local Ray, write a report.
 
     Parameters
     ----------
     out
-        The run folder; the same command goes on where an earlier one stopped.
+        The run folder on this machine, which report and pictures are written to as well; the same command goes on
+        where an earlier one stopped.
     workers
         How many actors evaluate.
     """
+    if not out or "://" in out:
+        raise JobError(
+            f"out: must be a folder of this machine, which report and pictures are written to, not {shown(out)}; "
+            "give one"
+        )
     from cluster.demo import run_demo
 
     checked_workers(workers)
-    return run_demo(out, workers)
+    return run_demo(Path(out), workers)
 
 
 @app.command

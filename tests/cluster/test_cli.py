@@ -478,3 +478,13 @@ def test_data_without_an_end_are_given_up_at_a_signal(write_job, number):
         out, said = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert said.splitlines()[-1] == "interrupted; the same command goes on"
+
+
+@pytest.mark.parametrize("out", ["s3://bucket/demo", ""])
+def test_a_demo_is_written_to_a_folder_and_nowhere_else(out, call, tmp_path):
+    ended = call("demo", "--out", out, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(
+        "out: must be a folder of this machine, which report and pictures are written to, not"
+    )
+    assert not list(tmp_path.iterdir())
