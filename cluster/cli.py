@@ -19,7 +19,16 @@ from cluster.logs import as_json, bind, chosen, common_options, configure, maske
 from cluster.options import ManyWhole, MaybeNumber, MaybeWhole, Whole, checked_workers
 from cluster.streams import diverted, drop_output, put
 from landscape import __version__
-from landscape.errors import JobError, LandscapeError, few_lines, message_of, one_line, printable, shown
+from landscape.errors import (
+    JobError,
+    LandscapeError,
+    NotFoundError,
+    few_lines,
+    message_of,
+    one_line,
+    printable,
+    shown,
+)
 
 if TYPE_CHECKING:
     from landscape.spec import Job
@@ -287,11 +296,19 @@ def status(
     from cluster.status import is_readable, run_status, status_text
     from cluster.submit.sent import job_status, job_status_text, names_a_job
 
-    if names_a_job(run):
+    if address is not None or names_a_job(run):
         job = job_status(run, address, allow_open)
         show(job, json, job_status_text(job))
         return DONE
-    found = run_status(run)
+    try:
+        found = run_status(run)
+    except NotFoundError:
+        if "/" in run:
+            raise
+        raise NotFoundError(
+            f"{shown(run)} is no run here, nor a job that was sent from here; name the run's folder or URL, or give "
+            "the job's --address"
+        ) from None
     show(found, json, status_text(found))
     return DONE if is_readable(found) else FAILED
 

@@ -129,6 +129,20 @@ def configure(form: Format, debug: bool) -> None:
     logging.captureWarnings(form == "json")
 
 
+def take_over(library: str) -> None:
+    """Have a library's loggers speak as all others do: it has set up handlers and levels of its own when imported.
+
+    What it tells reaches a user as our errors; its own lines are shown with --debug.
+    """
+    below = [each for each in logging.root.manager.loggerDict if each.startswith(f"{library}.")]
+    for name in (library, *below):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
+    logging.getLogger(library).setLevel(logging.INFO if in_detail() else logging.CRITICAL)
+
+
 def tell_unraisable(ignored: Any) -> None:
     """Python's hook for what it cannot raise, such as an interruption amid its own locks; its own prints raw lines."""
     cause = "" if ignored.exc_value is None else one_line(ignored.exc_value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import re
 import socket
@@ -14,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cluster.attach import CONNECT_SECONDS, is_loopback, open_cluster
+from cluster.logs import take_over
 from cluster.shipping import Listing, archived
 from cluster.submit.common import (
     DRIVER_ENVIRONMENT,
@@ -39,6 +39,7 @@ POLL_SECONDS = 0.5
 # A log whose connection breaks this many times in a row without a new line is given up; the job goes on.
 RECONNECTS = 20
 LONGEST_LINE = 1 << 16  # characters of a log that are waited for
+RAYS_REMARK = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+\t(?:DEBUG|INFO) \S+\.py:\d+ -- .*\n?", re.MULTILINE)
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 Write = Callable[[str], None]
@@ -67,13 +68,7 @@ def dashboard_address(given: str | None) -> str:
     Raises:
         JobError: it is not an http URL.
     """
-    surrounding = os.environ.get("RAY_ADDRESS", "")
-    address = (
-        given
-        or os.environ.get("RAY_API_SERVER_ADDRESS")
-        or (surrounding if surrounding.startswith("http") else None)
-        or DEFAULT_ADDRESS
-    )
+    address = given or surrounding_address() or DEFAULT_ADDRESS
     parts = urlsplit(address)
     if parts.query or parts.fragment:
         raise JobError(f"address: must be a URL without '?' and '#', not {shown(address)}; leave out what follows")
@@ -83,6 +78,12 @@ def dashboard_address(given: str | None) -> str:
             "host:port of a head node serves `landscape run --address` only"
         )
     return address.rstrip("/")
+
+
+def surrounding_address() -> str:
+    """The dashboard's URL that the environment names; '' where it names none."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    return os.environ.get("RAY_API_SERVER_ADDRESS") or (address if address.startswith("http") else "")
 
 
 def connect(given: str | None, allow_open: bool = False) -> Any:
@@ -98,8 +99,7 @@ def connect(given: str | None, allow_open: bool = False) -> Any:
         _refuse_open(address)
     from ray.job_submission import JobSubmissionClient
 
-    if logging.getLogger().level > logging.INFO:  # else --debug was given
-        logging.getLogger("ray").setLevel(logging.WARNING)
+    take_over("ray")
     with _only_address(address), _told(address):
         return JobSubmissionClient(address)
 
@@ -120,8 +120,8 @@ def _only_address(address: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told(address: str) -> Iterator[None]:
-    """Ray's and the connection's errors in our words."""
+def _told(address: str, job: str = "") -> Iterator[None]:
+    """Ray's and the connection's errors in our words; `job` is the one that is asked for."""
     import requests
     from ray.exceptions import AuthenticationError
 
@@ -136,7 +136,10 @@ def _told(address: str) -> Iterator[None]:
         raise ClusterUnreachableError(_unreachable(address, str(error))) from None
     except RuntimeError as error:
         if "status code 404" in str(error) or "does not exist" in str(error):
-            raise NotFoundError(f"no such job on the cluster at {shown(address)}; its dashboard lists them") from None
+            raise NotFoundError(
+                f"no job {shown(job)} at {shown(address)}, the only address that was asked; give the --address that it "
+                "was sent to (a head that was started anew has forgotten its jobs: submit it again, and it goes on)"
+            ) from None
         raise LandscapeError(f"the cluster at {shown(address)} refuses: {first_line(str(error))}") from error
 
 
@@ -228,18 +231,18 @@ def outcome(found: Any) -> int:
 
 def info(client: Any, submission_id: str) -> Any:
     """What the cluster knows of a job."""
-    with _told(client.get_address()):
+    with _told(client.get_address(), submission_id):
         return client.get_job_info(submission_id)
 
 
 def log_so_far(client: Any, submission_id: str) -> str:
-    with _told(client.get_address()):
+    with _told(client.get_address(), submission_id):
         return fit_to_show(str(client.get_job_logs(submission_id)))
 
 
 def fit_to_show(text: str) -> str:
-    """A log without keys and without what would act on a terminal."""
-    return printable(masked(text.replace("\r\n", "\n").replace("\r", "\n")))
+    """A log without Ray's own remarks, without keys and without what would act on a terminal."""
+    return printable(masked(RAYS_REMARK.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))))
 
 
 class WholeLines:
@@ -322,7 +325,7 @@ def cancel(client: Any, submission_id: str, clock: Callable[[], float] = time.mo
     Raises:
         LandscapeError: it is still there after its time to stop has passed.
     """
-    with _told(client.get_address()):
+    with _told(client.get_address(), submission_id):
         client.stop_job(submission_id)
         end = clock() + STOP_SECONDS + 30
         while clock() < end:

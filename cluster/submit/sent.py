@@ -17,7 +17,7 @@ from cluster.submit.common import tool_missing
 from cluster.submit.remembered import SentJob, plain_address, recall, remember
 from landscape.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, flat, shown
 
-IDENTIFIER = re.compile(r"landscape-[a-z0-9-]+-[0-9a-f]{8}-\d+")
+IDENTIFIER = re.compile(r"landscape-[a-z0-9-]+-[0-9a-f]{8}-\d+|raysubmit_\w+")  # ours, and those that Ray makes
 SEPARATOR = "|"
 
 
@@ -34,13 +34,22 @@ def connect(identifier: str, address: str | None, allow_open: bool, command: str
     Raises:
         JobError: it was not sent to Ray; says what asks of it there.
         ClusterUnreachableError: nothing answers.
+        NotFoundError: nothing is known of the job, nor of where it may be.
     """
     known = recall(identifier)
     if known is not None and known.target != "ray" and address is None:
         raise JobError(f"{command}: {identifier} was sent to {known.target}; {_by_hand(identifier, known, command)}")
     if address is None and known is not None and known.address:
         return ray_jobs.connect(known.address, allow_open or known.allow_open)
-    return ray_jobs.connect(address, allow_open)
+    try:
+        return ray_jobs.connect(address, allow_open)
+    except ClusterUnreachableError:
+        if known is not None or address is not None or ray_jobs.surrounding_address():
+            raise
+        raise NotFoundError(
+            f"no job {shown(identifier)} was sent from here, and at {shown(ray_jobs.DEFAULT_ADDRESS)}, the only "
+            "address that was asked, nothing answers; give the --address that it was sent to"
+        ) from None
 
 
 def keep_address(identifier: str, address: str | None, allow_open: bool) -> None:

@@ -112,6 +112,26 @@ def test_remarks_warnings_and_exceptions_are_lines_too(capsys):
     assert "KeyError: 'x'" in broke["traceback"]
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_what_ray_remarks_is_not_shown_and_what_is_worse_comes_in_the_same_form(form, capsys):
+    from ray.dashboard.modules.dashboard_sdk import logger
+
+    levels = {each: logging.getLogger(each).level for each in ("ray", logger.name)}
+    configure(form, debug=False)
+    logs.take_over("ray")
+    logger.info("Uploading package gcs://_ray_pkg_1.zip.")
+    assert capsys.readouterr().err == ""
+    logger.critical("it is gone")
+    said = capsys.readouterr().err
+    assert (json.loads(said)["message"] if form == "json" else said.strip()) == "it is gone"
+    configure(form, debug=True)
+    logs.take_over("ray")
+    logger.info("Uploading")
+    assert "Uploading" in capsys.readouterr().err
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
 def test_a_worker_hears_each_warning_once_and_hands_it_over():
     listener, own = Listener(), logging.getLogger("my_model")
     with warnings.catch_warnings(), listener.listening():

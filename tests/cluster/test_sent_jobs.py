@@ -182,6 +182,32 @@ def test_where_no_cluster_answers_the_remembered_address_is_named(command):
     assert (code, "hidden" in said) == (2, False)
 
 
+@pytest.mark.parametrize("name", ["status", "logs", "cancel"])
+@pytest.mark.parametrize("identifier", [RAY_ID, "raysubmit_Ab3"])
+def test_an_unknown_job_is_not_found_and_the_address_that_was_asked_is_named(name, identifier, command, monkeypatch):
+    for each in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setattr(ray_jobs, "DEFAULT_ADDRESS", "http://127.0.0.1:1")
+    code, out, said = command(name, identifier)
+    assert (code, out, said.count("\n")) == (3, "", 1)
+    assert f"no job '{identifier}' was sent from here, and at 'http://127.0.0.1:1'" in said
+    assert "--address" in said
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:2")
+    code, _, said = command(name, identifier)
+    assert (code, "'http://127.0.0.1:2'" in said) == (5, True), "this cluster was meant"
+
+
+def test_a_name_that_is_neither_a_run_nor_a_job_is_told_so(command):
+    code, out, said = command("status", "12345")
+    assert (code, out, said.count("\n")) == (3, "", 1)
+    assert "'12345' is no run here, nor a job that was sent from here" in said
+
+
+def test_rays_own_remarks_are_no_part_of_a_log():
+    log = "2026-11-22 01:38:30,820\tINFO job_manager.py:581 -- Setting up.\nRunning\nx\tINFO y.py:1 -- z\n"
+    assert ray_jobs.fit_to_show(log) == "Running\nx\tINFO y.py:1 -- z\n"
+
+
 def test_the_run_of_a_job_is_shown_though_its_cluster_is_gone(command, tmp_path):
     place = tmp_path / "run"
     (place / "landscapes.zarr").mkdir(parents=True)

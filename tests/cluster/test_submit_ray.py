@@ -27,6 +27,7 @@ import landscape
 from cluster.status import run_status, validate_run
 from cluster.submit.common import make_submission
 from cluster.submit.kuberay import KubeRayOptions, job_files, render
+from cluster.submit.ray_jobs import RAYS_REMARK
 from landscape.surface import OK, open_run
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +71,7 @@ class RayCluster:
         )  # fmt: skip
         assert self.token not in ended.stdout + ended.stderr
         assert "Traceback" not in ended.stderr
+        assert not RAYS_REMARK.search(ended.stdout + ended.stderr)
         return ended
 
 
@@ -220,7 +222,7 @@ def test_what_goes_wrong_has_a_code_and_one_line(ray_cluster, make_job):
     job = make_job().folder / "job.yaml"
     at = ("--address", ray_cluster.address)
     for words, changes, code, said in [
-        (("logs", "landscape-no-00000000-1", *at), {}, 3, "no such job"),
+        (("logs", "landscape-no-00000000-1", *at), {}, 3, "no job 'landscape-no-00000000-1' at"),
         (("submit", job, *at), {"RAY_AUTH_TOKEN": "f" * 64}, 5, "refuses the token"),
         (("submit", job, *at), {"RAY_AUTH_MODE": "disabled"}, 5, "RAY_AUTH_MODE=token"),
     ]:
