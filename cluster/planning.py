@@ -111,6 +111,7 @@ def _plan_landscape(
         "observables": list(landscape.observables),
         "points": landscape.points,
         "missing_points": missing,
+        "path_points": landscape.points - grid.points,
         "tile_shape": list(tile_shape),
         "tiles": math.prod(tile_counts(grid.shape, tile_shape)),
         "bytes": values + 4 * elements * len(landscape.directions),
@@ -150,12 +151,13 @@ def plan_text(plan: dict[str, Any]) -> str:
     lines = [f"run {plan['run']}"]
     for each in plan["landscapes"]:
         size = " x ".join(str(axis["size"]) for axis in each["axes"])
-        done = (
-            "" if each["missing_points"] == each["points"] else f", {each['missing_points']} of them still to compute"
-        )
+        missing = each["missing_points"]
+        done = f", {missing or 'none'} of them still to compute" if missing < each["points"] else ""
         tile = " x ".join(map(str, reversed(each["tile_shape"])))
+        origin = "the callback's weights" if each["origin"] == "problem" else each["origin"]
+        path = f" ({each['path_points']} of them for the path)" if each["path_points"] else ""
         lines.append(
-            f"{each['name']}: {size} around {each['origin']}: {each['points']} points{done}, "
+            f"{each['name']}: {size} around {origin}: {each['points']} points{path}{done}, "
             f"{each['tiles']} tiles of {tile}, {bytes_text(each['bytes'])}, {', '.join(each['observables'])}"
         )
         lines += [f"  {axis['name']}: {axis['low']:g} to {axis['high']:g}, {axis['what']}" for axis in each["axes"]]

@@ -49,9 +49,9 @@ def is_readable(status: dict[str, Any]) -> bool:
 def _each_landscape(
     opened: Run, read: Callable[[LandscapeStore], dict[str, Any]], unreadable: Callable[[str, str], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """What is read of each landscape, or why it is not: one that is damaged hides no other."""
+    """What is read of each landscape, or why it is not, in the job's order: one that is damaged hides no other."""
     found = survey(opened.path)
-    entries = {name: unreadable(name, cause) for name, cause in found.unreadable.items()}
+    entries = {name: unreadable(name, cause) for name, cause in sorted(found.unreadable.items())}
     for name in found.names:
         try:
             entries[name] = read(LandscapeStore.open(opened.path, name))
@@ -61,7 +61,7 @@ def _each_landscape(
             continue  # removed meanwhile
         except (LandscapeError, OSError) as error:
             entries[name] = unreadable(name, _cause(error))
-    return [entries[name] for name in sorted(entries)]
+    return list(entries.values())
 
 
 def _cause(error: Exception) -> str:
@@ -91,7 +91,7 @@ def _finite(value: Any) -> Any:
 
 
 def _unreadable_status(name: str, cause: str) -> dict[str, Any]:
-    nothing = dict.fromkeys(("points", "done", "not_finite", "missing", "failed"), 0)
+    nothing = dict.fromkeys(("points", "done", "not_finite", "missing", "failed", "path_points"), 0)
     unknown = dict.fromkeys(("seconds", "engine", "precision", "precision_error", "workers", "updated", "eta_seconds"))
     empty: dict[str, Any] = {"rate": 0.0, "retries": 0, "by_worker": [], "reduced_batches": {}, "minimum": {}}
     return {"name": name, "state": UNREADABLE, **nothing, **unknown, **empty, "failures": [], "problems": [cause]}
@@ -110,6 +110,7 @@ def _landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "name": store.name,
         "state": state,
         "points": int(sum(counts)),
+        "path_points": int(sum(counts)) - math.prod(store.shape),
         "done": int(counts[1] + counts[2]),
         "not_finite": int(counts[2]),
         "missing": int(missing),
@@ -145,6 +146,8 @@ def status_text(status: dict[str, Any]) -> str:
             lines.append(f"{flat(each['name']):{width}}  {UNREADABLE}: {'; '.join(each['problems'])}")
             continue
         parts = [f"{each['name']:{width}}  {each['state']:11}  {each['done']}/{each['points']} points"]
+        if each["path_points"]:
+            parts[0] += f" ({each['path_points']} of them for the path)"
         if each["rate"] and each["missing"]:
             parts.append(f"{each['rate']:.3g} points/s")
         if each["eta_seconds"] is not None:

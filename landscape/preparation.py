@@ -136,7 +136,7 @@ def prepare(job: Job) -> PreparedJob:
         folder = Path.cwd()
     weights = Weights(problem, read_trajectory(run), job.folder)
     common = _Common(job, run, problem, weights, digest_of_samples, batch_length(samples), look.names, kind, randomness)
-    landscapes = tuple(_prepare_landscape(common, spec) for spec in specs)
+    landscapes = tuple(_prepare_landscape(common, spec, position) for position, spec in enumerate(specs))
     warnings = [*randomness.warnings(), *_data_warnings(samples), *look.warnings, *immobile(problem.model)]
     warnings += [*_origin_warnings(specs, weights, implied=not job.landscapes), *_thread_warnings(job)]
     return PreparedJob(job, run, problem, samples, landscapes, looked, tuple(warnings), folder, borrowed)
@@ -230,7 +230,7 @@ class _Common:
     randomness: Randomness
 
 
-def _prepare_landscape(common: _Common, asked: Landscape) -> PreparedLandscape:
+def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> PreparedLandscape:
     job, weights = common.job, common.weights
     stored = _stored(common, asked.name)
     defaults = DEFAULTS if stored is None else int(stored.attributes.get("defaults", 1))
@@ -255,6 +255,7 @@ def _prepare_landscape(common: _Common, asked: Landscape) -> PreparedLandscape:
     attributes = {
         "job": job.model_dump(mode="json") | {"landscapes": [spec.model_dump(mode="json")]},
         "defaults": defaults,
+        "position": position,
         "identity": identity,
         "digest": digest(identity),
         "num_samples": common.num_samples,

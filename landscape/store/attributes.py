@@ -68,6 +68,7 @@ TELLING: dict[str, TypeAdapter[Any]] = {
     "origin_step": TypeAdapter(int | None),
     "num_samples": TypeAdapter(int),
     "defaults": TypeAdapter(int),
+    "position": TypeAdapter(Count),
     "origin_loss": TypeAdapter(float | None),
     "origin_loss_stderr": TypeAdapter(float | None),
     "cosine": TypeAdapter(list[list[float]]),

@@ -29,7 +29,7 @@ def open_zarr(run: Place, *, read_only: bool) -> Store:
 
 @dataclass(frozen=True)
 class Survey:
-    """The landscapes of a run in the order of their names, and why the others that lie there cannot be read."""
+    """The landscapes of a run in the order of their job, and why the others that lie there cannot be read."""
 
     names: tuple[str, ...]
     unreadable: dict[str, str]
@@ -50,19 +50,25 @@ def survey(run: Place) -> Survey:
         )
     if not names and FOLDER in folder.names(""):
         raise LandscapeError(f"{shown(folder.place(FOLDER), 300)} must be a folder, not a file; move it away")
-    causes = dict(zip(names, folder.map(lambda name: _cause(folder, documents, name), names), strict=True))
+    found = dict(zip(names, folder.map(lambda name: _look_at(folder, documents, name), names), strict=True))
+    readable = {name: each for name, each in found.items() if isinstance(each, Described)}
     return Survey(
-        tuple(name for name, cause in causes.items() if cause == ""),
-        {name: cause for name, cause in causes.items() if cause},
+        tuple(sorted(readable, key=lambda name: (_position(readable[name]), name))),
+        {name: cause for name, cause in found.items() if isinstance(cause, str)},
     )
 
 
-def _cause(folder: Folder, documents: Documents, name: str) -> str | None:
-    """Why a landscape cannot be read; empty where it can, None where there is none yet."""
+def _look_at(folder: Folder, documents: Documents, name: str) -> Described | str | None:
+    """What a landscape says of itself, or why it cannot be read; None where there is none yet."""
     try:
-        return None if describe(folder, documents, name) is None else ""
+        return describe(folder, documents, name)
     except LandscapeError as error:
         return str(error)
+
+
+def _position(landscape: Described) -> int:
+    """Its place in the job that began it; version 0.1.0 recorded none, and began its landscapes before all others."""
+    return int(landscape.attributes.get("position", -1))
 
 
 def describe(folder: Folder, documents: Documents, name: str) -> Described | None:
@@ -87,7 +93,7 @@ def root_problems(run: Place) -> list[str]:
 
 
 def landscape_names(run: Place) -> list[str]:
-    """The landscapes of a run that can be read, finished or not, in the order of their names."""
+    """The landscapes of a run that can be read, finished or not, in the order of their job."""
     return list(survey(run).names)
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cluster.exporting import export_run
+from cluster.status import run_status, status_text
 from landscape import Job, Problem, TrajectoryCollector, open_run, run
 
 
@@ -57,3 +58,28 @@ def test_the_path_is_written_beside_the_surface_and_named(place, tmp_path):
         np.testing.assert_array_equal(found["loss"], surface.path.loss)
         for axis in surface.axes:
             np.testing.assert_array_equal(found[axis.name], surface.path.coordinates[axis.name])
+
+
+def test_landscapes_come_in_the_order_of_their_job(place):
+    """Those that are added stand where the job lists them, after one of the same place; the unreadable come first."""
+    names = ["path", "path-of-1", "cube", "plane"]
+    assert list(open_run(place)) == names
+    assert [each["name"] for each in run_status(str(place))["landscapes"]] == names
+    added = [{"name": "zoom", "size": 3, "range": [-0.1, 0.1]}, {"name": "later", "size": 3}]
+    run(Job(run=str(place), problem=problem, num_samples=16, landscapes=added, engine="eager"))
+    names = ["path", "zoom", "later", "path-of-1", "cube", "plane"]
+    assert list(open_run(place)) == names
+    for broken in ("landscapes.zarr/cube/zarr.json", "landscapes.zarr/zarr.json"):
+        (place / broken).write_text("")
+    assert [each["name"] for each in run_status(str(place))["landscapes"]] == [
+        "cube",
+        *(each for each in names if each != "cube"),
+    ]
+
+
+def test_points_of_the_path_are_told_apart(place):
+    found = {each["name"]: each for each in run_status(str(place))["landscapes"]}
+    assert (found["path"]["points"], found["path"]["path_points"], found["plane"]["path_points"]) == (23, 8, 0)
+    text = status_text(run_status(str(place)))
+    assert "23/23 points (8 of them for the path)" in text
+    assert "9/9 points," in text
