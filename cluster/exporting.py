@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from landscape.errors import JobError, LandscapeError, StoreError, nearest, shown
+from landscape.lock import driver_alive
 from landscape.surface import Run, Surface, open_run
 
 REPORT = "report"
@@ -26,6 +27,7 @@ def export_run(
     from landscape.views import write_report
     from landscape.views.export import FORMATS, export, export_name, files_beside
     from landscape.views.pictures import browser
+    from landscape.views.wording import stopped
 
     wanted = [each.strip() for each in formats]
     for each in wanted:
@@ -36,12 +38,14 @@ def export_run(
     folder.mkdir(parents=True, exist_ok=True)
     broken = {} if name else dict(opened.unreadable)
     surfaces = [opened[name]] if name else _readable(opened, broken)
+    alive = driver_alive(opened.path)
     if REPORT in wanted:
         write_report(opened, folder / "report.html")
         yield folder / "report.html"
     # One browser for all pictures: starting it costs more than drawing.
     with browser() if set(wanted) & set(BY_BROWSER) else contextlib.nullcontext() as drawing:
-        for surface in surfaces:
+        for read in surfaces:
+            surface = read if alive else stopped(read)
             for each in wanted:
                 if each != REPORT:
                     path = folder / export_name(surface, each, kind, observable, log)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules.batchnorm import _NormBase
 
 from landscape.parameters import ParameterInfo
 
@@ -23,7 +24,13 @@ def provenance(model: torch.nn.Module, infos: Sequence[ParameterInfo]) -> dict[s
         "versions": {"python": platform.python_version(), **versions()},
         "model": type(model).__name__,
         "parameters": sum(int(np.prod(info.shape)) for info in infos),
+        "batch_norm_layers": sum(map(_is_batch_norm, model.modules())),
     }
+
+
+def _is_batch_norm(module: torch.nn.Module) -> bool:
+    """A layer that `batch_norm` of the job says something of, or another library's of that name."""
+    return isinstance(module, _NormBase) or "BatchNorm" in type(module).__name__
 
 
 def versions() -> dict[str, str]:

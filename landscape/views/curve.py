@@ -71,18 +71,25 @@ def draw_curve(grids: Sequence[Grid], style: Style) -> go.Figure:
 
 
 def y_limits(grid: Grid) -> tuple[float, float]:
-    """The drawn range of the panel: the scale's, and the band and the path as far as they stay near it."""
+    """The drawn range of the panel: the scale's, and the band and the path as far as they stay near it.
+
+    A band that is broad all along is shown whole, or noise would pass for a shape; one that spreads at an end is not.
+    """
     low, high = grid.scale.low, grid.scale.high
     span = high - low
-    extra = [grid.drawn]
+    reach, extra = 0.3 * span, [grid.drawn]
     if grid.shape_error is not None:
         with np.errstate(invalid="ignore", divide="ignore"):
             edges = [grid.values - 2 * grid.shape_error, grid.values + 2 * grid.shape_error]
-            extra += [np.log10(np.where(edge > 0, edge, np.nan)) if grid.scale.log else edge for edge in edges]
+            edges = [np.log10(np.where(edge > 0, edge, np.nan)) if grid.scale.log else edge for edge in edges]
+            half = edges[1] - grid.drawn
+        extra += edges
+        half = half[np.isfinite(half)]
+        reach = max(reach, 1.5 * float(np.median(half))) if half.size else reach
     if grid.track is not None:
         extra.append(grid.track.height)
     near = np.concatenate([each[np.isfinite(each)] for each in extra])
-    near = near[(near >= low - 0.3 * span) & (near <= high + 0.3 * span)]
+    near = near[(near >= low - reach) & (near <= high + reach)]
     low, high = min(low, near.min(initial=low)), max(high, near.max(initial=high))
     pad = 0.05 * (high - low)
     return float(low - pad), float(high + pad)

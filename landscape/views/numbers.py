@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,8 +72,8 @@ def landscape_rows(surface: Surface) -> list[Row]:
         ("samples", str(facts.get("num_samples", "not recorded"))),
         ("precision", wording.precision_text(surface)),
         ("engine", str(wording.mapping(facts.get("plan")).get("engine", "not recorded"))),
-        ("batch norm", str(facts.get("batch_norm", "not recorded"))),
-        ("origin", str(facts.get("origin", "not recorded"))),
+        *([("batch norm", wording.batch_norm_text(surface))] if wording.batch_norm_text(surface) else []),
+        ("origin", wording.origin_name(surface) or "not recorded"),
         *(row for axis in surface.axes for row in axis_rows(axis)),
         *cosine_rows(facts.get("cosine"), [axis.name for axis in surface.axes]),
     ]
@@ -123,13 +123,37 @@ def provenance_rows(surface: Surface) -> list[Row]:
     origin, plan = (wording.mapping(facts.get(key)) for key in ("provenance", "plan"))
     rows: list[Row] = [("digest", str(facts.get("digest", "not recorded")))]
     rows += [("seed", str(facts["seed"]))] if "seed" in facts else []
-    rows += [(key.replace("_", " "), str(value)) for key, value in origin.items() if key != "versions"]
-    rows += [(f"plan: {key.replace('_', ' ')}", str(value)) for key, value in plan.items()]
+    plain = {key: value for key, value in origin.items() if key not in ("versions", "engine")}
+    rows += [(key.replace("_", " "), str(value)) for key, value in plain.items()]
+    rows += engine_rows(wording.mapping(origin.get("engine")))
+    decides = set(plan) - (set() if wording.batch_norm_text(surface) else {"batch_norm"})
+    rows += [(f"plan: {key.replace('_', ' ')}", str(value)) for key, value in plan.items() if key in decides]
     versions = wording.mapping(origin.get("versions"))
     if versions:
         rows.append(("versions", ", ".join(f"{name} {version}" for name, version in versions.items())))
     rows += [("schema version", str(facts["schema_version"]))] if "schema_version" in facts else []
     return rows
+
+
+def engine_rows(record: Mapping[str, Any]) -> list[Row]:
+    """How the engine was chosen, and what was tried for it."""
+    if not record:
+        return []
+    trials = [wording.mapping(each) for each in record.get("trials") or []]
+    how = f"the fastest of {len(trials)} tried" if trials else "not searched for"
+    if record.get("since"):
+        how = f"kept from a choice of {str(record['since'])[:10]}"
+    seconds = wording.finite(record.get("seconds_per_point"))
+    how += f", {number(seconds, 3)} s a point when measured" if seconds is not None else ""
+    return [("engine", how), *(("engine tried", _trial(each)) for each in trials)]
+
+
+def _trial(trial: Mapping[str, Any]) -> str:
+    """'eager+folded, batches of 256: 1 240 samples/s' or why it was not taken."""
+    speed = wording.finite(trial.get("samples_per_second"))
+    found = f"{wording.whole(round(speed))} samples/s" if speed is not None else "not timed"
+    refused = str(trial.get("refused") or "")
+    return f"{trial.get('engine')}, batches of {trial.get('batch_size')}: {refused or found}"
 
 
 def duration(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -13,6 +14,7 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 
 from landscape.errors import LandscapeError
+from landscape.lock import driver_alive
 from landscape.surface import Surface
 from landscape.views.bundle import Bundle
 from landscape.views.draw import KINDS, figure, figure_name
@@ -21,7 +23,7 @@ from landscape.views.history import draw_history, prepare_history
 from landscape.views.numbers import Row, landscape_rows, observable_rows, provenance_rows
 from landscape.views.prepare import means
 from landscape.views.theme import TEMPLATES, config
-from landscape.views.wording import finite, mapping, observable_title, state_text
+from landscape.views.wording import finite, is_computed, mapping, observable_title, state_of, state_text, stopped, whole
 
 KIND_NAMES = {
     "contour": "Contour lines",
@@ -32,6 +34,7 @@ KIND_NAMES = {
     "volume": "Volume",
 }
 TAB_ORDER = ("contour", "topographic", "surface", "curve", "slices", "volume")
+STATES = ("complete", "running", "interrupted", "partial")
 POINTS_PER_AXIS = {1: 20_000, 2: 256, 3: 40}  # keeps the page a few MB; the caption says when points were left out
 INFO_NAMES = {
     "network": "network",
@@ -93,19 +96,28 @@ def render_report(
 def _read(run: Mapping[str, Surface]) -> tuple[list[Surface], dict[str, str]]:
     """All surfaces that can be read; one damaged landscape does not cost the page."""
     surfaces, broken = [], dict(getattr(run, "unreadable", {}))
+    path = str(getattr(run, "path", "") or "")
+    gone = bool(path) and not driver_alive(path)
     for name in run:
         try:
-            surfaces.append(run[name])
+            surfaces.append(stopped(run[name]) if gone else run[name])
         except LandscapeError as error:
             broken[name] = str(error)
     return surfaces, broken
 
 
 def _lead(surfaces: Sequence[Surface]) -> str:
-    done = sum(mapping(surface.attributes.get("progress")).get("state") == "complete" for surface in surfaces)
+    """'3 landscapes: 2 complete, 1 interrupted; 1 702 of 2 101 points computed', the path not counted."""
+    if not surfaces:
+        return "no landscapes"
+    states = Counter(map(state_of, surfaces))
     points = sum(int(surface.status.size) for surface in surfaces)
+    done = sum(int(is_computed(surface.status).sum()) for surface in surfaces)
     plural = "s" * (len(surfaces) != 1)
-    return f"{len(surfaces)} landscape{plural}, {done} complete, {points:,} points".replace(",", "\u202f", 2)
+    counts = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
+    counts = counts if len(states) > 1 else next(iter(states))
+    computed = whole(done) if done == points else f"{whole(done)} of {whole(points)}"
+    return f"{len(surfaces)} landscape{plural}: {counts}; {computed} points computed"
 
 
 def _section(surface: Surface, index: int, bundle: Bundle) -> str:
@@ -134,7 +146,7 @@ def _section(surface: Surface, index: int, bundle: Bundle) -> str:
         index=index,
         view=escape(json.dumps(first)),
         name=escape(surface.name),
-        state_class=_state_class(surface),
+        state_class=state_of(surface),
         state=escape(state_text(surface)),
         choices="".join(choices),
         play='<button type="button" data-do="play">Play path</button>' if surface.path is not None else "",
@@ -151,11 +163,6 @@ def _resource(name: str) -> str:
 
 def _template(name: str) -> Template:
     return Template(_resource(name))
-
-
-def _state_class(surface: Surface) -> str:
-    state = str(mapping(surface.attributes.get("progress")).get("state", "partial"))
-    return state if state in ("running", "complete", "partial", "interrupted") else "partial"
 
 
 def _buttons(what: str, choices: Sequence[tuple[str, str]], label: str) -> str:

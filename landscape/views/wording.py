@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Axis, Surface
 from landscape.views.scale import number
+
+CALLBACKS_WEIGHTS = "the callback's weights"
 
 
 def percent(fraction: Any) -> str:
@@ -51,20 +55,46 @@ def resolution(surface: Surface) -> str:
     return " × ".join(str(len(axis.coordinates)) for axis in surface.axes) + " points"
 
 
-def state_text(surface: Surface) -> str:
-    """'complete', 'partial: 37 of 64 tiles, 3 points quarantined', …"""
+def state_of(surface: Surface) -> str:
+    """running, interrupted, partial or complete: counted from the points themselves, as `landscape status` does."""
+    states = [surface.status, *([surface.path.status] if surface.path is not None else [])]
+    if not any((each == NOT_COMPUTED).any() for each in states):
+        return "partial" if any((each == QUARANTINED).any() for each in states) else "complete"
+    recorded = mapping(surface.attributes.get("progress")).get("state")
+    return recorded if recorded in ("running", "interrupted") else "partial"
+
+
+def is_computed(status: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Which points have a value, were it not a finite one."""
+    return np.isin(status, (OK, NOT_FINITE))
+
+
+def stopped(surface: Surface) -> Surface:
+    """The same of a run whose driver is gone: that it is running is what it last could say of itself."""
     progress = mapping(surface.attributes.get("progress"))
-    done, tiles = progress.get("tiles_done"), progress.get("tiles")
-    missing = int((surface.status == NOT_COMPUTED).sum())
-    state = str(progress.get("state") or ("complete" if not missing else "partial"))
-    text = state if state == "complete" and not missing else f"{state}: {done} of {tiles} tiles" if tiles else state
-    if not tiles and missing:
-        text += f": {surface.status.size - missing} of {surface.status.size} points"
+    if progress.get("state") != "running":
+        return surface
+    return replace(surface, attributes={**surface.attributes, "progress": {**progress, "state": "interrupted"}})
+
+
+def state_text(surface: Surface) -> str:
+    """'complete', 'interrupted: 210 of 441 points, 4 of 6 snapshots of the path, 3 points not finite', …"""
+    text = state_of(surface)
+    counted = [(surface.status, "points")]
+    counted += [(surface.path.status, "snapshots of the path")] if surface.path is not None else []
+    left = [(each, what) for each, what in counted if (each == NOT_COMPUTED).any()]
+    parts = [f"{whole(is_computed(each).sum())} of {whole(each.size)} {what}" for each, what in left]
+    text += f": {', '.join(parts)}" if parts else ""
     counts = ((NOT_FINITE, "not finite"), (QUARANTINED, "quarantined"))
     for code, word in counts:
         count = int((surface.status == code).sum())
         text += f", {count} point{'s' * (count != 1)} {word}" if count else ""
     return text
+
+
+def whole(count: int) -> str:
+    """'1 681', a count with narrow spaces between thousands."""
+    return f"{int(count):,}".replace(",", "\u202f")
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
@@ -80,8 +110,20 @@ def sampling(surface: Surface, observable: str) -> str:
     mean = name if observable.endswith("_stderr") else f"mean {name}"
     text = f"{mean} of {samples} samples" if samples is not None else mean
     text += f", {precision_text(surface)}" if facts.get("precision") else ""
-    text += f", batch norm {facts['batch_norm']}" if facts.get("batch_norm") else ""
+    text += f", batch norm {batch_norm_text(surface)}" if batch_norm_text(surface) else ""
     return text
+
+
+def batch_norm_text(surface: Surface) -> str:
+    """What the batch norms did, 'eval'; '' where it is not recorded or the model is known to have none."""
+    layers = mapping(surface.attributes.get("provenance")).get("batch_norm_layers")
+    return "" if layers == 0 else str(surface.attributes.get("batch_norm") or "")
+
+
+def origin_name(surface: Surface) -> str:
+    """Which weights the origin is: 'epoch 10', a file, 'the callback's weights'; '' where it is not recorded."""
+    origin = str(surface.attributes.get("origin") or "")
+    return CALLBACKS_WEIGHTS if origin == "problem" else origin
 
 
 def precision_text(surface: Surface) -> str:
@@ -96,11 +138,10 @@ def precision_text(surface: Surface) -> str:
 
 def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> tuple[str, ...]:
     """What a reader must know to judge the figure, as sentences without full stops."""
-    origin = surface.attributes.get("origin")
     parts = [
         sampling(surface, observable),
         resolution(surface),
-        f"origin: {origin}" if origin not in (None, "") else "",
+        f"origin: {origin_name(surface)}" if origin_name(surface) else "",
         f"loss there: {origin_text(surface)}" if observable == "loss" and origin_text(surface) else "",
         f"barrier between 0 and 1: {barrier_text(surface)}" if observable == "loss" and barrier_text(surface) else "",
         state_text(surface),

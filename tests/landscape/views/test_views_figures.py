@@ -12,9 +12,10 @@ import pytest
 
 from landscape.errors import JobError
 from landscape.views import KINDS, config, figure, figure_name
-from landscape.views.curve import band
+from landscape.views.curve import band, y_limits
 from landscape.views.drape import PIECES, draped
 from landscape.views.overlay import LIFT
+from landscape.views.prepare import prepare
 from landscape.views.theme import COLOUR_SCALES, colour_scale
 
 
@@ -271,3 +272,16 @@ def test_rounding_never_leaves_the_colour_scale(make: ModuleType, seed: int) -> 
     for log in (False, True):
         assert figure(surface, "contour", log=log, theme="dark", levels=seed + 30).data
         assert figure(surface, "contour", log=log).data
+
+
+def test_a_band_that_is_broad_all_along_is_shown_whole(make: ModuleType) -> None:
+    """Cut off, it would fill the panel, and noise look like a shape."""
+    line = make.line(29)
+    noise = 0.1 + 0.01 * np.cos(np.arange(29.0))
+    for error, limits in ((0.02, (0.04, 0.16)), (np.where(np.arange(29) > 26, 5.0, 0.001), (0.08, 0.12))):
+        stderr = np.broadcast_to(error, 29).astype(float)
+        observables = {"loss": line.loss, "accuracy": noise, "accuracy_stderr": stderr}
+        low, high = y_limits(prepare(dataclasses.replace(line, observables=observables), "accuracy"))
+        shown = (noise - 2 * stderr >= low) & (noise + 2 * stderr <= high)
+        assert shown[:27].all()
+        assert limits[0] <= low < high <= limits[1]

@@ -20,10 +20,12 @@ import pytest
 from landscape.errors import LandscapeError
 from landscape.pipeline import Task
 from landscape.progress import Failure
+from landscape.questions import Trial
 from landscape.views import find_browser, write_report
 from landscape.views.history import Interval, name_rows, prepare_history
 from landscape.views.numbers import duration, landscape_rows, observable_rows, provenance_rows
-from landscape.views.wording import caption
+from landscape.views.report import render_report
+from landscape.views.wording import caption, state_text
 
 NASTY = "</script><script>alert(1)</script>"
 
@@ -120,7 +122,8 @@ def test_numbers_and_provenance_are_in_the_page(page: str, make: ModuleType) -> 
         assert part in page
     assert make.attributes()["digest"] in page
     assert "barrier between 0 and 1" in page
-    assert "partial: 37 of 64 tiles, 40 points not finite, 16 points quarantined" in page
+    assert "partial: 1\u202f104 of 1\u202f200 points, 40 points not finite, 16 points quarantined" in page
+    assert "4 landscapes: 2 complete, 2 partial; " in page
     assert "2 failed tasks" in page
     assert "<b>tile (0, 3)</b>, 3 attempts on w-2: ValueError" in page
     assert "<b>path 4-6</b>, 3 attempts on w-2: ValueError" in page
@@ -152,6 +155,78 @@ def test_the_barrier_of_a_line_between_networks_has_its_error(make: ModuleType) 
     # Along a random direction 1 is a place like any other.
     axis = dataclasses.replace(line.axes[0], attributes={"kind": "random"})
     assert "barrier between 0 and 1" not in dict(landscape_rows(dataclasses.replace(line, axes=(axis,))))
+
+
+def test_the_head_counts_landscapes_by_state_and_points(make: ModuleType, tmp_path: Path) -> None:
+    def lead(*surfaces: Any) -> str:
+        page = render_report(surfaces)
+        return re.search(r"<p>(.*?)</p>", page)[1]  # type: ignore[index]
+
+    whole, holed = make.quadratic(40, 30), make.holed()
+    running = {**holed.attributes, "progress": {**holed.attributes["progress"], "state": "running"}}
+    running = dataclasses.replace(holed, attributes=running)
+    assert lead() == "no landscapes"
+    assert lead(make.quadratic(3, 3)) == "1 landscape: complete; 9 points computed"
+    assert lead(whole, whole) == "2 landscapes: complete; 2\u202f400 points computed"
+    expected = "3 landscapes: 1 complete, 1 running, 1 partial; 3\u202f408 of 3\u202f600 points computed"
+    assert lead(holed, running, whole) == expected
+    # A driver that was killed said last that it was running; nobody holds this run's lock.
+    page = write_report(Run(minimum=running), tmp_path / "r.html").read_text(encoding="utf-8")
+    assert '<span class="state interrupted">interrupted: 1\u202f104 of 1\u202f200 points' in page
+    assert "1 landscape: interrupted; 1\u202f104 of" in page
+    # What its record says is older than its points, also where the path is what is left.
+    assert state_text(dataclasses.replace(whole, attributes=running.attributes)) == "complete"
+    path = make.spiral()
+    path = dataclasses.replace(path, status=np.where(path.step > 8, 0, 1).astype(np.uint8))
+    left = dataclasses.replace(whole, path=path, attributes=running.attributes)
+    assert state_text(left) == "running: 8 of 10 snapshots of the path"
+
+
+def test_batch_norm_is_named_only_where_the_model_has_any(make: ModuleType) -> None:
+    def with_layers(**count: int) -> Any:
+        surface = make.quadratic(5, 5)
+        provenance = {**surface.attributes["provenance"], **count}
+        return dataclasses.replace(surface, attributes={**surface.attributes, "provenance": provenance})
+
+    for surface in (with_layers(), with_layers(batch_norm_layers=2)):  # what earlier versions kept says nothing of it
+        assert dict(landscape_rows(surface))["batch norm"] == "eval"
+        assert "batch norm eval" in caption(surface, "loss")[0]
+    without = with_layers(batch_norm_layers=0)
+    assert "batch norm" not in dict(landscape_rows(without))
+    assert not {"batch norm", "plan: batch norm"} & set(dict(provenance_rows(without)))
+    assert caption(without, "loss")[0] == "Mean loss of 512 samples, float32"
+
+
+def test_the_choice_of_an_engine_is_said_in_words(make: ModuleType) -> None:
+    trials = [
+        asdict(Trial("eager", 256, 1240.4)),
+        asdict(Trial("eager+folded", 128, refused="differs by 0.1")),
+        asdict(Trial("compiled", 64)),
+    ]
+
+    def rows(**record: Any) -> list[tuple[str, str]]:
+        surface = make.quadratic(5, 5)
+        found = {"seconds_per_point": 0.01234, "trials": [], "since": None, **record}
+        attributes = {**surface.attributes, "provenance": {"host": "a", "engine": found}}
+        rows = provenance_rows(dataclasses.replace(surface, attributes=attributes))
+        assert not any("{" in value for _, value in rows)
+        return [(name, value) for name, value in rows if name.startswith("engine")]
+
+    assert rows() == [("engine", "not searched for, 0.0123 s a point when measured")]
+    assert rows(since="2026-11-22T01:02:03")[0][1].startswith("kept from a choice of 2026-11-22, ")
+    assert rows(trials=trials) == [
+        ("engine", "the fastest of 3 tried, 0.0123 s a point when measured"),
+        ("engine tried", "eager, batches of 256: 1\u202f240 samples/s"),
+        ("engine tried", "eager+folded, batches of 128: differs by 0.1"),
+        ("engine tried", "compiled, batches of 64: not timed"),
+    ]
+
+
+def test_the_callbacks_own_weights_are_called_so(make: ModuleType) -> None:
+    surface = make.quadratic(5, 5)
+    surface = dataclasses.replace(surface, attributes={**surface.attributes, "origin": "problem"})
+    assert dict(landscape_rows(surface))["origin"] == "the callback's weights"
+    assert "Origin: the callback's weights" in caption(surface, "loss")
 
 
 def test_missing_attributes_cost_no_page(make: ModuleType, tmp_path: Path) -> None:
