@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +12,18 @@ from cluster.assignment import LandscapeWork
 from cluster.backlog import Backlog
 from cluster.console import shown_progress
 from cluster.hands import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Crew, Hand
-from cluster.lifeline import HERE, tell
+from cluster.lifeline import HERE, supervised, tell
 from cluster.policy import Policy
 from cluster.schedule import Schedule
 from cluster.session import ray_session
 from cluster.shortness import is_shorter_here
 from cluster.signals import graceful_stop
 from cluster.worker import Receipt
+from landscape.arithmetic import keep_freed_memory
 from landscape.errors import Interrupted, JobError, LandscapeError, StoreError, shown
 from landscape.lock import run_lock
 from landscape.pipeline import (
+    Begun,
     Outcome,
     Task,
     commit_all,
@@ -122,15 +124,16 @@ def _run_locked(
     jobs = [LandscapeWork(landscape, existing_store(prepared, landscape)) for landscape in prepared.landscapes]
     for each in jobs:
         each.examine()
+    left = not all(each.finished for each in jobs)
+    if left and is_shorter_here(prepared, jobs, workers, address):
+        _run_here(prepared, jobs, observer, stop, limits)
+        return
     for each in jobs:
         if each.finished:
             each.tally.close()
             observer(each.tally.progress())
-    if all(each.finished for each in jobs):
+    if not left:
         return  # nothing to do needs no cluster
-    if is_shorter_here(prepared, jobs, workers, address):
-        _run_here(prepared, observer, stop, limits)
-        return
     # Importing Ray takes seconds, which what is computed here should not cost.
     from cluster.crew import RayCrew
     from cluster.metrics import Metrics
@@ -142,18 +145,31 @@ def _run_locked(
         Driver(prepared, jobs, crew, observer, lambda: stop() or signalled(), policy, Metrics(), limits=limits).run()
 
 
-def _run_here(prepared: PreparedJob, observer: Observer, stop: Callable[[], bool], limits: Limits | None) -> None:
+def _run_here(
+    prepared: PreparedJob,
+    jobs: Sequence[LandscapeWork],
+    observer: Observer,
+    stop: Callable[[], bool],
+    limits: Limits | None,
+) -> None:
     """In this process, by the serial reference: where that fails its supervisor has Ray's workers go on."""
     stage("computing in this process: it is done before Ray would have started (--workers N asks for Ray)")
     tell(HERE)
-    _until_signalled(prepared, observer, stop, limits)
+    if supervised():  # a command's own process, and not a notebook's
+        keep_freed_memory()
+    begun = {each.landscape.name: None if each.store is None else Begun(each.store, each.tasks) for each in jobs}
+    _until_signalled(prepared, observer, stop, limits, begun)
 
 
 def _until_signalled(
-    prepared: PreparedJob, observer: Observer, stop: Callable[[], bool], limits: Limits | None = None
+    prepared: PreparedJob,
+    observer: Observer,
+    stop: Callable[[], bool],
+    limits: Limits | None = None,
+    begun: Mapping[str, Begun | None] | None = None,
 ) -> None:
     with graceful_stop() as signalled:
-        run_prepared(prepared, observer, lambda: stop() or signalled(), limits)
+        run_prepared(prepared, observer, lambda: stop() or signalled(), limits, begun)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import overload
@@ -155,10 +155,32 @@ def run(
     return Run(prepared.run)
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A landscape on disk, and what is left to do of it."""
+
+    store: LandscapeStore
+    tasks: TaskList
+
+
+def examine(prepared: PreparedJob, landscape: PreparedLandscape) -> Begun | None:
+    """The landscape on disk, every chunk being checked; None where it is new."""
+    store = existing_store(prepared, landscape)
+    return None if store is None else Begun(store, missing_tasks(store, landscape.name))
+
+
 def run_prepared(
-    prepared: PreparedJob, observer: Observer, stop: Callable[[], bool], limits: Limits | None = None
+    prepared: PreparedJob,
+    observer: Observer,
+    stop: Callable[[], bool],
+    limits: Limits | None = None,
+    begun: Mapping[str, Begun | None] | None = None,
 ) -> None:
-    """The job, its run's lock being held."""
+    """The job, its run's lock being held.
+
+    Args:
+        begun: its landscapes by name, where they have been examined already.
+    """
 
     def check_stop() -> None:
         if stop():
@@ -169,13 +191,14 @@ def run_prepared(
     prepared.log_warnings()
     freedom, chosen = freedom_of(prepared)
     for landscape in prepared.landscapes:
-        store = existing_store(prepared, landscape)
-        if store is None:
+        found = begun[landscape.name] if begun is not None else examine(prepared, landscape)
+        if found is None:
             landscape = landscape if chosen is None else landscape.in_batches(chosen.batch_size)
             landscape, seconds = tune_landscape(prepared, landscape, freedom, check_stop, limits)
             chosen, freedom = landscape.plan, replace(freedom, engine=landscape.plan.engine, batch_size=False)
             store = create_store(prepared, landscape, tile_shape_for(prepared.job, landscape.grid, seconds, 1))
-        tasks = missing_tasks(store, landscape.name)
+            found = Begun(store, missing_tasks(store, landscape.name))
+        store, tasks = found.store, found.tasks
         tally = start_tally(store, landscape, tasks)
         if tasks:
             evaluator = make_evaluator(prepared, landscape, check_stop)

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 import cluster
-from cluster import lifeline
+from cluster import driver, lifeline
 from cluster.shortness import LONGEST_HERE, is_worth_it, may_run_here
+from landscape.errors import Interrupted
+from landscape.pipeline import run as run_serially
+from landscape.store import LandscapeStore, landscape_names
 from landscape.surface import OK, open_run
 
 
@@ -83,6 +86,23 @@ def test_a_short_job_imports_no_ray_and_has_the_bytes_of_workers(make_job, ray_f
     assert (found.status == OK).all()
     for name in ("loss", "loss_stderr"):
         assert found[name].tobytes() == expected[name].tobytes(), name
+
+
+def test_what_is_on_disk_is_read_once_and_told_once(make_job, monkeypatch):
+    axes = [{"kind": "file", "path": f"d{k}.safetensors"} for k in (1, 2)]
+    landscapes = [{"name": name, "directions": axes, "size": 3, "range": [-1, 1]} for name in ("done", "begun")]
+    run_serially(make_job(landscapes=landscapes[:1]))
+    job = make_job(landscapes=landscapes)
+    with pytest.raises(Interrupted):
+        run_serially(job, stop=lambda: "begun" in landscape_names(job.run_path))
+    monkeypatch.setattr(driver, "is_shorter_here", lambda *_: True)
+    read, told = [], []
+    examine = LandscapeStore.examine
+    monkeypatch.setattr(LandscapeStore, "examine", lambda store: read.append(store.name) or examine(store))
+    found = driver.run(job, observer=told.append)
+    assert read == ["done", "begun"]
+    assert [each.landscape for each in told].count("done") == 1
+    assert (found["begun"].status == OK).all()
 
 
 def test_a_short_job_that_kills_its_process_goes_on_with_workers(make_job, ray_folder):
