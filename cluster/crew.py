@@ -19,12 +19,13 @@ from cluster.hands import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Hand
 from cluster.packing import pack_samples, pack_state
 from cluster.parcels import PIECE_BYTES, Parcels, pieces_of
 from cluster.placement import Placement, explain_placement, places
-from cluster.session import draining_nodes, object_store_room, private_ray_ended, refuse_dead_ray, supply
+from cluster.session import draining_nodes, has_process, object_store_room, private_ray_ended, refuse_dead_ray, supply
 from cluster.worker import Look, ProblemSource, Receipt, Worker
 from landscape.errors import printable
 from landscape.memory import host_limit
 from landscape.pipeline import Work
 from landscape.preparation import PreparedJob
+from landscape.progress import stage
 from landscape.questions import Request
 from landscape.samples import Batch, batch_bytes
 
@@ -68,6 +69,8 @@ class RayCrew:
     # -- who there is -----------------------------------------------------------------------------------------
 
     def hire(self) -> None:
+        if not self.hands:
+            self._alone_since = self._clock()  # sharing what they need may have taken long, and nobody waited
         self._born += 1
         name = f"worker-{self._born}"
         # Ray would restart an actor in silence, and for ever: the driver decides, within a budget.
@@ -106,10 +109,14 @@ class RayCrew:
         return [hand.name for hand in self.hands.values() if hand.node in leaving]
 
     def explain_absence(self, tell: Callable[[str], None]) -> None:
-        """Say once, in one line, why no worker has started, when that takes long."""
+        """Say once, in one line, why no worker has a place, when that takes long; those that have one may load long."""
         if self.ready:
             self._alone_since, self._explained = self._clock(), False
         elif not self._explained and self._clock() - self._alone_since > EXPLAIN_SECONDS:
+            if any(has_process(hand.actor) for hand in self.hands.values()):
+                self._alone_since = self._clock()
+                stage("the workers have their places, and load the problem and its samples")
+                return
             tell(explain_placement(self._wanted, supply(), ray.available_resources()))
             self._explained = True
 

@@ -90,6 +90,6 @@ class Crew(Protocol):
         """The workers whose node is about to be taken away."""
 
     def explain_absence(self, tell: Callable[[str], None]) -> None:
-        """Say once, in one line, why no worker has started, when that takes long."""
+        """Say once, in one line, why no worker has a place, when that takes long."""
 
     def close(self) -> None: ...

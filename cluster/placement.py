@@ -88,4 +88,4 @@ def explain_placement(wanted: Placement, has: Supply, available: Resources) -> s
     too_small = not any(wanted.fitting(each) for each in has.nodes)
     waiting = "a larger node" if too_small else "the cluster"
     asked = ", of which its autoscaler is told" if has.grows else ""
-    return f"no worker has started yet: each asks for {', '.join(parts)}; waiting for {waiting}{asked}"
+    return f"no worker has found a place yet: each asks for {', '.join(parts)}; waiting for {waiting}{asked}"

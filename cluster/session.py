@@ -216,6 +216,21 @@ def object_store_room() -> int:
     return int(min((each for each in stores if each), default=0.0) / 2)
 
 
+def has_process(actor: Any) -> bool:
+    """Whether Ray has given an actor its place and its process there, which may not have answered yet.
+
+    Ray's public call for it asks a dashboard, which a private Ray has not. Where a version lacks this one every actor
+    counts as waiting for a place.
+    """
+    try:
+        from ray._private.state import state
+
+        found = state.actor_table(actor._actor_id.hex())
+    except (ImportError, AttributeError, TypeError):
+        return False
+    return found.get("State") == "ALIVE" or bool(found.get("Address", {}).get("IPAddress"))
+
+
 def draining_nodes() -> set[str]:
     """The nodes that are about to be taken away, by their id.
 
