@@ -1,7 +1,7 @@
 """Engines that were chosen before, in a folder of the user's: the same job then has the same bits wherever it runs.
 
-One small file per set of circumstances (`circumstances.py`). What stands there is data from outside: it is bounded,
-checked field by field, and whatever does not read is ignored with a line.
+One small file per set of circumstances (`circumstances.py`), where the first choice of each budget stays. What stands
+there is data from outside: it is bounded, checked field by field, and whatever does not read is ignored with a line.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from landscape.engine import Engine
 from landscape.errors import one_line, shown
 from landscape.files import whole_file
@@ -24,6 +26,7 @@ from landscape.files import whole_file
 CACHE = "LANDSCAPE_CACHE"  # the folder in place of ~/.cache/landscape; empty: nothing is kept
 MOST_FILES, LARGEST_FILE, MOST_CHOICES = 256, 1 << 16, 16
 LARGEST_BATCH = 1 << 40
+LOCK, LOCK_SECONDS = ".lock", 5.0
 _NAME = re.compile(r"[0-9a-f]{64}\.json")
 
 log = logging.getLogger("landscape")
@@ -61,7 +64,11 @@ class Record:
     def with_choice(self, budget: float, choice: Choice) -> Record:
         return replace(self, choices={**self.choices, budget: choice})
 
-    def without(self, choice: Choice) -> Record:
+    def over(self, later: Record) -> Record:
+        """This one, with those choices of a later one that it has none for."""
+        return replace(self, choices={**later.choices, **self.choices})
+
+    def without(self, choice: Choice | None) -> Record:
         return replace(self, choices={k: each for k, each in self.choices.items() if each != choice})
 
 
@@ -109,17 +116,31 @@ class KeptChoices:
         log.info("engine: the kept choice %s is passed over: it %s", str(file), reason)
         return None
 
-    def write(self, key: str, record: Record) -> None:
-        """Keep a record, whole, for this user alone; the oldest ones go."""
+    def write(self, key: str, record: Record, dropped: Choice | None = None) -> Record:
+        """Keep a record for this user alone, under what another process has kept meanwhile; the oldest ones go.
+
+        Args:
+            dropped: a choice that holds no more, and gives way.
+
+        Returns:
+            What is kept now: of two processes that searched at once, the choice of the first.
+        """
         if self._folder is None:
-            return
+            return record
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with whole_file(self._folder / f"{key}.json") as temporary:
-                temporary.write_text(_text(record))
-            self._forget_oldest()
-        except OSError as error:
-            log.info("engine: the choice is not kept in %s: %s", str(self._folder), error.strerror or one_line(error))
+            with FileLock(self._folder / LOCK, timeout=LOCK_SECONDS, mode=0o600):
+                there = self.read(key)
+                kept = record if there is None else there.without(dropped).over(record)
+                if kept != there:
+                    with whole_file(self._folder / f"{key}.json") as temporary:
+                        temporary.write_text(_text(kept))
+                    self._forget_oldest()
+            return kept
+        except (OSError, NotImplementedError) as error:  # the latter where a file system knows no locks
+            reason = getattr(error, "strerror", None) or one_line(error)
+            log.info("engine: the choice is not kept in %s: %s", str(self._folder), reason)
+            return record
 
     def _forget_oldest(self) -> None:
         assert self._folder is not None

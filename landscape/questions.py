@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from landscape.arithmetic import Plan
-from landscape.kept import Record
+from landscape.kept import Choice, Record
 
 DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured
 
@@ -185,12 +185,19 @@ class Checked:
 
 
 @dataclass(frozen=True)
+class Keep(Request):
+    """Keep a record without a choice that was dropped. → the `Record` that is kept, which may be another process's."""
+
+    key: str
+    record: Record
+    dropped: Choice | None = None
+
+
+@dataclass(frozen=True)
 class Conclude(Request):
-    """Go on with a plan, and keep the record where there is a new one. → the error of the plan's precision."""
+    """Go on with a plan. → the error of its precision."""
 
     plan: Plan
-    key: str = ""
-    record: Record | None = None
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from landscape.questions import (
     Conclude,
     Facts,
     Freedom,
+    Keep,
     Limits,
     Look,
     Measure,
@@ -132,13 +133,12 @@ class Search:
             return Tuned(self._plan)  # user code that raises is left to the tiles to tell
         self._plan, self._seconds, self._warning = measured.plan, measured.seconds, measured.warning
         self._first = self._best = Candidate(self._plan.engine, self._plan.batch_size)
-        record = None
         if self._freedom.engine != "auto":
             yield from self._force(Candidate(str(Engine.parse(self._freedom.engine)), self._plan.batch_size))
         else:
-            record = yield from self._choose(measured)
+            yield from self._choose(measured)
         plan = replace(self._plan, engine=self._best.engine, batch_size=self._best.batch_size)
-        error = yield from _one(Conclude(plan, measured.key, record))
+        error = yield from _one(Conclude(plan))
         if isinstance(error, Refused):
             log.info("engine: nothing is chosen: it %s", error.reason)
             plan, error = self._plan, None
@@ -154,26 +154,42 @@ class Search:
             reason = self._trials[wanted].refused
             self._warning = f"engine: {wanted.engine} is not used, as it {reason}; {self._first.engine} is"
 
-    def _choose(self, measured: Measured) -> Asking[Record | None]:
-        """The choice that was kept, else the one of a search; the record to keep where it is a new one."""
+    def _choose(self, measured: Measured) -> Asking[None]:
+        """The choice that was kept, else the one of a search, which is kept."""
         record = measured.record or Record(measured.seconds)
-        budget = budget_of(record.seconds_per_point, self._freedom.points, self._limits)
+        budget = self._budget(record)
         if not budget:
-            return record if measured.record is None else None
+            if measured.record is None and measured.key:
+                yield from _one(Keep(measured.key, record))
+            return
         kept = record.choice_for(budget)
-        if kept is not None:
-            if (yield from self._take(kept, measured.samples)):
-                return None
-            record = record.without(kept)
+        if kept is not None and (yield from self._take(kept, measured.samples)):
+            return
         log.info("engine: trying what is faster than %s, for up to %g s", self._first.engine, budget)
         yield from self._try_all(budget)
         yield from self._accept_first(self._winners[::-1])
         if self._broken:
-            return None
+            return
         now = datetime.now(UTC).isoformat(timespec="seconds")
         complete = not self._cut_short or budget >= Limits.longest  # no job will search for longer
         chosen = Choice(self._best.engine, self._best.batch_size, self._seconds, now, complete)
-        return record.with_choice(budget, chosen)
+        yield from self._keep(measured, record.without(kept).with_choice(budget, chosen), chosen, dropped=kept)
+
+    def _budget(self, record: Record) -> float:
+        return budget_of(record.seconds_per_point, self._freedom.points, self._limits)
+
+    def _keep(self, measured: Measured, record: Record, own: Choice, dropped: Choice | None) -> Asking[None]:
+        """Of the processes that search at once, all take what the first has kept: the job has not begun yet."""
+        if not measured.key:
+            return
+        kept = yield from _one(Keep(measured.key, record, dropped))
+        first = kept.choice_for(self._budget(kept)) if isinstance(kept, Record) else None
+        if first is None or first == own:
+            return
+        best, seconds = self._best, self._seconds
+        self._best = self._first
+        if not (yield from self._take(first, measured.samples)):
+            self._best, self._seconds = best, seconds
 
     def _take(self, kept: Choice, samples: int) -> Asking[bool]:
         """What an earlier job chose, if it still agrees."""

@@ -24,6 +24,7 @@ from landscape.questions import (
     Checked,
     Conclude,
     Facts,
+    Keep,
     Look,
     Measure,
     Measured,
@@ -85,6 +86,8 @@ class Trials:
             return self._facts()
         if isinstance(request, Check):
             return self._check(request)
+        if isinstance(request, Keep):
+            return self._kept.write(request.key, request.record, request.dropped)
         assert isinstance(request, Conclude)
         return self._conclude(request)
 
@@ -201,8 +204,6 @@ class Trials:
         plan, evaluator = request.plan, self.evaluator
         if evaluator.plan != plan:
             evaluator.use(Engine.parse(plan.engine), plan.batch_size)
-        if request.record is not None and request.key:
-            self._kept.write(request.key, request.record)
         return precision_error(evaluator, self._points)
 
     def _forget(self) -> None:

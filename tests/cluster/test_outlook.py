@@ -35,10 +35,10 @@ def test_a_plan_says_what_becomes_of_the_engine(tmp_path, monkeypatch):
     # A small job that is given the time of a long one leaves a choice; here as if nothing had been left untried.
     found = run(job_of(tmp_path, 3), limits=Limits(share=1e6, longest=2.0, shortest=0.5))["plane"]
     record = found.attributes["provenance"]["engine"]
-    (file,) = (tmp_path / "cache" / "engines").iterdir()
+    (file,) = (tmp_path / "cache" / "engines").glob("*.json")
     kept = KeptChoices(file.parent)
     (choice,) = kept.read(file.stem).choices.values()
-    kept.write(file.stem, kept.read(file.stem).with_choice(2.0, replace(choice, complete=True)))
+    kept.write(file.stem, kept.read(file.stem).with_choice(2.0, replace(choice, complete=True)), dropped=choice)
     said = plan_job(job_of(tmp_path / "elsewhere", LONG))["engine"]
     assert (said["engine"], said["batch_size"]) == (record["engine"], record["batch_size"])
     assert said["why"] == f"kept choice of {choice.since[:10]}"

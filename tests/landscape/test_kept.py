@@ -6,6 +6,8 @@ import json
 import logging
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,7 @@ def test_what_is_written_is_read(tmp_path):
     assert kept.read(KEY) == RECORD
     assert kept.read("cd" * 32) is None
     assert stat.S_IMODE((tmp_path / "deep" / "engines").stat().st_mode) == 0o700
-    assert [each.name for each in (tmp_path / "deep" / "engines").iterdir()] == [f"{KEY}.json"]
+    assert {each.name for each in (tmp_path / "deep" / "engines").iterdir()} == {".lock", f"{KEY}.json"}
 
 
 def test_a_choice_holds_for_its_budget_and_one_that_left_nothing_untried_for_every_budget():
@@ -92,6 +94,54 @@ def test_what_is_no_record_is_passed_over_with_one_line(tmp_path, content, caplo
     assert line.endswith("holds no record of a choice")
     kept.write(KEY, RECORD)
     assert kept.read(KEY) == RECORD
+
+
+SEARCHER = """
+import sys, time
+from pathlib import Path
+from test_search import Keep, Machine, by_batch
+from landscape.kept import KeptChoices
+
+place, own, other, best = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+
+
+class Searcher(Machine):
+    def __call__(self, request):
+        if isinstance(request, Keep):  # nobody writes before both have searched
+            (place / own).touch()
+            while not (place / other).exists():
+                time.sleep(0.01)
+            return [KeptChoices(place / "engines").write("ab" * 32, request.record, request.dropped)]
+        return super().__call__(request)
+
+
+print(Searcher(by_batch(best)).search().plan.batch_size)
+"""
+
+
+def test_two_processes_that_search_at_once_end_with_the_same_choice(tmp_path):
+    """One finds batches of 64 the fastest, the other batches of 1024."""
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", SEARCHER, str(tmp_path), own, other, best],
+            env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True,
+        )
+        for own, other, best in (("a", "b", "64"), ("b", "a", "1024"))
+    ]  # fmt: skip
+    found = [int(each.communicate(timeout=100)[0]) for each in both]
+    (choice,) = KeptChoices(tmp_path / "engines").read(KEY).choices.values()
+    assert found == [choice.batch_size] * 2
+
+
+def test_what_is_kept_stays_and_what_was_dropped_goes(tmp_path):
+    kept = KeptChoices(tmp_path)
+    kept.write(KEY, RECORD)
+    later = Record(0.5, {4.0: Choice("eager", 8, 0.1, "2026-11-22T10:00:00+00:00")})
+    assert kept.write(KEY, later) == kept.read(KEY) == RECORD
+    replaced = kept.write(KEY, later, dropped=CHOICE)
+    assert replaced == kept.read(KEY)
+    assert (replaced.choices[4.0], replaced.seconds_per_point) == (later.choices[4.0], 0.02)
 
 
 def test_a_place_that_cannot_be_read_or_written_is_passed_over(tmp_path, caplog):

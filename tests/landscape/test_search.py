@@ -16,6 +16,7 @@ from landscape.questions import (
     Conclude,
     Facts,
     Freedom,
+    Keep,
     Limits,
     Look,
     Measure,
@@ -100,9 +101,11 @@ class Machine:
             refused = [each for each in request.candidates if each in self.refused]
             accepted = next((each for each in request.candidates if each not in self.refused), None)
             return [Checked(accepted, 0.5, ("is off by 1 in loss",) * len(refused))]
+        if isinstance(request, Keep):
+            there = self.kept or Record(request.record.seconds_per_point)
+            self.kept = there.without(request.dropped).over(request.record)
+            return [self.kept]
         assert isinstance(request, Conclude)
-        if request.record is not None:
-            self.kept = request.record
         return [None]
 
     def timed(self, one):
@@ -271,6 +274,37 @@ def test_a_kept_choice_that_no_search_of_this_job_can_have_made_is_not_taken(siz
     machine = Machine(flat, kept=Record(1.0, {60.0: choice}))
     assert machine.search(freedom).plan == PLAN
     assert Candidate("eager+maxima", size) not in machine.checked
+
+
+class Racing(Machine):
+    """Another process has kept its choice while this one searched."""
+
+    def __init__(self, *arguments, other, **options):
+        super().__init__(*arguments, **options)
+        self.other = other
+
+    def __call__(self, request):
+        if isinstance(request, Keep):
+            self.kept = self.other
+        return super().__call__(request)
+
+
+def test_of_two_that_search_at_once_both_take_what_was_kept_first():
+    first = Choice("eager", 1024, 0.3, "2026-11-21T10:00:00+00:00", True)
+    machine = Racing(by_batch(64), other=Record(1.1, {60.0: first}))
+    found = machine.search()
+    assert (found.plan.batch_size, found.since, found.seconds_per_point) == (1024, first.since, 0.3)
+    assert machine.kept == Record(1.1, {60.0: first})
+    off = Racing(by_batch(64), other=Record(1.1, {60.0: first}), refused=[Candidate("eager", 1024)])
+    assert off.search().plan.batch_size == 64, "what is wrong here is not taken"
+
+
+def test_a_choice_that_was_dropped_gives_way_to_the_new_one():
+    old = Choice("eager+maxima", 64, 0.3, "2026-11-21T10:00:00+00:00", True)
+    record = Record(1.0, {60.0: old})
+    machine = Racing(by_batch(64), other=record, kept=record, refused=[Candidate("eager+maxima", 64)])
+    machine.search()
+    assert machine.kept.choices[60.0].engine == "eager"
 
 
 def test_an_engine_that_is_asked_for_is_checked_and_nothing_is_searched_or_kept():
