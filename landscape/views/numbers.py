@@ -139,7 +139,8 @@ def engine_rows(record: Mapping[str, Any]) -> list[Row]:
     """How the engine was chosen, and what was tried for it."""
     if not record:
         return []
-    trials = [wording.mapping(each) for each in record.get("trials") or []]
+    found = record.get("trials")  # nothing of a store is taken on trust
+    trials = [wording.mapping(each) for each in found] if isinstance(found, list) else []
     how = f"the fastest of {len(trials)} tried" if trials else "not searched for"
     if record.get("since"):
         how = f"kept from a choice of {str(record['since'])[:10]}"

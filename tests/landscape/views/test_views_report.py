@@ -213,6 +213,8 @@ def test_the_choice_of_an_engine_is_said_in_words(make: ModuleType) -> None:
         return [(name, value) for name, value in rows if name.startswith("engine")]
 
     assert rows() == [("engine", "not searched for, 0.0123 s a point when measured")]
+    assert rows(trials=5) == rows()
+    assert rows(trials=[None])[1] == ("engine tried", "None, batches of None: not timed")
     assert rows(since="2026-11-22T01:02:03")[0][1].startswith("kept from a choice of 2026-11-22, ")
     assert rows(trials=trials) == [
         ("engine", "the fastest of 3 tried, 0.0123 s a point when measured"),
