@@ -44,7 +44,20 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[Any]]:
         raise JobError(
             f"model: {type(model).__name__} cannot be copied ({one_line(cause)}); return one that copy.deepcopy takes"
         ) from cause
+    lost = [
+        f"{type(each).__name__}.{slot}"
+        for each, its_copy in zip(model.modules(), found.modules(), strict=True)
+        for slot in _slots_of(each)
+        if hasattr(each, slot) and not hasattr(its_copy, slot)
+    ]
+    if lost:
+        raise JobError(f"model: {lost[0]} is in __slots__, which copies of a module lose; make it a plain attribute")
     return found, [copied for original, copied in memo.items() if id(copied) != original]
+
+
+def _slots_of(module: nn.Module) -> list[str]:
+    slots = [vars(kind).get("__slots__", ()) for kind in type(module).__mro__]
+    return [name for each in slots for name in ((each,) if isinstance(each, str) else each)]
 
 
 class ModuleState:
@@ -271,7 +284,7 @@ class _Array:
         self.name, self.always = name, False
         self._tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
         self.home = self._tensor.detach()
-        self._before = self.home.clone()
+        self._before, self._wants_gradient = self.home.clone(), self._tensor.requires_grad
         self.sum, self._mark = checksums([self.home])[0], self._now()
 
     def _now(self) -> tuple[Any, ...]:
@@ -284,7 +297,7 @@ class _Array:
     def restore(self) -> None:
         if not self._tensor.is_leaf:
             self._tensor.detach_()
-        self._tensor.requires_grad_(False).grad = None
+        self._tensor.requires_grad_(self._wants_gradient).grad = None
         self._tensor.data = self.home
         self.home.copy_(self._before)
         self._mark = self._now()
@@ -295,7 +308,7 @@ def _is_plain(array: Tensor | np.ndarray) -> bool:
     if isinstance(array, np.ndarray):
         return array.flags.writeable and array.dtype.kind in "biufc" and array.dtype.isnative and array.size > 0
     strided = type(array) in (Tensor, nn.Parameter) and array.layout is torch.strided and array.is_leaf
-    own = strided and not (array.is_meta or array.is_quantized or array.is_inference() or array.requires_grad)
+    own = strided and not (array.is_meta or array.is_quantized or array.is_inference())
     # An expanded tensor cannot be written to, and so needs no keeping.
     return own and not any(step == 0 and size > 1 for step, size in zip(array.stride(), array.shape, strict=True))
 

@@ -34,6 +34,77 @@ def stop_after(count: int):
     return lambda: next(asked) >= count
 
 
+# -- what has another value the second time ------------------------------------------------------------------------
+
+
+class Slotted:
+    __slots__ = ("calls",)
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+
+class Counting(nn.Module):
+    """Multiplies its output by how often it was called, which it keeps where a subclass's `count` says."""
+
+    calls = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            self.linear = nn.Linear(4, 3)
+        self.numbers, self.held, self.bytes = itertools.count(1), Slotted(), bytearray(1)
+
+    def forward(self, x):
+        return self.linear(x) * self.count()
+
+
+def in_its_class(self):
+    type(self).calls += 1
+    return self.calls
+
+
+def in_an_iterator(self):
+    return next(self.numbers)
+
+
+def in_slots(self):
+    self.held.calls += 1
+    return self.held.calls
+
+
+def in_bytes(self):
+    self.bytes[0] += 1
+    return self.bytes[0]
+
+
+def by_the_clock(self):
+    return np.random.default_rng().random()
+
+
+@pytest.mark.parametrize("count", [in_its_class, in_an_iterator, in_slots, in_bytes, by_the_clock])
+def test_values_that_depend_on_what_was_evaluated_before_are_refused(tmp_path, count):
+    kind = type("Counts", (Counting,), {"count": count})
+    problem = Problem(kind(), torch.randn(6, 4), lambda model, batch: {"loss": model(batch).square().sum(1)})
+    job = make_job(tmp_path, lambda: problem, [{"name": "p", "size": 3}], num_samples=6, engine="eager")
+    with pytest.raises(
+        JobError, match=r"^observe: must give the same values for the same weights and samples, not loss"
+    ):
+        run(job)
+
+
+def test_a_module_whose_slots_a_copy_would_lose_is_refused(tmp_path):
+    class Held(nn.Linear):
+        __slots__ = ("calls",)
+
+    model = Held(4, 3)
+    model.calls = 0
+    problem = Problem(model, torch.randn(6, 4), lambda model, batch: {"loss": model(batch).square().sum(1)})
+    with pytest.raises(JobError, match=r"^model: Held.calls is in __slots__, which copies of a module lose"):
+        run(make_job(tmp_path, lambda: problem, [{"name": "p", "size": 3}], num_samples=6))
+
+
 # -- the error of a rise ------------------------------------------------------------------------------------------
 
 

@@ -118,6 +118,8 @@ class Body(nn.Module):
         self.inner = nn.Identity()
         self.calls, self.memory, self.cache, self.plain = 0, [], {}, torch.ones(2)
         self.table = [0] * 5000
+        self.scaling, self.layers = torch.ones(2, requires_grad=True), [nn.Linear(1, 1, bias=False)]
+        nn.init.ones_(self.layers[0].weight)
         self.counts, self.one, self.zero = defaultdict(int, kept=2.0), 1, 0.0
         self.array = np.ones(2, np.float32)
         self.draws = torch.Generator().manual_seed(1)
@@ -291,6 +293,16 @@ def large_list_toggled(self, x):
     return 1 + 0.1 * self.table[1]
 
 
+def tensor_that_wants_a_gradient_written(self, x):
+    self.scaling.data.mul_(1.1)
+    return self.scaling[0]
+
+
+def layer_in_a_plain_list_written(self, x):
+    self.layers[0].weight.mul_(1.1)
+    return self.layers[0].weight[0, 0]
+
+
 def gradients_kept(self, x):
     found = 0.0 if self.weight.grad is None else float(self.weight.grad.norm())
     with torch.enable_grad():
@@ -308,6 +320,7 @@ DISTURBANCES = [
     other_module_put_in_place, own_generators, training_mode, gradients_kept, registry_put_in_place,
     registry_put_in_place_and_counted, hook_registered, counted_by_default, default_taken_away,
     equal_number_of_another_type, sign_of_zero, frozen_weight_negated_past_its_version, large_list_toggled,
+    tensor_that_wants_a_gradient_written, layer_in_a_plain_list_written,
 ]  # fmt: skip
 
 
