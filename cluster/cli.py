@@ -219,7 +219,9 @@ def run(
 def _job(path: Path, **overrides: Any) -> Job:
     from landscape.spec import read_job
 
-    return read_job(path, **overrides)
+    found = read_job(path, **overrides)
+    bind(run=found.run_path)
+    return found
 
 
 def compute(
@@ -234,7 +236,6 @@ def compute(
     from cluster.console import ProgressDisplay
     from cluster.status import run_status, status_text
 
-    bind(run=job.run_path)
     with diverted(), ProgressDisplay() as display:
         if serial:
             from cluster.driver import run_serially

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from cluster.logs import bind
 from cluster.submit.targets import Flag, ToKubeRay, ToRay, ToSlurm, What, watched
 from landscape.errors import JobError
 
@@ -48,6 +49,7 @@ def submit(
     targets: dict[str, ToRay | ToKubeRay | ToSlurm] = {"ray": ray, "kuberay": kuberay, "slurm": slurm}
     _refuse_others_options(target, targets)
     given = read_job(job, run=what.run)
+    bind(run=given.run_path)
     asked = what.of_job(target, given)
     refuse_settings(given, target, asked.gpus_per_worker, asked.cpus_per_worker, slurm.nodes)
     return targets[target].send(asked, given, job)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cluster.cli import PARTIAL, compute
 from cluster.console import seconds_text
-from cluster.logs import say
+from cluster.logs import bind, say
 from cluster.streams import diverted, put
 from landscape.errors import LandscapeError
 from landscape.preparation import collected_landscapes
@@ -22,6 +22,7 @@ def run_demo(out: Path, workers: int) -> int:
     from landscape.recipes.digits import train
 
     start = time.monotonic()
+    bind(run=str(out.absolute()))
     say("1/3 training LeNet-5 on 1,797 handwritten digits, the collector attached")
     with diverted():
         trained = train(str(out), report=_report_epoch)

@@ -12,6 +12,7 @@ RAY = "ray"  # a private Ray of this command's own is about to start, and the jo
 ATTACHED = "attached"  # a cluster is attached to
 NO_RAY = "no-ray"  # no longer either
 LOST = "lost"  # followed by why that Ray is gone
+CONTEXT = "context"  # followed by the fields that every event has from now on, as quoted JSON
 END = "end"  # followed by the exit code
 
 _pipe: int | None = None

@@ -14,8 +14,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, cast
+from typing import Any, Literal, TextIO, cast
+from urllib.parse import quote
 
+from cluster import lifeline
 from landscape.errors import JobError, one_line, printable, shown
 from landscape.masking import masked as masked  # where who writes to a terminal looks for it
 
@@ -25,6 +27,7 @@ VARIABLE = "LANDSCAPE_LOG_FORMAT"
 # In this order, and first; an event may have further fields of its own.
 FIELDS = ("run", "landscape", "task", "worker", "host", "node", "attempt", "cause", "seconds")
 LONGEST = 2000  # characters of a worker's message that travel
+LONGEST_LINE = 1 << 16  # characters of what is printed that make one line
 MOST = 20  # messages that travel with one receipt
 # Loggers that as text tell only the worst: what every worker or task repeats would bury the rest.
 WORKERS, TASKS = "landscape.workers", "landscape.tasks"
@@ -70,12 +73,15 @@ class JsonLines(logging.Formatter):
         return printable(masked(json.dumps(line, default=str, ensure_ascii=False)))
 
 
+_stream: TextIO | None = None  # what is logged goes there, where stderr is left to what is printed
+
+
 class Stderr(logging.Handler):
     """Whatever stderr is at the moment: a program that calls a command may have put another in place since."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            print(self.format(record), file=sys.stderr, flush=True)
+            print(self.format(record), file=_stream or sys.stderr, flush=True)
         except Exception:
             self.handleError(record)
 
@@ -163,10 +169,36 @@ def in_detail() -> bool:
     return logging.getLogger().level <= logging.INFO
 
 
+def log_to(stream: TextIO) -> None:
+    """Write what is logged there, whatever becomes of stderr."""
+    global _stream
+    _stream = stream
+
+
 def bind(**fields: Any) -> None:
-    """Give every line from now on these fields."""
+    """Give every line from now on these fields, also those of who supervises this process."""
     for each in _json_lines():
         each.context.update(fields)
+    if as_json():
+        lifeline.tell(lifeline.CONTEXT, quote(json.dumps(fields, default=str)))
+
+
+def say_lines(text: str, event: str) -> None:
+    """Lines that were written for people or by another process: those that are events already stay as they are."""
+    for line in text.splitlines():
+        if is_event(line):
+            print(printable(masked(line)), file=_stream or sys.stderr, flush=True)
+        elif line.strip():
+            say(line[:LONGEST_LINE], event)
+
+
+def is_event(line: str) -> bool:
+    """Whether a line is one that `JsonLines` has made."""
+    try:
+        found = json.loads(line) if line.startswith("{") else None
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and {"time", "level", "event", "message"} <= set(found)
 
 
 def say(text: str, event: str = "remark", level: int = logging.INFO, **fields: Any) -> None:

@@ -7,7 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from landscape.errors import ClusterUnreachableError, LandscapeError
 
@@ -50,6 +50,15 @@ def own() -> None:
     # Python has none where it was closed.
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     _own = True
+
+
+def leave_stderr_to(descriptor: int) -> TextIO:
+    """Have all that is printed to stderr from now on, by Python or below it, go to a descriptor; the stderr before."""
+    before = sys.stderr
+    raw = io.BufferedWriter(Forgiving(descriptor, "w"))
+    sys.stderr = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    os.dup2(descriptor, 2)
+    return before
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import logging
 import os
 import select
@@ -20,9 +21,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from urllib.parse import unquote
 
 from cluster import lifeline
-from cluster.logs import say
+from cluster.logs import LONGEST_LINE, as_json, bind, log_to, say, say_lines
+from cluster.streams import leave_stderr_to
 
 RESTARTS = 3  # of a private Ray, until a session has lasted STEADY_SECONDS
 STEADY_SECONDS = 600.0
@@ -70,6 +73,8 @@ class Told:
                 self.ray = self.attached = False
             case [lifeline.LOST, *why]:
                 self.lost = " ".join(why)
+            case [lifeline.CONTEXT, fields]:
+                bind(**json.loads(unquote(fields)))
             case [lifeline.END, code]:
                 self.code = int(code)
 
@@ -171,10 +176,14 @@ def _keep(work: Callable[[], int], orders: int) -> int:
     restarts, here_failed = 0, False
     with _signals() as wakeup:
         while True:
-            pid, pipe = _fork(work, here_failed)
+            printed = os.pipe() if as_json() else None
+            pid, pipe = _fork(work, here_failed, printed)
+            reader = _read_prints(printed) if printed else None
             ended = _watch(pid, pipe, orders, wakeup)
             os.close(pipe)
             _end_descendants(LEAVE_SECONDS if ended.told.code is not None and not ended.stopped else 0.0)
+            if reader is not None:
+                reader.join(LEAVE_SECONDS)  # nobody is left to write, so that it comes to its end
             if ended.seconds > STEADY_SECONDS:
                 restarts = 0
             verdict = judge(ended, restarts)
@@ -186,6 +195,23 @@ def _keep(work: Callable[[], int], orders: int) -> int:
                 return verdict.code
             restarts += not verdict.here_failed
             here_failed = here_failed or verdict.here_failed
+
+
+def _read_prints(printed: tuple[int, int]) -> threading.Thread:
+    """Tell as events what the child and its processes print past the log; to be begun after the fork."""
+    reader, writer = printed
+    os.close(writer)
+
+    def tell() -> None:
+        with open(reader, encoding="utf-8", errors="backslashreplace", newline="\n") as lines:
+            while line := lines.readline(LONGEST_LINE):
+                say_lines(line, "print")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # which the new thread inherits: signals are the main one's
+    thread.start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    return thread
 
 
 def _say(verdict: Verdict) -> None:
@@ -310,8 +336,12 @@ def _reap(pid: int) -> int | None:
 # -- processes ---------------------------------------------------------------------------------------------------
 
 
-def _fork(work: Callable[[], int], here_failed: bool) -> tuple[int, int]:
-    """Start the work in a child; returns its process id, and the pipe over which it tells of itself."""
+def _fork(work: Callable[[], int], here_failed: bool, printed: tuple[int, int] | None = None) -> tuple[int, int]:
+    """Start the work in a child; returns its process id, and the pipe over which it tells of itself.
+
+    Args:
+        printed: the pipe that takes what is printed to stderr past the log; none where stderr takes it.
+    """
     pipe, writer = os.pipe()
     parent = os.getpid()
     sys.stderr.flush()
@@ -328,6 +358,9 @@ def _fork(work: Callable[[], int], here_failed: bool) -> tuple[int, int]:
         if os.getppid() != parent:
             os._exit(FAILED)  # it died before it could be watched
         lifeline.attach(writer, here_failed)
+        if printed is not None:
+            os.close(printed[0])
+            log_to(leave_stderr_to(printed[1]))
         try:
             code = work()
         except KeyboardInterrupt:

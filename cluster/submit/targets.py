@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from cluster.logs import as_json, say
+from cluster.logs import as_json, say, say_lines
 from cluster.options import MaybeNumber, MaybeWhole, Whole
 from landscape.errors import Interrupted, JobError, shown
 
@@ -270,5 +270,8 @@ def watched(identifier: str, follow: Callable[[], int]) -> int:
 
 
 def write_error(text: str) -> None:
+    if as_json():
+        say_lines(text, "log")
+        return
     sys.stderr.write(text)
     sys.stderr.flush()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import cluster
+from cluster import logs
 from landscape.surface import OK, open_run
 
 NOISE = """
@@ -87,3 +88,35 @@ def test_what_cannot_be_written_to_the_streams_ends_no_job(shell, make_job, line
     assert "Exception ignored" not in done.stderr
     if "landscape run" in line:
         assert (open_run(job.run_path)["plane"].status == OK).all()
+
+
+def test_what_is_printed_past_the_log_comes_as_events_too(shell, noisy):
+    for line in ("landscape run job.yaml --log-format json", "landscape plan job.yaml --json --log-format json"):
+        done = shell(line)
+        assert done.returncode == 0, done.stderr
+        events = [json.loads(each) for each in done.stderr.splitlines()]
+        printed = [each["message"] for each in events if each["event"] == "print"]
+        assert {"import: print", "import: fd", "import: child", "callback: print", "observe: print"} <= set(printed)
+        assert {each.get("run") for each in events} == {str(noisy.run_path)}
+
+
+def test_the_last_words_of_a_process_that_dies_are_events_of_its_run_as_well(shell, make_job):
+    """Also where Python has no say any more, and to the last line, which no line's end closes."""
+    job = make_job("""
+        def trouble(x, y):
+            os.write(2, b"going down\\n")
+            os.write(1, b"now")
+            os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    done = shell("landscape run job.yaml --serial --log-format json")
+    assert done.returncode == 1
+    events = [json.loads(each) for each in done.stderr.splitlines()]
+    assert [each["message"] for each in events if each["event"] == "print"][-2:] == ["going down", "now"]
+    assert (events[-1]["event"], events[-1]["run"], events[-1]["code"]) == ("error", job.run_path, 1)
+
+
+def test_the_events_of_another_process_stay_as_they_are(capsys):
+    event = json.dumps({"time": "now", "level": "info", "event": "progress", "message": "half"})
+    logs.say_lines(f"{event}\nplain\n\n", "log")
+    assert capsys.readouterr().err.splitlines() == [event, "plain"]
+    assert not any(logs.is_event(each) for each in ("", "{", "{}", "[1]", '{"a": ' * 5000, '{"message": "x"}'))
