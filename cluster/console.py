@@ -81,14 +81,14 @@ def shown_progress(observer: Observer | None) -> Iterator[Observer]:
 
 
 class _Stages(logging.Handler):
-    """Hands on what a job says it does now."""
+    """Hands on what a job says it does now, and how far it is with that."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Callable[[str], None], note: Callable[[str], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._tell, self._note = tell, note
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._tell(record.getMessage())
+        (self._tell if record.name == stages.name else self._note)(record.getMessage())
 
 
 class ProgressDisplay:
@@ -104,7 +104,7 @@ class ProgressDisplay:
         self._told: dict[str, int] = {}
         self._said: set[str] = set()
         self._level = logging.NOTSET
-        self._stages = _Stages(self.stage)
+        self._stages = _Stages(self.stage, self.note)
         self.landscapes: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -149,6 +149,11 @@ class ProgressDisplay:
             return
         self._end_stage()
         self._stage = self._bar.add_task(what, total=None, note="")
+
+    def note(self, what: str) -> None:
+        """How far the present stage is; on a terminal alone, elsewhere it would be a line for each candidate."""
+        if self._bar is not None and self._stage is not None:
+            self._bar.update(self._stage, note=what)
 
     def _end_stage(self) -> None:
         if self._stage is not None:

@@ -73,7 +73,7 @@ def _engine(prepared: PreparedJob, evaluator: Evaluator | None, seconds: float) 
         why = f"kept choice of {found.kept.since[:10]}"
         return {"engine": found.kept.engine, "batch_size": found.kept.batch_size, "why": why, "search_seconds": 0.0}
     if found.search_seconds:
-        why = f"to be searched: up to {found.search_seconds:g} s"
+        why = f"to be searched: up to {found.search_seconds:g} s and the candidate then at hand"
         return {"engine": None, "batch_size": None, "why": why, "search_seconds": found.search_seconds}
     return {"engine": plan.engine, "batch_size": size, "why": "too short a job to search", "search_seconds": 0.0}
 

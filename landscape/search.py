@@ -53,6 +53,7 @@ STACKED_PARAMETERS = 4_000_000  # above it one point fills a GPU
 MOST_CHECKED = 3
 
 log = logging.getLogger("landscape")
+stages = logging.getLogger("landscape.stages.search")  # heard by whoever shows what a job does now
 
 
 Result = TypeVar("Result")
@@ -125,6 +126,7 @@ class Search:
         self._winners: list[Candidate] = []
         self._seconds, self._warning, self._since = DEFAULT_POINT_SECONDS, "", ""
         self._end, self._processes = 0.0, 0
+        self._tried = self._candidates = 0
         self._cut_short = self._broken = False
 
     def steps(self) -> Steps:
@@ -165,9 +167,17 @@ class Search:
         kept = record.choice_for(budget)
         if kept is not None and (yield from self._take(kept, measured.samples)):
             return
-        log.info("engine: trying what is faster than %s, for up to %g s", self._first.engine, budget)
+        log.info("engine: trying what is faster than %s, for up to %g s and the candidate then at hand (a compilation "
+                 "is not cut short)", self._first.engine, budget)  # fmt: skip
         yield from self._try_all(budget)
-        yield from self._accept_first(self._winners[::-1])
+        yield from self._accept_first(self._winners[-1:])
+        for earlier in self._winners[-2 : -MOST_CHECKED - 1 : -1]:
+            if self._best != self._first or self._broken:
+                break
+            if self._left() <= 0:
+                self._cut_short = True
+                break
+            yield from self._accept_first([earlier])
         if self._broken:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -223,6 +233,7 @@ class Search:
             return
         self._end = self._clock() + budget  # all processes have been forked, so the budget starts here
         rewrites = tuple(name for name in ("channels_last", "maxima", "folded") if name in facts.options)
+        self._candidates = self._foreseen(facts, rewrites)
         for engine in Engine.parse(self._first.engine).variants(rewrites):
             yield from self._try(engine, self._first.batch_size)
         if "fused" in facts.options:
@@ -234,6 +245,24 @@ class Search:
             yield from self._other_batches()
         for engine, gain in self._bases():
             yield from self._try(engine, gain=gain)
+
+    def _foreseen(self, facts: Facts, rewrites: Sequence[str]) -> int:
+        """About how many candidates will be tried: which batch sizes are depends on which of them win."""
+        variants = len(list(Engine.parse(self._first.engine).variants(tuple(rewrites)))) - 1  # without the first itself
+        batches = 2 if self._freedom.batch_size and self._plan.batch_norm == "eval" else 0
+        return variants + len({"fused", "superposed"} & set(facts.options)) + batches + len(list(self._bases()))
+
+    def _tell(self, candidate: Candidate) -> None:
+        """Say which candidate is set up and timed now."""
+        self._tried += 1
+        count, left = max(self._tried, self._candidates), max(0.0, self._left())
+        stages.info(
+            "engine %d of about %d: %s, batches of %d; %.0f s left", self._tried, count, *_names(candidate), left,
+            extra={"event": "search", "fields": {
+                "candidate": self._tried, "candidates": count, "engine": candidate.engine,
+                "batch_size": candidate.batch_size, "seconds_left": round(left, 1),
+            }},
+        )  # fmt: skip
 
     @property
     def _engine(self) -> Engine:
@@ -281,6 +310,7 @@ class Search:
         if self._left() <= 0:
             self._cut_short = True
             return False
+        self._tell(candidate)
         trial = Trial(*_names(candidate))
         reason = _refusal((yield SetUp(self._slice(candidate), self._slice(self._best))))
         ratios: list[float] = []
@@ -322,7 +352,7 @@ class Search:
 
     def _accept_first(self, candidates: Sequence[Candidate]) -> Asking[None]:
         """The best is the first of these that agrees with float32; else what was planned at first."""
-        candidates, self._best = tuple(candidates[:MOST_CHECKED]), self._first
+        candidates, self._best = tuple(candidates), self._first
         if not candidates:
             return
         checked = yield from _one(Check(self._first, candidates))

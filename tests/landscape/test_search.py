@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from dataclasses import replace
 
@@ -190,7 +191,7 @@ def test_a_winner_that_is_off_gives_way_to_the_one_before():
         return 4096.0 * {"eager": 1.0, "eager+channels_last": 1.5, "eager+maxima": 2.0}.get(candidate.engine, 0.1)
 
     off = Candidate("eager+maxima", 256)
-    found = Machine(speed, refused=[off]).search(longest=3.0)
+    found = Machine(speed, refused=[off]).search(longest=32.0)
     assert found.plan.engine == "eager+channels_last"
     assert next(each for each in found.trials if each.engine == off.engine).refused == "is off by 1 in loss"
 
@@ -305,6 +306,38 @@ def test_a_choice_that_was_dropped_gives_way_to_the_new_one():
     machine = Racing(by_batch(64), other=record, kept=record, refused=[Candidate("eager+maxima", 64)])
     machine.search()
     assert machine.kept.choices[60.0].engine == "eager"
+
+
+def test_every_candidate_is_told_with_how_many_there_are_and_the_seconds_left(caplog):
+    caplog.set_level(logging.INFO, "landscape.stages.search")
+    found = Machine(flat, noise=0.3).search()
+    fields = [each.fields for each in caplog.records if each.name == "landscape.stages.search"]
+    tried = [(each.engine, each.batch_size) for each in found.trials if each.over_best is not None]
+    assert [(each["engine"], each["batch_size"]) for each in fields] == tried
+    assert [each["candidate"] for each in fields] == list(range(1, len(tried) + 1))
+    assert fields[-1]["candidates"] == fields[0]["candidates"] >= len(tried)
+    left = [each["seconds_left"] for each in fields]
+    assert left == sorted(left, reverse=True)
+    assert left[0] == 60.0
+
+
+def test_once_the_time_is_over_no_further_candidate_is_checked():
+    """The last winner is, as part of its own time; here it is off, and its check takes all the time there is."""
+
+    def speed(candidate):
+        return 4096.0 * {"eager": 1.0, "eager+channels_last": 1.5, "eager+maxima": 2.0}.get(candidate.engine, 0.1)
+
+    class Slow(Machine):
+        def __call__(self, request):
+            if isinstance(request, Check):
+                self.now += 100.0
+            return super().__call__(request)
+
+    off = Candidate("eager+maxima", 256)
+    machine = Slow(speed, refused=[off])
+    assert machine.search(longest=32.0).plan == PLAN
+    assert machine.checked == [off]
+    assert not machine.kept.choices[32.0].complete
 
 
 def test_an_engine_that_is_asked_for_is_checked_and_nothing_is_searched_or_kept():
