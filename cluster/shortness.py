@@ -22,6 +22,8 @@ from landscape.usercode import in_folder
 
 # From the end of the preparation to the first tile committed by a worker, less the tile: 7.1 to 9.4 s on 2 idle cores
 # (import 1.6, ray.init 3.0 to 4.5, worker processes with torch and the problem 2.5 to 3.3), and 0.6 s for its end.
+# Two cores that five others used took 18 to 25 s longer with Ray than without. The number is that of an idle machine
+# all the same, as a busy one makes the point that is measured slower as well: what is near the edge gains little.
 RAY_SECONDS = 8.0
 LONGEST_HERE = 30.0  # beyond it workers are worth their start even where there is but one: they survive what kills them
 MEASURING_SECONDS = 3.0  # a point that takes longer is not measured to its end: the job is long
