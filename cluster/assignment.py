@@ -30,6 +30,7 @@ class LandscapeWork:
         self._workers: Mapping[str, Recorded] = {}
         self._tally: Tally | None = None
         self._expected: Witness | None = None  # what every worker must reproduce; the first one's word, if none is kept
+        self.agreeing: set[str] = set()  # workers that have reproduced it
         self._checked = True  # whether they are asked to
         self._deaths = 0  # before any had done so
 
@@ -95,6 +96,11 @@ class LandscapeWork:
             self.created().update_attributes(**witness.attributes())
             self._expected = self._expected or witness
         return difference
+
+    @property
+    def processor(self) -> str:
+        """On which the values were computed that every worker must reproduce."""
+        return self._expected.processor if self._expected else ""
 
     def refusal(self, witness: Witness, difference: str) -> NotReproduced:
         """The end of a job whose workers all compute something else."""

@@ -312,12 +312,18 @@ class Driver:
             JobError: there is no other worker.
         """
         if hand.name not in self._left_out:
-            journal.left_out(hand, work.landscape.name, witness, difference)
-        self._left_out.add(hand.name)
+            self._left_out.add(hand.name)
+            self._tell_left_out(hand, work, witness, difference)
         self._schedule.lost(hand.name, self._clock(), blame=False)
         self._refusal = work.refusal(witness, difference)
         if len(self._left_out) >= self._crew.size:
             raise self._refusal
+
+    def _tell_left_out(self, hand: Hand, work: LandscapeWork, witness: Witness, difference: str) -> None:
+        name, agreeing, left_out = work.landscape.name, len(work.agreeing), len(self._left_out)
+        journal.left_out(hand, name, witness, difference, agreeing)
+        if left_out == agreeing + 1 and agreeing:  # at the moment when they become more
+            journal.outnumbered(name, work.processor, left_out, agreeing)
 
     def _refuse_idle_crew(self) -> None:
         """Workers that are left out keep their places, which those that are still waited for may need.
@@ -454,6 +460,8 @@ class Driver:
         each, hand = self._works[task.landscape], self._crew.hands[name]
         witness: Witness | None = receipt.details.get("witness")
         difference = each.refuses(witness) if witness else ""
+        if witness and not difference:
+            each.agreeing.add(name)
         if witness and difference:
             self._leave_out(hand, each, witness, difference)
         elif receipt.outcome is None:

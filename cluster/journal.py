@@ -44,13 +44,24 @@ def lost(hand: Hand, cause: str) -> None:
     )  # fmt: skip
 
 
-def left_out(hand: Hand, landscape: str, witness: Witness, difference: str) -> None:
+def left_out(hand: Hand, landscape: str, witness: Witness, difference: str, agreeing: int) -> None:
     workers.warning(
-        "%s is left out: its processor, %s, computes other values than landscape %r holds (at (%s) %s)",
-        hand.place, witness.processor, landscape, witness.place, difference,
+        "%s is left out: its processor, %s, computes other values than landscape %r holds (at (%s) %s), which %d %s so "
+        "far", hand.place, witness.processor, landscape, witness.place, difference, agreeing,
+        "worker agrees with" if agreeing == 1 else "workers agree with",
         extra=told(
             "worker-left-out", landscape=landscape, cause=difference, processor=witness.processor, **_place(hand)
         ),
+    )  # fmt: skip
+
+
+def outnumbered(landscape: str, processor: str, left_out: int, agreeing: int) -> None:
+    """The first worker's values are kept, though it may be the odd one."""
+    workers.warning(
+        "landscape %r holds the values of the first worker, on %s, with which %d of %d workers agree; where that one "
+        "is the odd one, stop, leave out its node, and give the landscape another name",
+        landscape, processor or "a processor that is not recorded", agreeing, agreeing + left_out,
+        extra=told("outnumbered", landscape=landscape, processor=processor, left_out=left_out, agreeing=agreeing),
     )  # fmt: skip
 
 

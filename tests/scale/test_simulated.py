@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 
 import numpy as np
@@ -29,6 +31,7 @@ from cluster.worker import Receipt
 from landscape.errors import Interrupted, JobError
 from landscape.evaluation import Values
 from landscape.pipeline import Outcome
+from landscape.reproduction import Witness
 
 BUSY = 0.95
 
@@ -45,6 +48,45 @@ def test_every_tile_is_committed_once_and_the_workers_are_busy(workers):
     assert crew.busy_share > BUSY
     assert crew.receipts >= store.tile_count
     assert store.attributes["progress"]["state"] == "complete"
+
+
+class WithWitnesses(SimulatedCrew):
+    """The first worker to answer computes on another processor than all others."""
+
+    first = ""
+
+    def arrivals(self, seconds: float) -> list[Arrival]:
+        return [self._with_witness(each) for each in super().arrivals(seconds)]
+
+    def _with_witness(self, arrival: Arrival) -> Arrival:
+        if arrival.receipt is None or arrival.receipt.outcome is None:
+            return arrival
+        self.first = self.first or arrival.worker
+        odd = arrival.worker == self.first
+        witness = Witness((1.0, 1.0), {"loss": 2.0 if odd else 1.0}, {"loss": 1.0}, "Odd" if odd else "Usual")
+        return replace(arrival, receipt=replace(arrival.receipt, details={"witness": witness}))
+
+
+def test_a_first_worker_that_is_the_odd_one_is_told(caplog):
+    """Its values stay, as values are never mixed; who reads the line can begin again without it."""
+    store, clock = NoStore((40, 20), (3, 4)), VirtualClock()
+    work = LandscapeWork(plane(store.shape), store)
+    work.examine()
+    crew = WithWitnesses(5, clock, ten_seconds, tasks=len(work.tasks))
+    with caplog.at_level(logging.WARNING, logger="landscape"):
+        Driver(
+            prepared(work.landscape, "nowhere"), [work], crew, lambda progress: None, lambda: False, Policy(),
+            NoMetrics(), clock,
+        ).run()  # fmt: skip
+    assert (store.commits == 1).all()
+    left_out = [each for each in caplog.messages if "is left out" in each]
+    assert len(left_out) == 4
+    assert all("its processor, Usual," in each and "which 1 worker agrees with so far" in each for each in left_out)
+    (told,) = [each for each in caplog.messages if "agree; " in each]
+    assert told == (
+        "landscape 'plane' holds the values of the first worker, on Odd, with which 1 of 3 workers agree; where that "
+        "one is the odd one, stop, leave out its node, and give the landscape another name"
+    )
 
 
 def test_deaths_by_the_dozen_lose_nothing():
