@@ -226,7 +226,7 @@ def validate_run(run: str) -> dict[str, Any]:
 
 def _unreadable_validation(name: str, cause: str) -> dict[str, Any]:
     unknown = {"schema_version": None, "digest": None, "tiles": 0, "missing_tiles": 0}
-    return {"name": name, **unknown, "damaged": [cause]}
+    return {"name": name, **unknown, "damaged": [cause], "refused": True}
 
 
 def _history_problems(run: str) -> list[str]:
@@ -248,6 +248,7 @@ def _validate(store: LandscapeStore) -> dict[str, Any]:
         "tiles": store.tile_count,
         "missing_tiles": int(examined.missing_mask.sum()),
         "damaged": damaged,
+        "refused": bool(store.refusal),
     }
 
 
@@ -273,6 +274,6 @@ def validation_text(found: dict[str, Any]) -> str:
         )
         lines += [f"  {line}" for line in each["damaged"]]
     lines += [f"trajectory: {line}" for line in found["damaged_snapshots"]]
-    if any(each["damaged"] and each["tiles"] for each in found["landscapes"]):
+    if any(each["damaged"] and not each["refused"] for each in found["landscapes"]):
         lines.append("running the job again computes what is damaged anew, and nothing else")
     return printable("\n".join(lines))

@@ -388,6 +388,8 @@ def existing_store(prepared: PreparedJob, landscape: PreparedLandscape) -> Lands
     store = LandscapeStore.find(prepared.run, landscape.name, write=True)
     if store is None:
         return None
+    if store.refusal:
+        raise LandscapeError(store.refusal)
     changed = changes(store.record("identity"), landscape.identity)
     if changed or store.record("plan") != asdict(landscape.plan):
         raise JobError(

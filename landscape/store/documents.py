@@ -113,7 +113,9 @@ class Documents:
         missing = [each for each in ESSENTIAL if each not in attributes]
         if missing:
             problem = f"{self._place(name)}: {missing[0]}: is missing"
-            return self._copied(name, problem) or Described(attributes, (*problems, problem), bool(left_out))
+            copied = self._copied(name, problem)
+            if copied is not None:
+                return copied
         return Described(attributes, tuple(problems), bool(left_out))
 
     def _copied(self, name: str, problem: str) -> Described | None:

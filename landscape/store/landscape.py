@@ -154,7 +154,8 @@ class LandscapeStore:
         """Write what was read from the root's copy in place of the damaged, and the copy where that is out of date."""
         unmark(self._folder, self.name)
         for problem in self.problems():
-            log.warning("landscape %r: %s", self.name, problem)
+            if problem != self.refusal:  # which ends the job, and is told then
+                log.warning("landscape %r: %s", self.name, problem)
         if self._described.mend:
             self.update_attributes()
         for name in self._array_names():
@@ -167,14 +168,24 @@ class LandscapeStore:
             self.consolidate()
 
     @property
+    def refusal(self) -> str:
+        """Why no job goes on with it although it is read, and what to do; empty where one does, and mends the rest."""
+        missing = next((each for each in ESSENTIAL if each not in self.attributes), None)
+        return "" if missing is None else self._refusal(missing)
+
+    def _refusal(self, attribute: str) -> str:
+        place = self._folder.place(f"{FOLDER}/{self.name}")
+        return unreadable(self.name, f"{shown(f'{place}/{METADATA}', 300)}: {attribute}: is missing", place)
+
+    @property
     def own_problems(self) -> tuple[str, ...]:
         """What is wrong with the landscape's own document, without those of its arrays."""
-        return self._described.problems
+        return (*self._described.problems, *filter(None, [self.refusal]))
 
     def problems(self) -> list[str]:
         """What is wrong with the metadata and does not keep it from being read."""
         found = [self._describe(name).problem for name in self._array_names()]
-        return [*self._described.problems, *filter(None, found)]
+        return [*self.own_problems, *filter(None, found)]
 
     def record(self, name: str) -> Any:
         """An attribute that going on depends on.
@@ -183,9 +194,7 @@ class LandscapeStore:
             LandscapeError: it is missing.
         """
         if name not in self.attributes:
-            place = self._folder.place(f"{FOLDER}/{self.name}")
-            problem = f"{shown(f'{place}/{METADATA}', 300)}: {name}: is missing"
-            raise LandscapeError(unreadable(self.name, problem, place))
+            raise LandscapeError(self._refusal(name))
         return self.attributes[name]
 
     def _array_names(self) -> list[str]:

@@ -30,14 +30,16 @@ def place(tmp_path: Path) -> Path:
     for _ in range(3):
         collector.step(1.0)
         collector.end_epoch()
-    landscapes = [{"name": name, "directions": [{"kind": "random"}], "size": 4} for name in ("a", "b")]
-    problem = Problem(model, torch.randn(8, 3), observe)
-    run(
-        Job(
-            run=str(folder), problem=lambda: problem, landscapes=landscapes, engine="eager", batch_size=8, num_samples=8
-        )
-    )
+    run(job_of(folder))
     return folder
+
+
+def job_of(folder: Path) -> Job:
+    torch.manual_seed(1)
+    landscapes = [{"name": name, "directions": [{"kind": "random"}], "size": 4} for name in ("a", "b")]
+    problem = Problem(nn.Linear(3, 2), torch.randn(8, 3), observe)
+    fields = {"engine": "eager", "batch_size": 8, "num_samples": 8}
+    return Job(run=str(folder), problem=lambda: problem, landscapes=landscapes, **fields)
 
 
 def lose(place: Path) -> None:
@@ -68,6 +70,30 @@ def test_an_unreadable_landscape_is_named_and_hides_no_other(place, tmp_path):
     with pytest.raises(LandscapeError, match="landscape 'a' cannot be read"):
         written.extend(export_run(str(place), None, ["csv"], tmp_path / "out", None, "loss", False))
     assert [each.name for each in tmp_path.joinpath("out").iterdir()] == ["b.csv"]
+
+
+@pytest.mark.parametrize("attribute", ["identity", "digest", "plan", "job"])
+def test_validate_promises_no_mending_where_run_refuses(attribute, place, caplog):
+    """Neither the landscape's own metadata nor the root's copy tell what going on depends on."""
+    folder = place / "landscapes.zarr"
+    document = json.loads((folder / "a" / "zarr.json").read_text())
+    del document["attributes"][attribute]
+    (folder / "a" / "zarr.json").write_text(json.dumps(document))
+    root = json.loads((folder / "zarr.json").read_text())
+    del root["consolidated_metadata"]
+    (folder / "zarr.json").write_text(json.dumps(root))
+    caplog.clear()
+    with pytest.raises(LandscapeError) as refused:
+        run(job_of(place))
+    assert not [each for each in caplog.messages if "is missing" in each], "it is told once"
+    found = validate_run(str(place))
+    assert found["landscapes"][0]["damaged"] == [str(refused.value)]
+    text = validation_text(found)
+    assert text.count(f"{attribute}: is missing; restore that file, or move the folder") == 1
+    assert "running the job again computes" not in text
+    assert open_run(place)["a"].loss.shape == (4,), "it is read nevertheless"
+    (folder / "b" / "loss" / "c" / "0").write_bytes(b"")
+    assert "running the job again computes" in validation_text(validate_run(str(place)))
 
 
 def test_an_array_that_cannot_be_read_is_named_too(place):
