@@ -19,6 +19,7 @@ from cluster.logs import as_json, bind, chosen, common_options, configure, maske
 from cluster.options import ManyWhole, MaybeNumber, MaybeWhole, Whole, checked_workers
 from cluster.streams import diverted, drop_output, put
 from landscape import __version__
+from landscape.codes import BAD_USAGE, DONE, FAILED, INTERRUPTED, PARTIAL
 from landscape.errors import (
     JobError,
     LandscapeError,
@@ -32,8 +33,6 @@ from landscape.errors import (
 
 if TYPE_CHECKING:
     from landscape.spec import Job
-
-DONE, FAILED, BAD_USAGE, PARTIAL, INTERRUPTED = 0, 1, 2, 4, 130
 
 app = App(
     name="landscape",

@@ -6,10 +6,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from cluster.cli import PARTIAL, compute
+from cluster.cli import compute
 from cluster.console import seconds_text
 from cluster.logs import bind, say
 from cluster.streams import diverted, put
+from landscape.codes import DONE, PARTIAL
 from landscape.errors import LandscapeError
 from landscape.preparation import collected_landscapes
 from landscape.spec import Job
@@ -40,7 +41,7 @@ def run_demo(out: Path, workers: int) -> int:
     for path in written:
         put(str(path))
     say(f"done in {seconds_text(time.monotonic() - start)}; open {out / 'report.html'}")
-    return code if code == PARTIAL else 0
+    return code if code == PARTIAL else DONE
 
 
 def _report_epoch(epoch: int, metrics: Mapping[str, float]) -> None:

@@ -7,12 +7,14 @@ import signal
 import sys
 from typing import NoReturn
 
+from landscape.codes import INTERRUPTED
+
 
 def main() -> NoReturn:
     """Entry point. Codes: 0 done, 1 failed, 2 bad usage, 3 not found, 4 partial, 5 no cluster, 130 interrupted."""
     # Until the supervisor is there nothing has begun, and there is nothing to say.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: sys.exit(130))
+        signal.signal(number, lambda *_: sys.exit(INTERRUPTED))
     from cluster.streams import open_standard, own
 
     open_standard()

@@ -11,6 +11,7 @@ from types import FrameType
 
 from cluster.lifeline import ABRUPT, ORDERLY, supervised, tell
 from cluster.logs import say
+from landscape.codes import INTERRUPTED
 
 
 @contextlib.contextmanager
@@ -26,7 +27,7 @@ def graceful_stop() -> Iterator[Callable[[], bool]]:
         if received:
             if supervised():
                 return  # who supervises counts them, and this one may have come twice
-            os._exit(130)
+            os._exit(INTERRUPTED)
         received.append(number)
         with contextlib.suppress(RuntimeError):  # the signal came while a line was written
             say("stopping; again to stop at once", "stopping")

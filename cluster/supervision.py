@@ -8,7 +8,6 @@ word: what a user sees, the exit code, and that nothing is left running.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -26,6 +25,8 @@ from urllib.parse import unquote
 from cluster import lifeline
 from cluster.logs import LONGEST_LINE, as_json, bind, log_to, say, say_lines
 from cluster.streams import leave_stderr_to
+from landscape.codes import FAILED, INTERRUPTED, UNREACHABLE
+from landscape.processes import adopt_orphans, end_with_parent
 
 RESTARTS = 3  # of a private Ray, until a session has lasted STEADY_SECONDS
 STEADY_SECONDS = 600.0
@@ -34,8 +35,6 @@ ORDERLY_SECONDS = 20.0  # and where a job is stopped in order; Slurm and Kuberne
 LEAVE_SECONDS = 5.0  # for what the child started to end by itself, after an end in order
 ONE_SIGNAL_SECONDS = 0.1  # `timeout` and Slurm send it to the process and to its group
 STOPS = (signal.SIGINT, signal.SIGTERM)
-FAILED, UNREACHABLE, INTERRUPTED = 1, 5, 130
-_DEATH_SIGNAL, _SUBREAPER = 1, 36  # of Linux's prctl
 
 
 @dataclass
@@ -140,7 +139,7 @@ def supervise(work: Callable[[], int]) -> int:
 
     Between the two a keeper looks after what the work starts: where this process is killed, so is all of that.
     """
-    _prctl(_SUBREAPER, 1)  # so that orphans stay in sight
+    adopt_orphans()  # so that orphans stay in sight
     with _signals() as wakeup:
         reader, orders = os.pipe()
         sys.stderr.flush()
@@ -171,7 +170,7 @@ def _pass_on(keeper: int, orders: int, wakeup: int) -> int:
 
 def _keep(work: Callable[[], int], orders: int) -> int:
     """The exit code of the work; ends all that it leaves running."""
-    _prctl(_SUBREAPER, 1)
+    adopt_orphans()
     os.set_blocking(orders, False)
     restarts, here_failed = 0, False
     with _signals() as wakeup:
@@ -354,7 +353,7 @@ def _fork(work: Callable[[], int], here_failed: bool, printed: tuple[int, int] |
         for number in STOPS:
             signal.signal(number, interrupt_once)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-        _prctl(_DEATH_SIGNAL, signal.SIGKILL)
+        end_with_parent()
         if os.getppid() != parent:
             os._exit(FAILED)  # it died before it could be watched
         lifeline.attach(writer, here_failed)
@@ -406,9 +405,3 @@ def descendants(pid: int) -> list[int]:
     while last := {each for each, parent in parents.items() if parent in last}:
         found += sorted(last)
     return found
-
-
-def _prctl(option: int, value: int) -> None:
-    """Linux alone has it; elsewhere a killed command leaves its processes to themselves."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
+from landscape.codes import BAD_USAGE, FAILED, INTERRUPTED, NOT_FOUND, UNREACHABLE
 from landscape.masking import masked
 
 LONGEST_VALUE = 200  # characters of a value that a message repeats
@@ -25,26 +26,26 @@ UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\
 class LandscapeError(Exception):
     """Base of all errors raised on purpose; `exit_code` is what the command line ends with."""
 
-    exit_code = 1
+    exit_code = FAILED
 
 
 class JobError(LandscapeError, ValueError):
     """The job, an option or the user's callback is not usable as given."""
 
-    exit_code = 2
+    exit_code = BAD_USAGE
 
 
 class NotFoundError(LandscapeError, KeyError):
     """A run, landscape, snapshot or file that was named does not exist; a KeyError, so that `name in run` works."""
 
-    exit_code = 3
+    exit_code = NOT_FOUND
     __str__ = Exception.__str__  # KeyError's would put the message in quotes
 
 
 class ClusterUnreachableError(LandscapeError, ConnectionError):
     """No Ray cluster answers at the given address."""
 
-    exit_code = 5
+    exit_code = UNREACHABLE
 
 
 class StoreError(LandscapeError):
@@ -61,7 +62,7 @@ class StoreError(LandscapeError):
 class Interrupted(LandscapeError):
     """SIGINT or SIGTERM arrived: the store is valid and the same command goes on."""
 
-    exit_code = 130
+    exit_code = INTERRUPTED
 
 
 def printable(text: str) -> str:

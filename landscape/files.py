@@ -8,9 +8,11 @@ import os
 import re
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
+
+from landscape.processes import is_alive
 
 PARTIAL = ".partial"
 _PARTIAL_NAME = re.compile(rf"\.(.+?)-([1-9]\d*)(?:-[0-9a-f]{{8}})?{re.escape(PARTIAL)}(?:\.[^.]*)?")
@@ -61,19 +63,20 @@ def left_by_the_dead(name: str) -> str | None:
     A name with the number of this very process is left by an earlier one: in a container each has the same.
     """
     match = _PARTIAL_NAME.fullmatch(name)
-    return match[1] if match and not _is_alive(int(match[2])) else None
+    if match is None:
+        return None
+    pid = int(match[2])
+    return match[1] if pid == os.getpid() or not is_alive(pid) else None
 
 
-def _is_alive(pid: int) -> bool:
-    if pid == os.getpid():
-        return False
+def folder_of_user(variable: str, below_home: str, environment: Mapping[str, str]) -> Path | None:
+    """This package's folder in one of those that the XDG specification names; None for a user without a home."""
+    base = Path(environment.get(variable, ""))
     try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # another user's
-        return True
-    return True
+        # The specification has relative paths ignored.
+        return (base if base.is_absolute() else Path.home() / below_home) / "landscape"
+    except RuntimeError:
+        return None
 
 
 def make_folder(folder: Path) -> None:

@@ -21,7 +21,7 @@ from filelock import FileLock
 
 from landscape.engine import Engine
 from landscape.errors import one_line, shown
-from landscape.files import whole_file
+from landscape.files import folder_of_user, whole_file
 
 CACHE = "LANDSCAPE_CACHE"  # the folder in place of ~/.cache/landscape; empty: nothing is kept
 MOST_FILES, LARGEST_FILE, MOST_CHOICES = 256, 1 << 16, 16
@@ -93,12 +93,8 @@ class KeptChoices:
                 )
                 return cls(None)
             return cls(place / "engines")
-        base = Path(environment.get("XDG_CACHE_HOME", ""))
-        try:
-            # The XDG specification has relative paths ignored.
-            return cls((base if base.is_absolute() else Path.home() / ".cache") / "landscape" / "engines")
-        except RuntimeError:  # no home
-            return cls(None)
+        folder = folder_of_user("XDG_CACHE_HOME", ".cache", environment)
+        return cls(folder and folder / "engines")
 
     def read(self, key: str) -> Record | None:
         if self._folder is None:

@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 from landscape.errors import LandscapeError, flat, shown
 from landscape.folders import Folder, open_folder
 from landscape.lease import CARD, lease, lease_seconds
+from landscape.processes import is_alive
 
 LOCK = "driver.lock"
 LONGEST_CARD = 1 << 16
@@ -116,13 +117,7 @@ def _is_running(owner: dict[str, Any]) -> bool:
         return False
     if owner["host"] != socket.gethostname():
         return True  # another machine's: only the lock itself could tell
-    try:
-        os.kill(owner["pid"], 0)
-    except PermissionError:
-        return True  # it lives, and is somebody else's
-    except (OSError, OverflowError):
-        return False
-    return bool(owner["pid"] > 0)
+    return is_alive(owner["pid"])
 
 
 def _renewed(folder: Any) -> bool:

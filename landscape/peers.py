@@ -7,7 +7,6 @@ their place would share the interpreter's lock, torch's random generator and the
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -23,12 +22,12 @@ import torch
 
 from landscape.arithmetic import cores
 from landscape.memory import free_bytes
+from landscape.processes import end_with_parent
 from landscape.questions import Request
 from landscape.trials import Trials
 
 PATIENCE_SECONDS = 10.0
 SHARE_OF_MEMORY = 0.5
-PR_SET_PDEATHSIG = 1
 
 log = logging.getLogger("landscape")
 
@@ -147,8 +146,7 @@ def _settle(others: list[Connection], parent: int) -> None:
     """Hold nothing of the process forked from: its signals' handlers, its output, its pipes; and end with it."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     if os.getppid() != parent:
         os._exit(0)  # it has ended meanwhile
     for each in others:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from landscape.arithmetic import fixed_seeds
 from landscape.errors import JobError, flat, message_of
-from landscape.samples import Batch, batch_length
+from landscape.samples import Batch, batch_length, field_names
 from landscape.selection import chosen_indices
 from landscape.sources import Items, Stream, seed_of, source_of
 
@@ -117,10 +117,8 @@ def differing(one: Batch, other: Batch) -> Iterator[str]:
     elif isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys():
         yield from (flat(str(key), 60) for key in one if not _same(one[key], other[key]))
     elif isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)) and len(one) == len(other):
-        names = getattr(one, "_fields", ("inputs", "targets") if len(one) == 2 else ())
-        for k, pair in enumerate(zip(one, other, strict=True)):
-            if not _same(*pair):
-                yield f"{names[k]} (field {k})" if names else f"field {k}"
+        fields = zip(field_names(one), one, other, strict=True)
+        yield from (name for name, first, second in fields if not _same(first, second))
     else:
         yield "keys and lengths of the batches"
 

@@ -102,11 +102,15 @@ def _fields(batch: Batch) -> Iterator[tuple[str, Batch]]:
     if isinstance(batch, Mapping):
         yield from ((flat(str(key), 60), value) for key, value in batch.items())
     elif isinstance(batch, (tuple, list)):
-        names = getattr(batch, "_fields", ("inputs", "targets") if len(batch) == 2 else ())
-        for k, value in enumerate(batch):
-            yield (f"{names[k]} (field {k})" if names else f"field {k}"), value
+        yield from zip(field_names(batch), batch, strict=True)
     else:
         yield "samples", batch
+
+
+def field_names(batch: Sequence[Any]) -> list[str]:
+    """What the fields of a tuple are called in words: 'inputs (field 0)', 'field 2'."""
+    names = getattr(batch, "_fields", ("inputs", "targets") if len(batch) == 2 else ())
+    return [f"{names[k]} (field {k})" if names else f"field {k}" for k in range(len(batch))]
 
 
 def _rows_not_finite(tensor: Tensor) -> int:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Each layer may import those above it, and its own members. `recipes` and `views` are whole folders.
 LAYERS = [
-    {"masking"},
+    {"masking", "codes", "processes"},
     {"errors"},
     {"files", "usercode"},
     {"strict_yaml", "values"},

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from cluster.logs import say
 from landscape.errors import shown
+from landscape.files import folder_of_user
 
 MOST_JOBS = 500
 LARGEST_FILE = 1 << 20
@@ -46,12 +47,8 @@ class SentJob:
 
 def jobs_file(environment: Mapping[str, str] = os.environ) -> Path | None:
     """The file, in the folder for state that the XDG specification names; none without a home."""
-    base = Path(environment.get("XDG_STATE_HOME", ""))
-    try:
-        # The specification has relative paths ignored.
-        return (base if base.is_absolute() else Path.home() / ".local" / "state") / "landscape" / "jobs.json"
-    except RuntimeError:
-        return None
+    folder = folder_of_user("XDG_STATE_HOME", ".local/state", environment)
+    return folder and folder / "jobs.json"
 
 
 def remember(identifier: str, job: SentJob) -> None:

@@ -17,7 +17,8 @@ import pytest
 from test_faults import assert_undisturbed
 
 from cluster import lifeline
-from cluster.supervision import FAILED, INTERRUPTED, RESTARTS, UNREACHABLE, Ended, Told, descendants, judge
+from cluster.supervision import RESTARTS, Ended, Told, descendants, judge
+from landscape.codes import FAILED, INTERRUPTED, UNREACHABLE
 from landscape.surface import OK, open_run
 
 SLOW = """
