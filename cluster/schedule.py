@@ -318,9 +318,3 @@ class Schedule(Generic[T]):
     def _put_back(self, task: T) -> None:
         self.again[task] = None
         self.again.move_to_end(task, last=False)
-
-    def pending(self) -> Iterator[T]:
-        """Every task that is neither done nor given up, once."""
-        yield from self.queue
-        yield from self.again
-        yield from self.flights

@@ -286,42 +286,33 @@ class LandscapeStore:
 
     # -- writing --------------------------------------------------------------------------------------------
 
-    def write_tile(self, tile: Tile, values: Mapping[str, NDArray[np.float64]]) -> None:
-        """Commit a whole tile: every observable, synced, then `status`, synced.
+    def write_tiles(self, tiles: Sequence[tuple[Tile, Mapping[str, NDArray[np.float64]]]]) -> None:
+        """Commit whole tiles with two syncs in all: every observable of each, then the status of each.
 
         Args:
-            values: `loss`, `loss_stderr`, … as flat arrays over the tile's points in C order.
+            tiles: each with `loss`, `loss_stderr`, … as flat arrays over its points in C order.
         """
-        self.write_tiles([(tile, values)])
-
-    def write_tiles(self, tiles: Sequence[tuple[Tile, Mapping[str, NDArray[np.float64]]]]) -> None:
-        """Commit several whole tiles with two syncs in all: every observable of each, then the status of each."""
         if not tiles:
             return
         names = self.value_names
         self._write([(name, tile.index, _over(tile, values, name)) for tile, values in tiles for name in names])
-        self._write_status(
-            [("status", tile.index, status_of(values["loss"]).reshape(tile.shape)) for tile, values in tiles]
-        )
+        self._write([("status", tile.index, status_of(values["loss"]).reshape(tile.shape)) for tile, values in tiles])
 
     def quarantine_tile(self, tile: Tile) -> None:
         """Mark a tile as given up; running the job again tries it anew."""
         self._write([(name, tile.index, np.full(tile.shape, np.nan)) for name in self.value_names])
-        self._write_status([("status", tile.index, np.full(tile.shape, QUARANTINED, np.uint8))])
+        self._write([("status", tile.index, np.full(tile.shape, QUARANTINED, np.uint8))])
 
     def write_path(self, window: slice, loss: NDArray[np.float64], projected: NDArray[np.float64]) -> None:
         """Commit one chunk of the path, like a tile."""
         index = (window.start // self.path_chunk,)
         self._write([("path_loss", index, loss), ("path_projected_loss", index, projected)])
-        self._write_status([("path_status", index, np.maximum(status_of(loss), status_of(projected)))])
+        self._write([("path_status", index, np.maximum(status_of(loss), status_of(projected)))])
 
     def quarantine_path(self, window: slice) -> None:
         index, count = (window.start // self.path_chunk,), window.stop - window.start
         self._write([(name, index, np.full(count, np.nan)) for name in ("path_loss", "path_projected_loss")])
-        self._write_status([("path_status", index, np.full(count, QUARANTINED, np.uint8))])
-
-    def _write_status(self, chunks: Sequence[tuple[str, Index, NDArray[np.uint8]]]) -> None:
-        self._write(chunks)
+        self._write([("path_status", index, np.full(count, QUARANTINED, np.uint8))])
 
     def _write(self, chunks: Sequence[tuple[str, Index, NDArray[Any]]]) -> None:
         """Write whole chunks; when this returns they are on the disk."""

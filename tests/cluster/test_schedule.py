@@ -127,18 +127,22 @@ class Machine(RuleBasedStateMachine):
                 assert self.kills[task] >= self.policy.kills
                 self.given_up.add(task)
 
+    def pending(self) -> list[int]:
+        """Every task that is neither done nor given up, once."""
+        return [*self.schedule.queue, *self.schedule.again, *self.schedule.flights]
+
     @invariant()
     def nothing_is_lost_and_nothing_committed_twice(self) -> None:
         assert all(count <= 1 for count in self.commits.values())
         committed = {task for task, count in self.commits.items() if count}
         assert len(committed) == self.schedule.done
         assert self.given_up == self.schedule.quarantined
-        pending = list(self.schedule.pending())
+        pending = self.pending()
         assert sorted([*pending, *committed, *self.given_up]) == self.tasks
 
     @invariant()
     def tasks_are_charged_with_what_they_did_and_no_more(self) -> None:
-        for task in self.schedule.pending():
+        for task in self.pending():
             assert self.schedule.attempts(task) == self.exceptions[task] + self.kills[task]
             assert self.exceptions[task] < self.policy.attempts or task in self.schedule.flights
             assert self.kills[task] < self.policy.kills or task in self.schedule.flights

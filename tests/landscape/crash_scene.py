@@ -335,15 +335,17 @@ def _mark_promises(log: Log) -> None:
     """A function that returns has promised that what it wrote will stay."""
     from landscape import trajectory
 
-    real_status, real_create, real_snapshot = (
-        LandscapeStore._write_status,
+    real_write, real_create, real_snapshot = (
+        LandscapeStore._write,
         LandscapeStore.create.__func__,  # type: ignore[attr-defined]
         trajectory.write_snapshot,
     )
 
-    def write_status(self: Any, chunks: Sequence[tuple[str, tuple[int, ...], np.ndarray]]) -> None:
-        real_status(self, chunks)
+    def write(self: Any, chunks: Sequence[tuple[str, tuple[int, ...], np.ndarray]]) -> None:
+        real_write(self, chunks)
         for array, index, _ in chunks:
+            if array not in ("status", "path_status"):
+                continue
             stored = self._array(array)
             windows = tile_at(index, stored.shape, stored.chunks).windows
             log.mark("tile", self.name, array, [[each.start, each.stop] for each in windows])
@@ -357,7 +359,7 @@ def _mark_promises(log: Log) -> None:
         real_snapshot(folder, unit, number, *given, **about)
         log.mark("snapshot", number)
 
-    LandscapeStore._write_status = write_status  # type: ignore[method-assign]
+    LandscapeStore._write = write  # type: ignore[method-assign]
     LandscapeStore.create = classmethod(create)  # type: ignore[method-assign,assignment]
     trajectory.write_snapshot = snapshot  # type: ignore[assignment]
 

@@ -103,7 +103,7 @@ def test_no_changed_byte_and_no_length_passes_for_the_chunk(data):
 def test_what_is_there_is_listed_and_what_is_not_reads_as_absent(tmp_path):
     store = make_store(tmp_path)
     tile = store.tile((1, 0))
-    store.write_tile(tile, constant(tile, 2.0))
+    store.write_tiles([(tile, constant(tile, 2.0))])
     reader = ChunkReader(store._store, store._array("loss"))
     assert np.argwhere(reader.present()).tolist() == [[1, 0]]
     assert [(index, values is None) for index, values, _ in reader.read([(0, 0), (1, 0)])] == [
@@ -117,7 +117,7 @@ def test_tiles_committed_together_are_those_committed_one_by_one(tmp_path):
     tiles = [(tile, constant(tile, float(k) if k % 3 else np.nan)) for k, tile in enumerate(all_tiles(together))]
     together.write_tiles(tiles)
     for tile, values in tiles:
-        apart.write_tile(tile, values)
+        apart.write_tiles([(tile, values)])
     for folder in (tmp_path / "together", tmp_path / "apart"):
         assert LandscapeStore.open(str(folder), "a").examine().complete
 

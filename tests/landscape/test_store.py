@@ -142,7 +142,7 @@ def test_what_is_written_is_what_is_read(tmp_path, size, tile):
     for k, each in enumerate(all_tiles(store)):
         values = np.random.default_rng(k).normal(size=each.points)
         expected[each.windows] = values.reshape(each.shape)
-        store.write_tile(each, {"loss": values, "loss_stderr": -values})
+        store.write_tiles([(each, {"loss": values, "loss_stderr": -values})])
     surface = LandscapeStore.open(str(tmp_path), "a").read_surface()
     np.testing.assert_array_equal(surface.loss, expected)
     np.testing.assert_array_equal(surface.stderr(), -expected)
@@ -155,7 +155,7 @@ def test_a_tile_of_nothing_but_nan_leaves_a_trace(tmp_path):
     make_store(tmp_path)
     store = LandscapeStore.open(str(tmp_path), "a", write=True)  # the setting is not stored with the array
     tile = store.tile((0, 0))
-    store.write_tile(tile, constant(tile, np.nan))
+    store.write_tiles([(tile, constant(tile, np.nan))])
     assert raw_chunk(tmp_path, "a", "loss", (0, 0)).is_file()
     examined = LandscapeStore.open(str(tmp_path), "a").examine()
     assert (0, 0) not in examined.missing
@@ -352,9 +352,8 @@ def test_everything_is_synced_before_the_status_is_written(tmp_path, monkeypatch
     monkeypatch.setattr(DurableStore, "_set", recording_set)
     monkeypatch.setattr(os, "fsync", recording_sync)
     tile = store.tile((1, 1))
-    store.write_tile(
-        tile, constant(tile, 2.0) | {"accuracy": np.ones(tile.points), "accuracy_stderr": np.ones(tile.points)}
-    )
+    accuracy = {"accuracy": np.ones(tile.points), "accuracy_stderr": np.ones(tile.points)}
+    store.write_tiles([(tile, constant(tile, 2.0) | accuracy)])
 
     arrays = [f"a/{name}" for name in ("loss", "loss_stderr", "accuracy", "accuracy_stderr")]
     status = events.index(("write", "a/status/c/1/1"))
@@ -389,14 +388,18 @@ def test_attributes_are_written_all_at_once(tmp_path, monkeypatch):
 def test_a_crash_between_values_and_status_leaves_the_tile_uncomputed(tmp_path, monkeypatch):
     store = make_store(tmp_path)
     first, second = store.tile((0, 0)), store.tile((1, 0))
-    store.write_tile(first, constant(first, 1.0))
+    store.write_tiles([(first, constant(first, 1.0))])
 
-    def crash(*args):
-        raise KeyboardInterrupt
+    write = store._write
 
-    monkeypatch.setattr(store, "_write_status", crash)
+    def crash(chunks):
+        if chunks[0][0] == "status":
+            raise KeyboardInterrupt
+        write(chunks)
+
+    monkeypatch.setattr(store, "_write", crash)
     with pytest.raises(KeyboardInterrupt):
-        store.write_tile(second, constant(second, 2.0))
+        store.write_tiles([(second, constant(second, 2.0))])
     reader = LandscapeStore.open(str(tmp_path), "a")
     surface = reader.read_surface()
     assert np.isnan(surface.loss[second.windows]).all(), "the values are on disk, and not committed"
@@ -408,7 +411,7 @@ def test_a_crash_between_values_and_status_leaves_the_tile_uncomputed(tmp_path, 
 def test_a_reader_beside_a_writer_sees_whole_tiles_only(tmp_path):
     store = make_store(tmp_path, (24, 18), (3, 3))
     tiles = all_tiles(store)
-    stop, problems, looks = threading.Event(), [], []
+    stop, looked, problems, looks = threading.Event(), threading.Event(), [], []
 
     def read() -> None:
         while not stop.is_set():
@@ -419,13 +422,17 @@ def test_a_reader_beside_a_writer_sees_whole_tiles_only(tmp_path):
                 whole = np.isnan(loss).all() if status == {0} else status == {1} and (loss == k + 1).all()
                 if not whole:
                     problems.append((tile.index, status, loss.tolist()))
+            looked.set()
 
     reader = threading.Thread(target=read)
     reader.start()
     try:
         for k, tile in enumerate(tiles):
-            store.write_tile(tile, constant(tile, k + 1.0))
+            store.write_tiles([(tile, constant(tile, k + 1.0))])
             store.update_attributes(progress={"tiles_done": k})
+            if k % 12 == 0:
+                looked.clear()
+                assert looked.wait(100)
     finally:
         stop.set()
         reader.join()
@@ -437,7 +444,7 @@ def test_a_reader_beside_a_writer_sees_whole_tiles_only(tmp_path):
 def test_leftovers_of_a_write_cut_off_are_ignored(tmp_path):
     store = make_store(tmp_path)
     for tile in all_tiles(store):
-        store.write_tile(tile, constant(tile, 1.0))
+        store.write_tiles([(tile, constant(tile, 1.0))])
     chunk = raw_chunk(tmp_path, "a", "loss", (0, 0))
     chunk.with_name("0.4f1c.partial").write_bytes(b"half")
     (chunk.parent / "1.partial").write_bytes(b"")
@@ -622,6 +629,6 @@ def test_a_run_killed_outright_goes_on_to_the_same_bytes(tmp_path):
 def test_old_zarr_readers_need_nothing_of_ours(tmp_path):
     store = make_store(tmp_path)
     tile = store.tile((0, 0))
-    store.write_tile(tile, constant(tile, 4.0))
+    store.write_tiles([(tile, constant(tile, 4.0))])
     group = zarr.open_group(tmp_path / "landscapes.zarr", path="a", mode="r")
     assert np.nansum(group["loss"][:]) == 4.0 * tile.points

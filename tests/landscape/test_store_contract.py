@@ -312,12 +312,16 @@ def test_values_that_are_not_committed_are_not_shown(place, monkeypatch):
     store = make_store(place)
     tile = store.tile((1, 0))
 
-    def crash(*args):
-        raise KeyboardInterrupt
+    write = store._write
 
-    monkeypatch.setattr(store, "_write_status", crash)
+    def crash(chunks):
+        if chunks[0][0] == "status":
+            raise KeyboardInterrupt
+        write(chunks)
+
+    monkeypatch.setattr(store, "_write", crash)
     with pytest.raises(KeyboardInterrupt):
-        store.write_tile(tile, {name: np.full(tile.points, 2.0) for name in ("loss", "loss_stderr")})
+        store.write_tiles([(tile, {name: np.full(tile.points, 2.0) for name in ("loss", "loss_stderr")})])
     reader = LandscapeStore.open(place, "a")
     assert np.isnan(reader.read_surface().loss).all()
     assert reader.examine().damaged == ()
@@ -341,7 +345,7 @@ def test_a_reader_beside_a_writer_sees_whole_tiles_only(place):
     reader.start()
     try:
         for k, tile in enumerate(tiles):
-            store.write_tile(tile, {name: np.full(tile.points, k + 1.0) for name in ("loss", "loss_stderr")})
+            store.write_tiles([(tile, {name: np.full(tile.points, k + 1.0) for name in ("loss", "loss_stderr")})])
             store.update_attributes(progress={"tiles_done": k})
     finally:
         stop.set()
