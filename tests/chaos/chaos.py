@@ -27,11 +27,11 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-# Ray notices a dead node after 15 s by default; here after about 1 s.
+# Ray notices a dead node after 15 s by default; here after about 1 s. One that only is slow to answer has 10 s.
 FAST = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 500,
-    "health_check_timeout_ms": 500,
+    "health_check_timeout_ms": 5000,
     "health_check_failure_threshold": 2,
 }
 

@@ -17,7 +17,8 @@ from safetensors.torch import save_file
 from landscape.spec import Job, read_job
 
 # A model of two weights whose coordinates on the plane are the weights themselves, so that a test can say what
-# happens at which point. Every evaluated point leaves a line in points.log, and its GPU one in devices.log.
+# happens at which point. Every evaluated point leaves a line in points.log, and its GPU one in devices.log. What a
+# test waits for happens before the work ends, on a busy machine too: `held` and `company` see to it.
 PROBLEM = """
 import os, signal, sys, time
 from pathlib import Path
@@ -48,6 +49,29 @@ def once(name):
         return True
     except FileExistsError:
         return False
+
+
+def held(after, name, seconds=150.0):
+    # From the AFTER-th point on, wait until NAME is there, so that work is left however slow the test is.
+    end = time.monotonic() + seconds
+    while points_seen() > after and time.monotonic() < end:
+        if (HERE / name).exists():
+            break
+        time.sleep(0.02)
+
+
+def points_seen():
+    return len((HERE / "points.log").read_text().splitlines())
+
+
+def company(count, after=0, seconds=150.0):
+    # From the AFTER-th point on, wait until COUNT workers have come here; what else evaluates points does not wait.
+    if points_seen() <= after or not sys.argv[0].endswith("default_worker.py"):
+        return
+    (HERE / f"worker-{{os.getpid()}}").touch()
+    end = time.monotonic() + seconds
+    while len(list(HERE.glob("worker-*"))) < count and time.monotonic() < end:
+        time.sleep(0.02)
 
 
 def trouble(x, y):

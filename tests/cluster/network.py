@@ -18,9 +18,9 @@ import psutil
 
 RAY = str(Path(sys.executable).parent / "ray")
 PORT = 6399
-# A dead node is noticed after about 2 s.
+# A dead node is noticed after about 2 s, one that is cut off after 10 s: so long may one be slow to answer.
 HEALTH = (
-    '{"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 500,'
+    '{"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 3000,'
     ' "health_check_failure_threshold": 3}'
 )
 

@@ -13,16 +13,16 @@ import landscape
 from landscape.spec import Job, read_job
 from landscape.surface import OK, Surface, open_run
 
-# Ray notices a dead node after 15 s by default; here after about 1 s.
+# Ray notices a dead node after 15 s by default; here after about 1 s. One that only is slow to answer has 10 s.
 FAST = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 500,
-    "health_check_timeout_ms": 500,
+    "health_check_timeout_ms": 5000,
     "health_check_failure_threshold": 2,
 }
 
 SCRIPT = """
-import json, os, signal, sys, threading, time
+import json, logging, os, signal, sys, threading, time
 import psutil, ray
 from ray.cluster_utils import Cluster
 from pathlib import Path
@@ -64,6 +64,17 @@ def kill_node(node):
     nodes.remove_node(node, allow_graceful=False)
 
 
+class Marks(logging.StreamHandler):
+    # Shows what is said, and leaves a file when a worker goes.
+    def emit(self, record):
+        super().emit(record)
+        for words, name in (("is lost", "noticed"), ("leaves with its node", "left")):
+            if words in record.getMessage():
+                (HERE / name).touch()
+
+
+logging.getLogger("landscape").addHandler(Marks())
+
 {body}
 try:
     nodes.shutdown()
@@ -83,7 +94,7 @@ def disturbed(job: Job, body: str, ray_folder: Path, nodes: int = 2, prelude: st
     text = SCRIPT.format(folder=str(job.folder), fast=FAST, nodes=nodes, prelude=prelude, body=textwrap.dedent(body))
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", text],
-        env={**os.environ, "RAY_TMPDIR": str(ray_folder)}, capture_output=True, text=True, timeout=200, check=False,
+        env={**os.environ, "RAY_TMPDIR": str(ray_folder)}, capture_output=True, text=True, timeout=270, check=False,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr[-3000:]
     return dict(json.loads(found.stdout.strip().splitlines()[-1]), stderr=found.stderr)
@@ -110,7 +121,13 @@ def assert_undisturbed(job: Job) -> Surface:
 
 
 def test_a_node_is_lost_and_another_one_comes(make_job, ray_folder):
-    job = make_job(SLOW.replace("0.02", "0.1"), tile=[1])
+    job = make_job(
+        """
+        def trouble(x, y):
+            held(40, "noticed")
+        """,
+        tile=[1],
+    )
     progress = disturbed(
         job,
         """
@@ -125,13 +142,20 @@ def test_a_node_is_lost_and_another_one_comes(make_job, ray_folder):
 
 
 def test_all_nodes_are_lost_and_one_comes_back(make_job, ray_folder):
-    job = make_job(SLOW, tile=[1])
+    job = make_job(
+        """
+        def trouble(x, y):
+            held(40, "dark")
+        """,
+        tile=[1],
+    )
     disturbed(
         job,
         """
         def blackout():
             for node in extra:
                 kill_node(node)
+            (HERE / "dark").touch()
             time.sleep(3)
             nodes.add_node(num_cpus=1)
         when(10, blackout)
@@ -143,7 +167,14 @@ def test_all_nodes_are_lost_and_one_comes_back(make_job, ray_folder):
 
 
 def test_workers_join_as_nodes_do_without_being_asked(make_job, ray_folder):
-    job = make_job(SLOW.replace("0.02", "0.5"), tile=[1])
+    job = make_job(
+        """
+        def trouble(x, y):
+            held(15, "nothing", 0.2)
+            company(4, after=15)
+        """,
+        tile=[1],
+    )
     progress = disturbed(
         job,
         """
@@ -158,21 +189,24 @@ def test_workers_join_as_nodes_do_without_being_asked(make_job, ray_folder):
 
 
 def test_a_draining_node_ends_its_tiles_and_gets_no_more(make_job, ray_folder):
-    job = make_job(SLOW.replace("0.02", "0.2"), tile=[1])
+    job = make_job(
+        """
+        def trouble(x, y):
+            held(40, "drained")
+            held(50, "left")
+        """,
+        tile=[1],
+    )
     progress = disturbed(
         job,
         """
-        def drain():
-            from ray._private.worker import global_worker
-            node = extra[0].node_id
-            accepted, reason = global_worker.gcs_client.drain_node(node, 2, "spot", 2**53)
-            assert accepted, reason
         import cluster.session
         real = cluster.session.draining_nodes
         drained = []
         import cluster.crew
         def draining():
             if drained and committed() < 63:
+                (HERE / "drained").touch()
                 return {extra[0].node_id}
             return real()
         cluster.crew.draining_nodes = draining
@@ -197,7 +231,7 @@ def test_a_worker_that_hangs_is_killed_and_replaced(make_job, ray_folder):
     )
     progress = disturbed(
         job,
-        "cluster.run(job, workers=2, address=nodes.address, policy=Policy(hang_seconds=3, straggler_done=10**6))",
+        "cluster.run(job, workers=2, address=nodes.address, policy=Policy(hang_seconds=15, straggler_done=10**6))",
         ray_folder,
     )
     assert_undisturbed(job)
@@ -209,21 +243,18 @@ def test_a_straggler_is_overtaken_by_a_backup(make_job, ray_folder):
         """
         def trouble(x, y):
             if x > 0.6 and once("slow"):
-                time.sleep(40)
+                time.sleep(3600)
         """,
         tile=[1],
     )
     progress = disturbed(
         job,
-        """
-        start = time.monotonic()
-        cluster.run(job, workers=2, address=nodes.address)
-        assert time.monotonic() - start < 35, "the backup was not taken"
-        """,
+        "cluster.run(job, workers=2, address=nodes.address)",  # which would wait for the slow one, or take it for hung
         ray_folder,
     )
     assert_undisturbed(job)
     assert progress["retries"] == 0
+    assert "is lost" not in str(progress["stderr"])
 
 
 def test_a_worker_that_answers_nan_where_others_do_not_is_dismissed(make_job, ray_folder):
@@ -231,12 +262,9 @@ def test_a_worker_that_answers_nan_where_others_do_not_is_dismissed(make_job, ra
     file = job.folder / "my_problem.py"
     sick = textwrap.dedent("""
         mine = f'sick-{os.getpid()}'
-        if sys.argv[0].endswith('default_worker.py'):
-            note(f'worker-{os.getpid()}', '')
+        company(1)
         if x > 0.6 and once('first'):
-            end = time.monotonic() + 60  # whoever is alone is believed, and on a busy machine the others come late
-            while len(list(HERE.glob('worker-*'))) < 3 and time.monotonic() < end:
-                time.sleep(0.1)
+            company(3)  # whoever is alone is believed, and on a busy machine the others come late
             note(mine, '')
         if (HERE / mine).exists():
             loss = loss * float('nan')

@@ -32,13 +32,16 @@ import cluster
 from landscape.spec import read_job
 
 cluster.run(read_job({job!r}), workers=2)
-wanted, found, end = set({names!r}), {{}}, time.monotonic() + 60
-while not wanted <= set(found) and time.monotonic() < end:
+wanted, found, end = set({names!r}), {{}}, time.monotonic() + 100
+# Every worker reports its own at its own time, so the sums are there after the names.
+sums = ("ray_landscape_points_total", "ray_landscape_tiles_total", "ray_landscape_tile_seconds_count")
+while not (wanted <= set(found) and all(found[each] >= 62 for each in sums)) and time.monotonic() < end:
     time.sleep(0.5)
     try:
         text = urllib.request.urlopen(f"http://127.0.0.1:{{port}}/metrics", timeout=5).read().decode()
     except OSError:
         continue
+    found = {{}}
     for line in text.splitlines():
         if line.startswith("ray_landscape"):
             name = line.partition("{{")[0]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from counting import WITNESS
 from network import can_make_namespaces, kill, plug_cable, pull_cable, two_machines, wait_for
-from test_faults import SLOW, assert_undisturbed, disturbed, undisturbed
+from test_faults import assert_undisturbed, disturbed, undisturbed
 
 import cluster
 from cluster.policy import Policy
@@ -55,13 +55,16 @@ def workers_by_pid(run: str) -> set[tuple[str, int]]:
 
 
 def slow_until_hurried(make_job: Callable[..., Job], tmp_path: Path) -> tuple[Job, Path]:
-    """A job with work left until a file is there, whatever is waited for before."""
-    hurry = tmp_path.parent / f"{tmp_path.name}.hurry"
-    slow = f"""
+    """A job with minutes of work left until a file is there, whatever is waited for before."""
+    job = make_job(
+        """
         def trouble(x, y):
-            time.sleep(0.02 if Path({str(hurry)!r}).exists() else 0.7)
-    """
-    return make_job(slow, tile=[1]), hurry
+            time.sleep(0.02)
+            held(0, "hurry", 0.7 if points_seen() < 20 else 6.0)
+        """,
+        tile=[1],
+    )
+    return job, job.folder / "hurry"
 
 
 needs_namespaces = pytest.mark.skipif(not can_make_namespaces(), reason="needs root, `ip`, `unshare` and `nsenter`")
@@ -135,7 +138,13 @@ def test_the_driver_is_killed_and_started_on_another_machine(make_job, tmp_path)
 @pytest.fixture
 def run_on_small_disk(make_job, tmp_path) -> Iterator[tuple[Job, Path]]:
     """A job whose store lies on a disk of its own; the lock, which is held open, does not."""
-    job = make_job(SLOW.replace("0.02", "0.15"), tile=[1])
+    job = make_job(
+        """
+        def trouble(x, y):
+            held(40, "hurry")
+        """,
+        tile=[1],
+    )
     place = Path(job.run_path) / "landscapes.zarr"
     place.mkdir(parents=True)
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True)
@@ -171,6 +180,7 @@ def test_the_disk_fills_up_or_is_closed_in_mid_run(run_on_small_disk, ray_folder
     else:  # refused while a file is being written
         remount = ["mount", "-o", "remount,ro", str(place)]
         wait_for(lambda: subprocess.run(remount, capture_output=True).returncode == 0, "the disk to close")
+    (job.folder / "hurry").touch()
     _, errors = driver.communicate(timeout=120)
     assert driver.returncode == 1, errors
     assert "Traceback" not in errors
@@ -211,6 +221,8 @@ def _leap():
         time.sleep(0.3)
         _now[0] = next(_jumps)
         leaps.append(_now[0])
+        if len(leaps) > 5 and committed() > 10:
+            (HERE / "leapt").touch()
 
 
 for _name, _clock in _real.items():
@@ -220,7 +232,14 @@ threading.Thread(target=_leap, daemon=True).start()
 
 
 def test_the_clock_jumps_by_hours_under_the_driver(make_job, ray_folder):
-    job = make_job(SLOW.replace("0.02", "0.1"), tile=[1])
+    job = make_job(
+        """
+        def trouble(x, y):
+            time.sleep(0.02)
+            held(40, "leapt")
+        """,
+        tile=[1],
+    )
     progress = disturbed(
         job,
         """

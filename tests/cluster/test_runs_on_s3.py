@@ -32,7 +32,7 @@ def endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def place(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    use(monkeypatch, endpoint, LANDSCAPE_STORE_LEASE="2")
+    use(monkeypatch, endpoint)
     return new_url()
 
 

@@ -113,7 +113,8 @@ def test_each_worker_sees_the_gpu_it_was_given_and_no_other(make_job, ray_folder
     job = make_job(
         """
         def trouble(x, y):
-            time.sleep(0.4)  # so that all workers are there before it is done
+            company(4, after=20)  # the first is alone when it measures
+            time.sleep(0.05)
     """,
         tile=[1],
         num_gpus=1,
@@ -143,7 +144,7 @@ def test_device_ids_restrict_a_local_ray(make_job, ray_folder):
     job = make_job(
         """
         def trouble(x, y):
-            time.sleep(0.01)
+            company(2, after=20)
     """,
         tile=[1],
         device_ids=[1, 3],

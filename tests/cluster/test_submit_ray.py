@@ -31,9 +31,10 @@ from cluster.submit.ray_jobs import RAYS_REMARK
 from landscape.surface import OK, open_run
 
 ROOT = Path(__file__).parents[2]
+# With minutes of work left until a file is there.
 SLOW = """
     def trouble(x, y):
-        time.sleep(0 if os.path.exists({release!r}) else 1)
+        held(20, {release!r}, 6.0)
 """
 BROKEN = """
     def trouble(x, y):

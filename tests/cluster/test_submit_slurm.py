@@ -14,15 +14,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from test_faults import undisturbed
 
 import landscape
 from landscape.surface import OK, open_run
 
 TOOLS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "scancel")
 ROOT = Path(__file__).parents[2]
-SLOW = """
+# With minutes of work left until a file is there.
+HELD = """
     def trouble(x, y):
-        time.sleep(0.1)
+        held(25, "hurry", 2.0)
 """
 
 missing = [tool for tool in TOOLS if shutil.which(tool) is None]
@@ -134,7 +136,8 @@ def state(number: str, environment: dict[str, str]) -> dict[str, str]:
 
 
 def finish(job, number: str, environment: dict[str, str]) -> None:
-    """Wait for the end. Slurm holds a requeued job for two minutes, until its credentials expire: here not."""
+    """Let it end. Slurm holds a requeued job for two minutes, until its credentials expire: here not."""
+    (job.folder / "hurry").touch()
     settled = ["PENDING", "RUNNING", "COMPLETED", "FAILED"]
     wait_until(lambda: state(number, environment)["JobState"] in settled, "still completing")
     time.sleep(3)
@@ -176,8 +179,8 @@ def assert_same_bits(job, expected) -> None:
 
 
 def test_requeued_in_mid_run_it_ends_with_the_bits_of_an_undisturbed_run(slurm, make_job):
-    job = make_job(SLOW, tile=[1])
-    expected = landscape.run(job.replace(run="undisturbed"))["plane"]
+    job = make_job(HELD, tile=[1])
+    expected = undisturbed(job)
     number = submit(job, slurm)
     wait_until(lambda: points(job) >= 5, lambda: log_of(job), 120)
     subprocess.run(["scontrol", "requeue", number], env=slurm, check=True)
@@ -189,8 +192,8 @@ def test_requeued_in_mid_run_it_ends_with_the_bits_of_an_undisturbed_run(slurm, 
 
 
 def test_at_the_time_limit_it_stops_in_order_and_requeues_itself(slurm, make_job):
-    job = make_job(SLOW, tile=[1])
-    expected = landscape.run(job.replace(run="undisturbed"))["plane"]
+    job = make_job(HELD, tile=[1])
+    expected = undisturbed(job)
     number = submit(job, slurm)
     wait_until(lambda: points(job) >= 5, lambda: log_of(job), 120)
     # The signal that Slurm sends a minute before the limit, to the batch shell alone.
@@ -203,7 +206,7 @@ def test_at_the_time_limit_it_stops_in_order_and_requeues_itself(slurm, make_job
 
 
 def test_cancelled_it_leaves_a_valid_run_and_is_not_requeued(slurm, make_job):
-    job = make_job(SLOW, tile=[1])
+    job = make_job(HELD, tile=[1])
     number = submit(job, slurm)
     wait_until(lambda: points(job) >= 5, lambda: log_of(job), 120)
     subprocess.run(["scancel", number], env=slurm, check=True)
@@ -212,5 +215,6 @@ def test_cancelled_it_leaves_a_valid_run_and_is_not_requeued(slurm, make_job):
     assert state(number, slurm)["Restarts"] == "0"
     done = points(job)
     assert 5 <= done < 63
+    (job.folder / "hurry").touch()
     landscape.run(job)
     assert points(job) == 63

@@ -21,9 +21,10 @@ from cluster.supervision import RESTARTS, Ended, Told, descendants, judge
 from landscape.codes import FAILED, INTERRUPTED, UNREACHABLE
 from landscape.surface import OK, open_run
 
-SLOW = """
+# With work left until a file is there.
+HELD = """
     def trouble(x, y):
-        time.sleep(0.1)
+        held(25, "hurry")
 """
 LONGEST = 120.0  # until a test is given up that waits for something to happen
 
@@ -132,6 +133,9 @@ class Running:
     def look(self) -> None:
         self.seen.update(descendants(self.process.pid))
 
+    def says_event(self, event: str) -> Callable[[], bool]:
+        return lambda: any(each["event"] == event for each in self.lines())
+
     def says(self, stage: str) -> Callable[[], bool]:
         return lambda: any(str(each.get("stage", "")).startswith(stage) for each in self.lines())
 
@@ -196,10 +200,12 @@ def committed(run: str) -> int:
 
 @pytest.mark.parametrize("victim", ["raylet", "gcs_server"])
 def test_a_private_ray_that_dies_is_started_anew_and_the_job_goes_on_to_the_same_bytes(make_job, start, victim):
-    job = make_job(SLOW, tile=[1])
+    job = make_job(HELD, tile=[1])
     running = start(*command(job.folder / "job.yaml", "--workers=2"))
     running.wait_for(lambda: committed(job.run_path) > 8, "points")
     os.kill(running.named(victim), signal.SIGKILL)
+    running.wait_for(running.says_event("start-anew"), "new start")
+    (job.folder / "hurry").touch()
     assert running.ends() == 0, running.log.read_text()
     (anew,) = [each for each in running.lines() if each["event"] == "start-anew"]
     reasons = (f"its {victim} has ended", "it took this process along")  # whether Ray or our look at it was faster
@@ -235,7 +241,7 @@ LOOPBACK = {
 
 
 def test_a_private_ray_listens_on_loopback_alone_and_a_killed_command_leaves_nothing_running(make_job, start):
-    job = make_job(SLOW, tile=[1])
+    job = make_job(HELD, tile=[1])
     running = start(*command(job.folder / "job.yaml", "--workers=2"))
     running.wait_for(lambda: committed(job.run_path) > 1, "points")
     found = listening(set(descendants(running.process.pid)))
@@ -260,7 +266,7 @@ BLOCKED = """
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_obeyed_while_ray_starts(make_job, start, number):
-    running = start(*command(make_job().folder / "job.yaml", "--workers=1"))
+    running = start(*command(make_job(HELD).folder / "job.yaml", "--workers=1"))
     running.wait_for(running.says("starting Ray"), "start of Ray")
     running.process.send_signal(number)
     assert running.ends() == 130, running.log.read_text()
