@@ -27,7 +27,7 @@ def scene(task: str, *given: object, folder: Path, before: tuple[str, ...] = ())
     # Compiled modules that Python would write beside their sources are no changes of a run's.
     environment = {**os.environ, **dict.fromkeys(threads, "1"), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [*before, sys.executable, str(HERE / "crash_scene.py"), task, str(folder), *map(str, given)]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800, check=False)
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2 * 3600, check=False)
     assert found.returncode == 0, found.stderr[-3000:]
     return dict(json.loads(found.stdout))
 
@@ -91,7 +91,7 @@ def test_killed_over_and_over(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(2 * 3600)
 def test_killed_at_every_change(tmp_path):
     found = scene("kill", "all", 0, 0, folder=tmp_path)
     assert not found["wrong"]

@@ -75,7 +75,7 @@ def test_damages_are_met_by_rule(whole, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(2 * 3600)
 def test_every_damage_is_met_by_rule(whole, tmp_path):
     assert not "\n".join(judged(whole, tmp_path, cases(whole)))
 

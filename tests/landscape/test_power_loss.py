@@ -25,7 +25,7 @@ def test_what_was_promised_survives_a_power_cut(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(2 * 3600)
 def test_a_power_cut_at_every_change(tmp_path):
     found = scene("power", 1, "all", 1, folder=tmp_path)
     assert not found["wrong"]

@@ -28,7 +28,7 @@ def scene(task: str, kind: str, folder: Path) -> dict[str, object]:
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     environment = {**os.environ, **dict.fromkeys(threads, "1"), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, str(HERE / "replacement_scene.py"), task, kind, str(folder)]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800, check=False)
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2 * 3600, check=False)
     assert found.returncode == 0, found.stderr[-3000:]
     return dict(json.loads(found.stdout))
 
