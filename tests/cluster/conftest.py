@@ -61,7 +61,8 @@ def held(after, name, seconds=150.0):
 
 
 def points_seen():
-    return len((HERE / "points.log").read_text().splitlines())
+    log = HERE / "points.log"
+    return len(log.read_text().splitlines()) if log.exists() else 0
 
 
 def company(count, after=0, seconds=150.0):

@@ -230,7 +230,7 @@ def test_where_a_launcher_may_add_nodes_a_worker_without_a_place_is_explained_an
         )  # fmt: skip
         assert driver.stderr is not None
         try:
-            line = driver.stderr.readline()
+            line = next(each for each in driver.stderr if "each asks" in each)  # after the stages of its start
             assert "each asks for GPU 2 of 0 (0 free, 0 on one node); waiting for a larger node" in line
             assert "of which its autoscaler is told" in line
             ray = [Path(sys.executable).parent / "ray", "status", f"--address={address}"]
