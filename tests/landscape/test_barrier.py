@@ -52,6 +52,25 @@ def test_a_line_without_a_barrier_says_so():
     assert (found.height, found.alpha, found.stderr) == (0.0, 0.0, 0.0)
 
 
+@given(
+    start=st.floats(-1e6, 1e6), end=st.floats(-1e6, 1e6), size=st.integers(2, 300), low=st.floats(-0.5, 0),
+    high=st.floats(1, 1.5),
+)  # fmt: skip
+def test_rounding_is_no_barrier(start, end, size, low, high):
+    alpha = np.unique(np.concatenate([np.linspace(low, high, size), [0.0, 1.0]]))
+    found = loss_barrier(alpha, (1 - alpha) * start + alpha * end, np.ones(len(alpha)), math.nan)
+    assert (found.height, found.alpha, found.stderr) == (0.0, 0.0, 0.0)
+    constant = loss_barrier(alpha, np.full(len(alpha), start), np.ones(len(alpha)), math.nan)
+    assert (constant.height, constant.alpha, constant.stderr) == (0.0, 0.0, 0.0)
+
+
+def test_the_error_is_not_known_where_the_loss_at_the_origin_is_not():
+    """L(0) is then drawn between its neighbours, whose errors the bound does not hold."""
+    alpha, loss, errors = np.array([-0.1, 0.3, 1.1]), np.array([1.0, 2.0, 1.0]), np.array([0.5, 0.1, 0.1])
+    assert math.isnan(loss_barrier(alpha, loss, errors, math.nan).stderr)
+    assert loss_barrier(alpha, loss, errors, 1.0).stderr > 0
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_it_is_not_known_before_all_of_it_is(bad):
     inside, outside = [1.0, 1.0, bad, 1.0, 1.0, 1.0], [bad, 1.0, 2.0, 1.0, 1.0, bad]

@@ -144,7 +144,8 @@ def test_rows_say_what_the_closed_form_says(make: ModuleType) -> None:
 def test_the_barrier_of_a_line_between_networks_has_its_error(make: ModuleType) -> None:
     line = make.line(29)
     held = {"loss_rise_stderr": np.full(29, 0.01)}
-    with_errors = dataclasses.replace(line, observables={**line.observables, **held})
+    attributes = {**line.attributes, "origin_loss": 0.05}
+    with_errors = dataclasses.replace(line, observables={**line.observables, **held}, attributes=attributes)
     assert dict(landscape_rows(line))["barrier between 0 and 1"] == "1 at alpha 0.5"
     assert dict(landscape_rows(with_errors))["barrier between 0 and 1"] == "1 ± 0.03 at alpha 0.5"
     assert "Barrier between 0 and 1: 1 ± 0.03 at alpha 0.5" in caption(with_errors, "loss")
