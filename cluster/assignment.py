@@ -11,7 +11,7 @@ from cluster.worker import Payload
 from landscape.pipeline import TaskList, missing_tasks, start_tally
 from landscape.preparation import PreparedLandscape
 from landscape.progress import Recorded, Tally
-from landscape.reproduction import ATTRIBUTE, NotReproduced, Witness, check_point, recorded, refusal
+from landscape.reproduction import ATTRIBUTE, NotReproduced, Witness, check_point, other_network, recorded, refusal
 from landscape.spec import Job
 from landscape.store import LandscapeStore
 
@@ -91,7 +91,7 @@ class LandscapeWork:
 
         The first worker's word is kept as what the others must reproduce.
         """
-        difference = witness.differs_from(self._expected) if self._expected else ""
+        difference = witness.differs_from(self._expected) if self._expected else other_network(self.created(), witness)
         if not difference and ATTRIBUTE not in self.created().attributes:
             self.created().update_attributes(**witness.attributes())
             self._expected = self._expected or witness
@@ -104,7 +104,6 @@ class LandscapeWork:
 
     def refusal(self, witness: Witness, difference: str) -> NotReproduced:
         """The end of a job whose workers all compute something else."""
-        assert self._expected is not None
         return refusal(self.landscape.name, self._expected, witness, difference)
 
     def died_unproven(self, most: int) -> bool:

@@ -25,7 +25,7 @@ from landscape.preparation import PreparedJob, PreparedLandscape, create_store, 
 from landscape.problem import OtherObservables
 from landscape.progress import CHOOSING, PREPARING, Failure, Observer, Tally, stage
 from landscape.questions import Freedom, Limits
-from landscape.reproduction import ATTRIBUTE, NotReproduced, bear_witness, check_point, recorded, refusal
+from landscape.reproduction import ATTRIBUTE, NotReproduced, bear_witness, check_point, other_network, recorded, refusal
 from landscape.spec import Job, names_a_run
 from landscape.store import LandscapeStore, landscape_names, write_error
 from landscape.surface import Run
@@ -252,8 +252,8 @@ def keep_witness(landscape: PreparedLandscape, store: LandscapeStore, evaluator:
     witness = bear_witness(evaluator, expected.point if expected else check_point(landscape.grid))
     if witness is None:
         return
-    difference = witness.differs_from(expected) if expected else ""
-    if expected and difference:
+    difference = witness.differs_from(expected) if expected else other_network(store, witness)
+    if difference:
         raise refusal(landscape.name, expected, witness, difference)
     if ATTRIBUTE not in store.attributes:
         store.update_attributes(**witness.attributes())

@@ -22,6 +22,10 @@ from landscape.store import LandscapeStore
 
 ATTRIBUTE = "check"
 ROUNDING = 1e-3  # relative: what kernels that add in no fixed order may differ by, from one call to the next
+COARSE_ROUNDING = 3e-2  # the same in bfloat16
+# What two landscapes of a run must share for the loss at their origin to be the same, up to rounding.
+SAME_ORIGIN = ("origin", "samples", "num_samples", "seed", "precision", "batch_norm")
+SAME_PLAN = ("engine", "batch_size", "device")
 Numbers = Mapping[str, float]  # `loss`, `loss_stderr`, …
 
 
@@ -61,7 +65,7 @@ class Witness:
             if there is None or value.hex() == there.hex():
                 continue
             if exact or not np.isclose(value, there, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
-                return f"{name} {value:.9g}, not {there:.9g}"
+                return f"{name} {value:.9g}, not {there:.9g}, at ({self.place})"
         return ""
 
     @property
@@ -137,14 +141,55 @@ def _parsed(record: Any, axes: int) -> Witness | None:
     return Witness(point, values, {}, processor, repeatable) if len(point) == axes and values else None
 
 
+def other_network(store: LandscapeStore, found: Witness) -> str:
+    """How the loss at the origin contradicts that of another landscape of the run with the same origin; or ''.
+
+    So is found that the code has changed between two landscapes of a run, of which the second holds nothing yet.
+    """
+    here = found.origin.get("loss", math.nan)
+    precision = store.attributes.get("plan", {}).get("precision")
+    rounding = COARSE_ROUNDING if precision == "bfloat16" else ROUNDING
+    for name, attributes in store.siblings().items():
+        there = attributes.get("origin_loss")
+        if not isinstance(there, float) or not math.isfinite(here) or not _same_origin(store.attributes, attributes):
+            continue
+        if not np.isclose(here, there, rtol=rounding, atol=0.0):
+            return f"loss {here:.9g} at the origin, not {there:.9g} as landscape {name!r} of this run"
+    return ""
+
+
+def _same_origin(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two landscapes have one origin, evaluated on the same samples in the same way."""
+    for record, fields in (("identity", SAME_ORIGIN), ("plan", SAME_PLAN)):
+        here, there = one.get(record), other.get(record)
+        if not isinstance(here, Mapping) or not isinstance(there, Mapping):
+            return False
+        if any(here.get(each) != there.get(each) for each in fields):
+            return False
+    return True
+
+
 class NotReproduced(JobError):
     """This process computes something else than the landscape holds, so that it may not even say that it was there."""
 
 
-def refusal(name: str, expected: Witness, found: Witness, difference: str) -> NotReproduced:
-    """A landscape is not gone on with by what computes something else."""
-    before = f" on {expected.processor}" if expected.processor else ""
+def refusal(name: str, expected: Witness | None, found: Witness, difference: str) -> NotReproduced:
+    """A landscape is not gone on with by what computes something else.
+
+    Args:
+        expected: what the landscape holds; None where it is another landscape of the run that contradicts.
+    """
+    if expected is None:
+        return NotReproduced(
+            f"landscape {name!r} would be of another network than the rest of this run: {found.processor} gives "
+            f"{difference}; the code or a version has changed: go back to those, or give another run"
+        )
+    if expected.processor == found.processor:
+        by = f"on this processor, {found.processor}, by other code or with other versions"
+    else:
+        on = f"on {expected.processor} " if expected.processor else ""
+        by = f"{on}by other code, on another processor or with other versions"
     return NotReproduced(
-        f"landscape {name!r} was computed{before} by other code, on another processor or with other versions: at "
-        f"({expected.place}) {found.processor} gives {difference}; go back to those, or give it another name or run"
+        f"landscape {name!r} was computed {by}: {found.processor} gives {difference}; go back to those, or give it "
+        "another name or run"
     )

@@ -42,7 +42,16 @@ from landscape.store.inspection import count_statuses, examine_tiles, indices_of
 from landscape.store.layout import SCHEMA_VERSION, PathPlan, lay_out, with_stderr
 from landscape.store.metadata import MOST_CHUNK_POINTS, StoredArray
 from landscape.store.reading import ChunkReader
-from landscape.store.runs import describe, landscape_names, mark, open_zarr, refuse_outside, remove_half_made, unmark
+from landscape.store.runs import (
+    describe,
+    landscape_names,
+    mark,
+    open_zarr,
+    refuse_outside,
+    remove_half_made,
+    survey_folder,
+    unmark,
+)
 from landscape.store.writing import write_chunks, write_document
 from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, Axis, Path, Surface
 
@@ -166,6 +175,11 @@ class LandscapeStore:
         known = self._documents.copy.get(self.name)
         if not isinstance(known, dict) or not _same_landscape(known.get("attributes"), self.attributes):
             self.consolidate()
+
+    def siblings(self) -> dict[str, Mapping[str, Any]]:
+        """The attributes of the run's other landscapes, of those that can be read."""
+        readable = survey_folder(self._folder).readable
+        return {name: each.attributes for name, each in readable.items() if name != self.name}
 
     @property
     def refusal(self) -> str:

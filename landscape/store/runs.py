@@ -31,8 +31,12 @@ def open_zarr(run: Place, *, read_only: bool) -> Store:
 class Survey:
     """The landscapes of a run in the order of their job, and why the others that lie there cannot be read."""
 
-    names: tuple[str, ...]
+    readable: dict[str, Described]
     unreadable: dict[str, str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.readable)
 
 
 def survey(run: Place) -> Survey:
@@ -41,7 +45,11 @@ def survey(run: Place) -> Survey:
     Raises:
         LandscapeError: there is no looking at any.
     """
-    folder = open_folder(run)
+    return survey_folder(open_folder(run))
+
+
+def survey_folder(folder: Folder) -> Survey:
+    """The same of a run's folder that is open."""
     documents = Documents(folder)
     names = folder.folders(FOLDER)
     if len(names) > MOST_LANDSCAPES:
@@ -53,7 +61,7 @@ def survey(run: Place) -> Survey:
     found = dict(zip(names, folder.map(lambda name: _look_at(folder, documents, name), names), strict=True))
     readable = {name: each for name, each in found.items() if isinstance(each, Described)}
     return Survey(
-        tuple(sorted(readable, key=lambda name: (_position(readable[name]), name))),
+        {name: readable[name] for name in sorted(readable, key=lambda name: (_position(readable[name]), name))},
         {name: cause for name, cause in found.items() if isinstance(cause, str)},
     )
 

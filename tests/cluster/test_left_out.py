@@ -77,11 +77,18 @@ def test_code_that_changed_is_refused_when_every_worker_has_it(write_job, tmp_pa
     callback = tmp_path / "my_problem.py"
     callback.write_text(callback.read_text().replace("torch.sin(3 *", "torch.sin(2 *"))
     (tmp_path / "healed").touch()
-    with pytest.raises(JobError, match=r"landscape 'plane' was computed on .* by other code, on another processor"):
+    by = "on this processor, .*, by other code or with other versions"
+    with pytest.raises(JobError, match=f"landscape 'plane' was computed {by}"):
         driver.run(read_job(file), workers=2)
     np.testing.assert_array_equal(open_run(tmp_path / "run")["plane"].loss, before)
     callback.write_text(callback.read_text().replace("torch.sin(2 *", "torch.sin(3 *"))
     assert (driver.run(read_job(file), workers=2)["plane"].status == 1).all()
+    # Neither does it begin another landscape of the same run, which holds nothing yet that it could contradict.
+    callback.write_text(callback.read_text().replace("loss = (batch", "loss = 2 * (batch"))
+    file.write_text(file.read_text().replace("name: plane", "name: other"))
+    with pytest.raises(JobError, match=r"landscape 'other' would be of another network .* as landscape 'plane'"):
+        driver.run(read_job(file), workers=2)
+    assert not (open_run(tmp_path / "run")["other"].status == 1).any()
 
 
 def test_a_point_that_kills_whoever_reproduces_it_costs_its_own_tile_alone(write_job, tmp_path, local_ray):

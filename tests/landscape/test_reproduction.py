@@ -240,7 +240,7 @@ def test_code_that_changed_since_the_interruption_is_refused(tmp_path):
     assert 0 < (kept.status == 1).sum() < 30
     after = make_job(tmp_path, with_activation(nn.Tanh()), [PLANE], tile=3, batch_size=16)
     with pytest.raises(
-        JobError, match=r"landscape 'p' was computed on .* by other code, on another processor"
+        JobError, match=r"landscape 'p' was computed on this processor, .*, by other code or with other versions"
     ) as refused:
         run(after)
     assert "go back to those, or give it another name or run" in str(refused.value)
@@ -249,6 +249,25 @@ def test_code_that_changed_since_the_interruption_is_refused(tmp_path):
     # Changed back, it goes on to the bytes of a run that was never interrupted.
     whole = run(make_job(tmp_path / "whole", with_activation(nn.ReLU()), [PLANE], tile=3, batch_size=16))["p"]
     assert run(before)["p"].loss.tobytes() == whole.loss.tobytes()
+
+
+def test_code_that_changed_between_two_landscapes_of_a_run_is_refused(tmp_path):
+    """The second one holds nothing yet that it could contradict; the first one has the same origin."""
+    before = make_job(tmp_path, with_activation(nn.ReLU()), [PLANE], batch_size=16)
+    run(before)
+    both = [PLANE, {"name": "q", "size": [3, 3], "directions": [{"kind": "random", "seed": each} for each in (5, 6)]}]
+    after = make_job(tmp_path, with_activation(nn.Tanh()), both, batch_size=16)
+    with pytest.raises(
+        JobError, match="landscape 'q' would be of another network than the rest of this run"
+    ) as refused:
+        run(after)
+    assert "as landscape 'p' of this run" in str(refused.value)
+    assert not (LandscapeStore.open(str(tmp_path), "q").read_surface().status == 1).any()
+    # With the code as it was it is computed, and so it is where the samples differ.
+    assert (run(make_job(tmp_path, with_activation(nn.ReLU()), both, batch_size=16))["q"].status == 1).all()
+    fewer = [{**both[1], "name": "r"}]
+    other = make_job(tmp_path, with_activation(nn.Tanh()), fewer, batch_size=16, num_samples=9)
+    assert (run(other)["r"].status == 1).all()
 
 
 def test_code_that_changed_since_an_earlier_version_is_refused_by_a_point_of_its_grid(tmp_path, monkeypatch):

@@ -228,6 +228,9 @@ class NoStore:
     def tile(self, index: Index) -> Tile:
         return tile_at(index, self.shape, self.tile_shape)
 
+    def siblings(self) -> dict[str, Any]:
+        return {}
+
     def computed_point(self, usable: Callable[[Index], bool]) -> None:
         return None
 
