@@ -70,8 +70,9 @@ class Randomness:
 def look_for_randomness(data: Any, num_samples: int, seed: int) -> Randomness:
     """Read at most `READ_AGAIN` of a job's samples twice more: under its seed and under another.
 
-    Where they differ they are read under its seed once more, to tell what no seed reaches. Of an iterable its first
-    batch is read so. The process's generators are left alone.
+    Where they differ they are read under the other seed once more, to tell what no seed reaches: two readings in a
+    row, so that data that alternate do not seem seeded. Of an iterable its first batch is read so. The process's
+    generators are left alone.
     """
     source = source_of(data)
     if not isinstance(source, (Items, Stream)):
@@ -83,9 +84,10 @@ def look_for_randomness(data: Any, num_samples: int, seed: int) -> Randomness:
     read = _some_items(source, num_samples, seed) if isinstance(source, Items) else _first_batch(source)
     try:
         with fixed_seeds(seed):
-            first, other = read(seed), read(seed_of(seed, "another"))
+            another = seed_of(seed, "another")
+            first, other = read(seed), read(another)
             differ = tuple(differing(first, other))
-            unseeded = tuple(differing(first, read(seed))) if differ else ()
+            unseeded = tuple(differing(other, read(another))) if differ else ()
     except JobError as error:
         return Randomness(unchecked=f"they cannot be read a second time: {message_of(error).removeprefix('data: ')}")
     return Randomness(tuple(each for each in differ if each not in unseeded), unseeded, batch_length(first))

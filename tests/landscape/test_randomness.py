@@ -88,6 +88,13 @@ def test_sixteen_samples_are_read_again_and_a_third_time_only_where_they_differ(
     assert data.reads == reads
 
 
+@pytest.mark.parametrize("period", [2, 3])
+def test_data_that_alternate_from_reading_to_reading_are_no_draws_of_a_seed(period):
+    numbers = itertools.count()
+    data = Images(lambda: float(next(numbers) // 16 % period))
+    assert look_for_randomness(data, 24, 0) == Randomness((), INPUTS, 16)
+
+
 def test_of_a_stream_only_the_first_batch_is_read():
     asked = []
 
