@@ -3,7 +3,10 @@
 A forward pass may count, cache or assign. So that the value of a point depends on the point alone, all of it is set
 back before the next one. Changes are told by identity, as what was there at first is kept alive here. One glance over
 all containers tells, before every point, that nothing has changed; only where something has are they compared each by
-itself. What a glance passes over is looked at once a task.
+itself.
+
+Looked at after a task's first point and at its end alone: members of large containers, and writes past torch's version
+counters (`tensor.data`, NumPy). One that is made at a later point and undone before the task's end is not seen.
 """
 
 from __future__ import annotations
@@ -11,10 +14,10 @@ from __future__ import annotations
 import copy
 import random
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from functools import cached_property
 from itertools import chain, repeat
-from operator import call, is_, itemgetter
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -29,8 +32,6 @@ OURS = "forward"  # attribute of a module by which engines take over its calls
 LARGE = 2000  # members of a container, such as a vocabulary, that are not compared before every point
 OUR_HOOKS = "_forward_pre_hooks"  # through which layers are watched
 REGISTERS = ("_parameters", "_buffers", "_modules")  # of a module: what they hold goes by its own name
-# The registries of a module, and the slots of its hooks: what they hold is looked at, while nobody puts others there.
-SLOTS = frozenset(vars(nn.Module())) - {"training"}
 GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 
 
@@ -97,7 +98,7 @@ class ModuleState:
 
     def _seen_to_change(self) -> bool:
         long = any(each.has_another_length() for each in self._large)
-        return long or any(self._empty) or self._glance.changed()
+        return long or any(self._empty) or self._glance.tells_a_change()
 
     def names_changed(self) -> list[str]:
         """The attributes that are not what they were."""
@@ -123,13 +124,10 @@ class ModuleState:
                 if not group.always:
                     group.always = True
                     self._restless.append(group)
-                    self._missed += [] if self._notices(group) else group.names_changed()
+                    at_once = len(group.container) <= LARGE or group.has_another_length()
+                    self._missed += [] if at_once else group.names_changed()
                 group.restore()
-
-    @staticmethod
-    def _notices(group: _Items | _Members) -> bool:
-        """Whether a glance at this group alone would have told."""
-        return group.has_another_length() or (len(group.container) <= LARGE and _Glance([group]).changed())
+        self._glance.remember()
 
     def unnoticed(self) -> list[str]:
         """Names of what was written to in a way that `restore` does not see; from now on always put back."""
@@ -170,29 +168,22 @@ class ModuleState:
         elif isinstance(value, nn.Module) or id(value) in self._copied:
             items = getattr(value, "__dict__", None)
             if isinstance(items, dict):
-                yield from self._look_into(name, items, SLOTS if isinstance(value, nn.Module) else frozenset())
+                yield from self._look_into(name, items)
 
-    def _look_into(
-        self, name: str, items: dict[Any, Any], slots: frozenset[str] = frozenset()
-    ) -> Iterator[tuple[str, Any]]:
-        self._groups.append(_Items(name, items, slots))
+    def _look_into(self, name: str, items: MutableMapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+        self._groups.append(_Items(name, items))
         for key, each in items.items():
             if key != OUR_HOOKS:
                 yield name if key in REGISTERS else _joined(name, key), each
 
 
 class _Items:
-    """A dict, or the attributes of an object: which names there are, and which objects they name.
+    """A dict, or the attributes of an object: which names there are, and which objects they name."""
 
-    Args:
-        slots: names that a glance passes over.
-    """
-
-    def __init__(self, name: str, items: MutableMapping[Any, Any], slots: frozenset[str] = frozenset()) -> None:
+    def __init__(self, name: str, items: MutableMapping[Any, Any]) -> None:
         self.container, self.name, self.always = items, name, False
         self.before = {key: each for key, each in items.items() if key != OURS}
         self._keys, self._values = list(self.before), list(self.before.values())
-        self.glanced_at = {key: each for key, each in self.before.items() if key not in slots}
 
     @property
     def is_plain(self) -> bool:
@@ -240,41 +231,43 @@ class _Members:
 
 
 class _Glance:
-    """Many containers compared at once: their lengths, and whether they hold the same objects, except in slots."""
+    """Many containers compared at once with what they held when they were last found to be unchanged.
+
+    Beside the objects this looks at their order and at what an engine puts there, and so may tell of a change where
+    there is none; never the other way round.
+    """
 
     def __init__(self, groups: Sequence[_Items | _Members]) -> None:
         items = [each for each in groups if isinstance(each, _Items) and each.is_plain]
         members = [each for each in groups if isinstance(each, _Members)]
         self._others = [each for each in groups if isinstance(each, _Items) and not each.is_plain]
-        self._groups: list[_Items | _Members] = [*items, *members]
-        self._containers = [each.container for each in self._groups]
-        self._lengths = [len(each.before) for each in self._groups]
-        self._members = [each.container for each in members]
-        asked = [each for each in items if each.glanced_at]
-        self._items, self._getters = [each.container for each in asked], [_getter(each.glanced_at) for each in asked]
-        before = [value for each, get in zip(asked, self._getters, strict=True) for value in get(each.glanced_at)]
-        self._before = [*before, *chain.from_iterable(each.before for each in members)]
+        self._items, self._members = [each.container for each in items], [each.container for each in members]
+        self._containers = [*self._items, *self._members]
+        self._held = [*(each.values() for each in self._items), *self._members]
+        self._known = _contents([each.before for each in items], [each.before for each in members])
 
-    def changed(self) -> bool:
-        if self._have_other_lengths() or any(each.changed() for each in self._others):
+    def remember(self) -> None:
+        """Take what is there now for unchanged."""
+        self._known = _contents(self._items, self._members)
+
+    def tells_a_change(self) -> bool:
+        lengths, keys, values = self._known
+        if [*map(len, self._containers)] != lengths or any(each.changed() for each in self._others):
+            return True
+        if not all(map(is_, chain.from_iterable(self._held), values)):
             return True
         try:
-            now = chain(chain.from_iterable(map(call, self._getters, self._items)), chain.from_iterable(self._members))
-            return not all(map(is_, now, self._before))
-        except KeyError:
+            return [*chain.from_iterable(self._items)] != keys
+        except Exception:  # other keys than before, which cannot be compared with them: tensors
             return True
 
-    def _have_other_lengths(self) -> bool:
-        now = [*map(len, self._containers)]
-        if now == self._lengths:
-            return False
-        self._lengths = now  # an engine has taken over, or given back, the calls of some modules
-        return any(each.has_another_length() for each in self._groups)
 
-
-def _getter(keys: Mapping[Any, Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """All of these at once, which for a single key `itemgetter` alone would not return as a tuple."""
-    return itemgetter(*keys, next(iter(keys)))
+def _contents(
+    items: Sequence[MutableMapping[Any, Any]], members: Sequence[Iterable[Any]]
+) -> tuple[list[int], list[Any], list[Any]]:
+    """The length of each, the keys of all of them in a row, and the values of all of them in a row."""
+    values = [*(list(each.values()) for each in items), *map(list, members)]
+    return [*map(len, values)], [*chain.from_iterable(items)], [*chain.from_iterable(values)]
 
 
 class _Array:

@@ -122,6 +122,8 @@ class Body(nn.Module):
         nn.init.ones_(self.layers[0].weight)
         self.counts, self.one, self.zero = defaultdict(int, kept=2.0), 1, 0.0
         self.array = np.ones(2, np.float32)
+        self.own, self.other, self.flags = self._state_dict_hooks, {0: 0}, {1: True}
+        self.middle = self.weight.detach()[0, 0] + 0.5 * along(self, "weight")["weight"][0, 0]
         self.draws = torch.Generator().manual_seed(1)
         self.dice, self.rolls = random.Random(1), np.random.default_rng(1)
 
@@ -278,6 +280,24 @@ def equal_number_of_another_type(self, x):
     return found
 
 
+def is_in_the_middle(self):
+    """At one of `POINTS` that is neither the first nor the last."""
+    return float(self.weight[0, 0]) == float(self.middle)
+
+
+def registry_swapped_in_the_middle_and_put_back(self, x):
+    found = 1 + len(self._state_dict_hooks)
+    self.__dict__["_state_dict_hooks"] = self.other if is_in_the_middle(self) else self.own
+    return found
+
+
+def key_replaced_in_the_middle_and_put_back(self, x):
+    found = 1 + 0.1 * next(iter(self.flags))
+    self.flags.clear()
+    self.flags[1 + is_in_the_middle(self)] = True
+    return found
+
+
 def sign_of_zero(self, x):
     self.zero = -self.zero
     return 2 + math.copysign(1, self.zero)
@@ -321,6 +341,7 @@ DISTURBANCES = [
     registry_put_in_place_and_counted, hook_registered, counted_by_default, default_taken_away,
     equal_number_of_another_type, sign_of_zero, frozen_weight_negated_past_its_version, large_list_toggled,
     tensor_that_wants_a_gradient_written, layer_in_a_plain_list_written,
+    registry_swapped_in_the_middle_and_put_back, key_replaced_in_the_middle_and_put_back,
 ]  # fmt: skip
 
 
@@ -409,6 +430,11 @@ def test_a_model_that_changes_nothing_has_no_container_compared_by_itself(monkey
     monkeypatch.setattr(module_state._Items, "changed", lambda each: compared.append(each.name) or unpatched(each))
     state.restore()
     assert compared == []
+    model[5][0].forward = model[5][0].forward  # as an engine takes over the calls
+    state.restore()
+    compared.clear()
+    state.restore()
+    assert compared == []
     model[3][0].calls = 1
     state.restore()
     assert "3.0" in compared
@@ -417,6 +443,59 @@ def test_a_model_that_changes_nothing_has_no_container_compared_by_itself(monkey
     model[3][0].calls = 2
     state.restore()
     assert compared == ["3.0"]
+    assert not state.unnoticed()
+
+
+def two_dicts() -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 2))
+    model.first, model.second, model.last = {"a": 0}, {"b": True, "c": 1}, True
+    return model
+
+
+def key_renamed(model):
+    del model.second["c"]
+    model.second["d"] = 1
+
+
+def attribute_renamed(model):
+    del model.last
+    model.final = True
+
+
+def member_moved_to_the_dict_beside_it(model):
+    moved, rest = model.second.popitem(), dict(model.first)
+    model.first.clear()
+    model.first.update([moved], **rest)
+
+
+def key_that_cannot_be_compared(model):
+    del model.second["c"]
+    model.second[torch.ones(2)] = 1
+
+
+def attribute_added_as_an_engine_gives_back_the_calls(model):
+    del model[0].forward
+    model[0].seen = True
+
+
+CHANGES = [
+    key_renamed, attribute_renamed, member_moved_to_the_dict_beside_it, key_that_cannot_be_compared,
+    attribute_added_as_an_engine_gives_back_the_calls,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda each: each.__name__)
+def test_a_change_that_leaves_lengths_or_values_alone_is_put_back_too(change):
+    model = two_dicts()
+    before = [dict(each) for each in (vars(model), model.first, model.second, vars(model[0]))]
+    state = ModuleState(model, [model])
+    state.restore()
+    model[0].forward = model[0].forward  # as an engine takes over the calls
+    state.restore()
+    change(model)
+    state.restore()
+    vars(model[0]).pop("forward", None)
+    assert [vars(model), model.first, model.second, vars(model[0])] == before
     assert not state.unnoticed()
 
 
