@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from functools import cached_property
 from itertools import chain, repeat
 from operator import is_
+from types import MemberDescriptorType
 from typing import Any
 
 import numpy as np
@@ -45,20 +46,17 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[Any]]:
         raise JobError(
             f"model: {type(model).__name__} cannot be copied ({one_line(cause)}); return one that copy.deepcopy takes"
         ) from cause
+    copies = dict(found.named_modules())  # a __deepcopy__ of the user's may leave some out
     lost = [
         f"{type(each).__name__}.{slot}"
-        for each, its_copy in zip(model.modules(), found.modules(), strict=True)
-        for slot in _slots_of(each)
-        if hasattr(each, slot) and not hasattr(its_copy, slot)
+        for name, each in model.named_modules()
+        if type(copies.get(name)) is type(each)
+        for slot in _Slots(each)
+        if slot not in _Slots(copies[name])
     ]
     if lost:
         raise JobError(f"model: {lost[0]} is in __slots__, which copies of a module lose; make it a plain attribute")
     return found, [copied for original, copied in memo.items() if id(copied) != original]
-
-
-def _slots_of(module: nn.Module) -> list[str]:
-    slots = [vars(kind).get("__slots__", ()) for kind in type(module).__mro__]
-    return [name for each in slots for name in ((each,) if isinstance(each, str) else each)]
 
 
 class ModuleState:
@@ -166,9 +164,11 @@ class ModuleState:
             self._groups.append(_Members(name, value))
             yield from ((f"{name}[{k}]", each) for k, each in enumerate(value))
         elif isinstance(value, nn.Module) or id(value) in self._copied:
-            items = getattr(value, "__dict__", None)
+            items, slots = getattr(value, "__dict__", None), _Slots(value)
             if isinstance(items, dict):
                 yield from self._look_into(name, items)
+            if slots.has_any:
+                yield from self._look_into(name, slots)
 
     def _look_into(self, name: str, items: MutableMapping[Any, Any]) -> Iterator[tuple[str, Any]]:
         self._groups.append(_Items(name, items))
@@ -228,6 +228,42 @@ class _Members:
         self.container.clear()
         add = self.container.update if isinstance(self.container, set) else self.container.extend
         add(self.before)
+
+
+class _Slots(MutableMapping[str, Any]):
+    """The attributes of an object that its classes keep in `__slots__`, as a mapping; private names as they are stored.
+
+    They are read and set past the object's own `__getattr__` and `__setattr__`.
+    """
+
+    def __init__(self, of: Any) -> None:
+        kinds = [kind for kind in reversed(type(of).__mro__) if "__slots__" in vars(kind)]
+        found = [(kind, each) for kind in kinds for each in vars(kind).values()]
+        members = [each for kind, each in found if isinstance(each, MemberDescriptorType) and each.__objclass__ is kind]
+        self._of, self._members = of, {each.__name__: each for each in members}
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there is a slot at all, be it filled or not."""
+        return bool(self._members)
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._members[name].__get__(self._of)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._members[name].__set__(self._of, value)
+
+    def __delitem__(self, name: str) -> None:
+        self._members[name].__delete__(self._of)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._members if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class _Glance:

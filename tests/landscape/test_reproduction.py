@@ -37,13 +37,6 @@ def stop_after(count: int):
 # -- what has another value the second time ------------------------------------------------------------------------
 
 
-class Slotted:
-    __slots__ = ("calls",)
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-
 class Counting(nn.Module):
     """Multiplies its output by how often it was called, which it keeps where a subclass's `count` says."""
 
@@ -54,7 +47,7 @@ class Counting(nn.Module):
         with torch.random.fork_rng():
             torch.manual_seed(1)
             self.linear = nn.Linear(4, 3)
-        self.numbers, self.held, self.bytes = itertools.count(1), Slotted(), bytearray(1)
+        self.numbers, self.bytes = itertools.count(1), bytearray(1)
 
     def forward(self, x):
         return self.linear(x) * self.count()
@@ -69,11 +62,6 @@ def in_an_iterator(self):
     return next(self.numbers)
 
 
-def in_slots(self):
-    self.held.calls += 1
-    return self.held.calls
-
-
 def in_bytes(self):
     self.bytes[0] += 1
     return self.bytes[0]
@@ -83,7 +71,7 @@ def by_the_clock(self):
     return np.random.default_rng().random()
 
 
-@pytest.mark.parametrize("count", [in_its_class, in_an_iterator, in_slots, in_bytes, by_the_clock])
+@pytest.mark.parametrize("count", [in_its_class, in_an_iterator, in_bytes, by_the_clock])
 def test_values_that_depend_on_what_was_evaluated_before_are_refused(tmp_path, count):
     kind = type("Counts", (Counting,), {"count": count})
     problem = Problem(kind(), torch.randn(6, 4), lambda model, batch: {"loss": model(batch).square().sum(1)})

@@ -6,6 +6,7 @@ import copy
 import math
 import random
 from collections import defaultdict
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 from landscape import JobError, Problem, module_state, run
 from landscape.arithmetic import Plan
 from landscape.evaluation import Evaluator
-from landscape.module_state import ModuleState
+from landscape.module_state import ModuleState, private_copy
 from landscape.parameters import state_of
 from landscape.samples import split_batches
 
@@ -105,6 +106,19 @@ def test_observables_that_cannot_be_are_refused_by_name(names, message):
 # -- state ---------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class Tally:
+    calls: int = 0
+
+
+class Private(Tally):
+    __slots__ = ("__calls",)
+
+    def count(self) -> int:
+        self.__calls = getattr(self, "_Private__calls", 0) + 1
+        return self.__calls
+
+
 class Body(nn.Module):
     """A linear layer that moves and one that does not; what else it does with them is a subclass's `disturb`."""
 
@@ -121,6 +135,7 @@ class Body(nn.Module):
         self.scaling, self.layers = torch.ones(2, requires_grad=True), [nn.Linear(1, 1, bias=False)]
         nn.init.ones_(self.layers[0].weight)
         self.counts, self.one, self.zero = defaultdict(int, kept=2.0), 1, 0.0
+        self.tally, self.private = Tally(), Private()
         self.array = np.ones(2, np.float32)
         self.own, self.other, self.flags = self._state_dict_hooks, {0: 0}, {1: True}
         self.middle = self.weight.detach()[0, 0] + 0.5 * along(self, "weight")["weight"][0, 0]
@@ -280,9 +295,23 @@ def equal_number_of_another_type(self, x):
     return found
 
 
+def slot_counted(self, x):
+    self.tally.calls += 1
+    return 1 + 0.1 * self.tally.calls
+
+
+def private_slot_filled_and_counted(self, x):
+    return 1 + 0.1 * self.private.count()
+
+
 def is_in_the_middle(self):
     """At one of `POINTS` that is neither the first nor the last."""
     return float(self.weight[0, 0]) == float(self.middle)
+
+
+def slot_counted_in_the_middle(self, x):
+    self.tally.calls += is_in_the_middle(self)
+    return 1 + 0.1 * self.tally.calls
 
 
 def registry_swapped_in_the_middle_and_put_back(self, x):
@@ -340,8 +369,8 @@ DISTURBANCES = [
     other_module_put_in_place, own_generators, training_mode, gradients_kept, registry_put_in_place,
     registry_put_in_place_and_counted, hook_registered, counted_by_default, default_taken_away,
     equal_number_of_another_type, sign_of_zero, frozen_weight_negated_past_its_version, large_list_toggled,
-    tensor_that_wants_a_gradient_written, layer_in_a_plain_list_written,
-    registry_swapped_in_the_middle_and_put_back, key_replaced_in_the_middle_and_put_back,
+    tensor_that_wants_a_gradient_written, layer_in_a_plain_list_written, slot_counted, private_slot_filled_and_counted,
+    slot_counted_in_the_middle, registry_swapped_in_the_middle_and_put_back, key_replaced_in_the_middle_and_put_back,
 ]  # fmt: skip
 
 
@@ -497,6 +526,27 @@ def test_a_change_that_leaves_lengths_or_values_alone_is_put_back_too(change):
     vars(model[0]).pop("forward", None)
     assert [vars(model), model.first, model.second, vars(model[0])] == before
     assert not state.unnoticed()
+
+
+def test_a_copy_may_leave_out_a_submodule_and_keep_private_slots():
+    class Cached(nn.Module):
+        __slots__ = ("__calls",)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.cache, self.__calls = nn.Linear(2, 2), nn.Linear(2, 2), 3
+
+        def __deepcopy__(self, memo):
+            found = memo[id(self)] = Cached()
+            del found.cache
+            return found
+
+    copied, _ = private_copy(Cached())
+    assert not hasattr(copied, "cache")
+    assert copied._Cached__calls == 3
+    del Cached.__deepcopy__
+    with pytest.raises(JobError, match=r"^model: Cached._Cached__calls is in __slots__, which copies of a module lose"):
+        private_copy(Cached())
 
 
 # -- weights that the forward pass puts elsewhere ----------------------------------------------------------------
