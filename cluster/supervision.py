@@ -263,7 +263,7 @@ class _Stop:
         if now - self.at < ONE_SIGNAL_SECONDS:
             return
         self.at, self.count = now, self.count + 1
-        if self.count > 1:
+        if self.count > 1 or told.code is not None:  # after its last word it is deaf, and nothing can be lost
             self.kill()
         else:
             _kill(self.pid, number)

@@ -17,7 +17,7 @@ import pytest
 from test_faults import assert_undisturbed
 
 from cluster import lifeline
-from cluster.supervision import RESTARTS, Ended, Told, descendants, judge
+from cluster.supervision import RESTARTS, Ended, Told, _Stop, descendants, judge
 from landscape.codes import FAILED, INTERRUPTED, UNREACHABLE
 from landscape.surface import OK, open_run
 
@@ -96,6 +96,19 @@ def test_a_signal_amid_pythons_own_end_is_not_seen(name):
     script = LATE.replace("{signal}", f"signal.{name}")
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LONGEST, check=False)
     assert (ended.returncode, ended.stderr) == (3, "")
+
+
+@pytest.mark.parametrize(("words", "ended_by"), [((), signal.SIGTERM), (("orderly", "end 0"), signal.SIGKILL)])
+def test_a_signal_asks_a_child_and_ends_one_that_has_said_its_last_word(words, ended_by):
+    child = subprocess.Popen(["sleep", "600"])
+    try:
+        stop = _Stop(child.pid)
+        stop.hear(signal.SIGTERM, told(*words))
+        assert (stop.killed, stop.deadline is None) == (ended_by == signal.SIGKILL,) * 2
+        assert child.wait(LONGEST) == -ended_by
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_nothing_is_told_where_nobody_listens():
