@@ -81,7 +81,7 @@ class Stderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            print(self.format(record), file=_stream or sys.stderr, flush=True)
+            _put_line(self.format(record))
         except Exception:
             self.handleError(record)
 
@@ -187,7 +187,7 @@ def say_lines(text: str, event: str) -> None:
     """Lines that were written for people or by another process: those that are events already stay as they are."""
     for line in text.splitlines():
         if is_event(line):
-            print(printable(masked(line)), file=_stream or sys.stderr, flush=True)
+            _put_line(printable(masked(line)))
         elif line.strip():
             say(line[:LONGEST_LINE], event)
 
@@ -206,7 +206,15 @@ def say(text: str, event: str = "remark", level: int = logging.INFO, **fields: A
     if as_json():
         logging.getLogger("landscape").log(level, text, extra=told(event, **fields))
     else:
-        print(printable(masked(text)), file=sys.stderr, flush=True)
+        _put_line(printable(masked(text)))
+
+
+def _put_line(text: str) -> None:
+    """Write a line at once: `print` writes its end apart from it, and another thread's line may come between."""
+    stream: TextIO | None = _stream or sys.stderr  # a program without a console has none
+    if stream is not None:
+        stream.write(f"{text}\n")
+        stream.flush()
 
 
 # -- what a worker says ------------------------------------------------------------------------------------------

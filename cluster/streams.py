@@ -44,21 +44,22 @@ def own() -> None:
     """Make this process's descriptors the command's own: Python's stderr keeps working whatever becomes of fd 2."""
     global _own
     open_standard()
-    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    raw = io.BufferedWriter(Forgiving(os.dup(2), "w"))
-    sys.stderr = io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace", line_buffering=True)
+    sys.stderr = forgiving(os.dup(2), getattr(sys.stderr, "encoding", None) or "utf-8")
     # Python has none where it was closed.
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     _own = True
 
 
-def leave_stderr_to(descriptor: int) -> TextIO:
-    """Have all that is printed to stderr from now on, by Python or below it, go to a descriptor; the stderr before."""
-    before = sys.stderr
-    raw = io.BufferedWriter(Forgiving(descriptor, "w"))
-    sys.stderr = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+def leave_stderr_to(descriptor: int) -> None:
+    """Have all that is printed to stderr from now on, by Python or below it, go to a descriptor."""
+    sys.stderr = forgiving(descriptor)
     os.dup2(descriptor, 2)
-    return before
+
+
+def forgiving(descriptor: int, encoding: str = "utf-8") -> TextIO:
+    """Text that goes to a descriptor, or is lost."""
+    raw = io.BufferedWriter(Forgiving(descriptor, "w"))
+    return io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace", line_buffering=True)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 from cluster import lifeline
 from cluster.logs import LONGEST_LINE, as_json, bind, log_to, say, say_lines
-from cluster.streams import leave_stderr_to
+from cluster.streams import forgiving, leave_stderr_to
 from landscape.codes import FAILED, INTERRUPTED, UNREACHABLE
 from landscape.processes import adopt_orphans, end_with_parent
 
@@ -76,6 +76,48 @@ class Told:
                 bind(**json.loads(unquote(fields)))
             case [lifeline.END, code]:
                 self.code = int(code)
+
+
+@dataclass
+class Child:
+    """A process that works, and the pipe over which it tells of itself; two threads listen."""
+
+    pid: int
+    pipe: int
+    told: Told = field(default_factory=Told)
+    _listening: threading.Lock = field(default_factory=threading.Lock)
+    _open: bool = True
+
+    def listen(self) -> None:
+        """Take in all that it has told by now."""
+        with self._listening:
+            if self._open:
+                self.told.read(self.pipe)
+
+    def close(self) -> None:
+        with self._listening:
+            self._open = False
+            os.close(self.pipe)
+
+
+@dataclass(frozen=True)
+class Pipe:
+    """The two descriptors of a pipe."""
+
+    reader: int
+    writer: int
+
+    @staticmethod
+    def new() -> Pipe:
+        return Pipe(*os.pipe())
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """What a child logs and what is printed past its log: one process alone writes whole lines to stderr."""
+
+    logged: Pipe
+    printed: Pipe
 
 
 @dataclass(frozen=True)
@@ -175,18 +217,18 @@ def _keep(work: Callable[[], int], orders: int) -> int:
     restarts, here_failed = 0, False
     with _signals() as wakeup:
         while True:
-            printed = os.pipe() if as_json() else None
-            pid, pipe = _fork(work, here_failed, printed)
-            reader = _read_prints(printed) if printed else None
-            ended = _watch(pid, pipe, orders, wakeup)
-            os.close(pipe)
+            spoken = Spoken(Pipe.new(), Pipe.new()) if as_json() else None
+            child = _fork(work, here_failed, spoken)
+            relays = _relay(child, spoken) if spoken else None
+            ended = _watch(child, orders, wakeup)
             _end_descendants(LEAVE_SECONDS if ended.told.code is not None and not ended.stopped else 0.0)
-            if reader is not None:
-                reader.join(LEAVE_SECONDS)  # nobody is left to write, so that it comes to its end
+            if relays is not None:
+                _hear_out(*relays, orders)
+            child.close()
             if ended.seconds > STEADY_SECONDS:
                 restarts = 0
             verdict = judge(ended, restarts)
-            if ended.told.code is None and sys.stderr.isatty():
+            if spoken is None and ended.told.code is None and sys.stderr.isatty():
                 print("\x1b[?25h", end="", file=sys.stderr, flush=True)  # a progress bar hides the cursor
             if verdict.text:
                 _say(verdict)
@@ -196,21 +238,40 @@ def _keep(work: Callable[[], int], orders: int) -> int:
             here_failed = here_failed or verdict.here_failed
 
 
-def _read_prints(printed: tuple[int, int]) -> threading.Thread:
-    """Tell as events what the child and its processes print past the log; to be begun after the fork."""
-    reader, writer = printed
-    os.close(writer)
+def _relay(child: Child, spoken: Spoken) -> tuple[threading.Thread, threading.Thread]:
+    """Write the child's events, and tell as events what it and its processes print; to be begun after the fork."""
 
-    def tell() -> None:
-        with open(reader, encoding="utf-8", errors="backslashreplace", newline="\n") as lines:
+    def write_events() -> None:
+        with open(spoken.logged.reader, encoding="utf-8", errors="backslashreplace", newline="\n") as lines:
+            for line in lines:
+                say_lines(line, "log")  # a line that is none was cut off by its writer's end
+
+    def tell_prints() -> None:
+        with open(spoken.printed.reader, encoding="utf-8", errors="backslashreplace", newline="\n") as lines:
             while line := lines.readline(LONGEST_LINE):
+                child.listen()  # what it has bound before it printed
                 say_lines(line, "print")
 
-    thread = threading.Thread(target=tell, daemon=True)
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # which the new thread inherits: signals are the main one's
-    thread.start()
+    for each in (spoken.logged, spoken.printed):
+        os.close(each.writer)
+    threads = (threading.Thread(target=write_events, daemon=True), threading.Thread(target=tell_prints, daemon=True))
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # which the new threads inherit: signals are the main one's
+    for thread in threads:
+        thread.start()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-    return thread
+    return threads
+
+
+def _hear_out(events: threading.Thread, prints: threading.Thread, orders: int) -> None:
+    """Wait until what a child that has ended has left in its pipes is written.
+
+    Where whoever reads stderr is slow no event is lost before a signal says not to wait; a pipe of prints may be held
+    open by a process that has got away.
+    """
+    while events.is_alive() and not select.select([orders], [], [], 0.0)[0]:
+        events.join(0.1)
+    for each in (events, prints):
+        each.join(LEAVE_SECONDS)
 
 
 def _say(verdict: Verdict) -> None:
@@ -274,13 +335,15 @@ class _Stop:
         _kill(self.pid, signal.SIGKILL)
 
 
-def _watch(pid: int, pipe: int, orders: int, wakeup: int) -> Ended:
+def _watch(child: Child, orders: int, wakeup: int) -> Ended:
     """Wait until the child ends; stop it where that is ordered, and where nobody is left to order it."""
-    told, stop, began = Told(), _Stop(pid), time.monotonic()
-    while (status := _reap(pid)) is None:
+    told, stop, began = child.told, _Stop(child.pid), time.monotonic()
+    while (status := _reap(child.pid)) is None:
         left = None if stop.deadline is None else max(0.0, stop.deadline - time.monotonic())
-        ready, _, _ = select.select([wakeup, orders] if _closed(pipe) else [wakeup, orders, pipe], [], [], left)
-        told.read(pipe)
+        ready, _, _ = select.select(
+            [wakeup, orders] if _closed(child.pipe) else [wakeup, orders, child.pipe], [], [], left
+        )
+        child.listen()
         _heard(wakeup)  # signals to this process come from the terminal, which all have heard, or as orders
         if orders in ready:
             for number in _heard(orders) or b"\0":
@@ -294,7 +357,7 @@ def _watch(pid: int, pipe: int, orders: int, wakeup: int) -> Ended:
             stop.deadline = time.monotonic() + (LEAVE_SECONDS if told.lost is None else 0.0)
         if stop.deadline is not None and time.monotonic() >= stop.deadline:
             stop.kill()
-    told.read(pipe)
+    child.listen()
     killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     return Ended(told, killed, stop.count > 0, time.monotonic() - began)
 
@@ -335,11 +398,11 @@ def _reap(pid: int) -> int | None:
 # -- processes ---------------------------------------------------------------------------------------------------
 
 
-def _fork(work: Callable[[], int], here_failed: bool, printed: tuple[int, int] | None = None) -> tuple[int, int]:
-    """Start the work in a child; returns its process id, and the pipe over which it tells of itself.
+def _fork(work: Callable[[], int], here_failed: bool, spoken: Spoken | None) -> Child:
+    """Start the work in a child.
 
     Args:
-        printed: the pipe that takes what is printed to stderr past the log; none where stderr takes it.
+        spoken: the pipes that take what is logged and printed; none where stderr takes both.
     """
     pipe, writer = os.pipe()
     parent = os.getpid()
@@ -357,9 +420,11 @@ def _fork(work: Callable[[], int], here_failed: bool, printed: tuple[int, int] |
         if os.getppid() != parent:
             os._exit(FAILED)  # it died before it could be watched
         lifeline.attach(writer, here_failed)
-        if printed is not None:
-            os.close(printed[0])
-            log_to(leave_stderr_to(printed[1]))
+        if spoken is not None:
+            for each in (spoken.logged, spoken.printed):
+                os.close(each.reader)
+            log_to(forgiving(spoken.logged.writer))
+            leave_stderr_to(spoken.printed.writer)
         try:
             code = work()
         except KeyboardInterrupt:
@@ -371,7 +436,7 @@ def _fork(work: Callable[[], int], here_failed: bool, printed: tuple[int, int] |
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     os.close(writer)
     os.set_blocking(pipe, False)
-    return pid, pipe
+    return Child(pid, pipe)
 
 
 def interrupt_once(number: int, frame: FrameType | None) -> None:

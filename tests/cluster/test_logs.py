@@ -9,12 +9,14 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 
-from cluster import journal, logs
+from cluster import journal, lifeline, logs
 from cluster.hands import Hand
 from cluster.logs import JsonLines, Listener, bind, chosen, configure, say, told
+from cluster.supervision import Child, Pipe, Spoken, _relay
 from cluster.worker import Receipt
 from landscape.errors import JobError
 from landscape.pipeline import Task
@@ -78,6 +80,24 @@ def test_every_event_of_a_task_names_task_worker_node_attempt_and_cause(capsys):
     assert found[1]["seconds"] == 1.25
     for each in found[2:4]:
         assert (each["cause"], each["traceback"]) == (raised.cause, raised.traceback)
+
+
+def test_what_is_printed_after_the_run_is_known_is_an_event_of_that_run(capsys):
+    """Though it comes by another pipe, and nobody has read what was told before."""
+    configure("json", debug=False)
+    (told_of, tells), spoken = os.pipe(), Spoken(Pipe.new(), Pipe.new())
+    os.set_blocking(told_of, False)
+    child = Child(os.getpid(), told_of)
+    fields = quote(json.dumps({"run": "/runs/mine"}))
+    os.write(tells, f"{lifeline.CONTEXT} {fields}\n".encode())
+    os.write(spoken.printed.writer, b"a line\n")
+    for thread in _relay(child, spoken):
+        thread.join()
+    child.close()
+    child.listen()  # by then nothing is asked of a descriptor that another file may have
+    os.close(tells)
+    (line,) = lines(capsys.readouterr().err)
+    assert (line["message"], line.get("run")) == ("a line", "/runs/mine")
 
 
 def test_text_stays_short_and_without_fields(capsys):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -70,6 +72,8 @@ def test_what_user_code_prints_is_no_data(shell, noisy):
     ("line", "code", "said"),
     [
         ("landscape run job.yaml 2>/dev/full", 0, ""),
+        ("landscape run job.yaml --serial --log-format json 2>/dev/full", 0, ""),
+        ("landscape run job.yaml --serial --log-format json 2> >(true) >/dev/null", 0, ""),
         ("landscape run job.yaml 2>&-", 0, ""),
         ("landscape run job.yaml >&-", 0, "63/63"),
         ("landscape run job.yaml >&- 2>&- <&-", 0, ""),
@@ -113,6 +117,56 @@ def test_the_last_words_of_a_process_that_dies_are_events_of_its_run_as_well(she
     events = [json.loads(each) for each in done.stderr.splitlines()]
     assert [each["message"] for each in events if each["event"] == "print"][-2:] == ["going down", "now"]
     assert (events[-1]["event"], events[-1]["run"], events[-1]["code"]) == ("error", job.run_path, 1)
+
+
+MANY_LINES = """
+import os, threading
+from cluster import logs, streams, supervision
+
+logs.begin(["--log-format=json"])
+streams.own()
+
+
+def work():
+    def print_lines():
+        for _ in range(150):
+            os.write(2, b"x" * 9000 + b"\\n")
+
+    thread = threading.Thread(target=print_lines)
+    thread.start()
+    for _ in range(150):
+        logs.say("y" * 9000, "own")
+    thread.join()
+    return 0
+
+
+os._exit(supervision.supervise(work))
+"""
+
+
+def test_long_events_and_long_printed_lines_stay_apart():
+    """Each is more than a pipe or Python's buffer takes at once."""
+    done = subprocess.run([sys.executable, "-c", MANY_LINES], capture_output=True, text=True, timeout=100, check=True)
+    events = [json.loads(each) for each in done.stderr.splitlines()]
+    assert sorted((each["event"], each["message"][0], len(each["message"])) for each in events) == [
+        *[("own", "y", 9000)] * 150,
+        *[("print", "x", 9000)] * 150,
+    ]
+
+
+def test_a_line_is_written_at_once(monkeypatch):
+    class Writes(io.StringIO):
+        def write(self, text: str) -> int:
+            written.append(text)
+            return len(text)
+
+    written: list[str] = []
+    monkeypatch.setattr(sys, "stderr", Writes())
+    logs.say("a line")
+    logs.say_lines('{"time": 1, "level": 2, "event": 3, "message": 4}', "log")
+    record = logging.LogRecord("landscape", logging.WARNING, __file__, 1, "logged", (), None)
+    logs.Stderr().emit(record)
+    assert written == ["a line\n", '{"time": 1, "level": 2, "event": 3, "message": 4}\n', "logged\n"]
 
 
 def test_the_events_of_another_process_stay_as_they_are(capsys):
