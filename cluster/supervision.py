@@ -250,6 +250,8 @@ def _relay(child: Child, spoken: Spoken) -> tuple[threading.Thread, threading.Th
         with open(spoken.printed.reader, encoding="utf-8", errors="backslashreplace", newline="\n") as lines:
             while line := lines.readline(LONGEST_LINE):
                 child.listen()  # what it has bound before it printed
+                if child.told.code is not None:
+                    signal.raise_signal(signal.SIGCHLD)  # the last word may have been meant for the main thread
                 say_lines(line, "print")
 
     for each in (spoken.logged, spoken.printed):

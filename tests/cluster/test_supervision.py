@@ -16,8 +16,21 @@ from pathlib import Path
 import pytest
 from test_faults import assert_undisturbed
 
-from cluster import lifeline
-from cluster.supervision import RESTARTS, Ended, Told, _Stop, descendants, judge
+from cluster import lifeline, supervision
+from cluster.supervision import (
+    RESTARTS,
+    Child,
+    Ended,
+    Pipe,
+    Spoken,
+    Told,
+    _relay,
+    _signals,
+    _Stop,
+    _watch,
+    descendants,
+    judge,
+)
 from landscape.codes import FAILED, INTERRUPTED, UNREACHABLE
 from landscape.surface import OK, open_run
 
@@ -109,6 +122,30 @@ def test_a_signal_asks_a_child_and_ends_one_that_has_said_its_last_word(words, e
     finally:
         child.kill()
         child.wait()
+
+
+def test_a_last_word_that_the_reader_of_prints_has_taken_in_is_obeyed(monkeypatch):
+    monkeypatch.setattr(supervision, "LEAVE_SECONDS", 0.0)
+    (told_of, tells), orders, spoken = os.pipe(), Pipe.new(), Spoken(Pipe.new(), Pipe.new())
+    for each in (told_of, orders.reader):
+        os.set_blocking(each, False)
+    process = subprocess.Popen(["sleep", "600"])
+    child = Child(process.pid, told_of)
+    try:
+        with _signals() as wakeup:
+            os.write(tells, b"end 3\n")
+            os.write(spoken.printed.writer, b"a line\n")
+            for thread in _relay(child, spoken):
+                thread.join()
+            assert child.told.code == 3
+            ended = _watch(child, orders.reader, wakeup)
+        assert (ended.told.code, ended.signal) == (3, signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait()
+        child.close()
+        for each in (tells, orders.reader, orders.writer):
+            os.close(each)
 
 
 def test_nothing_is_told_where_nobody_listens():
