@@ -219,15 +219,19 @@ def object_store_room() -> int:
 def has_process(actor: Any) -> bool:
     """Whether Ray has given an actor its place and its process there, which may not have answered yet.
 
-    Ray's public call for it asks a dashboard, which a private Ray has not. Where a version lacks this one every actor
-    counts as waiting for a place.
+    Ray's public call for it asks a dashboard, which a private Ray has not. Where a version lacks this one, or the head
+    does not answer, every actor counts as waiting for a place.
     """
+    from ray.exceptions import RayError
+
     try:
         from ray._private.state import state
 
         found = state.actor_table(actor._actor_id.hex())
     except (ImportError, AttributeError, TypeError):
         return False
+    except (RayError, RuntimeError, OSError):
+        return False  # the head has gone, which is for others to tell
     return found.get("State") == "ALIVE" or bool(found.get("Address", {}).get("IPAddress"))
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
+from types import SimpleNamespace
 
 import pytest
+from ray import ActorID
+from ray._private import state
+from ray._private.state import GlobalState
+from ray.exceptions import RaySystemError
 
 from cluster.crew import EXPLAIN_SECONDS, RayCrew
 from cluster.placement import Placement
+from cluster.session import has_process
 from landscape.preparation import prepare
 
 WAITS = """def problem():
@@ -44,6 +50,15 @@ def test_workers_that_load_for_long_are_not_taken_for_workers_without_a_place(ma
     finally:
         (job.folder / "wait").unlink()
         crew.close()
+
+
+def test_where_no_head_answers_a_worker_counts_as_one_without_a_place(monkeypatch):
+    nowhere = GlobalState()
+    monkeypatch.setattr(state, "state", nowhere)
+    actor = SimpleNamespace(_actor_id=ActorID.nil())
+    with pytest.raises(RaySystemError):
+        nowhere.actor_table(actor._actor_id.hex())
+    assert not has_process(actor)
 
 
 @pytest.mark.usefixtures("local_ray")
