@@ -101,7 +101,9 @@ import sys, time
 from pathlib import Path
 from test_search import Keep, Machine, by_batch
 from landscape.kept import KeptChoices
+from landscape.processes import end_with_parent
 
+end_with_parent()
 place, own, other, best = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
 
 
@@ -129,7 +131,12 @@ def test_two_processes_that_search_at_once_end_with_the_same_choice(tmp_path):
         )
         for own, other, best in (("a", "b", "64"), ("b", "a", "1024"))
     ]  # fmt: skip
-    found = [int(each.communicate(timeout=100)[0]) for each in both]
+    try:
+        found = [int(each.communicate(timeout=100)[0]) for each in both]
+    finally:  # where one fails the other waits for it without an end
+        for each in both:
+            each.kill()
+            each.communicate()
     (choice,) = KeptChoices(tmp_path / "engines").read(KEY).choices.values()
     assert found == [choice.batch_size] * 2
 
