@@ -289,21 +289,28 @@ def status(
     run
         The run folder or URL, which may be read at any moment of a running job, or what `landscape submit` printed.
     address
-        The dashboard's URL of a job that was sent; default: where it was sent to.
+        The dashboard's URL of a job that was sent; default: where it was sent to. Not asked where RUN can be read.
     allow_open
         Also talk to a cluster that is not on this machine and asks for no token.
     """
     from cluster.status import is_readable, run_status, status_text
     from cluster.submit.sent import job_status, job_status_text, names_a_job
 
-    if address is not None or names_a_job(run):
+    def show_job() -> int:
         job = job_status(run, address, allow_open)
         show(job, json, job_status_text(job))
         return DONE
+
+    if names_a_job(run):
+        return show_job()
     try:
         found = run_status(run)
-    except NotFoundError:
+    except LandscapeError as error:
         if "/" in run:
+            raise
+        if address is not None:
+            return show_job()
+        if not isinstance(error, NotFoundError):
             raise
         raise NotFoundError(
             f"{shown(run)} is no run here, nor a job that was sent from here; name the run's folder or URL, or give "

@@ -203,6 +203,20 @@ def test_a_name_that_is_neither_a_run_nor_a_job_is_told_so(command):
     assert "'12345' is no run here, nor a job that was sent from here" in said
 
 
+def test_a_run_that_is_here_is_shown_whatever_address_is_given(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine" / "landscapes.zarr").mkdir(parents=True)
+    for run in ("mine", str(tmp_path / "mine")):
+        code, out, said = command("status", run, "--address", "http://127.0.0.1:1")
+        assert (code, out.split()[0], said) == (0, "run", "")
+    for job in ("no-run", RAY_ID):
+        code, _, said = command("status", job, "--address", "http://127.0.0.1:1")
+        assert (code, "'http://127.0.0.1:1'" in said) == (5, True), job
+    assert command("status", str(tmp_path / "none"), "--address", "http://127.0.0.1:1")[0] == 3, (
+        "no job has such a name"
+    )
+
+
 def test_rays_own_remarks_are_no_part_of_a_log():
     log = "2026-11-22 01:38:30,820\tINFO job_manager.py:581 -- Setting up.\nRunning\nx\tINFO y.py:1 -- z\n"
     assert ray_jobs.fit_to_show(log) == "Running\nx\tINFO y.py:1 -- z\n"
