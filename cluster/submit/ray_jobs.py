@@ -39,7 +39,8 @@ POLL_SECONDS = 0.5
 # A log whose connection breaks this many times in a row without a new line is given up; the job goes on.
 RECONNECTS = 20
 LONGEST_LINE = 1 << 16  # characters of a log that are waited for
-RAYS_REMARK = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+\t(?:DEBUG|INFO) \S+\.py:\d+ -- .*\n?", re.MULTILINE)
+# Ray's job manager alone writes to a job's log; a line of this form by another module is the user's own.
+RAYS_REMARK = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+\t(?:DEBUG|INFO) job_manager\.py:\d+ -- .*\n?", re.MULTILINE)
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 Write = Callable[[str], None]

@@ -218,8 +218,9 @@ def test_a_run_that_is_here_is_shown_whatever_address_is_given(command, tmp_path
 
 
 def test_rays_own_remarks_are_no_part_of_a_log():
-    log = "2026-11-22 01:38:30,820\tINFO job_manager.py:581 -- Setting up.\nRunning\nx\tINFO y.py:1 -- z\n"
-    assert ray_jobs.fit_to_show(log) == "Running\nx\tINFO y.py:1 -- z\n"
+    rays = "2026-11-22 01:38:30,820\tINFO job_manager.py:581 -- Setting up.\n"
+    users = "Running\nx\tINFO y.py:1 -- z\n2026-11-22 01:38:31,007\tINFO train.py:12 -- Setting up.\n"
+    assert ray_jobs.fit_to_show(rays + users) == users
 
 
 def test_the_run_of_a_job_is_shown_though_its_cluster_is_gone(command, tmp_path):
