@@ -202,7 +202,7 @@ def _unusual(state: Mapping[str, Tensor]) -> dict[str, str]:
 
 def _read_again(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
     """The tensors of a file that was looked at before, each with memory of its own."""
-    state = load_weights(file)
+    state = load_weights(file, again=True)
     if {name: tuple(tensor.shape) for name, tensor in state.items()} != dict(shapes):
         raise LandscapeError(f"weights {shown(str(file))} changed while it was imported; import again")
     return {name: tensor.clone().contiguous() for name, tensor in state.items()}

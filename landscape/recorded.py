@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 from landscape.arithmetic import Plan
 from landscape.engine import Engine
 from landscape.errors import JobError, LandscapeError, shown
-from landscape.spec import Job, locate, names_a_run
+from landscape.spec import BatchNorm, Job, Precision, locate, names_a_run
 from landscape.store import LandscapeStore, landscape_names
 
 
@@ -19,12 +20,28 @@ def recorded_plan(stored: LandscapeStore) -> Plan:
     """
     found = stored.record("plan")
     try:
-        return Plan(**found)
+        plan = Plan(**found)
     except TypeError:
+        plan = None
+    if plan is None or not _is_sound(plan):
         raise LandscapeError(
             f"landscape {shown(stored.name)}: its recorded plan {shown(found)} is not one of this version; update the "
             "software, or give the landscape another name or run"
-        ) from None
+        )
+    return plan
+
+
+def _is_sound(plan: Plan) -> bool:
+    """Whether every field is of its type and range: a record on disk may say anything."""
+    counts = (plan.batch_size, plan.threads)
+    return (
+        all(type(each) is int for each in (*counts, plan.seed))
+        and min(counts) >= 1
+        and plan.device in ("cpu", "cuda")
+        and plan.precision in get_args(Precision)
+        and plan.batch_norm in get_args(BatchNorm)
+        and isinstance(plan.engine, str)
+    )
 
 
 def borrowed_plan(job: Job, num_samples: int) -> Plan | None:

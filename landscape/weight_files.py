@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import warnings
 from collections.abc import Iterable, Mapping
@@ -16,16 +17,21 @@ from torch import Tensor
 from landscape.errors import JobError, NotFoundError, message_of, shown
 from landscape.run_files import SNAPSHOT_FORMAT
 
+log = logging.getLogger("landscape")
+
 NESTED_KEYS = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
 DEEPEST = 2  # mappings in mappings in which the tensors are looked for
 WRAPPER_PREFIXES = ("module.", "_orig_mod.")
 LARGEST_SPREAD, FREE_SPREAD = 16, 64 << 20  # times a file's size may a tensor in it take, and bytes that any may
 
 
-def load_weights(path: str | Path) -> dict[str, Tensor]:
+def load_weights(path: str | Path, *, again: bool = False) -> dict[str, Tensor]:
     """Named tensors from a safetensors or `torch.save` file, on the CPU, without the prefixes of DDP and compile.
 
     A checkpoint may hold them itself or under `state_dict`, `model_state_dict`, `model`, `net`, ….
+
+    Args:
+        again: the file was loaded before, so that a warning of it has been given.
 
     Raises:
         NotFoundError: there is no such file.
@@ -43,7 +49,7 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
         tensors, metadata = _read_safetensors(file)
         found = tensors if metadata.get("format") == SNAPSHOT_FORMAT else strip_prefixes(tensors)
     else:
-        found = strip_prefixes(_find_state(_read_torch(file), file))
+        found = strip_prefixes(_find_state(_read_torch(file), file, again=again))
     _refuse_without_values(found, file)
     return found
 
@@ -131,7 +137,7 @@ def _line(error: BaseException) -> str:
     return message_of(error) or type(error).__name__
 
 
-def _find_state(found: Any, file: Path, depth: int = DEEPEST) -> dict[str, Tensor]:
+def _find_state(found: Any, file: Path, depth: int = DEEPEST, *, again: bool = False) -> dict[str, Tensor]:
     """The mapping of names to tensors in a checkpoint: itself, or under one of the usual keys."""
     if isinstance(found, Mapping):
         plain = {key: value for key, value in found.items() if not str(key).endswith("_extra_state")}
@@ -141,12 +147,35 @@ def _find_state(found: Any, file: Path, depth: int = DEEPEST) -> dict[str, Tenso
             return plain
         for key in NESTED_KEYS if depth else ():
             if isinstance(found.get(key), Mapping):
-                return _find_state(found[key], file, depth - 1)
+                state = _find_state(found[key], file, depth - 1, again=again)
+                if not again:
+                    _tell_of_others(found, key, state, file)
+                return state
     held = f"a mapping with {', '.join(map(str, list(found)[:6])) or 'nothing'}" if isinstance(found, Mapping) else None
     raise JobError(
         f"weights {shown(str(file))} must hold named tensors, itself or under {', '.join(NESTED_KEYS[:4])}, not "
         f"{held or type(found).__name__}; save them alone: torch.save(model.state_dict(), path)"
     )
+
+
+def _tell_of_others(found: Mapping[Any, Any], taken: str, state: Mapping[str, Tensor], file: Path) -> None:
+    """A checkpoint with an average beside its weights holds two networks; say which one it is."""
+    names = _bare_names(state)
+    others = [key for key in found if key != taken and isinstance(found[key], Mapping)]
+    same = [shown(str(key)) for key in others if names <= _bare_names(found[key])]
+    if same:
+        log.warning(
+            "weights %s: those of %r are taken; %s holds such weights too: save them alone to take them",
+            shown(str(file)), taken, ", ".join(same),
+        )  # fmt: skip
+
+
+def _bare_names(state: Iterable[Any]) -> set[str]:
+    """Without prefixes, each for itself: an average has a counter without one."""
+    names = {str(name) for name in state}
+    for prefix in WRAPPER_PREFIXES:
+        names = {name.removeprefix(prefix) for name in names}
+    return names
 
 
 def strip_prefixes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

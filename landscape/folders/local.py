@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +22,12 @@ class LocalFolder(Folder):
         return str(self.root / path)
 
     def exists(self) -> bool:
-        return self.root.is_dir()
+        try:
+            return self.root.is_dir()
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:  # so that it cannot be there
+                return False
+            raise
 
     def make(self) -> None:
         make_folder(self.root)

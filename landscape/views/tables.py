@@ -43,7 +43,7 @@ def path_file(table: Path) -> Path:
 
 def _write_table(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
+        writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(zip(*(values.ravel().tolist() for values in columns.values()), strict=True))
 

@@ -11,6 +11,7 @@ import collections
 import json
 import os
 import random
+import shlex
 import shutil
 import sys
 import tempfile
@@ -50,8 +51,8 @@ class Result:
 class Fuzzing:
     """A healthy scene, made once, and the cases that start from a copy of it."""
 
-    def __init__(self, folder: Path, seed: int, only: str | None = None) -> None:
-        self._folder, self._seed = folder, seed
+    def __init__(self, folder: Path, seed: int, only: str | None = None, *, aloud: bool = False) -> None:
+        self._folder, self._seed, self._aloud = folder, seed, aloud
         self._shares = {only: 1} if only else SHARES
         self._temporary = folder / "tmp"
         self._temporary.mkdir(parents=True)
@@ -83,6 +84,8 @@ class Fuzzing:
             before = _snapshots(scene) if step.keeps and "import" in step.words else None
             ended = give(step.words, scene.folder, real=real)
             codes.append(ended.code)
+            if self._aloud:
+                print(f"$ landscape {shlex.join(step.words)}\n{ended.out}{ended.err}-> {ended.code}", file=sys.stderr)
             found = judge(ended, step.named, refused=step.refused, raised=step.raised)
             found += self._values_as_before(step, ended, scene)
             if before is not None and ended.code != 0:
@@ -146,7 +149,7 @@ def main(words: Sequence[str]) -> int:
     numbers = [given.only] if given.only is not None else [k for k in range(given.cases) if k not in known]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="llf", ignore_cleanup_errors=True) as name:
-        fuzzing = Fuzzing(Path(name) / "f", given.seed, given.fuzzer)
+        fuzzing = Fuzzing(Path(name) / "f", given.seed, given.fuzzer, aloud=given.only is not None)
         for number in numbers:
             result = fuzzing.do(number)
             results.append(result)

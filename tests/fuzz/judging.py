@@ -13,6 +13,7 @@ from pathlib import Path
 
 CODES = (0, 1, 2, 3, 4, 5)  # 130 is an interruption's
 MOST_LINES, LONGEST_LINE = 3, 500
+LONGEST_NAME = 12  # of a field that must be named: messages keep the two ends of what is longer
 # What a person who does not know the code cannot make anything of.
 INTERNAL = re.compile(
     r"Traceback \(most|File \"[^\"]*\.py\", line|JSONDecodeError|RecursionError|UnicodeDecodeError|UnicodeEncodeError|"
@@ -73,7 +74,7 @@ def judge(ended: Ended, named: Iterable[str] = (), *, refused: bool = False, rai
             unclear.append(f"code {ended.code} without a word")
         if len(lines) > MOST_LINES + 4:
             unclear.append(f"{len(lines)} lines")
-        words = list(named)
+        words = [word[:LONGEST_NAME] for word in named]
         if words and lines and not any(word in ended.err for word in words):
             unclear.append(f"names none of {words}")
     if any(len(line) > LONGEST_LINE for line in lines):

@@ -390,11 +390,11 @@ def test_a_file_that_is_replaced_or_goes_while_it_is_imported(tmp_path, monkeypa
     import_checkpoints(paths[1:], tmp_path / "run")
     real, seen = load_weights, []
 
-    def replaced(path):
+    def replaced(path, **options):
         seen.append(path)
         if len(seen) == 5:
             actions[-1](path)
-        return real(path)
+        return real(path, **options)
 
     monkeypatch.setattr(checkpoints_module, "load_weights", replaced)
     actions = [Path.unlink, lambda path: torch.save({"other": torch.ones(1)}, path)]
@@ -417,3 +417,19 @@ def test_a_lightning_checkpoint_fits_the_network_inside_the_module(tmp_path):
     assert same(match_state(inner, snapshot.load(), "step 7"), inner.state_dict())
     with pytest.raises(JobError, match=r"missing weight, bias"):
         match_state(inner, {**state, **{f"ema.{name}": tensor for name, tensor in inner.state_dict().items()}}, "it")
+
+
+@pytest.mark.parametrize("average", [nn.Linear(3, 2), torch.optim.swa_utils.AveragedModel(nn.Linear(3, 2))])
+def test_of_two_networks_in_a_checkpoint_it_is_said_which_is_taken(tmp_path, caplog, average):
+    model, optimizer = nn.Linear(3, 2), torch.optim.Adam([nn.Parameter(torch.ones(1))])
+    whole = {"ema": average.state_dict(), "model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}
+    torch.save(whole, tmp_path / "both.pt")
+    with caplog.at_level(logging.WARNING, logger="landscape"):
+        assert torch.equal(load_weights(tmp_path / "both.pt")["weight"], model.weight)
+    (line,) = caplog.messages
+    assert "those of 'model' are taken; 'ema' holds such weights too" in line
+    caplog.clear()
+    del whole["ema"]
+    torch.save(whole, tmp_path / "one.pt")
+    load_weights(tmp_path / "one.pt")
+    assert caplog.messages == []

@@ -18,3 +18,7 @@ def test_the_current_directory_can_be_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert open_folder(".").name == str(tmp_path)
     assert open_folder("./here").name == str(tmp_path / "here")
+
+
+def test_a_name_that_no_folder_can_have_is_of_none(tmp_path):
+    assert not open_folder(tmp_path / ("x" * 300)).exists()

@@ -9,9 +9,10 @@ from small_models import make_job
 from test_engines import pooled_problem
 from test_tuning import plan_on_disk
 
-from landscape import JobError, run
-from landscape.recorded import borrowed_plan
+from landscape import JobError, LandscapeError, run
+from landscape.recorded import borrowed_plan, recorded_plan
 from landscape.spec import read_job
+from landscape.store import LandscapeStore
 
 ENGINE = "eager+channels_last+folded"
 PLANE = {"name": "plane", "size": [5, 4]}
@@ -87,3 +88,18 @@ def test_what_was_computed_is_not_gone_on_with_by_another_runs_engine(tmp_path, 
     run(job_of(tmp_path, problem, "eager", batch_size=21))
     with pytest.raises(JobError, match=r"changed: engine eager to eager\+channels_last\+folded; batch_size 21 to 8"):
         run(job_of(tmp_path, problem, other))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("batch_size", -(10**30)), ("batch_size", 0), ("batch_size", True), ("batch_size", "8"), ("threads", 0),
+        ("threads", 1.5), ("seed", None), ("device", "tpu"), ("precision", "float8"), ("batch_norm", 3),
+        ("engine", None), ("unknown", 1),
+    ],
+)  # fmt: skip
+def test_a_recorded_plan_that_cannot_be_is_refused(other, field, value):
+    store = LandscapeStore.open(str(other), "plane", write=True)
+    store.update_attributes(plan=store.attributes["plan"] | {field: value})
+    with pytest.raises(LandscapeError, match=r"its recorded plan .* is not one of this version"):
+        recorded_plan(LandscapeStore.open(str(other), "plane"))
