@@ -111,7 +111,16 @@ def sampling(surface: Surface, observable: str) -> str:
     text = f"{mean} of {samples} samples" if samples is not None else mean
     text += f", {precision_text(surface)}" if facts.get("precision") else ""
     text += f", batch norm {batch_norm_text(surface)}" if batch_norm_text(surface) else ""
+    text += f", {randomness_text(surface)}" if randomness_text(surface) else ""
     return text
+
+
+def randomness_text(surface: Surface) -> str:
+    """'one random draw of inputs (field 0)' where the data were seen to be random, by augmentation say; else ''."""
+    record = mapping(surface.attributes.get("random_data"))
+    lists = [record.get("fields"), record.get("unseeded")]
+    fields = [str(field) for names in lists if isinstance(names, list) for field in names]
+    return f"one random draw of {', '.join(fields)}" if fields else ""
 
 
 def batch_norm_text(surface: Surface) -> str:

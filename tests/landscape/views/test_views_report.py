@@ -333,3 +333,13 @@ def test_it_draws_in_a_browser_in_light_and_dark(page: str, tmp_path: Path, sche
     assert result["wide"] <= 0
     assert result["cloud"] == 0
     assert result["paper"] == ("rgb(20, 24, 31)" if scheme == 0 else "rgb(255, 255, 255)")
+
+
+def test_a_caption_says_where_the_samples_are_one_random_draw(make: ModuleType) -> None:
+    line = make.line(29)
+    record = {"fields": ["inputs (field 0)"], "unseeded": [], "checked": 16, "unchecked": ""}
+    augmented = dataclasses.replace(line, attributes={**line.attributes, "random_data": record})
+    assert "one random draw of inputs (field 0)" in caption(augmented, "loss")[0]
+    for known in ({**record, "fields": []}, None, 7, {"fields": 3}):
+        plain = dataclasses.replace(line, attributes={**line.attributes, "random_data": known})
+        assert caption(plain, "loss") == caption(line, "loss")
