@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from cluster.console import seconds_text
@@ -23,7 +23,7 @@ SEPARATOR = "|"
 
 def names_a_job(text: str) -> bool:
     """Whether an argument is a job's identifier: no folder and no URL, and known, or of the form that submit gives."""
-    if "://" in text or "/" in text or Path(text).exists():
+    if "://" in text or "/" in text or os.path.exists(text):  # false also of what no file system takes
         return False
     return IDENTIFIER.fullmatch(text) is not None or recall(text) is not None
 
@@ -103,7 +103,7 @@ def _run_status(run: str) -> dict[str, Any] | None:
     """None where the run lies on a disk that is not here, or is not begun."""
     from cluster.status import run_status
 
-    if not run or ("://" not in run and not Path(run).is_dir()):
+    if not run or ("://" not in run and not os.path.isdir(run)):
         return None
     try:
         return run_status(run)

@@ -118,6 +118,7 @@ def test_an_identifier_is_told_from_a_run(tmp_path, monkeypatch):
     (tmp_path / RAY_ID).mkdir()
     for run in (RAY_ID, "18", "runs/a", "s3://bucket/17", "landscape-run"):
         assert not names_a_job(run), run
+    assert not names_a_job("x" * 300)  # of which no file system could have a folder
 
 
 # -- what the clusters say ---------------------------------------------------------------------------------------
