@@ -282,7 +282,9 @@ def status(
 ) -> int:
     """Show what is done, missing and failed, and the rate, by landscape; of a job that was sent also its state.
 
-    Exit code 1 where something of the run cannot be read.
+    Exit code 1 where something of the run cannot be read; the state of a job changes no code, `--json` has it: PENDING,
+    RUNNING, SUCCEEDED, FAILED or STOPPED on Ray, the words of Slurm and Kubernetes there, UNREACHABLE where the cluster
+    does not answer, UNKNOWN where a head was started anew and has forgotten the job.
 
     Parameters
     ----------

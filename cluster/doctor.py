@@ -24,6 +24,7 @@ from landscape.files import whole_file
 # What a head takes unless told otherwise: the cluster's own port, the dashboard, Ray Client.
 HEAD_PORTS = (6379, 8265, 10001)
 PROBE_BYTES, PROBES = 64 << 10, 5
+REMEDIES = {errno.ENOSPC: "make room", errno.EDQUOT: "make room", errno.EROFS: "mount it for writing"}
 SLOW_STORE = 0.2  # seconds to commit one file; a tile is some ten of them
 
 
@@ -183,7 +184,8 @@ def probe_run(run: str) -> Iterator[Finding]:
     try:
         times = list(probe(str(there)))
     except OSError as error:
-        yield finding("run", WRONG, f"{there}: {error.strerror or error}", "change its rights, or name another place")
+        remedy = REMEDIES.get(error.errno or 0, "change its rights")
+        yield finding("run", WRONG, f"{there}: {error.strerror or error}", f"{remedy}, or name another place")
         return
     yield finding("run", GOOD, str(folder) if there == folder else f"{folder} (new, in {there})")
     free = shutil.disk_usage(there).free

@@ -63,12 +63,12 @@ def _guard(address: str, answer: str) -> Finding:
 def _resources(nodes: list[dict[str, Any]], free: dict[str, float], seconds: float) -> Finding:
     total = {name: sum(node["Resources"].get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
     text = ", ".join(f"{free.get(name, 0):g} of {amount:g} {name}s free" for name, amount in total.items())
+    count = f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
     none = not total["CPU"] and not total["GPU"]
     busy = not none and not any(free.get(name, 0) for name in total)
     remedy = "add nodes: workers have no place" if none else "other jobs hold everything: workers wait for them"
     return judged(
-        "cluster", none or busy, f"{len(nodes)} nodes, {text}; attached in {seconds:.1f} s", remedy,
-        WRONG if none else NOTE,
+        "cluster", none or busy, f"{count}, {text}; attached in {seconds:.1f} s", remedy, WRONG if none else NOTE
     )  # fmt: skip
 
 

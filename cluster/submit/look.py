@@ -142,8 +142,8 @@ def compare(seen: Seen, listing: Listing, run: str) -> list[str]:
         )
     if outside:
         found.append(
-            f"the job opens {_named(outside)}, which does not travel; put it beside the job file, "
-            "or on a disk that every node sees under this name"
+            f"the job opens {_named(outside)}, beyond the folder that travels; copy it beside the job file, or open it "
+            "by its whole path on a disk that every node sees: a relative path leads elsewhere there"
         )
     return found
 

@@ -40,6 +40,7 @@ POLL_SECONDS = 0.5
 RECONNECTS = 20
 LONGEST_LINE = 1 << 16  # characters of a log that are waited for
 # Ray's job manager alone writes to a job's log; a line of this form by another module is the user's own.
+SAID_BY_SYSTEM = re.compile(r"\[Errno -?\d+\] ([A-Z][a-z ]+)")  # amid what its libraries say
 RAYS_REMARK = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+\t(?:DEBUG|INFO) job_manager\.py:\d+ -- .*\n?", re.MULTILINE)
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
@@ -134,12 +135,13 @@ def _told(address: str, job: str = "") -> Iterator[None]:
             "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's"
         ) from None
     except (ConnectionError, requests.exceptions.RequestException) as error:
-        raise ClusterUnreachableError(_unreachable(address, str(error))) from None
+        kept = "; what the job has done is kept: the same command goes on" if job else ""
+        raise ClusterUnreachableError(_unreachable(address, str(error)) + kept) from None
     except RuntimeError as error:
         if "status code 404" in str(error) or "does not exist" in str(error):
             raise NotFoundError(
                 f"no job {shown(job)} at {shown(address)}, the only address that was asked; give the --address that it "
-                "was sent to (a head that was started anew has forgotten its jobs: submit it again, and it goes on)"
+                "was sent to, or, where this head was started anew and has forgotten it, submit it again: it goes on"
             ) from None
         raise LandscapeError(f"the cluster at {shown(address)} refuses: {first_line(str(error))}") from error
 
@@ -154,8 +156,10 @@ def _refuse_unreachable(address: str) -> None:
 
 
 def _unreachable(address: str, cause: str) -> str:
+    said = SAID_BY_SYSTEM.search(cause)
+    why = said[1].lower() if said else "no answer in time" if "timed out" in cause else first_line(cause, 150)
     return (
-        f"address: no Ray dashboard answers at {shown(address)} ({first_line(cause, 150)}); "
+        f"address: no Ray dashboard answers at {shown(address)} ({why}); "
         "start the head with a dashboard, forward its port, or give --address"
     )
 

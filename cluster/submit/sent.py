@@ -82,12 +82,13 @@ def job_status(identifier: str, address: str | None, allow_open: bool) -> dict[s
         try:
             client = connect(identifier, address, allow_open, "status")
             job = _ray_state(client, identifier)
-        except ClusterUnreachableError as error:
+        except (ClusterUnreachableError, NotFoundError) as error:
             run = _run_status(known.run) if known else None
             if known is None or run is None:
                 raise
-            # A head that has gone takes the job's state along; what the run holds is here.
-            job = _job(identifier, "ray", known.address, "UNREACHABLE", since=None, exit_code=None,
+            # A head that has gone, or was started anew, takes the job's state along; what the run holds is here.
+            state = "UNREACHABLE" if isinstance(error, ClusterUnreachableError) else "UNKNOWN"
+            job = _job(identifier, "ray", known.address, state, since=None, exit_code=None,
                        message=str(error), run=known.run)  # fmt: skip
             return {"job": job, "run": run}
         keep_address(identifier, address, allow_open)

@@ -36,8 +36,11 @@ class LocalFolder(Folder):
         above = next(each for each in (self.root, *self.root.parents) if each.exists())
         if not above.is_dir():
             raise JobError(f"run: {shown(str(above))} is a file, not a folder; name another run")
-        if not os.access(above, os.W_OK | os.X_OK):
-            raise JobError(f"run: no permission to write in {shown(str(above))}; change its rights or name another run")
+        if os.access(above, os.W_OK | os.X_OK):
+            return
+        if os.statvfs(above).f_flag & os.ST_RDONLY:
+            raise JobError(f"run: {shown(str(above))} is mounted read-only; mount it for writing or name another run")
+        raise JobError(f"run: no permission to write in {shown(str(above))}; change its rights or name another run")
 
     def read(self, path: str) -> bytes | None:
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import sys
 
@@ -119,3 +121,17 @@ def test_a_cluster_that_does_not_answer_ends_with_5(capsys, monkeypatch):
     assert found["state"] == WRONG
     assert "no Ray cluster answers" in found["value"]
     assert "ray start --head" in found["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [(errno.ENOSPC, "make room"), (errno.EROFS, "mount it for writing"), (errno.EACCES, "change its")],
+)
+def test_what_a_disk_refuses_has_the_remedy_for_it(tmp_path, monkeypatch, code, remedy):
+    def refuse(place: str) -> list[str]:
+        raise OSError(code, os.strerror(code), place)
+
+    monkeypatch.setattr(doctor, "probe", refuse)
+    (found,) = probe_run(str(tmp_path))
+    assert found["state"] == WRONG
+    assert found["remedy"].startswith(remedy)

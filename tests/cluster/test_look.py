@@ -71,7 +71,10 @@ def test_what_the_callback_opens_elsewhere_is_warned_of_and_what_travels_is_not(
     secret, outside = warnings(job)
     assert "the job opens '.env', which never travels" in secret
     assert outside.startswith(f"the job opens '{tmp_path}/elsewhere/data.csv', '{tmp_path}/elsewhere/helper.py', ")
-    assert "put it beside the job file" in outside
+    assert outside.endswith(
+        "beyond the folder that travels; copy it beside the job file, or open it by its whole path on a disk that "
+        "every node sees: a relative path leads elsewhere there"
+    )
 
 
 def test_a_file_beside_the_job_that_would_stay_is_refused_with_the_word_that_takes_it_along(job_of):

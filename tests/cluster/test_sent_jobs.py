@@ -12,9 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from cluster.cli import main
-from cluster.submit import ray_jobs
+from cluster.submit import ray_jobs, sent
 from cluster.submit.remembered import MOST_JOBS, SentJob, jobs_file, recall, remember
 from cluster.submit.sent import names_a_job
+from landscape.errors import NotFoundError
 
 RAY_ID = "landscape-run-0badcafe-1"
 
@@ -178,7 +179,7 @@ def test_where_no_cluster_answers_the_remembered_address_is_named(command):
     for name in ("status", "logs", "cancel"):
         code, out, said = command(name, RAY_ID)
         assert (code, out) == (5, "")
-        assert "'http://127.0.0.1:1'" in said
+        assert "no Ray dashboard answers at 'http://127.0.0.1:1' (connection refused)" in said
     code, _, said = command("logs", RAY_ID, "--address", "http://127.0.0.1:1/?token=hidden")
     assert (code, "hidden" in said) == (2, False)
 
@@ -234,6 +235,19 @@ def test_the_run_of_a_job_is_shown_though_its_cluster_is_gone(command, tmp_path)
     assert f"run {place}" in out
     place.rename(tmp_path / "away")
     assert command("status", RAY_ID)[0] == 5
+
+
+def test_the_run_of_a_job_is_shown_though_a_new_head_has_forgotten_it(command, tmp_path, monkeypatch):
+    def forgotten(*_: object) -> None:
+        raise NotFoundError("no job of that name")
+
+    (tmp_path / "run" / "landscapes.zarr").mkdir(parents=True)
+    remember(RAY_ID, SentJob("ray", str(tmp_path / "run"), "http://127.0.0.1:1"))
+    monkeypatch.setattr(sent, "connect", forgotten)
+    code, out, _ = command("status", RAY_ID)
+    assert code == 0
+    assert f"job {RAY_ID} on ray at http://127.0.0.1:1: UNKNOWN" in out
+    assert f"run {tmp_path / 'run'}" in out
 
 
 def test_a_key_in_a_log_is_masked_though_it_comes_in_two_pieces():

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -261,6 +261,30 @@ def test_a_private_ray_that_dies_is_started_anew_and_the_job_goes_on_to_the_same
     reasons = (f"its {victim} has ended", "it took this process along")  # whether Ray or our look at it was faster
     assert anew["message"] in [f"the private Ray has failed ({each}); starting it anew (1 of 3)" for each in reasons]
     assert_undisturbed(job)
+
+
+def test_a_private_ray_that_dies_each_time_ends_with_code_5_and_one_line(make_job, start):
+    """However early it dies: its raylet is killed as soon as it is there."""
+    job = make_job(HELD, tile=[1])
+    running = start(*command(job.folder / "job.yaml", "--workers=2"))
+    end = time.monotonic() + LONGEST
+    while running.process.poll() is None:
+        assert time.monotonic() < end, running.log.read_text()
+        running.look()
+        for pid in running.seen:
+            if name_of(pid) == "raylet":
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+    assert running.ends() == UNREACHABLE, running.log.read_text()
+    lines = running.lines()
+    assert [each["message"][-9:] for each in lines if each["event"] == "start-anew"] == [
+        "(1 of 3)",
+        "(2 of 3)",
+        "(3 of 3)",
+    ]
+    (last,) = [each for each in lines if each["event"] == "error"]
+    assert "the private Ray has failed 4 times" in str(last["message"])
 
 
 def listening(pids: set[int]) -> dict[int, list[str]]:

@@ -514,7 +514,7 @@ def test_a_read_only_disk_is_refused_before_anything_is_computed(small_disk):
     job = make_job(
         small_disk / "run", lambda: Problem(problem.model, problem.data, counter), [{"name": "a", "size": 3}]
     )
-    with pytest.raises(LandscapeError, match=r"run: no permission to write in .*name another run") as caught:
+    with pytest.raises(LandscapeError, match=r"run: .* is mounted read-only; mount it for writing or") as caught:
         run(job)
     assert caught.value.exit_code == 2
     assert counter.calls == 0
