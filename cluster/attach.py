@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +14,7 @@ from landscape.errors import ClusterUnreachableError, JobError, shown
 
 CONNECT_SECONDS = 5.0
 ASKED_AGAIN = 2  # a clock that jumps spends the time to answer at once
+LISTENING = "0A"  # the state of a socket in /proc/net
 IN_A_RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 Answer = Literal["open", "token", "tls", "none"]
@@ -31,13 +34,9 @@ def check_address(address: str, allow_open: bool) -> Answer:
             "address: ray:// (Ray Client) cannot run a driver that streams results; "
             "give host:port of the head node from inside the cluster"
         )
-    place = _cluster_here() if address == "auto" else address
-    if place is None:
-        raise ClusterUnreachableError(unreachable(address, "no Ray runs on this machine"))
-    host, _, port = place.rpartition(":")
-    if not host or not port.isdigit():
-        raise JobError(f"address: must be host:port or auto, not {shown(address)}")
-    _refuse_unreachable(address, host.strip("[]"), int(port))
+    host, port = head_place(address)
+    place = f"{host}:{port}"
+    _refuse_unreachable(address, host.strip("[]"), port)
     if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
         return "tls"  # both sides show certificates: it answers no stranger, and this one could not ask
     answer = ask(place)
@@ -46,28 +45,46 @@ def check_address(address: str, allow_open: bool) -> Answer:
             answer = ask(place)
     if answer == "none":
         raise ClusterUnreachableError(unreachable(address, "what listens there is no Ray head"))
-    if answer == "token" and not has_token():
-        raise wrong_token(address, "asks for a token")
-    if answer == "token" and (mine := token()) and ask(place, token=mine) == "token":
-        raise wrong_token(address, "refuses the token")
-    if answer == "open" and not (allow_open or IN_A_RAY_JOB in os.environ or is_loopback(host)):
+    if answer == "token" and (not has_token() or ask(place, token=token()) == "token"):
+        raise wrong_token(f"the cluster at {shown(address)}")
+    if answer == "open" and not (allow_open or IN_A_RAY_JOB in os.environ) and is_beyond(host, port):
         raise open_cluster(place)
     return answer
+
+
+def head_place(address: str) -> tuple[str, int]:
+    """Host and port of the head that an address, or `auto`, stands for.
+
+    Raises:
+        JobError: it is not host:port.
+        ClusterUnreachableError: `auto`, and no cluster is known here.
+    """
+    place = _cluster_here() if address == "auto" else address
+    if place is None:
+        raise ClusterUnreachableError(unreachable(address, "no Ray runs on this machine"))
+    host, _, port = place.rpartition(":")
+    if not host or not port.isdigit():
+        raise JobError(f"address: must be host:port or auto, not {shown(address)}")
+    return host, int(port)
 
 
 def open_cluster(address: str) -> JobError:
     """Whoever reaches a cluster without a token can run code on it (CVE-2023-48022)."""
     return JobError(
-        f"address: the cluster at {shown(address)} runs code of anybody who reaches it; start it with "
-        "RAY_AUTH_MODE=token, or say --allow-open where its network is closed"
+        f"address: the cluster at {shown(address)} listens beyond this machine and runs code of anybody who "
+        "reaches it; start it with RAY_AUTH_MODE=token, or say --allow-open where its network is closed"
     )
 
 
-def wrong_token(address: str, complaint: str) -> ClusterUnreachableError:
-    return ClusterUnreachableError(
-        f"address: the cluster at {shown(address)} {complaint}; "
-        "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's"
-    )
+def wrong_token(who: str) -> ClusterUnreachableError:
+    """What asked for a token was sent none, and why, or refuses the one that was sent."""
+    missing = missing_token()
+    complaint = f"no token was sent ({missing}), and {who} asks for a token" if missing else f"{who} refuses the token"
+    if missing.startswith("RAY_AUTH_TOKEN_PATH="):
+        remedy = "let RAY_AUTH_TOKEN_PATH name the file that holds the cluster's"
+    else:
+        remedy = "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's"
+    return ClusterUnreachableError(f"address: {complaint}; {remedy}")
 
 
 def unreachable(address: str, cause: str) -> str:
@@ -85,9 +102,57 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def is_beyond(host: str, port: int) -> bool:
+    """Whether what answers at host:port answers other machines too.
+
+    A head that listens on every interface answers on loopback as well: what it is bound to counts, where /proc tells.
+    A port that is forwarded from loopback alone passes; its other end is for its owner to guard.
+    """
+    return not is_loopback(host) or not all(is_loopback(each) for each in bound_addresses(port))
+
+
+def bound_addresses(port: int) -> Iterator[str]:
+    """The addresses at which this machine listens for TCP at a port; none where there is no /proc."""
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            _, local, _, state, *_ = line.split()
+            content, _, number = local.partition(":")
+            if state != LISTENING or int(number, 16) != port:
+                continue
+            # Words of four bytes, each in the machine's order.
+            words = (bytes.fromhex(content[i : i + 8]) for i in range(0, len(content), 8))
+            packed = b"".join(each[::-1] if sys.byteorder == "little" else each for each in words)
+            found = ipaddress.ip_address(packed)
+            yield str(getattr(found, "ipv4_mapped", None) or found)
+
+
 def has_token() -> bool:
     """Whether this process would show a token: only where it is told to, and finds one."""
-    return os.environ.get("RAY_AUTH_MODE", "").lower() == "token" and bool(token())
+    return not missing_token()
+
+
+def missing_token() -> str:
+    """Why this process would show no token; '' where it would."""
+    mode, named = os.environ.get("RAY_AUTH_MODE", ""), os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if mode.lower() != "token":
+        return f"RAY_AUTH_MODE={shown(mode)}" if mode else "RAY_AUTH_MODE is not set"
+    if token():
+        return ""
+    if not named:
+        return "neither RAY_AUTH_TOKEN nor RAY_AUTH_TOKEN_PATH is set, and ~/.ray/auth_token holds none"
+    try:
+        Path(named).read_text()
+    except FileNotFoundError:
+        cause = "no such file"
+    except (OSError, ValueError) as error:
+        cause = (getattr(error, "strerror", None) or "not text").lower()
+    else:
+        cause = "it is empty"
+    return f"RAY_AUTH_TOKEN_PATH={shown(named)}: {cause}"
 
 
 def token() -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from cluster.attach import CONNECT_SECONDS, is_loopback, open_cluster
+from cluster.attach import CONNECT_SECONDS, is_beyond, open_cluster, wrong_token
 from cluster.logs import take_over
 from cluster.shipping import Listing, archived
 from cluster.submit.common import (
@@ -92,8 +92,8 @@ def connect(given: str | None, allow_open: bool = False) -> Any:
     """A `JobSubmissionClient`; the token is Ray's business (RAY_AUTH_MODE=token), and never passes through here.
 
     Raises:
-        ClusterUnreachableError: no dashboard answers, or it refuses the token.
-        JobError: it takes jobs from anybody, and is not on this machine.
+        ClusterUnreachableError: no dashboard answers, or it asks for a token that this process does not have.
+        JobError: it takes jobs from anybody, and listens beyond this machine.
     """
     address = dashboard_address(given)
     _refuse_unreachable(address)
@@ -130,10 +130,7 @@ def _told(address: str, job: str = "") -> Iterator[None]:
     try:
         yield
     except AuthenticationError:
-        raise ClusterUnreachableError(
-            f"address: the dashboard at {shown(address)} refuses the token; "
-            "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's"
-        ) from None
+        raise wrong_token(f"the dashboard at {shown(address)}") from None
     except (ConnectionError, requests.exceptions.RequestException) as error:
         kept = "; what the job has done is kept: the same command goes on" if job else ""
         raise ClusterUnreachableError(_unreachable(address, str(error)) + kept) from None
@@ -146,11 +143,14 @@ def _told(address: str, job: str = "") -> Iterator[None]:
         raise LandscapeError(f"the cluster at {shown(address)} refuses: {first_line(str(error))}") from error
 
 
-def _refuse_unreachable(address: str) -> None:
+def _host_port(address: str) -> tuple[str, int]:
     parts = urlsplit(address)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return str(parts.hostname), parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _refuse_unreachable(address: str) -> None:
     try:
-        socket.create_connection((str(parts.hostname), port), CONNECT_SECONDS).close()
+        socket.create_connection(_host_port(address), CONNECT_SECONDS).close()
     except OSError as error:
         raise ClusterUnreachableError(_unreachable(address, str(error))) from None
 
@@ -167,8 +167,8 @@ def _unreachable(address: str, cause: str) -> str:
 def _refuse_open(address: str) -> None:
     import requests
 
-    if is_loopback(str(urlsplit(address).hostname)):
-        return  # also a forwarded port, whose other end is for its owner to guard
+    if not is_beyond(*_host_port(address)):
+        return
     try:
         answer = requests.get(f"{address}/api/jobs/", timeout=CONNECT_SECONDS)
     except requests.exceptions.RequestException as error:

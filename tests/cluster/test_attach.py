@@ -101,6 +101,64 @@ def test_only_this_machine_counts_as_loopback(host, here):
     assert attach.is_loopback(host) is here
 
 
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="where a socket is bound is read from Linux's /proc")
+@pytest.mark.parametrize(
+    ("bound", "family", "dual", "beyond"),
+    [
+        ("127.0.0.1", socket.AF_INET, False, False),
+        ("127.8.8.8", socket.AF_INET, False, False),
+        ("0.0.0.0", socket.AF_INET, False, True),
+        ("::ffff:127.0.0.1", socket.AF_INET6, True, False),
+        ("::1", socket.AF_INET6, False, False),
+        ("::", socket.AF_INET6, True, True),
+    ],
+)
+def test_what_a_head_is_bound_to_counts_not_the_address_it_is_called_by(bound, family, dual, beyond):
+    with socket.socket() as free:
+        free.bind(("", 0))  # at every address: another's socket of that number would count
+        port = free.getsockname()[1]
+    with socket.socket(family) as server:
+        if family == socket.AF_INET6:
+            server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not dual)
+        try:
+            server.bind((bound, port))
+        except OSError:
+            pytest.skip("this machine has no such address")
+        server.listen()
+        assert list(attach.bound_addresses(port)) == [bound.removeprefix("::ffff:")]
+        assert [attach.is_beyond(host, port) for host in ("127.0.0.1", "localhost", "[::1]")] == [beyond] * 3
+        assert attach.is_beyond("192.0.2.1", port)
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ({}, "RAY_AUTH_MODE is not set"),
+        ({"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "x"}, "RAY_AUTH_MODE='disabled'"),
+        ({"RAY_AUTH_MODE": "token"}, "neither RAY_AUTH_TOKEN nor RAY_AUTH_TOKEN_PATH is set, and ~/.ray/auth_token"),
+        (
+            {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/nonexistent/t"},
+            "RAY_AUTH_TOKEN_PATH='/nonexistent/t': no such file",
+        ),
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/"}, "RAY_AUTH_TOKEN_PATH='/': is a directory"),
+        (
+            {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/dev/null"},
+            "RAY_AUTH_TOKEN_PATH='/dev/null': it is empty",
+        ),
+    ],
+)
+def test_no_token_that_was_sent_is_told_from_one_that_is_refused(environment, why, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    told = str(attach.wrong_token("the cluster"))
+    assert told.startswith(f"address: no token was sent ({why}")
+    assert "the cluster asks for a token; " in told
+    assert ("set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH" in told) is ("_PATH=" not in why)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "x")
+    assert str(attach.wrong_token("the cluster")).startswith("address: the cluster refuses the token; ")
+
+
 # -- real heads ------------------------------------------------------------------------------------------------
 
 
@@ -169,6 +227,13 @@ def test_an_open_cluster_beyond_loopback_is_refused_unless_it_is_told_otherwise(
         )
         assert len(refused.stderr.splitlines()) == 1
         assert not (job.folder / "run" / "landscapes.zarr").exists()
+        by_loopback = f"127.0.0.1:{address.rpartition(':')[2]}"
+        refused = run(job, by_loopback)
+        assert refused.returncode == 2, refused.stderr
+        assert f"the cluster at '{by_loopback}' listens beyond this machine" in refused.stderr
+        looked = command("doctor", "--address", by_loopback)
+        assert looked.returncode == 1
+        assert "none, and it listens beyond this machine: who reaches the head can run code on it" in looked.stdout
         monkeypatch.setenv("RAY_ADDRESS", address)
         with pytest.raises(JobError, match="runs code of anybody"):
             attach.check_address("auto", allow_open=False)
@@ -203,7 +268,9 @@ def test_a_cluster_with_a_token_is_attached_to_with_it_and_refused_without(make_
             assert refused.returncode == 5, refused.stderr
             assert "asks for a token; set RAY_AUTH_MODE=token" in refused.stderr
             assert len(refused.stderr.splitlines()) == 1
-        assert command("doctor", "--address", address).returncode == 5
+        looked = command("doctor", "--address", address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH="/nonexistent/t")
+        assert looked.returncode == 5
+        assert "no token was sent (RAY_AUTH_TOKEN_PATH='/nonexistent/t': no such file)" in looked.stdout
         looked = command("doctor", "--address", address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
         assert "the cluster asks for a token" in looked.stdout
         assert "wrong" not in looked.stdout

@@ -268,8 +268,19 @@ def test_the_run_on_kubernetes_outlives_its_pods(run, claim, place):
     assert kuberay.run_on_cluster(run, claim, "/runs") == place
 
 
-@pytest.mark.parametrize(("code", "refused"), [(200, True), (401, False)])
-def test_a_cluster_elsewhere_that_asks_for_no_token_is_refused(code, refused, monkeypatch):
+NO_FILE = {"RAY_AUTH_TOKEN": "", "RAY_AUTH_TOKEN_PATH": "/nonexistent/t"}
+
+
+@pytest.mark.parametrize(
+    ("code", "environment", "said"),
+    [
+        (200, {}, "listens beyond this machine and runs code of anybody"),
+        (403, {}, "the dashboard at .* refuses the token"),
+        (401, NO_FILE, r"no token was sent \(RAY_AUTH_TOKEN_PATH='/nonexistent/t': no such file\), and the dashboard"),
+        (401, {"RAY_AUTH_MODE": "disabled"}, r"no token was sent \(RAY_AUTH_MODE='disabled'\), and the dashboard"),
+    ],
+)
+def test_a_dashboard_on_every_interface_is_open_or_asks_for_the_token(code, environment, said, monkeypatch):
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(code)
@@ -278,16 +289,13 @@ def test_a_cluster_elsewhere_that_asks_for_no_token_is_refused(code, refused, mo
         def log_message(self, *words: object) -> None:
             pass
 
-    monkeypatch.setattr(ray_jobs, "is_loopback", lambda host: False)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with ThreadingHTTPServer(("", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
         try:
-            if refused:
-                with pytest.raises(LandscapeError, match="runs code of anybody"):
-                    ray_jobs.connect(address)
-            else:
-                with pytest.raises(LandscapeError, match="token"):  # it asks, and the stand-in takes none
-                    ray_jobs.connect(address)
+            with pytest.raises(LandscapeError, match=said):
+                ray_jobs.connect(address)
         finally:
             server.shutdown()
