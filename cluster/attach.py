@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import socket
 import sys
@@ -16,6 +17,8 @@ CONNECT_SECONDS = 5.0
 ASKED_AGAIN = 2  # a clock that jumps spends the time to answer at once
 LISTENING = "0A"  # the state of a socket in /proc/net
 IN_A_RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
+log = logging.getLogger("landscape")
 
 Answer = Literal["open", "token", "tls", "none"]
 
@@ -47,9 +50,30 @@ def check_address(address: str, allow_open: bool) -> Answer:
         raise ClusterUnreachableError(unreachable(address, "what listens there is no Ray head"))
     if answer == "token" and (not has_token() or ask(place, token=token()) == "token"):
         raise wrong_token(f"the cluster at {shown(address)}")
-    if answer == "open" and not (allow_open or IN_A_RAY_JOB in os.environ) and is_beyond(host, port):
-        raise open_cluster(place)
+    if answer == "open" and not (allow_open or IN_A_RAY_JOB in os.environ):
+        refuse_strangers(host, port, place)
     return answer
+
+
+def refuse_strangers(host: str, port: int, place: str) -> None:
+    """Refuse a cluster elsewhere that asks for no token; warn of one on this machine that other machines reach.
+
+    Whoever reaches such a cluster can run code on it (CVE-2023-48022). Ray's head listens on every interface
+    whatever it is told, so that a head of the user's own, called by loopback, is worth a warning and no refusal.
+
+    Raises:
+        JobError: it is called by an address that is not loopback.
+    """
+    if not is_loopback(host):
+        raise JobError(
+            f"address: the cluster at {shown(place)} runs code of anybody who reaches it; start it with "
+            "RAY_AUTH_MODE=token, or say --allow-open where its network is closed"
+        )
+    if is_beyond(host, port):
+        log.warning(
+            "the cluster at %s listens beyond this machine and asks for no token, so that who reaches it can run code "
+            "on it; start it with RAY_AUTH_MODE=token, or say --allow-open where its network is closed", shown(place),
+        )  # fmt: skip
 
 
 def head_place(address: str) -> tuple[str, int]:
@@ -66,14 +90,6 @@ def head_place(address: str) -> tuple[str, int]:
     if not host or not port.isdigit():
         raise JobError(f"address: must be host:port or auto, not {shown(address)}")
     return host, int(port)
-
-
-def open_cluster(address: str) -> JobError:
-    """Whoever reaches a cluster without a token can run code on it (CVE-2023-48022)."""
-    return JobError(
-        f"address: the cluster at {shown(address)} listens beyond this machine and runs code of anybody who "
-        "reaches it; start it with RAY_AUTH_MODE=token, or say --allow-open where its network is closed"
-    )
 
 
 def wrong_token(who: str) -> ClusterUnreachableError:

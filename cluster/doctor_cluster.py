@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Any
 
-from cluster.attach import IN_A_RAY_JOB, check_address, head_place, is_beyond
+from cluster.attach import IN_A_RAY_JOB, check_address, head_place, is_beyond, is_loopback
 from cluster.findings import GOOD, NOTE, WRONG, Finding, finding, judged
 
 NODE_SECONDS = 60.0  # until a node that does not answer is taken for hung
@@ -52,14 +52,16 @@ def _guard(address: str, answer: str) -> Finding:
         return finding("authentication", GOOD, "the cluster asks for a token")
     if answer == "tls":
         return finding("authentication", GOOD, "certificates on both sides (RAY_USE_TLS)")
-    if not is_beyond(*head_place(address)):
+    host, port = head_place(address)
+    if not is_beyond(host, port):
         return finding(
             "authentication", NOTE, "none: who reaches the head can run code on it",
             "start it with RAY_AUTH_MODE=token where others use this machine",
         )  # fmt: skip
     return finding(
-        "authentication", WRONG, "none, and it listens beyond this machine: who reaches the head can run code on it",
-        "start every node with RAY_AUTH_MODE=token; `landscape run` needs --allow-open as it is",
+        "authentication", NOTE if is_loopback(host) else WRONG,
+        "none, and it listens beyond this machine: who reaches the head can run code on it",
+        "start every node with RAY_AUTH_MODE=token; `landscape run` needs --allow-open to attach from elsewhere",
     )  # fmt: skip
 
 

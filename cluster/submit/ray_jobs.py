@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from cluster.attach import CONNECT_SECONDS, is_beyond, open_cluster, wrong_token
+from cluster.attach import CONNECT_SECONDS, is_beyond, refuse_strangers, wrong_token
 from cluster.logs import take_over
 from cluster.shipping import Listing, archived
 from cluster.submit.common import (
@@ -167,14 +167,15 @@ def _unreachable(address: str, cause: str) -> str:
 def _refuse_open(address: str) -> None:
     import requests
 
-    if not is_beyond(*_host_port(address)):
+    host, port = _host_port(address)
+    if not is_beyond(host, port):
         return
     try:
         answer = requests.get(f"{address}/api/jobs/", timeout=CONNECT_SECONDS)
     except requests.exceptions.RequestException as error:
         raise ClusterUnreachableError(_unreachable(address, str(error))) from None
     if answer.status_code == 200:
-        raise open_cluster(address)
+        refuse_strangers(host, port, address)
 
 
 # -- sending ----------------------------------------------------------------------------------------------------
