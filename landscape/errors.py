@@ -121,7 +121,7 @@ def shown(value: object, longest: int = LONGEST_VALUE) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """A remedy for a wrong name: the closest known one, then the list of all."""
     names = [str(each) for each in known]
-    close = difflib.get_close_matches(name[:LONGEST_VALUE], names, n=1, cutoff=0.55)
+    close = difflib.get_close_matches(name[:LONGEST_VALUE], names, n=1, cutoff=0.5)
     hint = f"did you mean {shown(close[0])}? " if close else ""
     left = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     listed = ", ".join(flat(each, LONGEST_VALUE) for each in names[:MOST_NAMES])

@@ -146,7 +146,7 @@ def test_a_run_holds_the_bits_and_the_files_of_a_local_one(place, raw, tmp_path,
     assert set(raw.keys()) - lock == set(other.keys()) - lock
     assert raw.values() == other.values()
     found, expected = open_run(place), open_run(tmp_path / "other")
-    assert list(found) == ["r", "t"] == landscape_names(place)
+    assert list(found) == ["t", "r"] == landscape_names(place), "the order of the job"
     for name in found:
         assert found[name].loss.tobytes() == expected[name].loss.tobytes()
         assert (found[name].status == 1).all()
@@ -156,7 +156,7 @@ def test_a_run_holds_the_bits_and_the_files_of_a_local_one(place, raw, tmp_path,
         assert store.examine().complete
         assert store.check_constants() == store.check_directions() == []
     assert found["t"].path.loss.tobytes() == expected["t"].path.loss.tobytes()
-    with pytest.raises(NotFoundError, match=r"'x' is not in run .* known: r, t"):
+    with pytest.raises(NotFoundError, match=r"'x' is not in run .* known: t, r"):
         found["x"]
 
 
