@@ -25,7 +25,8 @@ class Scaled(Plane):
 
 def observe(model, batch):
     if len(batch) > 2:
-        note("pids.log", str(os.getpid()))
+        note("points.log", "one more")
+        company(2, after=20)  # the first is alone when it measures
     loss = (batch - model.scale * model.x[0]) ** 2 + torch.sin(3 * model.y[0]) * batch
     return {{"loss": loss}}
 
