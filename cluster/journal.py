@@ -46,8 +46,8 @@ def lost(hand: Hand, cause: str) -> None:
 
 def left_out(hand: Hand, landscape: str, witness: Witness, difference: str, agreeing: int) -> None:
     workers.warning(
-        "%s is left out: its processor, %s, computes other values than landscape %r holds (%s), which %d %s so "
-        "far", hand.place, witness.processor, landscape, difference, agreeing,
+        "%s is left out: its processor, %s, computes other values for landscape %r than this run holds (%s), which %d "
+        "%s so far", hand.place, witness.processor, landscape, difference, agreeing,
         "worker agrees with" if agreeing == 1 else "workers agree with",
         extra=told(
             "worker-left-out", landscape=landscape, cause=difference, processor=witness.processor, **_place(hand)

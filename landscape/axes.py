@@ -62,10 +62,9 @@ def make_coordinates(spec: Landscape, path: PathPlan | None, defaults: int = DEF
     """The coordinates per axis; those fitted under the first version of the defaults did not go through zero."""
     found = []
     for k, size in enumerate(spec.size):
-        line, limits = _line_coordinates(spec, k), _axis_range(spec, k)
-        if line is not None:
+        if (line := _line_coordinates(spec, k)) is not None:
             found.append(line)
-        elif limits is not None:
+        elif (limits := _axis_range(spec, k)) is not None:
             found.append(axis_coordinates(size, *limits))
         else:
             assert path is not None

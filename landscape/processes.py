@@ -24,7 +24,7 @@ def is_alive(pid: int) -> bool:
 
 
 def end_with_parent() -> None:
-    """This process is killed when the one that forked it ends; not for one that has ended before."""
+    """This process is killed when the one that forked it ends, from now on: ask afterwards whether it still lives."""
     _prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 

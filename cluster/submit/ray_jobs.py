@@ -93,7 +93,7 @@ def connect(given: str | None, allow_open: bool = False) -> Any:
 
     Raises:
         ClusterUnreachableError: no dashboard answers, or it asks for a token that this process does not have.
-        JobError: it takes jobs from anybody, and listens beyond this machine.
+        JobError: it takes jobs from anybody, and is not called by an address on loopback.
     """
     address = dashboard_address(given)
     _refuse_unreachable(address)

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import io
 import json
-import logging
-from collections.abc import Iterator
 
 import pytest
 from rich.console import Console
 
 from cluster import console
-from cluster.logs import TASKS, WORKERS, configure
+from cluster.logs import configure
 from landscape.arithmetic import Plan
 from landscape.progress import CHOOSING, stage
 from landscape.questions import Candidate, Freedom
 from landscape.search import Search
 
-
-@pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
-    root, names = logging.getLogger(), ("landscape", WORKERS, TASKS)
-    handlers, level = list(root.handlers), root.level
-    levels = {name: logging.getLogger(name).level for name in names}
-    yield
-    logging.captureWarnings(False)
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    for name, each in levels.items():
-        logging.getLogger(name).setLevel(each)
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
 
 
 def tell_a_candidate() -> None:

@@ -52,7 +52,7 @@ def test_a_worker_whose_network_differs_is_left_out_and_named(write_job, tmp_pat
     assert (found.status == 1).all()
     (line,) = [each.getMessage() for each in caplog.records if "is left out" in each.getMessage()]
     assert "its processor, " in line
-    assert "computes other values than landscape 'plane' holds" in line
+    assert "computes other values for landscape 'plane' than this run holds" in line
     surfaces = []
     for name, when in (("plain", "False"), ("scaled", "True")):
         other = with_difference(write_job, when, folder=tmp_path / name, landscapes=[landscape([21, 15])])

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
@@ -26,17 +25,7 @@ HAND = Hand("worker-2", None, ready=True, host="node7", node="f" * 56, pid=41, d
 TASK = Task("minimum", tile=(3, 1))
 
 
-@pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
-    root, names = logging.getLogger(), ("landscape", logs.WORKERS, logs.TASKS)
-    handlers, level = list(root.handlers), root.level
-    levels = {name: logging.getLogger(name).level for name in names}
-    yield
-    logging.captureWarnings(False)
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    for name, each in levels.items():
-        logging.getLogger(name).setLevel(each)
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
 
 
 def lines(text: str) -> list[dict[str, object]]:
