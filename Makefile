@@ -8,17 +8,23 @@ PEERS := .venv-peers
 # The suite stops Ray sessions of its own only; two processes fill two cores.
 JOBS ?= 2
 
-.PHONY: demo test lint types suite test-slow chaos fuzz bench-peers format install clean help
+.PHONY: demo test lint types docs suite test-slow chaos fuzz bench-peers format install clean help
 
 help:
-	@echo "make demo     train, compute and picture the landscapes of LeNet-5 on handwritten digits"
-	@echo "make test     lint, types, architecture and the whole suite"
-	@echo "make test-slow  submission for real, the whole ResNet plane, a kill and a power cut at every change of the disk"
-	@echo "make chaos    a job whose workers, nodes and driver are killed; FAULTS=200 for a long one"
-	@echo "make fuzz     bad input and damaged runs, judged by rule; N=5000 for a long one, SEED=1 for another"
-	@echo "make bench-peers  time per point of public packages and of this one; ARGS=--quick to try, ARGS=--help"
-	@echo "make format   let ruff format the sources"
-	@echo "make clean    remove the environment and the demo's run"
+	@echo "Use"
+	@echo "  make demo         train, compute and picture the landscapes of LeNet-5 on handwritten digits"
+	@echo "  make install      the environment alone, in .venv"
+	@echo "  make clean        remove the environment, the built documentation and the demo's run"
+	@echo "Develop"
+	@echo "  make test         lint, types, documentation, architecture and the whole suite"
+	@echo "  make test-slow    submission for real, the whole ResNet plane, a kill and a power cut at every change of the disk"
+	@echo "  make docs         the documentation, in build/docs/index.html"
+	@echo "  make lint types   ruff and mypy alone"
+	@echo "  make format       let ruff format the sources"
+	@echo "Measure"
+	@echo "  make bench-peers  time per point of public packages and of this one; ARGS=--quick to try, ARGS=--help"
+	@echo "  make chaos        a job whose workers, nodes and driver are killed; FAULTS=200 for a long one"
+	@echo "  make fuzz         bad input and damaged runs, judged by rule; N=5000 for a long one, SEED=1 for another"
 
 install: $(READY)
 
@@ -37,7 +43,7 @@ $(BROWSER): $(READY)
 demo: $(READY) $(BROWSER)
 	$(BIN)/landscape demo
 
-test: $(READY) $(BROWSER) lint types suite
+test: $(READY) $(BROWSER) lint types docs suite
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -45,6 +51,10 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy
+
+# Without a network; a link that leads nowhere, or a name that a docstring spells wrongly, fails it.
+docs: $(READY)
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs
 
 suite: $(READY) $(BROWSER)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
@@ -77,4 +87,4 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(PEERS) runs/demo
+	rm -rf $(VENV) $(PEERS) build/docs runs/demo
