@@ -8,12 +8,12 @@ from typing import Any
 
 from cluster.packing import pack_directions, pack_state
 from cluster.worker import Payload
-from landscape.pipeline import TaskList, missing_tasks, start_tally
 from landscape.preparation import PreparedLandscape
-from landscape.progress import Recorded, Tally
 from landscape.reproduction import ATTRIBUTE, NotReproduced, Witness, check_point, other_network, recorded, refusal
 from landscape.spec import Job
 from landscape.store import LandscapeStore
+from landscape.tally import Recorded, Tally
+from landscape.tasks import TaskList, missing_tasks, start_tally
 
 log = logging.getLogger("landscape")
 

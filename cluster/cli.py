@@ -19,8 +19,11 @@ from cluster.logs import as_json, bind, chosen, common_options, configure, maske
 from cluster.options import ManyWhole, MaybeNumber, MaybeWhole, Whole, checked_workers
 from cluster.streams import diverted, drop_output, put
 from landscape import __version__
-from landscape.codes import BAD_USAGE, DONE, FAILED, INTERRUPTED, PARTIAL
 from landscape.errors import (
+    BAD_USAGE,
+    DONE,
+    FAILED,
+    INTERRUPTED,
     JobError,
     LandscapeError,
     NotFoundError,
@@ -212,6 +215,8 @@ def run(
     checked_workers(workers)
     if serial and (workers or address):
         raise JobError("serial: runs in this process alone; leave out workers and address")
+    from cluster.computing import compute
+
     return compute(given, serial=serial, workers=workers, address=address, allow_open=allow_open)
 
 
@@ -221,35 +226,6 @@ def _job(path: Path, **overrides: Any) -> Job:
     found = read_job(path, **overrides)
     bind(run=found.run_path)
     return found
-
-
-def compute(
-    job: Job,
-    *,
-    serial: bool = False,
-    workers: int | None = None,
-    address: str | None = None,
-    allow_open: bool = False,
-) -> int:
-    """Run a job with progress on stderr; prints a line per landscape; 0 or 4 where something was given up."""
-    from cluster.console import ProgressDisplay
-    from cluster.status import run_status, status_text
-
-    with diverted(), ProgressDisplay() as display:
-        if serial:
-            from cluster.driver import run_serially
-            from landscape.arithmetic import keep_freed_memory
-
-            keep_freed_memory()
-            found = run_serially(job, display)
-        else:
-            from cluster.driver import run as run_on_ray
-
-            found = run_on_ray(job, workers, address, display, allow_open=allow_open)
-    status = run_status(found.path)
-    put(printable(status_text(status)))
-    mine = [each for each in status["landscapes"] if each["name"] in display.landscapes]
-    return PARTIAL if any(each["failed"] or each["missing"] for each in mine) else DONE
 
 
 @app.command

@@ -23,11 +23,11 @@ from cluster.session import draining_nodes, has_process, object_store_room, priv
 from cluster.worker import Look, ProblemSource, Receipt, Worker
 from landscape.errors import printable
 from landscape.memory import host_limit
-from landscape.pipeline import Work
 from landscape.preparation import PreparedJob
 from landscape.progress import stage
 from landscape.questions import Request
 from landscape.samples import Batch, batch_bytes
+from landscape.tasks import Work
 
 EXPLAIN_SECONDS = 20.0  # without any worker, until it is said why
 MOST_ARRIVALS = 256  # at once; their values are in this process's memory

@@ -6,12 +6,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from cluster.cli import compute
+from cluster.computing import compute
 from cluster.console import seconds_text
 from cluster.logs import bind, say
 from cluster.streams import diverted, put
-from landscape.codes import DONE, PARTIAL
-from landscape.errors import LandscapeError
+from landscape.errors import DONE, PARTIAL, LandscapeError
 from landscape.preparation import collected_landscapes
 from landscape.spec import Job
 
@@ -51,7 +50,7 @@ def _report_epoch(epoch: int, metrics: Mapping[str, float]) -> None:
 def _draw(out: Path) -> list[Path]:
     """The report, then a PNG per landscape and view where this machine has a Chromium."""
     from cluster.exporting import export_run
-    from landscape.surface import open_run
+    from landscape.results import open_run
     from landscape.views import write_report
 
     write_report(open_run(str(out)), out / "report.html")

@@ -44,7 +44,7 @@ def diagnose(address: str | None = None, run: str | None = None) -> list[Finding
 def _python() -> Iterator[Finding]:
     good = sys.version_info >= (3, 11)
     yield finding("python", GOOD if good else WRONG, platform.python_version(), "" if good else "needs 3.11 or later")
-    from landscape.arithmetic import cores
+    from landscape.devices import cores
 
     yield finding("cores", GOOD, f"{cores()} of {os.cpu_count()}")
 
@@ -173,7 +173,7 @@ def _free(port: int) -> bool:
 
 def probe_run(run: str) -> Iterator[Finding]:
     """Whether a run can be kept there, and how long a commit takes; leaves nothing behind."""
-    from landscape.spec import locate
+    from landscape.folders.places import locate
 
     place = locate(run, Path.cwd())
     if "://" in place:

@@ -19,30 +19,19 @@ from cluster.session import ray_session
 from cluster.shortness import is_shorter_here
 from cluster.signals import graceful_stop
 from cluster.worker import Receipt
-from landscape.arithmetic import keep_freed_memory
+from landscape.devices import keep_freed_memory
 from landscape.errors import Interrupted, JobError, LandscapeError, StoreError, shown
 from landscape.lock import run_lock
-from landscape.pipeline import (
-    Begun,
-    Outcome,
-    Task,
-    commit_all,
-    freedom_of,
-    make_work,
-    quarantine,
-    run_prepared,
-    task_points,
-    tile_shape_for,
-    well_formed,
-)
+from landscape.pipeline import Begun, freedom_of, run_prepared, tile_shape_for
 from landscape.preparation import PreparedJob, create_store, existing_store, prepare
 from landscape.progress import CHOOSING, PREPARING, Failure, Observer, stage
 from landscape.questions import DEFAULT_POINT_SECONDS, Limits, Measure, Request, follow
 from landscape.reproduction import NotReproduced, Witness
+from landscape.results import Run
 from landscape.search import Search
 from landscape.spec import Job
 from landscape.store import write_error
-from landscape.surface import Run
+from landscape.tasks import Outcome, Task, commit_all, make_work, quarantine, task_points, well_formed
 
 if TYPE_CHECKING:
     from cluster.metrics import Metrics

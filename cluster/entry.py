@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from landscape.codes import INTERRUPTED
+from landscape.errors import INTERRUPTED
 
 
 def main() -> NoReturn:

@@ -9,7 +9,8 @@ from typing import Any
 
 from landscape.errors import JobError, LandscapeError, StoreError, nearest, shown
 from landscape.lock import driver_alive
-from landscape.surface import Run, Surface, open_run
+from landscape.results import Run, open_run
+from landscape.surface import Surface
 
 REPORT = "report"
 BY_BROWSER = ("png", "svg")

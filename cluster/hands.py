@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cluster.worker import Receipt
-from landscape.pipeline import Work
 from landscape.questions import Request
+from landscape.tasks import Work
 
 LOOK_SECONDS = 2.0  # between two looks at what the cluster has
 NODE_LOST = "its node is lost"

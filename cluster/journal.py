@@ -6,9 +6,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from cluster.logs import TASKS, relay, told
-from landscape.pipeline import Task
 from landscape.progress import Failure
 from landscape.reproduction import Witness
+from landscape.tasks import Task
 
 if TYPE_CHECKING:
     from cluster.hands import Hand

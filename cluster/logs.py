@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from cluster import lifeline
 from landscape.errors import JobError, one_line, printable, shown
-from landscape.masking import masked as masked  # where who writes to a terminal looks for it
+from landscape.errors import masked as masked  # where who writes to a terminal looks for it
 
 Format = Literal["text", "json"]
 FORMATS = ("text", "json")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from cluster.console import seconds_text
-from landscape.arithmetic import cores
+from landscape.devices import cores
 from landscape.evaluation import Evaluator
 from landscape.grid import Grid, size_through_zero, tile_counts
 from landscape.kept import KeptChoices

@@ -17,7 +17,7 @@ from cluster.logs import in_detail
 from cluster.placement import Placement, Supply, placement
 from cluster.shipping import upload
 from cluster.streams import without_native_text
-from landscape.arithmetic import cores
+from landscape.devices import cores
 from landscape.errors import ClusterUnreachableError, JobError, one_line
 from landscape.progress import stage
 from landscape.spec import Job

@@ -11,7 +11,7 @@ import torch
 
 from cluster import lifeline
 from cluster.assignment import LandscapeWork
-from landscape.arithmetic import cores, release_memory
+from landscape.devices import cores, release_memory
 from landscape.errors import Interrupted
 from landscape.pipeline import make_evaluator
 from landscape.preparation import PreparedJob

@@ -11,7 +11,7 @@ from types import FrameType
 
 from cluster.lifeline import ABRUPT, ORDERLY, supervised, tell
 from cluster.logs import say
-from landscape.codes import INTERRUPTED
+from landscape.errors import INTERRUPTED
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from landscape.arithmetic import cores
+from landscape.devices import cores
 from landscape.errors import LandscapeError
 
 COMMAND = (sys.executable, "-m", "cluster.cli")

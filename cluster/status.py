@@ -10,9 +10,10 @@ from cluster.console import seconds_text
 from landscape.errors import LandscapeError, NotFoundError, StoreError, flat, printable
 from landscape.history import read_lines
 from landscape.lock import driver_alive
+from landscape.results import Run, open_run
 from landscape.snapshots import ranges
 from landscape.store import LandscapeStore, root_problems, survey
-from landscape.surface import NOT_COMPUTED, QUARANTINED, Run, open_run
+from landscape.surface import NOT_COMPUTED, QUARANTINED
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from urllib.parse import unquote
 from cluster import lifeline
 from cluster.logs import LONGEST_LINE, as_json, bind, log_to, say, say_lines
 from cluster.streams import forgiving, leave_stderr_to
-from landscape.codes import FAILED, INTERRUPTED, UNREACHABLE
+from landscape.errors import FAILED, INTERRUPTED, UNREACHABLE
 from landscape.processes import adopt_orphans, end_with_parent
 
 RESTARTS = 3  # of a private Ray, until a session has lasted STEADY_SECONDS

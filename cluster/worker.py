@@ -17,7 +17,7 @@ import numpy as np
 from cluster.logs import Listener, Said
 from cluster.packing import OtherDirection, Packed, Recipe, unpack_direction, unpack_samples, unpack_state
 from cluster.parcels import Parcels, gather
-from landscape.arithmetic import Plan, keep_freed_memory, pick_device
+from landscape.devices import keep_freed_memory, pick_device
 from landscape.errors import JobError
 from landscape.evaluation import Evaluator
 from landscape.first_look import first_look
@@ -25,12 +25,12 @@ from landscape.grid import Grid
 from landscape.kept import KeptChoices
 from landscape.loaded import SamplesChanged
 from landscape.parameters import describe_parameters
-from landscape.pipeline import Outcome, Work, evaluate
+from landscape.plan import Plan, Precision
 from landscape.problem import OtherObservables, load_problem
 from landscape.questions import Request
 from landscape.reproduction import Witness, bear_witness
 from landscape.samples import Batch
-from landscape.spec import Precision
+from landscape.tasks import Outcome, Work, evaluate
 from landscape.trials import Trials
 from landscape.usercode import cause_of
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from landscape.pipeline import run
     from landscape.problem import Problem
     from landscape.questions import Limits
+    from landscape.results import Run, open_run
     from landscape.spec import (
         CollectLandscape,
         FileDirection,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
         TowardsDirection,
         read_job,
     )
-    from landscape.surface import Axis, Path, Run, Surface, open_run
+    from landscape.surface import Axis, Path, Surface
     from landscape.trajectory import TrajectoryCollector, import_checkpoints, read_trajectory
 
 __version__ = "0.1.0"
@@ -43,7 +44,8 @@ _HOMES = {
         "TowardsDirection",
         "read_job",
     ),
-    "surface": ("Axis", "Path", "Run", "Surface", "open_run"),
+    "results": ("Run", "open_run"),
+    "surface": ("Axis", "Path", "Surface"),
     "trajectory": ("TrajectoryCollector", "import_checkpoints", "read_trajectory"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -19,6 +19,7 @@ from landscape.directions import (
     towards_direction,
 )
 from landscape.errors import JobError, shown
+from landscape.folders.places import locate
 from landscape.grid import Floats, axis_coordinates, coordinates_through_zero, coordinates_through_zero_and_one
 from landscape.parameters import ParameterInfo, State, direction_digest, norm
 from landscape.spec import (
@@ -30,7 +31,6 @@ from landscape.spec import (
     PcaDirection,
     RandomDirection,
     TowardsDirection,
-    locate,
 )
 from landscape.store import LandscapeStore, PathPlan
 from landscape.weight_files import load_weights

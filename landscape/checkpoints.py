@@ -18,7 +18,7 @@ from landscape.numbering import Numbers, numbers_from_inside, numbers_from_names
 from landscape.replacement import finish, remove_leftovers, replace, staging
 from landscape.run_files import FOLDER, HISTORY_FILE, read_info
 from landscape.snapshots import UNITS, Trajectory, read_trajectory, snapshot_files, versions, write_snapshot
-from landscape.spec import Unit
+from landscape.values import Unit
 from landscape.weight_files import load_weights, read_about, strip_prefixes
 
 __all__ = ["import_checkpoints", "load_weights", "strip_prefixes"]

@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 from landscape import __version__
-from landscape.arithmetic import Plan, cores, processor_name
+from landscape.devices import cores, processor_name
+from landscape.digests import digest
 from landscape.evaluation import Evaluator
+from landscape.plan import Plan
 from landscape.questions import Freedom
 from landscape.samples import Batch, tensors_of
-from landscape.spec import digest
 
 SCHEME = 1  # another one where the search itself changes what it would choose
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # in what a module shows of a function: another one in every process

@@ -1,4 +1,7 @@
-"""The errors a user meets: one or two lines that name the argument, the rule, the value and the remedy."""
+"""The errors a user meets: one or two lines that name the argument, the rule, the value and the remedy.
+
+What an error repeats of a user's value is bounded, printable, and without passwords and keys.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from landscape.codes import BAD_USAGE, FAILED, INTERRUPTED, NOT_FOUND, UNREACHABLE
-from landscape.masking import masked
+# The exit codes of the commands.
+DONE, FAILED, BAD_USAGE, NOT_FOUND, PARTIAL, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
 LONGEST_VALUE = 200  # characters of a value that a message repeats
 LONGEST_SEARCHED = 20_000  # characters of it in which keys are looked for
@@ -21,6 +24,20 @@ MOST_NAMES = 24  # that a remedy lists
 
 # What moves the cursor, changes colours, reverses the direction of reading or cannot be encoded; not \n and \t.
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+
+_END = r"\s\"'\\<>"  # what ends a URL in a text, also in one of JSON
+# name:password@, where the password may hold a slash, as the secret keys of S3 do; host:port/ is no such thing.
+_USER = re.compile(rf"(?<=://)(?:[^{_END}/?#]*@|[^{_END}/@?#]+:(?!\d{{1,5}}/)[^{_END}@]*@)")
+# All of a query: who signs a URL chooses the names.
+_QUERY = re.compile(rf"(://[^{_END}?#]*)(?:\?[^{_END}]+|#[^{_END}]*=[^{_END}]*)")
+_SECRET_NAMES = (
+    r"sig|[\w.-]*(?:signature|token|secret|passw|credential|api[-_]?key|access[-_]?key|account[-_]?key)[\w.-]*"
+)
+_PARAMETER = re.compile(rf"(?i)([?&;](?:{_SECRET_NAMES}|key|googleaccessid)=)[^{_END}&;]+")
+_VARIABLE = re.compile(
+    rf"\b((?:[A-Z0-9_]*(?:SECRET|TOKEN|PASSWORD|ACCESS_KEY|API_KEY)[A-Z0-9_]*|AccountKey|aws_secret_access_key)=)[^{_END};]+"
+)
+_BEARER = re.compile(rf"(?i)\b(bearer|basic)[ \t]+(?=[^{_END}]*[\d.=/+_-])[^{_END}]{{16,}}")
 
 
 class LandscapeError(Exception):
@@ -63,6 +80,19 @@ class Interrupted(LandscapeError):
     """SIGINT or SIGTERM arrived: the store is valid and the same command goes on."""
 
     exit_code = INTERRUPTED
+
+
+def masked(text: str) -> str:
+    """The text without passwords, keys and queries of URLs, such as a user's own argument that an error repeats."""
+    if "://" in text:
+        text = _QUERY.sub(r"\1?…", _USER.sub("…@", text))
+    text = _VARIABLE.sub(r"\1…", _PARAMETER.sub(r"\1…", text))
+    return _BEARER.sub(r"\1 …", text)
+
+
+def holds_credentials(url: str) -> bool:
+    """Whether something in a URL would be masked."""
+    return "://" in url and masked(url) != url
 
 
 def printable(text: str) -> str:

@@ -15,20 +15,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from landscape.arithmetic import Plan, arithmetic, is_out_of_memory, seed_draws
+from landscape.arithmetic import arithmetic
 from landscape.checksum import checksums
-from landscape.engine import Engine
+from landscape.devices import is_out_of_memory
+from landscape.draws import seed_draws
 from landscape.errors import Interrupted
 from landscape.feed import make_feed
 from landscape.forward import Stacked
 from landscape.loaded import LoadedModel, Observed, SamplesChanged
 from landscape.parameters import State
+from landscape.plan import Engine, Plan
 from landscape.problem import Observe
 from landscape.samples import Batch, batch_length, tensors_of
+from landscape.surface import RISE_STDERR
 
 Floats = NDArray[np.float64]
 Result = TypeVar("Result")
-RISE_STDERR = "loss_rise_stderr"
 LARGEST_GROUP = 1 << 22  # values of an observable that are kept while a group of points is computed
 Samples = tuple[list[str], Tensor]  # the names of the observables; their values at one point, float64 [names, samples]
 

@@ -13,13 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from landscape.arithmetic import default_plan
 from landscape.errors import JobError
 from landscape.evaluation import Evaluator, Values
 from landscape.moving import targets_of
+from landscape.plan import Precision, default_plan
 from landscape.problem import Observe, ordered_names
 from landscape.samples import Batch, batch_length, map_tensors
-from landscape.spec import Precision
 from landscape.usercode import Exited, in_words
 
 SAMPLES = 2

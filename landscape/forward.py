@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from landscape.engine import Engine
+from landscape.plan import Engine
 from landscape.pooling import PoolingByMaxima, use_maxima
 from landscape.problem import Observe
 from landscape.reuse import Reuse

@@ -10,6 +10,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+AXIS_NAMES = ("alpha", "beta", "gamma")
+
 Floats = NDArray[np.float64]
 Index = tuple[int, ...]
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from landscape.axes import axis_ranges
 from landscape.errors import shown
+from landscape.folders.places import locate
 from landscape.parameters import state_digest
-from landscape.spec import Direction, FileDirection, Job, Landscape, PcaDirection, TowardsDirection, locate
+from landscape.spec import Direction, FileDirection, Job, Landscape, PcaDirection, TowardsDirection
 from landscape.weight_files import load_weights
 from landscape.weights import Weights
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from landscape.engine import Engine
 from landscape.errors import one_line, shown
 from landscape.files import folder_of_user, whole_file
+from landscape.plan import Engine
 
 CACHE = "LANDSCAPE_CACHE"  # the folder in place of ~/.cache/landscape; empty: nothing is kept
 MOST_FILES, LARGEST_FILE, MOST_CHOICES = 256, 1 << 16, 16

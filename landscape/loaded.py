@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from landscape.arithmetic import Plan, arithmetic
+from landscape.arithmetic import arithmetic
 from landscape.checksum import checksums
-from landscape.engine import OPTIONS, Engine
 from landscape.errors import JobError
 from landscape.forward import Forward, Graphed, Stacked, make_forward
 from landscape.memory import DEVICE_BYTES
 from landscape.module_state import ModuleState, private_copy
 from landscape.moving import MovingWeights, lay_out
 from landscape.parameters import State
+from landscape.plan import OPTIONS, Engine, Plan
 from landscape.pooling import PoolingByMaxima
 from landscape.problem import Observe, check_observed
 from landscape.reuse import Reuse

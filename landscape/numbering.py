@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from landscape.errors import JobError, shown
-from landscape.spec import Unit
+from landscape.values import Unit
 
 STEP_WORDS = ("step", "steps", "iter", "iters", "iteration", "iterations", "it", "update", "updates", "globalstep")
 EPOCH_WORDS = ("epoch", "epochs", "ep")

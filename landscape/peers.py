@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from landscape.arithmetic import cores
+from landscape.devices import cores
 from landscape.memory import free_bytes
 from landscape.processes import end_with_parent
 from landscape.questions import Request

@@ -2,131 +2,43 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import overload
 
-import numpy as np
-from numpy.typing import NDArray
-
-from landscape.arithmetic import Plan, pick_device
+from landscape.devices import pick_device
 from landscape.errors import Interrupted, JobError, StoreError, shown
-from landscape.evaluation import Evaluator, Values
-from landscape.grid import Grid, Index, choose_tile_shape, coarse_to_fine_order, tile_counts
+from landscape.evaluation import Evaluator
+from landscape.grid import Grid, Index, choose_tile_shape
 from landscape.kept import KeptChoices
-from landscape.loaded import SamplesChanged
 from landscape.lock import run_lock
-from landscape.parameters import State
+from landscape.plan import Plan
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
-from landscape.problem import OtherObservables
-from landscape.progress import CHOOSING, PREPARING, Failure, Observer, Tally, stage
+from landscape.progress import CHOOSING, PREPARING, Failure, Observer, stage
 from landscape.questions import Freedom, Limits
 from landscape.reproduction import ATTRIBUTE, NotReproduced, bear_witness, check_point, other_network, recorded, refusal
+from landscape.results import Run
 from landscape.spec import Job, names_a_run
 from landscape.store import LandscapeStore, landscape_names, write_error
-from landscape.surface import Run
+from landscape.tally import Tally
+from landscape.tasks import (
+    ATTEMPTS,
+    Outcome,
+    Task,
+    TaskList,
+    commit,
+    make_work,
+    missing_tasks,
+    quarantine,
+    start_tally,
+    task_points,
+    try_task,
+)
 from landscape.tuning import tune
-from landscape.usercode import cause_of, in_folder
-
-ATTEMPTS = 3  # an exception in user code is tried twice more, then its tile is quarantined
+from landscape.usercode import in_folder
 
 log = logging.getLogger("landscape")
-
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One unit of work of a landscape: a tile of the grid, or a stretch of the path."""
-
-    landscape: str
-    tile: Index | None = None
-    path: tuple[int, int] | None = None
-
-    @property
-    def label(self) -> str:
-        return f"path {self.path[0]}-{self.path[1] - 1}" if self.path else f"tile {self.tile}"
-
-
-class TaskList(Sequence[Task]):
-    """What is left to do of a landscape: stretches of the path, then tiles, eight bytes each until one is taken."""
-
-    def __init__(
-        self,
-        landscape: str,
-        path: Sequence[tuple[int, int]] = (),
-        tiles: NDArray[np.int64] | None = None,
-        counts: Index = (),
-        points: int = 0,
-    ) -> None:
-        """
-        Args:
-            tiles: their numbers in C order, in the order of their turn, of `counts` tiles per dimension.
-            points: how many evaluations they cost in all.
-        """
-        self._landscape, self._path, self._counts, self.points = landscape, path, counts, points
-        self._tiles = np.empty(0, np.int64) if tiles is None else tiles
-
-    def __len__(self) -> int:
-        return len(self._path) + len(self._tiles)
-
-    @overload
-    def __getitem__(self, position: int) -> Task: ...
-    @overload
-    def __getitem__(self, position: slice) -> list[Task]: ...
-    def __getitem__(self, position: int | slice) -> Task | list[Task]:
-        if isinstance(position, slice):
-            return [self[k] for k in range(*position.indices(len(self)))]
-        if not -len(self) <= position < len(self):
-            raise IndexError(position)
-        position %= len(self)
-        if position < len(self._path):
-            return Task(self._landscape, path=self._path[position])
-        number, index = int(self._tiles[position - len(self._path)]), []
-        for count in reversed(self._counts):
-            number, component = divmod(number, count)
-            index.append(component)
-        return Task(self._landscape, tile=tuple(reversed(index)))
-
-
-@dataclass(frozen=True)
-class Work:
-    """A task as plain arrays, all that is needed to evaluate it: points on the plane, and whole weights."""
-
-    points: Floats
-    states: tuple[State, ...] = ()
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What comes back for a task: observables at its points, and at its whole weights where it has any."""
-
-    points: Values
-    states: Values | None = None
-
-    @property
-    def seconds(self) -> float:
-        return self.points.seconds + (self.states.seconds if self.states else 0.0)
-
-    @property
-    def finite(self) -> bool:
-        """Whether every loss is finite."""
-        return all(bool(np.isfinite(each.mean["loss"]).all()) for each in self._both() if "loss" in each.mean)
-
-    def fingerprint(self) -> str:
-        """The same for the same values, to the bit."""
-        found = hashlib.sha256()
-        for each in self._both():
-            for name, values in sorted(each.arrays().items()):
-                found.update(name.encode() + values.tobytes())
-        return found.hexdigest()
-
-    def _both(self) -> tuple[Values, ...]:
-        return (self.points,) if self.states is None else (self.points, self.states)
 
 
 def run(
@@ -292,24 +204,6 @@ def compute_serially(
     tally.finish()
 
 
-def try_task(evaluator: Evaluator, work: Work) -> Outcome | tuple[str, str]:
-    """The task's outcome, or after `ATTEMPTS` exceptions of user code the last one's cause and traceback."""
-    cause = ("", "")
-    for _ in range(ATTEMPTS):
-        try:
-            return evaluator.within_memory(lambda: evaluate(evaluator, work))
-        except (Interrupted, SamplesChanged, OtherObservables):
-            raise
-        except Exception as error:
-            cause = cause_of(error), traceback.format_exc()
-    return cause
-
-
-def start_tally(store: LandscapeStore, landscape: PreparedLandscape, tasks: TaskList) -> Tally:
-    path_tasks = -(-len(landscape.path.step) // store.path_chunk) if landscape.path else 0
-    return Tally(store, landscape.points, tasks.points, store.tile_count + path_tasks, len(tasks))
-
-
 def make_evaluator(
     prepared: PreparedJob, landscape: PreparedLandscape, on_point: Callable[[], None] = lambda: None
 ) -> Evaluator:
@@ -331,78 +225,3 @@ def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int)
         return choose_tile_shape(grid.shape, seconds_per_point, workers)
     per_axis = job.tile * len(grid.shape) if len(job.tile) == 1 else job.tile
     return tuple(min(t, n) for t, n in zip(reversed(per_axis), grid.shape, strict=True))
-
-
-def missing_tasks(store: LandscapeStore, landscape: str) -> TaskList:
-    """What is left to do, every chunk being checked: the path first, then tiles coarse to fine."""
-    found = store.examine()
-    for array, index in found.damaged:
-        chunk = "/".join(map(str, index))
-        log.warning("landscape %r: %s chunk %s is damaged and computed again", landscape, array, chunk)
-    path = [(window.start, window.stop) for window in found.path_missing]
-    points = 2 * sum(stop - start for start, stop in path) + found.missing_points(store.shape, store.tile_shape)
-    counts = tile_counts(store.shape, store.tile_shape)
-    return TaskList(landscape, path, coarse_to_fine_order(found.missing_mask), counts, points)
-
-
-def task_points(store: LandscapeStore, task: Task) -> int:
-    """How many evaluations a task costs."""
-    return store.tile(task.tile).points if task.tile is not None else 2 * (task.path[1] - task.path[0])  # type: ignore[index]
-
-
-def make_work(landscape: PreparedLandscape, store: LandscapeStore, task: Task) -> Work:
-    if task.tile is not None:
-        return Work(landscape.grid.tile_points(store.tile(task.tile)))
-    assert task.path is not None
-    assert landscape.path is not None
-    window = slice(*task.path)
-    states = tuple(landscape.snapshot_state(step) for step in landscape.path.step[window])
-    return Work(landscape.path.coordinates[window], states)
-
-
-def evaluate(evaluator: Evaluator, work: Work) -> Outcome:
-    """One task: the only place where a landscape's numbers come from, in this process and in every worker."""
-    return Outcome(
-        evaluator.evaluate(work.points, rise=True), evaluator.evaluate_states(work.states) if work.states else None
-    )
-
-
-def commit(store: LandscapeStore, task: Task, outcome: Outcome) -> None:
-    """Write a task's outcome to the store, whole."""
-    commit_all(store, [(task, outcome)])
-
-
-def commit_all(store: LandscapeStore, outcomes: Sequence[tuple[Task, Outcome]]) -> None:
-    """Write the outcomes of several tasks to the store, each whole; the tiles among them share their syncs."""
-    for _, outcome in outcomes:
-        names = set(outcome.points.mean)
-        if names != set(store.observables):
-            raise JobError(
-                f"observe: returned {sorted(names)}, the landscape {shown(store.name)} holds "
-                f"{sorted(store.observables)}; return "
-                " the same ones at every point, or give the landscape another name"
-            )
-    store.write_tiles(
-        [(store.tile(task.tile), outcome.points.arrays()) for task, outcome in outcomes if task.tile is not None]
-    )
-    for task, outcome in outcomes:
-        if task.path is not None:
-            assert outcome.states is not None
-            store.write_path(slice(*task.path), outcome.states.mean["loss"], outcome.points.mean["loss"])
-
-
-def well_formed(store: LandscapeStore, task: Task, outcome: Outcome) -> bool:
-    """Whether an outcome has one value per point of its task."""
-    path = task.path[1] - task.path[0] if task.path else 0
-    expected = store.tile(task.tile).points if task.tile is not None else path
-    shapes = {values.shape for values in outcome.points.arrays().values()}
-    whole = {values.shape for values in outcome.states.arrays().values()} if outcome.states else set()
-    return shapes == {(expected,)} and whole == ({(path,)} if path else set())
-
-
-def quarantine(store: LandscapeStore, task: Task) -> None:
-    if task.tile is not None:
-        store.quarantine_tile(store.tile(task.tile))
-    else:
-        assert task.path is not None
-        store.quarantine_path(slice(*task.path))

@@ -15,14 +15,16 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from landscape.arithmetic import Plan, cores, default_plan, device_here
 from landscape.axes import make_axes, make_coordinates, make_path
+from landscape.devices import cores, device_here
+from landscape.digests import digest
 from landscape.directions import DirectionTensors, cosines
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.first_look import FirstLook, first_look
 from landscape.grid import Grid, Index
 from landscape.identity import changes, identity_of, refusal
 from landscape.parameters import State, describe_parameters, immobile, in_first_version, layout, refuse_not_finite
+from landscape.plan import Plan, default_plan
 from landscape.problem import Problem, load_problem, ordered_names
 from landscape.provenance import provenance
 from landscape.questions import Tuned
@@ -37,7 +39,6 @@ from landscape.spec import (
     Job,
     Landscape,
     PcaDirection,
-    digest,
     explain,
     names_a_run,
     with_defaults_of,

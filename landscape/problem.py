@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.arithmetic import fixed_seeds
+from landscape.draws import fixed_seeds
 from landscape.errors import JobError, nearest, shown
 from landscape.samples import Batch
 from landscape.usercode import calling

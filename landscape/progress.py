@@ -1,18 +1,10 @@
-"""How far a landscape is: counted while it is computed, told to an observer, and kept in its attributes."""
+"""How far a landscape is, as values that an observer is told; and what a job does between them."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from typing import Any, Protocol
-
-from landscape.store import LandscapeStore
-
-SECONDS_BETWEEN_UPDATES = 2.0  # of the attributes on disk; an observer is told every time
-SHARE_OF_UPDATES = 0.01  # of the time: ten thousand workers make a long record
+from collections.abc import Callable
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -59,105 +51,3 @@ def stage(what: str) -> None:
 
 
 Observer = Callable[[Progress], None]
-
-
-class Recorded(Protocol):
-    """A worker, as far as the record of a landscape goes."""
-
-    def record(self) -> dict[str, Any]: ...
-
-
-class Tally:
-    """Counts one landscape's tasks and keeps `progress` and `failures` in its attributes up to date.
-
-    Points include the path's evaluations. What earlier sessions did counts as done, but not in the rate.
-    """
-
-    def __init__(
-        self, store: LandscapeStore, points: int, missing_points: int, tasks: int, missing_tasks: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        self._store, self._clock, self._start = store, clock, clock()
-        self._next_update = float("-inf")
-        self._points, self._before = points, points - missing_points
-        self._tasks, self._tasks_before = tasks, tasks - missing_tasks
-        self._points_done = self._tasks_done = self._given_up = self.retries = 0
-        self._seconds_before = float(store.attributes.get("progress", {}).get("seconds", 0.0))
-        # Those of earlier sessions stand until their task is done.
-        self._failures = {each["task"]: Failure(**each) for each in store.attributes.get("failures", [])}
-        self.workers: Mapping[str, Recorded] = {}  # those of now; looked at when it is written
-        self._reduced: dict[str, int] = dict(store.attributes.get("progress", {}).get("reduced_batches", {}))
-
-    def done(self, task: str, points: int, batch_size: int | None = None) -> None:
-        """A task is committed; `batch_size` is what it needed where the planned one did not fit the memory."""
-        self._points_done += points
-        self._tasks_done += 1
-        self._failures.pop(task, None)
-        if batch_size is not None:
-            self._reduced[task] = batch_size
-        self._update()
-
-    def fail(self, failure: Failure) -> None:
-        self._given_up += 1
-        self._failures.pop(failure.task, None)  # the latest come last
-        self._failures[failure.task] = failure
-        self._write("running")
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing was done since it began."""
-        return not self._tasks_done and not self._given_up
-
-    @property
-    def failures(self) -> list[Failure]:
-        return list(self._failures.values())
-
-    def _update(self) -> None:
-        begun = self._clock()
-        if begun >= self._next_update:
-            self._write("running")
-            took = self._clock() - begun
-            self._next_update = begun + max(SECONDS_BETWEEN_UPDATES, took / SHARE_OF_UPDATES)
-
-    def progress(self) -> Progress:
-        elapsed = max(0.0, self._clock() - self._start)  # a clock may leap back
-        return Progress(
-            self._store.name,
-            self._tasks_before + self._tasks_done,
-            self._tasks,
-            self._before + self._points_done,
-            self._points,
-            self._seconds_before + elapsed,
-            self._points_done / elapsed if elapsed > 0 else 0.0,
-            len(self._failures),
-            max(1, len(self.workers)),
-            self.retries,
-        )
-
-    def close(self) -> None:
-        """Nothing is left to do: correct what a driver that was killed after its last tile could not record."""
-        if self._store.attributes.get("progress", {}).get("state") != "complete":
-            self.finish()
-
-    def finish(self, state: str | None = None) -> None:
-        """Record the end: `complete`, `partial` where tasks were given up, or as `state` says."""
-        self._write(state or ("partial" if self._failures else "complete"))
-        self._store.consolidate()
-
-    def _write(self, state: str) -> None:
-        now = self.progress()
-        record = {
-            "state": state,
-            "tiles_done": now.tasks_done,
-            "tiles": now.tasks,
-            "points_done": now.points_done,
-            "points": now.points,
-            "seconds": round(now.seconds, 3),
-            "rate": round(now.rate, 3),
-            "workers": now.workers,
-            "by_worker": [each.record() for each in self.workers.values()],
-            "retries": now.retries,
-            "reduced_batches": self._reduced,
-            "updated": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-        self._store.update_attributes(progress=record, failures=[asdict(each) for each in self.failures])

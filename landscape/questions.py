@@ -9,8 +9,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from landscape.arithmetic import Plan
 from landscape.kept import Choice, Record
+from landscape.plan import Plan
 
 DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from landscape.arithmetic import fixed_seeds
+from landscape.draws import fixed_seeds
 from landscape.errors import JobError, flat, message_of
 from landscape.samples import Batch, batch_length, field_names
 from landscape.selection import chosen_indices

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import get_args
 
-from landscape.arithmetic import Plan
-from landscape.engine import Engine
 from landscape.errors import JobError, LandscapeError, shown
-from landscape.spec import BatchNorm, Job, Precision, locate, names_a_run
+from landscape.folders.places import locate
+from landscape.plan import BatchNorm, Engine, Plan, Precision
+from landscape.spec import Job, names_a_run
 from landscape.store import LandscapeStore, landscape_names
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from landscape.arithmetic import is_out_of_memory, processor_name
+from landscape.devices import is_out_of_memory, processor_name
 from landscape.errors import Interrupted, JobError
 from landscape.evaluation import Evaluator, Values
 from landscape.grid import Grid

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.arithmetic import noticed_draws
+from landscape.draws import noticed_draws
 from landscape.memory import free_bytes
 from landscape.module_state import ModuleState
 

@@ -16,10 +16,9 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from landscape.arithmetic import Plan
-from landscape.engine import Engine
 from landscape.grid import TILE_SECONDS
 from landscape.kept import Choice, Record
+from landscape.plan import Engine, Plan
 from landscape.questions import (
     DEFAULT_POINT_SECONDS,
     Candidate,

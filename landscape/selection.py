@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.arithmetic import fixed_seeds
+from landscape.draws import fixed_seeds
 from landscape.errors import JobError
 from landscape.memory import host_limit
 from landscape.samples import (

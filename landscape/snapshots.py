@@ -20,7 +20,7 @@ from landscape.folders import Folder, Place, open_folder, split_path
 from landscape.history import History, read_history
 from landscape.parameters import State, state_digest
 from landscape.run_files import FOLDER, SNAPSHOT_FORMAT, SNAPSHOT_NAME, contents, read_info, write_info, writing
-from landscape.spec import Unit
+from landscape.values import Unit
 
 __all__ = [
     "History",

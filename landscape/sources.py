@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, SubsetRandomSampler, default_collate
 
-from landscape.arithmetic import seed_draws
+from landscape.draws import seed_draws
 from landscape.errors import JobError, flat
 from landscape.samples import Batch, map_tensors, tensors_of
 from landscape.usercode import calling

@@ -6,8 +6,6 @@ types and impossible values are refused with one line that names field, rule, va
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +26,10 @@ from pydantic import (
     model_validator,
 )
 
-from landscape.engine import Engine
-from landscape.errors import JobError, NotFoundError, flat, message_of, nearest, shown
-from landscape.masking import holds_credentials, masked
+from landscape.errors import JobError, NotFoundError, flat, holds_credentials, masked, message_of, nearest, shown
+from landscape.folders.places import locate
+from landscape.grid import AXIS_NAMES
+from landscape.plan import BatchNorm, Engine, Precision
 from landscape.strict_yaml import MAX_BYTES, parse_yaml
 from landscape.values import (
     MAX_SIZE,
@@ -41,6 +40,7 @@ from landscape.values import (
     Size,
     Snapshots,
     Threads,
+    Unit,
     Workers,
     between,
     is_list,
@@ -57,13 +57,9 @@ DEFAULTS = 2  # the version of what a landscape means that leaves fields out; se
 MODULE_FUNCTION = re.compile(r"(?!\S*\.py:)[^\W\d][\w-]*(\.[^\W\d][\w-]*)*:[^\W\d]\w*")
 LONGEST_KEY = 30  # characters of a key that an error repeats
 LONGEST_ERROR = 285  # characters of a line; the count of further ones follows
-AXIS_NAMES = ("alpha", "beta", "gamma")
 
-Precision = Literal["float32", "tf32", "bfloat16", "float64"]
-BatchNorm = Literal["eval", "batch", "recalibrate"]
 Normalise = Literal["filter", "layer", "model", "none"]
 Ignored = Literal["bias", "norm"]
-Unit = Literal["step", "epoch"]
 DEFAULT_IGNORE: tuple[Ignored, ...] = ("bias", "norm")  # of random directions, as in Li et al. 2018
 
 
@@ -425,16 +421,6 @@ def names_a_run(engine: str) -> bool:
     return "/" in engine
 
 
-def locate(path: str, folder: Path) -> str:
-    """`path` as an absolute path, relative ones taken from `folder`; a URL stays as it is."""
-    if "://" in path and not path.startswith("file://"):
-        return path
-    try:
-        return str((folder / Path(path.removeprefix("file://")).expanduser()).absolute())
-    except RuntimeError:
-        raise JobError(f"run: {shown(path)} names a home folder that is not known; write the path out") from None
-
-
 def read_job(path: str | Path, **overrides: Any) -> Job:
     """Read a YAML job file; `overrides` that are not None replace its fields.
 
@@ -464,16 +450,6 @@ def read_job(path: str | Path, **overrides: Any) -> Job:
 
 
 KINDS = {type(None): "nothing", list: "a list", str: "one text", int: "a number", float: "a number", bool: "a bool"}
-
-
-def canonical_json(value: Any) -> str:
-    """One text per value: sorted keys, no spaces, shortest floats, NaN refused."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def digest(value: Any) -> str:
-    """SHA-256 of the canonical JSON, in hexadecimal."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:

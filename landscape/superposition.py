@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from landscape.arithmetic import noticed_draws
+from landscape.draws import noticed_draws
 from landscape.moving import MovingWeights
 from landscape.reuse import same
 

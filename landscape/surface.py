@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from landscape.barrier import Barrier, loss_barrier
-from landscape.errors import JobError, NotFoundError, nearest, shown
-from landscape.folders import open_folder
+from landscape.errors import JobError, nearest, shown
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
     import xarray
 
-    from landscape.trajectory import Trajectory
-
 Floats = NDArray[np.float64]
 
 NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED = 0, 1, 2, 3
+RISE_STDERR = "loss_rise_stderr"  # the array beside the observables, see `Surface.rise_stderr`
 STATUS_NAMES = ("not computed", "ok", "not finite", "quarantined")
 
 
@@ -98,7 +95,7 @@ class Surface:
         What all points share is no noise of the shape, so this is the error to judge a shape by. Landscapes of
         version 0.1.0 do not have it.
         """
-        return self["loss_rise_stderr"]
+        return self[RISE_STDERR]
 
     @property
     def origin_loss(self) -> float:
@@ -161,7 +158,7 @@ class Surface:
         """
         if len(self.axes) != 1:
             return None
-        return loss_barrier(self.alpha, self.loss, self.observables.get("loss_rise_stderr"), self.origin_loss)
+        return loss_barrier(self.alpha, self.loss, self.observables.get(RISE_STDERR), self.origin_loss)
 
     def to_xarray(self) -> xarray.Dataset:
         """The surface as an xarray Dataset with named dimensions and coordinates (needs xarray)."""
@@ -181,68 +178,3 @@ class Surface:
         from landscape.views import figure
 
         return figure(self, kind, **options)
-
-
-class Run(Mapping[str, Surface]):
-    """A run opened for reading: its landscapes by name, and what training left there."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __repr__(self) -> str:
-        return f"Run({shown(self.path)}, landscapes={list(self)})"
-
-    def __iter__(self) -> Iterator[str]:
-        from landscape.store import landscape_names
-
-        return iter(landscape_names(self.path))
-
-    def __contains__(self, name: object) -> bool:
-        return any(name == each for each in self)  # nothing is read, and what cannot be is not in it
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __getitem__(self, name: str) -> Surface:
-        from landscape.store import LandscapeStore
-
-        return LandscapeStore.open(self.path, name).read_surface()
-
-    @property
-    def unreadable(self) -> dict[str, str]:
-        """The landscapes that are left out because their metadata cannot be read, with the reasons."""
-        from landscape.store import survey
-
-        return survey(self.path).unreadable
-
-    @property
-    def info(self) -> dict[str, Any]:
-        """What was trained: the contents of run.json."""
-        from landscape.trajectory import read_info
-
-        return read_info(self.path)
-
-    @property
-    def history(self) -> list[dict[str, Any]]:
-        """The training history, one dict per recorded step."""
-        from landscape.trajectory import read_history
-
-        return read_history(self.path)
-
-    @property
-    def trajectory(self) -> Trajectory:
-        from landscape.trajectory import read_trajectory
-
-        return read_trajectory(self.path)
-
-
-def open_run(path: str | FilePath) -> Run:
-    """Open a run for reading; needs no lock, also while a job writes it.
-
-    Raises:
-        NotFoundError: there is no such folder, or nothing at that URL.
-    """
-    folder = open_folder(path)
-    if not folder.exists():
-        raise NotFoundError(f"run {shown(str(path))} does not exist; `landscape run JOB` makes one")
-    return Run(folder.name)

@@ -31,7 +31,8 @@ from landscape.parameters import persistent_buffers, state_of
 from landscape.replacement import finish, remove_leftovers, replace, staging
 from landscape.run_files import HISTORY_FILE, read_info, refusing_disk_errors, write_info
 from landscape.snapshots import Snapshot, Trajectory, finite, read_trajectory, snapshot_files, versions, write_snapshot
-from landscape.spec import COLLECTED_SIZE, DEFAULT_SAMPLES, CollectLandscape, Unit, explain
+from landscape.spec import COLLECTED_SIZE, DEFAULT_SAMPLES, CollectLandscape, explain
+from landscape.values import Unit
 
 __all__ = [
     "Snapshot",

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.arithmetic import Plan, is_out_of_memory
 from landscape.circumstances import key_of
-from landscape.engine import Engine
+from landscape.devices import is_out_of_memory
 from landscape.errors import Interrupted, JobError, one_line
 from landscape.evaluation import Evaluator, Values
 from landscape.grid import Grid
 from landscape.kept import KeptChoices
 from landscape.loaded import SamplesChanged
+from landscape.plan import Engine, Plan
 from landscape.questions import (
     Candidate,
     Check,

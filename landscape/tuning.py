@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from landscape.arithmetic import Plan
 from landscape.circumstances import key_of
 from landscape.evaluation import Evaluator
 from landscape.grid import Grid
 from landscape.kept import Choice, KeptChoices
 from landscape.peers import Peers
+from landscape.plan import Plan
 from landscape.questions import Freedom, Limits, Tuned, follow
 from landscape.search import Search, budget_of
 from landscape.trials import Trials

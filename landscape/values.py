@@ -16,6 +16,8 @@ from pydantic import BeforeValidator
 
 from landscape.errors import printable, shown
 
+Unit = Literal["step", "epoch"]
+
 MIN_SIZE, MAX_SIZE = 3, 65536
 MOST = 10**12  # of anything that is counted
 LARGEST_SEED = 2**64 - 1  # torch's

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from landscape.errors import JobError, LandscapeError, shown
+from landscape.folders.places import locate
 from landscape.parameters import match_state, state_digest, state_of
 from landscape.problem import Problem
 from landscape.snapshots import Trajectory
-from landscape.spec import locate
 from landscape.weight_files import load_weights
 
 

@@ -14,56 +14,27 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Each layer may import those above it, and its own members. `recipes` and `views` are whole folders.
 LAYERS = [
-    {"masking", "codes", "processes"},
-    {"errors"},
-    {"files", "usercode"},
-    {"strict_yaml", "values"},
-    {"engine"},
-    {"kept"},
+    {"errors", "processes", "digests", "draws", "grid", "barrier", "progress"},
+    {"devices", "memory", "values", "plan", "parameters", "files", "usercode", "checksum", "strict_yaml"},
+    {"folders", "lease", "lock"},
     {"spec"},
-    {"folders"},
-    {"arithmetic"},
-    {"parameters", "grid", "barrier"},
-    {"questions"},
-    {"search"},
-    {"memory", "spill", "checksum"},
-    {"samples"},
-    {"sources"},
-    {"selection"},
-    {"randomness"},
-    {"feed"},
-    {"problem"},
+    {"kept", "questions", "search", "spill", "samples", "sources", "selection", "randomness", "feed", "problem"},
     {"run_files", "history", "replacement", "snapshots", "weight_files", "numbering", "checkpoints", "trajectory"},
-    {"directions"},
-    {"module_state"},
-    {"moving", "pooling", "folding", "reuse"},
-    {"fusion", "superposition"},
-    {"traced"},
-    {"forward"},
-    {"loaded"},
-    {"evaluation"},
-    {"first_look"},
-    {"circumstances"},
-    {"trials"},
-    {"peers"},
-    {"tuning"},
-    {"weights"},
+    {"directions", "arithmetic"},
+    {"module_state", "moving", "pooling", "folding", "reuse", "fusion", "superposition", "traced", "forward", "loaded"},
     {"surface"},
-    {"store"},
-    {"lease", "lock", "progress", "provenance"},
-    {"axes"},
-    {"identity"},
-    {"recorded"},
-    {"reproduction"},
-    {"preparation"},
+    {"evaluation", "first_look", "circumstances", "trials", "peers", "tuning"},
+    {"weights", "store", "tally", "provenance", "results"},
+    {"axes", "identity", "recorded", "reproduction", "preparation"},
+    {"tasks"},
     {"pipeline"},
     {"views"},
     {"recipes"},
     {"bench"},
 ]
 # Imports inside functions that let a value answer questions for which a lower layer keeps nothing:
-# `surface.figure(...)` draws, `open_run(...)[name]` reads the store, `run.history` reads what training left.
-LATE = {("surface", "views"), ("surface", "store"), ("surface", "trajectory")}
+# `surface.figure(...)` draws.
+LATE = {("surface", "views")}
 
 HEAVY = {"ray", "grpc", "plotly", "zarr", "obstore", "kaleido", "meshio", "sklearn", "cyclopts", "rich", "xarray"}
 ALLOWED = {

@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 import landscape
-from landscape.errors import JobError, flat, one_line, shown
-from landscape.masking import masked
+from landscape.errors import JobError, flat, masked, one_line, shown
 from landscape.spec import Job, read_job
 
 ROOT = Path(__file__).parents[1]

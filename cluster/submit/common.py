@@ -12,8 +12,10 @@ from typing import Any
 
 from cluster.options import checked_workers
 from cluster.shipping import Listing, callback_files, list_folder
+from landscape.digests import digest
 from landscape.errors import JobError, LandscapeError, shown
-from landscape.spec import FileDirection, Job, TowardsDirection, digest, locate
+from landscape.folders.places import locate
+from landscape.spec import FileDirection, Job, TowardsDirection
 
 # KubeRay refuses names above 47 characters; "landscape-", a digest of 8 and an attempt leave this many.
 LONGEST_NAME = 24

@@ -29,10 +29,10 @@ from landscape.errors import (
     JobError,
     LandscapeError,
     NotFoundError,
+    masked,
     printable,
     shown,
 )
-from landscape.masking import masked
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 POLL_SECONDS = 0.5

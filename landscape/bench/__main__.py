@@ -20,7 +20,8 @@ from landscape.bench.options import options_for
 from landscape.bench.problems import RECIPES, recipe_job
 from landscape.bench.table import bench_text
 from landscape.errors import JobError, LandscapeError
-from landscape.spec import Job, Precision, read_job
+from landscape.plan import Precision
+from landscape.spec import Job, read_job
 
 SYNTHETIC = "weights are random and data synthetic: the speed is real, the landscape means nothing"
 

@@ -18,15 +18,15 @@ from landscape.bench.memory import memory_of
 from landscape.bench.options import Options
 from landscape.bench.timing import Contestant, Seconds, quotient, race, typical
 from landscape.bench.yardsticks import EAGER, Bare, SameEngine, Setting, bare_observe
-from landscape.engine import Engine
 from landscape.errors import JobError, one_line
 from landscape.evaluation import Evaluator
 from landscape.grid import Grid, Tile
 from landscape.pipeline import make_evaluator
+from landscape.plan import Engine, Precision
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.questions import Freedom, Limits, Trial, Tuned
 from landscape.search import row_points
-from landscape.spec import Job, Precision
+from landscape.spec import Job
 from landscape.trials import measure_point, probe_points
 from landscape.tuning import tune
 from landscape.usercode import in_folder

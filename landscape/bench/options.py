@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from landscape.engine import Engine
 from landscape.errors import JobError, shown
-from landscape.spec import Precision
+from landscape.plan import Engine, Precision
 
 Tell = Callable[[str], None]
 

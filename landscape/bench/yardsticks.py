@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from landscape.arithmetic import Plan, arithmetic
-from landscape.engine import Engine
+from landscape.arithmetic import arithmetic
 from landscape.forward import Stacked, make_forward
 from landscape.module_state import private_copy
 from landscape.moving import MovingWeights, lay_out, targets_of
 from landscape.parameters import State
+from landscape.plan import Engine, Plan
 from landscape.problem import Observe, Problem, Supervised
 from landscape.samples import Batch, map_tensors, split_batches
 from landscape.traced import Traced

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from landscape.errors import JobError, nearest, shown
 from landscape.folders.base import Folder, Place
 from landscape.folders.local import LocalFolder
-from landscape.spec import locate
+from landscape.folders.places import locate
 
 if TYPE_CHECKING:
     from landscape.folders.objects import ObjectFolder

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
-from landscape.spec import digest
+from landscape.digests import digest
 from landscape.store.metadata import BadMetadataError
 
 ESSENTIAL = ("identity", "digest", "plan", "job")  # without these a landscape is read, and not gone on with

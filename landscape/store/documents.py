@@ -14,8 +14,7 @@ from typing import Any
 
 from landscape.errors import JobError, LandscapeError, flat, shown
 from landscape.folders import Folder
-from landscape.grid import Index
-from landscape.spec import AXIS_NAMES
+from landscape.grid import AXIS_NAMES, Index
 from landscape.store.attributes import ESSENTIAL, checked_attributes, checked_layout
 from landscape.store.layout import SCHEMA_VERSION, expected_array
 from landscape.store.metadata import (

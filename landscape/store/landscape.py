@@ -21,7 +21,6 @@ from zarr.abc.store import Store
 from zarr.core.sync import sync
 
 from landscape.errors import JobError, LandscapeError, NotFoundError, nearest, shown
-from landscape.evaluation import RISE_STDERR
 from landscape.folders import Folder, Place, open_folder
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.memory import free_bytes
@@ -53,7 +52,7 @@ from landscape.store.runs import (
     unmark,
 )
 from landscape.store.writing import write_chunks, write_document
-from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, Axis, Path, Surface
+from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, RISE_STDERR, Axis, Path, Surface
 
 log = logging.getLogger("landscape")
 

@@ -11,9 +11,9 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from landscape.evaluation import RISE_STDERR
 from landscape.grid import Grid, Index
 from landscape.parameters import State, flatten
+from landscape.surface import RISE_STDERR
 
 SCHEMA_VERSION = 1
 DIRECTION_BYTES = 1 << 30  # above it a random direction is kept as its seed and digest alone

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.views.meshes import relief
-
 Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
 
 
 def isolines(alpha: Floats, beta: Floats, height: Floats, levels: Sequence[float]) -> Floats:
@@ -36,3 +35,32 @@ def _segments(points: Floats, triangles: NDArray[np.int64], level: float) -> Flo
         share = (level - peak[:, 2]) / (other[:, 2] - peak[:, 2])
         ends.append(peak + share[:, None] * (other - peak))
     return np.stack([*ends, np.full(peak.shape, np.nan)], axis=1).reshape(-1, 3)
+
+
+def relief(alpha: Floats, beta: Floats, height: Floats) -> tuple[Floats, Indices]:
+    """Points and triangles, counter-clockwise from above, of the squares whose four corners are finite."""
+    quads = grid_cells(height.shape)
+    quads = quads[np.isfinite(height.ravel()[quads]).all(axis=1)]
+    triangles = np.concatenate([quads[:, [0, 1, 2]], quads[:, [0, 2, 3]]])
+    used, index = np.unique(triangles, return_inverse=True)
+    y, x = np.meshgrid(beta, alpha, indexing="ij")
+    points = np.stack([x.ravel(), y.ravel(), height.ravel()], axis=1)[used]
+    return points, index.reshape(-1, 3)
+
+
+def grid_cells(shape: tuple[int, ...]) -> Indices:
+    """Corner numbers of every cell, in VTK's order: around the bottom, then around the top."""
+    numbers = np.arange(int(np.prod(shape))).reshape(shape)
+    if len(shape) == 1:
+        return np.stack([numbers[:-1], numbers[1:]], axis=1)
+    if len(shape) == 2:
+        around = [numbers[:-1, :-1], numbers[:-1, 1:], numbers[1:, 1:], numbers[1:, :-1]]
+    else:
+        low, high = numbers[:-1], numbers[1:]
+        around = [layer[:, rows, columns] for layer in (low, high) for rows, columns in _square()]
+    return np.stack([each.ravel() for each in around], axis=1)
+
+
+def _square() -> list[tuple[slice, slice]]:
+    near, far = slice(None, -1), slice(1, None)
+    return [(near, near), (near, far), (far, far), (far, near)]

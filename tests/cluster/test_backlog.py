@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cluster.backlog import Backlog
 from landscape.grid import coarse_to_fine, coarse_to_fine_order
-from landscape.pipeline import Task, TaskList
+from landscape.tasks import Task, TaskList
 
 
 @given(st.lists(st.text(max_size=4), max_size=5), st.integers(0, 12))

@@ -24,7 +24,8 @@ from safetensors.torch import save_file
 import landscape
 from cluster.cli import main
 from cluster.supervision import descendants
-from landscape.surface import OK, open_run
+from landscape.results import open_run
+from landscape.surface import OK
 
 COMMAND = [sys.executable, "-m", "cluster.cli"]
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from cluster import console
 from cluster.logs import configure
-from landscape.arithmetic import Plan
+from landscape.plan import Plan
 from landscape.progress import CHOOSING, stage
 from landscape.questions import Candidate, Freedom
 from landscape.search import Search

@@ -13,9 +13,10 @@ from counting import WITNESS
 import cluster
 import landscape
 from landscape.errors import Interrupted, JobError
+from landscape.results import open_run
 from landscape.snapshots import write_snapshot
 from landscape.spec import Job, read_job
-from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface, open_run
+from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 

@@ -14,8 +14,9 @@ import cluster
 import landscape
 from cluster.planning import plan_job
 from landscape.bench import bench, options_for
+from landscape.results import open_run
 from landscape.spec import read_job
-from landscape.surface import OK, open_run
+from landscape.surface import OK
 from landscape.usercode import in_folder
 
 # Each part reads a file by a path relative to the job file; `helper` is found relative to the shell.

@@ -18,8 +18,8 @@ from cluster.logs import JsonLines, Listener, bind, chosen, configure, say, told
 from cluster.supervision import Child, Pipe, Spoken, _relay
 from cluster.worker import Receipt
 from landscape.errors import JobError
-from landscape.pipeline import Task
 from landscape.progress import Failure
+from landscape.tasks import Task
 
 HAND = Hand("worker-2", None, ready=True, host="node7", node="f" * 56, pid=41, device="cuda")
 TASK = Task("minimum", tile=(3, 1))

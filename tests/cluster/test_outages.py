@@ -19,8 +19,9 @@ from test_faults import assert_undisturbed, disturbed, undisturbed
 import cluster
 from cluster.policy import Policy
 from cluster.status import run_status
+from landscape.results import open_run
 from landscape.spec import Job
-from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, open_run
+from landscape.surface import NOT_COMPUTED, OK, QUARANTINED
 
 CLI = (sys.executable, "-W", "ignore", "-m", "cluster.cli")
 

@@ -15,8 +15,8 @@ import pytest
 from cluster.placement import Placement, Supply, explain_placement, placement
 from cluster.shipping import upload
 from landscape.errors import JobError
+from landscape.results import open_run
 from landscape.spec import Job
-from landscape.surface import open_run
 
 PLAIN = {"run": "r", "problem": "a:b"}
 

@@ -15,8 +15,9 @@ from cluster import driver, lifeline
 from cluster.shortness import LONGEST_HERE, is_worth_it, may_run_here
 from landscape.errors import Interrupted
 from landscape.pipeline import run as run_serially
+from landscape.results import open_run
 from landscape.store import LandscapeStore, landscape_names
-from landscape.surface import OK, open_run
+from landscape.surface import OK
 
 
 @pytest.mark.parametrize(

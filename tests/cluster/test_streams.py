@@ -14,7 +14,8 @@ import pytest
 
 import cluster
 from cluster import logs
-from landscape.surface import OK, open_run
+from landscape.results import open_run
+from landscape.surface import OK
 
 NOISE = """
 import ctypes

@@ -28,7 +28,8 @@ from cluster.status import run_status, validate_run
 from cluster.submit.common import make_submission
 from cluster.submit.kuberay import KubeRayOptions, job_files, render
 from cluster.submit.ray_jobs import RAYS_REMARK
-from landscape.surface import OK, open_run
+from landscape.results import open_run
+from landscape.surface import OK
 
 ROOT = Path(__file__).parents[2]
 # With minutes of work left until a file is there.

@@ -17,7 +17,8 @@ import pytest
 from test_faults import undisturbed
 
 import landscape
-from landscape.surface import OK, open_run
+from landscape.results import open_run
+from landscape.surface import OK
 
 TOOLS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "scancel")
 ROOT = Path(__file__).parents[2]

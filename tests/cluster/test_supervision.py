@@ -31,8 +31,9 @@ from cluster.supervision import (
     descendants,
     judge,
 )
-from landscape.codes import FAILED, INTERRUPTED, UNREACHABLE
-from landscape.surface import OK, open_run
+from landscape.errors import FAILED, INTERRUPTED, UNREACHABLE
+from landscape.results import open_run
+from landscape.surface import OK
 
 # With work left until a file is there.
 HELD = """

@@ -13,7 +13,7 @@ import torch
 
 import cluster
 from landscape import Job, Problem, open_run
-from landscape.arithmetic import cores
+from landscape.devices import cores
 
 ROOT = Path(__file__).resolve().parents[2]
 

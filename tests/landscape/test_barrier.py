@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from landscape import Axis, Job, Problem, Surface, run
 from landscape.barrier import loss_barrier
-from landscape.evaluation import RISE_STDERR
+from landscape.surface import RISE_STDERR
 
 
 def line(alpha, loss, errors=None, origin=None, kind="towards") -> Surface:

@@ -15,7 +15,6 @@ from small_models import ConvNet, conv_problem, image_samples, make_job, quadrat
 from torch import nn
 
 from landscape import JobError, Problem
-from landscape.arithmetic import Plan
 from landscape.bench import Options, bench, bench_text, options_for
 from landscape.bench.__main__ import main
 from landscape.bench.ceilings import distance, work_of
@@ -26,6 +25,7 @@ from landscape.bench.yardsticks import Bare, SameEngine, Setting
 from landscape.errors import LandscapeError
 from landscape.forward import make_forward
 from landscape.pipeline import make_evaluator
+from landscape.plan import Plan
 from landscape.preparation import prepare
 from landscape.search import Search
 

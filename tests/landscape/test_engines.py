@@ -16,12 +16,11 @@ from small_models import ConvNet, image_samples, wandering
 from torch import nn
 from torch.nn import functional as F
 
-from landscape.arithmetic import default_plan
 from landscape.directions import random_direction
-from landscape.engine import Engine
 from landscape.evaluation import Evaluator
 from landscape.moving import MovingWeights, targets_of
 from landscape.parameters import describe_parameters, state_of
+from landscape.plan import Engine, default_plan
 from landscape.pooling import PoolingByMaxima, pool_by_maxima
 from landscape.problem import Problem
 from landscape.recipes.lenet import LeNet5

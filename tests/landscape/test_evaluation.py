@@ -30,10 +30,12 @@ from small_models import (
 from torch import nn
 
 from landscape import JobError, Problem, run
-from landscape.arithmetic import Plan, default_plan, pick_device, seed_draws
+from landscape.devices import pick_device
+from landscape.draws import seed_draws
 from landscape.evaluation import Evaluator, mean_and_stderr
 from landscape.first_look import first_look
 from landscape.parameters import state_of
+from landscape.plan import Plan, default_plan
 
 CPU = torch.device("cpu")
 NAMES = ("matrix", "vector", "scalar")

@@ -12,13 +12,12 @@ from small_models import ConvNet, image_samples, make_job, raw_chunk
 from torch import nn
 
 from landscape import JobError, run
-from landscape.arithmetic import Plan
-from landscape.engine import Engine
 from landscape.evaluation import Evaluator
 from landscape.feed import ALIGNMENT, Resident, Streamed, make_feed
 from landscape.grid import Grid
 from landscape.memory import DEVICE_BYTES, HOST_BYTES, device_limit, host_limit
 from landscape.parameters import state_of
+from landscape.plan import Engine, Plan
 from landscape.problem import Problem
 from landscape.questions import Freedom, Limits
 from landscape.samples import batch_bytes, tensors_of

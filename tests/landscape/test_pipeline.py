@@ -33,7 +33,7 @@ from small_models import (
 from torch import nn
 
 from landscape import JobError, Problem, open_run, run
-from landscape.arithmetic import cores
+from landscape.devices import cores
 from landscape.errors import Interrupted, LandscapeError
 from landscape.preparation import prepare
 from landscape.store import LandscapeStore

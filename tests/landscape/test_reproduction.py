@@ -16,12 +16,12 @@ from small_models import conv_problem, make_job, quadratic_problem, wandering, w
 from torch import nn
 
 from landscape import Problem, open_run, read_job, run
-from landscape.arithmetic import Plan
 from landscape.directions import random_direction
 from landscape.errors import Interrupted, JobError
 from landscape.evaluation import Evaluator
 from landscape.grid import Grid
 from landscape.parameters import describe_parameters, state_of
+from landscape.plan import Plan
 from landscape.reproduction import Witness, check_point
 from landscape.selection import select_samples
 from landscape.store import LandscapeStore

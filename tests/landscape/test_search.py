@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from landscape.arithmetic import Plan
 from landscape.kept import Choice, Record
+from landscape.plan import Plan
 from landscape.questions import (
     Candidate,
     Check,

@@ -16,10 +16,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from landscape import JobError, Problem, module_state, run
-from landscape.arithmetic import Plan
 from landscape.evaluation import Evaluator
 from landscape.module_state import ModuleState, private_copy
 from landscape.parameters import state_of
+from landscape.plan import Plan
 from landscape.samples import split_batches
 
 CPU = torch.device("cpu")

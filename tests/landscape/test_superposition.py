@@ -12,11 +12,10 @@ from torch.nn import functional as F
 
 import landscape.evaluation
 from landscape import run
-from landscape.arithmetic import default_plan
-from landscape.engine import Engine
 from landscape.evaluation import Evaluator
 from landscape.grid import Grid, axis_coordinates
 from landscape.parameters import state_of
+from landscape.plan import Engine, default_plan
 from landscape.problem import Problem
 from landscape.questions import Freedom
 from landscape.superposition import InputVaries

@@ -23,10 +23,10 @@ from cluster.crew import fetch, node_id
 from cluster.packing import pack_samples
 from cluster.worker import ProblemSource, Worker
 from landscape import read_job
-from landscape.pipeline import commit, make_work
 from landscape.preparation import create_store, prepare
 from landscape.questions import Freedom, Measure
 from landscape.spec import Job
+from landscape.tasks import commit, make_work
 
 PROBLEM = """
 import time

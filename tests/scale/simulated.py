@@ -24,14 +24,14 @@ from cluster.driver import Driver
 from cluster.hands import MEASURE, START, Arrival, Hand
 from cluster.policy import Policy
 from cluster.worker import Receipt
-from landscape.arithmetic import Plan
 from landscape.evaluation import Values
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
-from landscape.pipeline import Outcome, Work
+from landscape.plan import Plan
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.questions import Request
 from landscape.spec import Job
 from landscape.store import Examination
+from landscape.tasks import Outcome, Work
 
 _STARTED = Receipt(
     details={"host": "simulated", "pid": 0, "node": "", "device": "cpu"},

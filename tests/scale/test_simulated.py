@@ -30,8 +30,8 @@ from cluster.policy import Policy
 from cluster.worker import Receipt
 from landscape.errors import Interrupted, JobError
 from landscape.evaluation import Values
-from landscape.pipeline import Outcome
 from landscape.reproduction import Witness
+from landscape.tasks import Outcome
 
 BUSY = 0.95
 

@@ -18,7 +18,7 @@ import pytest
 from landscape.errors import JobError, LandscapeError
 from landscape.views import FORMATS, Browser, export, export_name, pictures
 from landscape.views.export import files_beside
-from landscape.views.meshes import relief
+from landscape.views.isolines import relief
 
 
 def columns(path: Path) -> dict[str, np.ndarray]:

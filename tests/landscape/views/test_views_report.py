@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from landscape.errors import LandscapeError
-from landscape.pipeline import Task
 from landscape.progress import Failure
 from landscape.questions import Trial
+from landscape.tasks import Task
 from landscape.views import find_browser, write_report
 from landscape.views.history import Interval, name_rows, prepare_history
 from landscape.views.numbers import duration, landscape_rows, observable_rows, provenance_rows

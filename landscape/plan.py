@@ -1,4 +1,4 @@
-"""The name of an engine: how a forward pass is run. Recorded with a landscape, as it decides the last bits."""
+"""How a landscape is computed: engine, batches, precision, threads. With the job, all that decides its bits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from landscape.errors import shown
+
+Precision = Literal["float32", "tf32", "bfloat16", "float64"]
+BatchNorm = Literal["eval", "batch", "recalibrate"]
 
 Base = Literal["eager", "compile", "cudagraph", "vmap"]
 BASES: tuple[Base, ...] = ("eager", "compile", "cudagraph", "vmap")
@@ -69,3 +72,26 @@ class Engine:
         """This engine with every combination of the named options, without any first."""
         for bits in range(1 << len(names)):
             yield replace(self, **{name: bool(bits >> k & 1) for k, name in enumerate(names)})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The arithmetic of a landscape: with the job, all that decides its bits. Recorded, and reused on resume."""
+
+    batch_size: int
+    threads: int
+    device: Literal["cpu", "cuda"]
+    precision: Precision = "float32"
+    batch_norm: BatchNorm = "eval"
+    seed: int = 0
+    engine: str = "eager"
+
+
+def default_plan(
+    num_samples: int, device: str, precision: Precision, batch_norm: BatchNorm, seed: int,
+    batch_size: int | None, threads: int | None,
+) -> Plan:  # fmt: skip
+    """The plan where the job leaves it open: a function of the job and the kind of device, not of the machine."""
+    preferred = 2048 if device == "cuda" else 256
+    kind: Literal["cpu", "cuda"] = "cuda" if device == "cuda" else "cpu"
+    return Plan(min(batch_size or preferred, num_samples), threads or 1, kind, precision, batch_norm, seed)

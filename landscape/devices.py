@@ -1,0 +1,73 @@
+"""What this process may compute with: its cores, its device, and the memory that they keep."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import platform
+from pathlib import Path
+
+import torch
+
+from landscape.errors import JobError
+
+
+def cores() -> int:
+    """The cores that this process may use: a Slurm job or a container may have fewer than its machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def device_here() -> torch.device:
+    """The first GPU of this machine, else its CPU."""
+    return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+
+
+def processor_name(device: torch.device) -> str:
+    """What computes: the GPU's name, or the CPU's with the vector instructions that torch uses of it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        model = platform.processor() or platform.machine()
+    return f"{' '.join(model.split())} ({torch.backends.cpu.get_cpu_capability()})"
+
+
+def pick_device(wanted: str) -> torch.device:
+    """`auto` is the first GPU where there is one, else the CPU."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise JobError("device: cuda is asked for, but torch sees no GPU here; use device: cpu or auto")
+    return torch.device("cpu") if wanted == "cpu" else device_here()
+
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+KEPT = 1 << 30  # bytes
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep what this process frees, for processes that only evaluate.
+
+    Otherwise a batch's larger activations are given back and faulted in anew, page by page, for every batch: up to a
+    quarter of a forward pass on the CPU. Where there is no glibc nothing changes.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        mallopt(M_MMAP_THRESHOLD, KEPT)
+        mallopt(M_TRIM_THRESHOLD, KEPT)
+
+
+def release_memory() -> None:
+    """Give back what this process holds of the GPUs and does not use, for others that compute on them."""
+    gc.collect()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that the device's or the host's memory does not suffice."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch's allocator on the CPU

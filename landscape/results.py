@@ -1,0 +1,66 @@
+"""A run opened for reading: its landscapes by name, and what training left there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from landscape.errors import NotFoundError, shown
+from landscape.folders import open_folder
+from landscape.store import LandscapeStore, landscape_names, survey
+from landscape.surface import Surface
+from landscape.trajectory import Trajectory, read_history, read_info, read_trajectory
+
+
+class Run(Mapping[str, Surface]):
+    """A run opened for reading: its landscapes by name, and what training left there."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"Run({shown(self.path)}, landscapes={list(self)})"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(landscape_names(self.path))
+
+    def __contains__(self, name: object) -> bool:
+        return any(name == each for each in self)  # nothing is read, and what cannot be is not in it
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, name: str) -> Surface:
+        return LandscapeStore.open(self.path, name).read_surface()
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """The landscapes that are left out because their metadata cannot be read, with the reasons."""
+        return survey(self.path).unreadable
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What was trained: the contents of run.json."""
+        return read_info(self.path)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The training history, one dict per recorded step."""
+        return read_history(self.path)
+
+    @property
+    def trajectory(self) -> Trajectory:
+        return read_trajectory(self.path)
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run for reading; needs no lock, also while a job writes it.
+
+    Raises:
+        NotFoundError: there is no such folder, or nothing at that URL.
+    """
+    folder = open_folder(path)
+    if not folder.exists():
+        raise NotFoundError(f"run {shown(str(path))} does not exist; `landscape run JOB` makes one")
+    return Run(folder.name)
