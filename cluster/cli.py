@@ -7,7 +7,7 @@ import logging
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -49,13 +49,6 @@ app = App(
 )
 
 Json = Annotated[bool, Parameter(negative="", help="Print one JSON document instead of text.")]
-
-
-def main() -> NoReturn:
-    """The command, supervised; what the script of an older installation calls."""
-    from cluster.entry import main as begin
-
-    begin()
 
 
 def command() -> int:
@@ -413,6 +406,3 @@ def doctor(*, address: str | None = None, run: str | None = None, json: Json = F
 
 register_bench(app)
 register_submit(app)
-
-if __name__ == "__main__":
-    main()

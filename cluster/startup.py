@@ -18,7 +18,7 @@ import yaml
 from landscape.devices import cores
 from landscape.errors import LandscapeError
 
-COMMAND = (sys.executable, "-m", "cluster.cli")
+COMMAND = (sys.executable, "-m", "cluster")
 NAME = "bench"
 LONGEST = 300.0  # seconds: a command that takes longer is taken for hung
 LOOK_SECONDS = 0.01

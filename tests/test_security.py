@@ -130,7 +130,7 @@ def test_a_key_does_not_survive_where_a_long_url_is_cut_short():
 
 
 def test_a_secret_in_an_argument_is_masked_where_an_error_repeats_it(capsys, monkeypatch):
-    from cluster.cli import main
+    from cluster.entry import main
 
     for words in (
         ["--log-format=json", "status", "s3://key:hidden@bucket"],

@@ -114,7 +114,7 @@ class Chaos:
         self.cluster.wait_for_nodes()
 
     def command(self, run: str, *options: str) -> list[str]:
-        return [sys.executable, "-W", "ignore", "-m", "cluster.cli", "run", str(self.folder / "job.yaml"),
+        return [sys.executable, "-W", "ignore", "-m", "cluster", "run", str(self.folder / "job.yaml"),
                 "--run", str(self.folder / run), *options]  # fmt: skip
 
     def start_driver(self, run: str) -> subprocess.Popen[bytes]:

@@ -211,7 +211,7 @@ def run(job, address: str, *words: str, **environment: str) -> subprocess.Comple
 
 def command(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "cluster.cli", *map(str, words)],
+        [sys.executable, "-W", "ignore", "-m", "cluster", *map(str, words)],
         env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=150,
     )  # fmt: skip
 
@@ -291,7 +291,7 @@ def test_where_a_launcher_may_add_nodes_a_worker_without_a_place_is_explained_an
         environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
         words = ["run", job.folder / "job.yaml", "--address", address, "--num-gpus", "2", "--workers", "1"]
         driver = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "cluster.cli", *map(str, words)],
+            [sys.executable, "-W", "ignore", "-m", "cluster", *map(str, words)],
             env=environment, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert driver.stderr is not None

@@ -18,7 +18,7 @@ from landscape.spec import read_job
 from landscape.store import LandscapeStore
 
 ROW = {"engine": "eager", "batch_size": 16, "chosen": True, "seconds_per_point": 0.05}
-COMMAND = [sys.executable, "-m", "cluster.cli"]
+COMMAND = [sys.executable, "-m", "cluster"]
 
 
 def command(*words: object) -> subprocess.CompletedProcess[str]:

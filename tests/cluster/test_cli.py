@@ -22,12 +22,12 @@ from counting import WITNESS
 from safetensors.torch import save_file
 
 import landscape
-from cluster.cli import main
+from cluster.entry import main
 from cluster.supervision import descendants
 from landscape.results import open_run
 from landscape.surface import OK
 
-COMMAND = [sys.executable, "-m", "cluster.cli"]
+COMMAND = [sys.executable, "-m", "cluster"]
 
 
 def environment(ray_folder: Path | None = None) -> dict[str, str]:

@@ -11,9 +11,9 @@ import sys
 import pytest
 
 from cluster import doctor
-from cluster.cli import main
 from cluster.doctor import diagnose, diagnosis_text, probe_run
 from cluster.doctor_cluster import _node, _resources
+from cluster.entry import main
 from cluster.findings import GOOD, NOTE, WRONG, exit_code, safely
 from landscape.errors import JobError
 

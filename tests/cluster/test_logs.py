@@ -179,7 +179,7 @@ def test_the_format_comes_from_the_option_then_the_environment(monkeypatch):
 
 def command(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "cluster.cli", *map(str, words)],
+        [sys.executable, "-m", "cluster", *map(str, words)],
         env={**os.environ, "PYTHONWARNINGS": "ignore", **environment},
         capture_output=True, text=True, check=False, timeout=200,
     )  # fmt: skip

@@ -23,7 +23,7 @@ from landscape.results import open_run
 from landscape.spec import Job
 from landscape.surface import NOT_COMPUTED, OK, QUARANTINED
 
-CLI = (sys.executable, "-W", "ignore", "-m", "cluster.cli")
+CLI = (sys.executable, "-W", "ignore", "-m", "cluster")
 
 
 def committed(run: str) -> int:

@@ -14,7 +14,7 @@ from object_stores import SECRET, Raw, Trouble, new_url, s3_server, use
 
 import cluster
 import landscape
-from cluster.cli import main
+from cluster.entry import main
 from landscape.lock import run_lock
 from landscape.parameters import state_digest
 from landscape.snapshots import read_trajectory

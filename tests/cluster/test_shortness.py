@@ -54,7 +54,7 @@ def test_whoever_asks_for_ray_gets_it(monkeypatch):
 
 def command(job: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "cluster.cli", "run", str(job), *words],
+        [sys.executable, "-W", "ignore", "-m", "cluster", "run", str(job), *words],
         env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=200,
     )  # fmt: skip
 

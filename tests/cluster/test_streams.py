@@ -37,7 +37,7 @@ def shell(tmp_path):
 
     def run(line: str) -> subprocess.CompletedProcess[str]:
         path = os.environ.get("PYTHONPATH", str(Path(cluster.__file__).parents[1]))
-        line = line.replace("landscape ", f"{sys.executable} -W ignore -m cluster.cli ")
+        line = line.replace("landscape ", f"{sys.executable} -W ignore -m cluster ")
         return subprocess.run(
             ["bash", "-o", "pipefail", "-c", line], env={**os.environ, "PYTHONPATH": path}, cwd=tmp_path,
             capture_output=True, text=True, check=False, timeout=100,

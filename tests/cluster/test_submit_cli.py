@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.cli import main
+from cluster.entry import main
 
 ROOT = Path(__file__).parents[2]
 

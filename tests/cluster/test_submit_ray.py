@@ -68,7 +68,7 @@ class RayCluster:
     def command(self, *words: object, **changes: str) -> subprocess.CompletedProcess[str]:
         """Give a `landscape` command; whatever it says, the token is not in it."""
         ended = subprocess.run(
-            [sys.executable, "-m", "cluster.cli", *map(str, words)],
+            [sys.executable, "-m", "cluster", *map(str, words)],
             env=self.environment | changes, capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
         assert self.token not in ended.stdout + ended.stderr

@@ -153,7 +153,7 @@ def finish(job, number: str, environment: dict[str, str]) -> None:
 
 
 def submit(job, environment: dict[str, str], *options: str) -> str:
-    command = [sys.executable, "-m", "cluster.cli", "submit", str(job.folder / "job.yaml"), "--target", "slurm"]
+    command = [sys.executable, "-m", "cluster", "submit", str(job.folder / "job.yaml"), "--target", "slurm"]
     sent = subprocess.run(
         [*command, "--workers", "2", *options],
         env=environment, cwd=job.folder, capture_output=True, text=True, check=False,

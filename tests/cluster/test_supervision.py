@@ -158,7 +158,7 @@ def test_nothing_is_told_where_nobody_listens():
 
 
 def command(job: Path, *words: str) -> list[str]:
-    return [sys.executable, "-W", "ignore", "-m", "cluster.cli", "--log-format", "json", "run", str(job), *words]
+    return [sys.executable, "-W", "ignore", "-m", "cluster", "--log-format", "json", "run", str(job), *words]
 
 
 class Running:

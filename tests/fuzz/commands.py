@@ -35,7 +35,7 @@ def give(words: Sequence[str], folder: Path, *, real: bool) -> Ended:
 def _as_command(words: Sequence[str], folder: Path) -> Ended:
     root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(root)}
-    command = [sys.executable, "-m", "cluster.cli", *words]
+    command = [sys.executable, "-m", "cluster", *words]
     started = time.monotonic()
     process = subprocess.Popen(
         command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -53,7 +53,7 @@ def _as_command(words: Sequence[str], folder: Path) -> Ended:
 
 def _here(words: Sequence[str], folder: Path) -> Ended:
     """In this process, where torch is imported already; what it changes of the process is put back."""
-    from cluster.cli import main
+    from cluster.entry import main
 
     out, err = io.StringIO(), io.StringIO()
     started, code = time.monotonic(), None

@@ -42,8 +42,8 @@ def main(size: int = 256, rounds: int = 5) -> None:
         run = str(Path(name) / "run")
         commands = {
             "bare": ["-c", BARE, run],
-            "status": ["-m", "cluster.cli", "status", run, "--json"],
-            "run again": ["-m", "cluster.cli", "run", str(job)],
+            "status": ["-m", "cluster", "status", run, "--json"],
+            "run again": ["-m", "cluster", "run", str(job)],
         }
         taken = [{what: seconds_of(words) for what, words in commands.items()} for _ in range(rounds)]
     print(f"{size} x {size} points in {(-(-size // 4)) ** 2} tiles, {rounds} rounds, medians of processor seconds")
