@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from cluster.entry import main
+from cluster.commands.entry import main
 
 main()

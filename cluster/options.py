@@ -42,7 +42,7 @@ def checked_workers(workers: int | None) -> int | None:
     Raises:
         JobError: so many workers there cannot be.
     """
-    from landscape.values import MOST_WORKERS, between
+    from landscape.fields import MOST_WORKERS, between
 
     try:
         return None if workers is None else between(1, MOST_WORKERS)(workers)

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from cluster.console import seconds_text
+from cluster.process.console import seconds_text
 from landscape.errors import LandscapeError, NotFoundError, StoreError, flat, printable
-from landscape.history import read_lines
-from landscape.lock import driver_alive
+from landscape.folders.lock import driver_alive
 from landscape.results import Run, open_run
-from landscape.snapshots import ranges
 from landscape.store import LandscapeStore, root_problems, survey
 from landscape.surface import NOT_COMPUTED, QUARANTINED
+from landscape.trajectory.history import read_lines
+from landscape.trajectory.snapshots import ranges
 
 T = TypeVar("T")
 

@@ -9,12 +9,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from landscape.collector import TrajectoryCollector
     from landscape.errors import JobError, LandscapeError, NotFoundError
+    from landscape.evaluation.choice.questions import Limits
     from landscape.pipeline import run
-    from landscape.problem import Problem
-    from landscape.questions import Limits
+    from landscape.problem.problem import Problem
     from landscape.results import Run, open_run
-    from landscape.spec import (
+    from landscape.spec.job import (
         CollectLandscape,
         FileDirection,
         Job,
@@ -25,16 +26,17 @@ if TYPE_CHECKING:
         read_job,
     )
     from landscape.surface import Axis, Path, Surface
-    from landscape.trajectory import TrajectoryCollector, import_checkpoints, read_trajectory
+    from landscape.trajectory.checkpoints import import_checkpoints
+    from landscape.trajectory.snapshots import read_trajectory
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "errors": ("JobError", "LandscapeError", "NotFoundError"),
     "pipeline": ("run",),
-    "problem": ("Problem",),
-    "questions": ("Limits",),
-    "spec": (
+    "problem.problem": ("Problem",),
+    "evaluation.choice.questions": ("Limits",),
+    "spec.job": (
         "CollectLandscape",
         "FileDirection",
         "Job",
@@ -46,7 +48,9 @@ _HOMES = {
     ),
     "results": ("Run", "open_run"),
     "surface": ("Axis", "Path", "Surface"),
-    "trajectory": ("TrajectoryCollector", "import_checkpoints", "read_trajectory"),
+    "collector": ("TrajectoryCollector",),
+    "trajectory.checkpoints": ("import_checkpoints",),
+    "trajectory.snapshots": ("read_trajectory",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

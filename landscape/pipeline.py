@@ -9,17 +9,19 @@ from pathlib import Path
 
 from landscape.devices import pick_device
 from landscape.errors import Interrupted, JobError, StoreError, shown
-from landscape.evaluation import Evaluator
+from landscape.evaluation.choice.kept import KeptChoices
+from landscape.evaluation.choice.questions import Freedom, Limits
+from landscape.evaluation.choice.tuning import tune
+from landscape.evaluation.evaluator import Evaluator
+from landscape.folders.lock import run_lock
 from landscape.grid import Grid, Index, choose_tile_shape
-from landscape.kept import KeptChoices
-from landscape.lock import run_lock
 from landscape.plan import Plan
-from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
+from landscape.preparation.preparing import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
+from landscape.problem.user_code import in_folder
 from landscape.progress import CHOOSING, PREPARING, Failure, Observer, stage
-from landscape.questions import Freedom, Limits
 from landscape.reproduction import ATTRIBUTE, NotReproduced, bear_witness, check_point, other_network, recorded, refusal
 from landscape.results import Run
-from landscape.spec import Job, names_a_run
+from landscape.spec.job import Job, names_a_run
 from landscape.store import LandscapeStore, landscape_names, write_error
 from landscape.tally import Tally
 from landscape.tasks import (
@@ -35,8 +37,6 @@ from landscape.tasks import (
     task_points,
     try_task,
 )
-from landscape.tuning import tune
-from landscape.usercode import in_folder
 
 log = logging.getLogger("landscape")
 

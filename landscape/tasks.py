@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.errors import Interrupted, JobError, shown
-from landscape.evaluation import Evaluator, Values
+from landscape.evaluation.evaluator import Evaluator, Values
+from landscape.evaluation.loaded import SamplesChanged
 from landscape.grid import Index, coarse_to_fine_order, tile_counts
-from landscape.loaded import SamplesChanged
 from landscape.parameters import State
-from landscape.preparation import PreparedLandscape
-from landscape.problem import OtherObservables
+from landscape.preparation.preparing import PreparedLandscape
+from landscape.problem.problem import OtherObservables
+from landscape.problem.user_code import cause_of
 from landscape.store import LandscapeStore
 from landscape.tally import Tally
-from landscape.usercode import cause_of
 
 ATTEMPTS = 3  # an exception in user code is tried twice more, then its tile is quarantined
 log = logging.getLogger("landscape")

@@ -3,59 +3,65 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Each layer may import those above it, and its own members. `recipes` and `views` are whole folders.
+# The rooms of both packages, from the ground up: a room is a folder or a file, and uses rooms of lower layers only.
 LAYERS = [
-    {"errors", "processes", "digests", "draws", "grid", "barrier", "progress"},
-    {"devices", "memory", "values", "plan", "parameters", "files", "usercode", "checksum", "strict_yaml"},
-    {"folders", "lease", "lock"},
-    {"spec"},
-    {"kept", "questions", "search", "spill", "samples", "sources", "selection", "randomness", "feed", "problem"},
-    {"run_files", "history", "replacement", "snapshots", "weight_files", "numbering", "checkpoints", "trajectory"},
-    {"directions", "arithmetic"},
-    {"module_state", "moving", "pooling", "folding", "reuse", "fusion", "superposition", "traced", "forward", "loaded"},
-    {"surface"},
-    {"evaluation", "first_look", "circumstances", "trials", "peers", "tuning"},
-    {"weights", "store", "tally", "provenance", "results"},
-    {"axes", "identity", "recorded", "reproduction", "preparation"},
-    {"tasks"},
-    {"pipeline"},
-    {"views"},
-    {"recipes"},
-    {"bench"},
+    "landscape: barrier digests draws errors grid processes progress; cluster: scheduling",
+    "landscape: devices fields folders memory parameters plan; cluster: process",
+    "landscape: problem spec surface trajectory; cluster: options",
+    "landscape: collector directions evaluation store views; cluster: session",
+    "landscape: preparation recipes reproduction results tally",
+    "landscape: tasks; cluster: status",
+    "landscape: pipeline; cluster: submit workers",
+    "landscape: bench; cluster: driver templates",
+    "cluster: commands",
 ]
-# Imports inside functions that let a value answer questions for which a lower layer keeps nothing:
-# `surface.figure(...)` draws.
-LATE = {("surface", "views")}
+FACES = ("__init__.py", "__main__.py")  # of the packages: they hand names on, and are no rooms
+# Inside a folder that has folders: from the ground up again, files of the folder itself by their names.
+INNER = {
+    "landscape/views": ["prepared", "figures", "exports", "report"],
+    "landscape/evaluation": [
+        "arithmetic checksum feed",
+        "module_state moving",
+        "engines",
+        "loaded",
+        "evaluator",
+        "choice first_look",
+    ],
+}
+# The only places that import a module by its name: what it gives is asked for by users of the values here.
+BY_NAME = {"landscape/__init__.py", "landscape/surface.py", "landscape/problem/problem.py"}
 
 HEAVY = {"ray", "grpc", "plotly", "zarr", "obstore", "kaleido", "meshio", "sklearn", "cyclopts", "rich", "xarray"}
 ALLOWED = {
     "ray": {
-        "cluster/crew.py",
-        "cluster/session.py",
-        "cluster/metrics.py",
-        "cluster/attach.py",
-        "cluster/doctor_cluster.py",
+        "cluster/workers/crew.py",
+        "cluster/session/",
+        "cluster/commands/doctor_cluster.py",
         "cluster/submit/",
     },
-    "grpc": {"cluster/attach.py"},
+    "grpc": {"cluster/session/attach.py"},
     "plotly": {"landscape/views/"},
-    "kaleido": {"landscape/views/", "cluster/"},
+    "kaleido": {"landscape/views/exports/"},
     "zarr": {"landscape/store/"},
     "obstore": {"landscape/folders/", "landscape/store/"},
     "sklearn": {"landscape/recipes/"},
     "xarray": {"landscape/surface.py"},
-    "meshio": {"landscape/views/", "cluster/"},
-    "cyclopts": {"cluster/"},
-    "rich": {"cluster/"},
+    "meshio": {"landscape/views/exports/"},
+    "cyclopts": {"cluster/options.py", "cluster/commands/", "cluster/submit/"},
+    "rich": {"cluster/process/"},
 }
 
 
@@ -63,83 +69,157 @@ def sources(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
+def both() -> list[Path]:
+    return [*sources("landscape"), *sources("cluster")]
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
 @cache
-def imports(path: Path) -> frozenset[tuple[str, bool]]:
-    """Every module that a file imports, and whether it does so when it is itself imported.
+def imports(path: Path) -> frozenset[str]:
+    """Every module that a file imports, also inside functions; what only a type checker sees is left out.
 
-    What only a type checker sees is left out; `from landscape import x` counts as the submodule x where there is one.
+    `from landscape import x` counts as the submodule x where there is one.
     """
-    found: set[tuple[str, bool]] = set()
+    modules: set[str] = set()
 
-    def walk(node: ast.AST, at_import: bool) -> None:
+    def walk(node: ast.AST) -> None:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             for child in node.orelse:
-                walk(child, at_import)
+                walk(child)
             return
         if isinstance(node, ast.Import):
-            found.update((alias.name, at_import) for alias in node.names)
+            modules.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             for alias in node.names:
                 submodule = ROOT / f"{node.module}.{alias.name}".replace(".", "/")
-                there = submodule.is_dir() or submodule.with_suffix(".py").is_file()
-                found.add((f"{node.module}.{alias.name}" if there else str(node.module), at_import))
-        inside = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+                is_module = submodule.is_dir() or submodule.with_suffix(".py").is_file()
+                modules.add(f"{node.module}.{alias.name}" if is_module else str(node.module))
         for child in ast.iter_child_nodes(node):
-            walk(child, at_import and not inside)
+            walk(child)
 
-    walk(ast.parse(path.read_text()), True)
-    return frozenset(found)
-
-
-def layer_of(module: str) -> int:
-    found = [k for k, layer in enumerate(LAYERS) if module in layer]
-    assert found, f"place {module} in LAYERS"
-    return found[0]
+    walk(ast.parse(path.read_text()))
+    return frozenset(modules)
 
 
-def members() -> list[Path]:
-    return [path for path in sources("landscape") if path != ROOT / "landscape/__init__.py"]
+@cache
+def layers() -> dict[str, int]:
+    """The layer of each room, 1 on the ground."""
+    numbers: dict[str, int] = {}
+    for number, line in enumerate(LAYERS, 1):
+        for part in line.split("; "):
+            package, _, names = part.partition(": ")
+            for name in names.split():
+                assert f"{package}/{name}" not in numbers, f"{package}/{name} stands twice in LAYERS"
+                numbers[f"{package}/{name}"] = number
+    return numbers
 
 
-def name_in_landscape(path: Path) -> str:
-    """`spec`, or `views` for any file of that folder."""
-    return path.relative_to(ROOT / "landscape").parts[0].removesuffix(".py")
+def room_of(path: Path) -> str:
+    """`landscape/spec`, whether that is a folder or a file."""
+    return "/".join(shown(path).removesuffix(".py").split("/")[:2])
 
 
-def test_every_module_has_its_layer():
-    known = {name for layer in LAYERS for name in layer}
-    assert {name_in_landscape(path) for path in members()} == known, "place new modules in LAYERS"
-    assert sum(map(len, LAYERS)) == len(known)
+def room_of_module(module: str) -> str | None:
+    """The room that a module of ours lies in; None for outside libraries and for the packages' own faces."""
+    parts = module.split(".")
+    return "/".join(parts[:2]) if parts[0] in ("landscape", "cluster") and len(parts) > 1 else None
 
 
-@pytest.mark.parametrize("path", members(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_landscape_imports_run_one_way(path):
-    own = name_in_landscape(path)
-    for module, at_import in imports(path):
-        package, _, rest = module.partition(".")
-        if package != "landscape" or not rest:
-            continue
-        other = rest.split(".")[0]
-        if not at_import and (own, other) in LATE:
-            continue
-        assert layer_of(other) <= layer_of(own), f"{own} must not import {other}"
+def test_every_room_has_its_layer():
+    rooms = {room_of(path) for path in both() if shown(path).split("/")[1] not in FACES}
+    assert rooms == set(layers()), "place new rooms in LAYERS"
 
 
-@pytest.mark.parametrize("path", sources("landscape"), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", both(), ids=shown)
+def test_imports_run_from_upper_layers_to_lower_ones(path):
+    own = room_of(path)
+    for module in imports(path) if own in layers() else ():
+        other = room_of_module(module)
+        if other not in (None, own):
+            assert layers()[other] < layers()[own], f"{own} must not import {other}"
+
+
+@pytest.mark.parametrize("folder", INNER)
+def test_the_folders_of_a_folder_are_layers_too(folder):
+    inner = {name: number for number, names in enumerate(INNER[folder]) for name in names.split()}
+    members = [path for path in sources(folder) if path != ROOT / folder / "__init__.py"]
+    assert {path.relative_to(ROOT / folder).parts[0].removesuffix(".py") for path in members} == set(inner)
+    for path in members:
+        own = path.relative_to(ROOT / folder).parts[0].removesuffix(".py")
+        for module in imports(path):
+            if module.startswith(folder.replace("/", ".") + "."):
+                other = module.split(".")[2]
+                assert other == own or inner[other] < inner[own], f"{shown(path)} must not import {module}"
+
+
+def test_no_file_is_imported_in_a_circle():
+    for path in both():
+        if shown(path) not in ("landscape/__init__.py", "cluster/__init__.py"):
+            assert path not in reached(path), f"{shown(path)} imports itself by way of others"
+
+
+def reached(start: Path) -> set[Path]:
+    """Every file of ours that a file imports, straight or through others, itself included where that is so."""
+    waiting, files = [start], set[Path]()
+    while waiting:
+        for module in imports(waiting.pop()):
+            file = file_of(module)
+            if file is not None and file not in files:
+                files.add(file)
+                waiting.append(file)
+    return files
+
+
+def file_of(module: str) -> Path | None:
+    if room_of_module(module) is None:
+        return None
+    place = ROOT / module.replace(".", "/")
+    return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+
+
+def test_modules_are_imported_by_their_names_in_few_places():
+    naming = {shown(path) for path in both() if re.search(r"import_module\(|__import__\(", path.read_text())}
+    assert naming == BY_NAME
+
+
+@pytest.mark.parametrize("path", sources("landscape"), ids=shown)
 def test_landscape_knows_nothing_of_the_cluster(path):
-    packages = {module.split(".")[0] for module, _ in imports(path)}
+    packages = {module.split(".")[0] for module in imports(path)}
     assert not packages & {"cluster", "ray"}
 
 
-@pytest.mark.parametrize(
-    "path", [*sources("landscape"), *sources("cluster")], ids=lambda path: str(path.relative_to(ROOT))
-)
+@pytest.mark.parametrize("path", both(), ids=shown)
 def test_outside_libraries_have_their_places(path):
-    place = path.relative_to(ROOT).as_posix()
-    for package in {module.split(".")[0] for module, _ in imports(path)} & set(ALLOWED):
-        allowed = ALLOWED[package]
-        assert any(place == each or (each.endswith("/") and place.startswith(each)) for each in allowed), package
+    place = shown(path)
+    for package in {module.split(".")[0] for module in imports(path)} & set(ALLOWED):
+        places = ALLOWED[package]
+        assert any(place == one or (one.endswith("/") and place.startswith(one)) for one in places), package
+
+
+def declared() -> Iterator[str]:
+    """The distributions that pyproject.toml names, for users and as extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for line in [*project["dependencies"], *(line for name in extras if name != "dev" for line in extras[name])]:
+        yield normalised(re.split(r"[\[<>=!~; ]", line)[0])
+
+
+def normalised(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def test_what_is_imported_is_declared():
+    owners, known = packages_distributions(), set(declared())
+    outside = {module.split(".")[0] for path in both() for module in imports(path)}
+    outside -= {"landscape", "cluster"} | sys.stdlib_module_names
+    undeclared = {
+        package for package in outside if not known & {normalised(owner) for owner in owners.get(package, [package])}
+    }
+    assert not undeclared, "name them in pyproject.toml"
 
 
 def loaded_after(statement: str) -> set[str]:
@@ -162,20 +242,3 @@ def test_all_public_names_can_be_imported():
     assert "landscape" in loaded_after(code)
     with pytest.raises(subprocess.CalledProcessError):
         loaded_after("import landscape; landscape.absent")
-
-
-def test_no_module_is_imported_in_a_circle():
-    for path in members():
-        module = "landscape." + ".".join(path.relative_to(ROOT / "landscape").with_suffix("").parts)
-        graph, seen = [module.removesuffix(".__init__")], set()
-        while graph:
-            for other, at_import in imports(file_of(graph.pop())):
-                if other.startswith("landscape.") and at_import and other not in seen:
-                    assert other != module, f"{module} imports itself through {seen}"
-                    seen.add(other)
-                    graph.append(other)
-
-
-def file_of(module: str) -> Path:
-    place = ROOT / module.replace(".", "/")
-    return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")

@@ -13,7 +13,7 @@ import yaml
 
 import landscape
 from landscape.errors import JobError, flat, masked, one_line, shown
-from landscape.spec import Job, read_job
+from landscape.spec.job import Job, read_job
 
 ROOT = Path(__file__).parents[1]
 SECRETS = {
@@ -50,8 +50,8 @@ def job_file(tmp_path: Path) -> Path:
 
 EVERY_COMMAND = """
 import sys
-from cluster.cli import app
-from cluster.logs import configure
+from cluster.commands.app import app
+from cluster.process.logs import configure
 
 configure("json", debug=True)
 job, run = "job.yaml", "run"
@@ -130,7 +130,7 @@ def test_a_key_does_not_survive_where_a_long_url_is_cut_short():
 
 
 def test_a_secret_in_an_argument_is_masked_where_an_error_repeats_it(capsys, monkeypatch):
-    from cluster.entry import main
+    from cluster.commands.entry import main
 
     for words in (
         ["--log-format=json", "status", "s3://key:hidden@bucket"],

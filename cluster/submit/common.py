@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from cluster.options import checked_workers
-from cluster.shipping import Listing, callback_files, list_folder
+from cluster.session.shipping import Listing, callback_files, list_folder
 from landscape.digests import digest
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.folders.places import locate
-from landscape.spec import FileDirection, Job, TowardsDirection
+from landscape.spec.job import FileDirection, Job, TowardsDirection
 
 # KubeRay refuses names above 47 characters; "landscape-", a digest of 8 and an attempt leave this many.
 LONGEST_NAME = 24

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from cluster.shipping import LEAVES, Listing, read_file
+from cluster.session.shipping import LEAVES, Listing, read_file
 from cluster.submit.common import (
     DRIVER_ENVIRONMENT,
     STOP_SECONDS,
@@ -28,7 +28,7 @@ from cluster.submit.common import (
 )
 from cluster.submit.ray_jobs import next_attempt
 from landscape.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, shown
-from landscape.spec import Job
+from landscape.spec.job import Job
 
 LONGEST_NAME = 47  # KubeRay adds suffixes to make the names of pods and services, which hold 63
 LARGEST_FILES = 900_000  # bytes in a ConfigMap, which holds 1 MiB with its names

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from cluster.attach import CONNECT_SECONDS, is_beyond, refuse_strangers, wrong_token
-from cluster.logs import take_over
-from cluster.shipping import Listing, archived
+from cluster.process.logs import take_over
+from cluster.session.attach import CONNECT_SECONDS, is_beyond, refuse_strangers, wrong_token
+from cluster.session.shipping import Listing, archived
 from cluster.submit.common import (
     DRIVER_ENVIRONMENT,
     STOP_SECONDS,

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from cluster.logs import say
+from cluster.process.logs import say
 from landscape.errors import shown
-from landscape.files import folder_of_user
+from landscape.folders.files import folder_of_user
 
 MOST_JOBS = 500
 LARGEST_FILE = 1 << 20

@@ -11,7 +11,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from cluster.console import seconds_text
+from cluster.process.console import seconds_text
 from cluster.submit import kuberay, ray_jobs
 from cluster.submit.common import tool_missing
 from cluster.submit.remembered import SentJob, plain_address, recall, remember

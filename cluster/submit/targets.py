@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from cluster.logs import as_json, say, say_lines
 from cluster.options import MaybeNumber, MaybeWhole, Whole
+from cluster.process.logs import as_json, say, say_lines
 from landscape.errors import Interrupted, JobError, shown
 
 if TYPE_CHECKING:
-    from cluster.shipping import Listing
+    from cluster.session.shipping import Listing
     from cluster.submit.common import Submission
     from cluster.submit.kuberay import KubeRayOptions
-    from landscape.spec import Job
+    from landscape.spec.job import Job
 
 Flag = Annotated[bool, Parameter(negative="")]
 Words = Annotated[list[str] | None, Parameter(negative="")]
@@ -252,7 +252,7 @@ class ToKubeRay:
 
 def tell_files(listing: Listing, everything: bool) -> None:
     """What travels and what stays: file by file, or in a line what somebody might miss."""
-    from cluster.shipping import left_line, listing_lines
+    from cluster.session.shipping import left_line, listing_lines
 
     lines = listing_lines(listing) if everything else [left_line(listing)]
     for line in filter(None, lines):

@@ -15,7 +15,7 @@ PLACE = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
 
 def command_line() -> str:
     """A section per command of `landscape`, from the help that the command itself prints."""
-    from cluster.cli import app
+    from cluster.commands.app import app
 
     text = app.generate_docs(output_format="markdown", heading_level=1, max_heading_level=3)
     sections = text.split("\n## ")[2:]  # without the title and the table of contents: the site has its own

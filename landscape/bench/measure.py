@@ -19,17 +19,17 @@ from landscape.bench.options import Options
 from landscape.bench.timing import Contestant, Seconds, quotient, race, typical
 from landscape.bench.yardsticks import EAGER, Bare, SameEngine, Setting, bare_observe
 from landscape.errors import JobError, one_line
-from landscape.evaluation import Evaluator
+from landscape.evaluation.choice.questions import Freedom, Limits, Trial, Tuned
+from landscape.evaluation.choice.search import row_points
+from landscape.evaluation.choice.trials import measure_point, probe_points
+from landscape.evaluation.choice.tuning import tune
+from landscape.evaluation.evaluator import Evaluator
 from landscape.grid import Grid, Tile
 from landscape.pipeline import make_evaluator
 from landscape.plan import Engine, Precision
-from landscape.preparation import PreparedJob, PreparedLandscape, prepare
-from landscape.questions import Freedom, Limits, Trial, Tuned
-from landscape.search import row_points
-from landscape.spec import Job
-from landscape.trials import measure_point, probe_points
-from landscape.tuning import tune
-from landscape.usercode import in_folder
+from landscape.preparation.preparing import PreparedJob, PreparedLandscape, prepare
+from landscape.problem.user_code import in_folder
+from landscape.spec.job import Job
 
 MEMORY_POINTS = 3
 TILE_POINTS = 64

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from landscape.bench.yardsticks import Bare
-from landscape.evaluation import Evaluator
+from landscape.evaluation.evaluator import Evaluator
 from landscape.parameters import State
 
 

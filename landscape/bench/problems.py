@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from landscape.errors import JobError, nearest, shown
-from landscape.problem import Problem
+from landscape.problem.problem import Problem
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet
-from landscape.spec import Job
+from landscape.spec.job import Job
 
 Data = tuple[Tensor, Tensor]
 SEED = 0

@@ -10,15 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from landscape.arithmetic import arithmetic
-from landscape.forward import Stacked, make_forward
-from landscape.module_state import private_copy
-from landscape.moving import MovingWeights, lay_out, targets_of
+from landscape.evaluation.arithmetic import arithmetic
+from landscape.evaluation.engines.forward import Stacked, make_forward
+from landscape.evaluation.engines.traced import Traced
+from landscape.evaluation.module_state import private_copy
+from landscape.evaluation.moving import MovingWeights, lay_out, targets_of
 from landscape.parameters import State
 from landscape.plan import Engine, Plan
-from landscape.problem import Observe, Problem, Supervised
-from landscape.samples import Batch, map_tensors, split_batches
-from landscape.traced import Traced
+from landscape.problem.problem import Observe, Problem, Supervised
+from landscape.problem.samples import Batch, map_tensors, split_batches
 
 EAGER = "eager"
 

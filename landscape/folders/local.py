@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from landscape.errors import JobError, shown
-from landscape.files import fsync, make_folder, open_plain, partial_path, whole_file
 from landscape.folders.base import Folder, Log, R, T
+from landscape.folders.files import fsync, make_folder, open_plain, partial_path, whole_file
 
 
 class LocalFolder(Folder):

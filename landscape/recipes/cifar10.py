@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from landscape.errors import JobError, NotFoundError, nearest, shown
-from landscape.problem import Problem
+from landscape.problem.problem import Problem
 from landscape.recipes.command import data_from_environment, initial_or_given, main_of, weights_from_environment
 from landscape.recipes.resnet import ResNet
 from landscape.recipes.training import Images, Report, Settings, Trained, check_settings, fit, listed_intervals, seeded

@@ -14,7 +14,7 @@ from torch import nn
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.parameters import match_state
 from landscape.recipes.training import Trained, print_epoch
-from landscape.trajectory import load_weights
+from landscape.trajectory.weight_files import load_weights
 
 WEIGHTS_VARIABLE = "LANDSCAPE_WEIGHTS"
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape.errors import JobError, NotFoundError, nearest, shown
-from landscape.problem import Problem
+from landscape.problem.problem import Problem
 from landscape.recipes.command import data_from_environment, initial_or_given, main_of, weights_from_environment
 from landscape.recipes.lenet import SIDE, LeNet5
 from landscape.recipes.training import Images, Report, Settings, Trained, check_settings, fit, listed_intervals, seeded

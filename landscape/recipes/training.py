@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from landscape.collector import TrajectoryCollector
 from landscape.errors import JobError, StoreError, shown
 from landscape.folders import open_folder
-from landscape.snapshots import writing
-from landscape.trajectory import TrajectoryCollector, read_trajectory
+from landscape.trajectory.snapshots import read_trajectory, writing
 
 CHECKPOINT_FILE = "checkpoint.pt"
 EVALUATION_BATCH = 1024

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from landscape.errors import JobError, LandscapeError, flat, shown
+from landscape.fields import MAX_SIZE
 from landscape.folders import Folder
 from landscape.grid import AXIS_NAMES, Index
 from landscape.store.attributes import ESSENTIAL, checked_attributes, checked_layout
@@ -25,7 +26,6 @@ from landscape.store.metadata import (
     checked_group,
     parse,
 )
-from landscape.values import MAX_SIZE
 
 FOLDER = "landscapes.zarr"
 METADATA = "zarr.json"

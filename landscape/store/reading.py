@@ -17,7 +17,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
-from landscape.files import open_plain
+from landscape.folders.files import open_plain
 from landscape.grid import Index, tile_at, tile_counts
 from landscape.store.codec import Damaged, decode, longest
 from landscape.store.metadata import StoredArray

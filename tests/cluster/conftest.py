@@ -15,8 +15,8 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from cluster.logs import TASKS, WORKERS
-from landscape.spec import Job, read_job
+from cluster.process.logs import TASKS, WORKERS
+from landscape.spec.job import Job, read_job
 
 # A model of two weights whose coordinates on the plane are the weights themselves, so that a test can say what
 # happens at which point. Every evaluated point leaves a line in points.log, and its GPU one in devices.log. What a

@@ -12,10 +12,10 @@ from ray._private import state
 from ray._private.state import GlobalState
 from ray.exceptions import RaySystemError
 
-from cluster.crew import EXPLAIN_SECONDS, RayCrew
-from cluster.placement import Placement
-from cluster.session import has_process
-from landscape.preparation import prepare
+from cluster.session.placement import Placement
+from cluster.session.session import has_process
+from cluster.workers.crew import EXPLAIN_SECONDS, RayCrew
+from landscape.preparation.preparing import prepare
 
 WAITS = """def problem():
     if (HERE / "wait").exists():

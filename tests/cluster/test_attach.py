@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import attach
+from cluster.session import attach
 from landscape.errors import ClusterUnreachableError, JobError
 
 TOKEN = secrets.token_hex(32)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.backlog import Backlog
+from cluster.scheduling.backlog import Backlog
 from landscape.grid import coarse_to_fine, coarse_to_fine_order
 from landscape.tasks import Task, TaskList
 

@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from cluster.benching import TooFewTiles, Watch, bench_report, over_serial, stretch
-from cluster.startup import first_tile, startup, write_job
+from cluster.commands.benching import TooFewTiles, Watch, bench_report, over_serial, stretch
+from cluster.commands.startup import first_tile, startup, write_job
 from landscape.errors import LandscapeError
 from landscape.progress import Progress
-from landscape.spec import read_job
+from landscape.spec.job import read_job
 from landscape.store import LandscapeStore
 
 ROW = {"engine": "eager", "batch_size": 16, "chosen": True, "seconds_per_point": 0.05}

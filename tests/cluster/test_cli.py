@@ -22,8 +22,8 @@ from counting import WITNESS
 from safetensors.torch import save_file
 
 import landscape
-from cluster.entry import main
-from cluster.supervision import descendants
+from cluster.commands.entry import main
+from cluster.process.supervision import descendants
 from landscape.results import open_run
 from landscape.surface import OK
 

@@ -8,12 +8,12 @@ import json
 import pytest
 from rich.console import Console
 
-from cluster import console
-from cluster.logs import configure
+from cluster.process import console
+from cluster.process.logs import configure
+from landscape.evaluation.choice.questions import Candidate, Freedom
+from landscape.evaluation.choice.search import Search
 from landscape.plan import Plan
 from landscape.progress import CHOOSING, stage
-from landscape.questions import Candidate, Freedom
-from landscape.search import Search
 
 pytestmark = pytest.mark.usefixtures("logging_as_it_was")
 

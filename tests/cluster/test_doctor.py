@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
-from cluster import doctor
-from cluster.doctor import diagnose, diagnosis_text, probe_run
-from cluster.doctor_cluster import _node, _resources
-from cluster.entry import main
-from cluster.findings import GOOD, NOTE, WRONG, exit_code, safely
+from cluster.commands import doctor
+from cluster.commands.doctor import diagnose, diagnosis_text, probe_run
+from cluster.commands.doctor_cluster import _node, _resources
+from cluster.commands.entry import main
+from cluster.commands.findings import GOOD, NOTE, WRONG, exit_code, safely
 from landscape.errors import JobError
 
 SEEN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0", "cuda": 0, "shm": 9e9, "disk": 9e9}
@@ -71,9 +71,9 @@ NODES = [
 
 @pytest.mark.parametrize(("node", "seen", "said"), NODES)
 def test_what_is_wrong_on_a_node_is_named(node, seen, said, monkeypatch):
-    monkeypatch.setattr("cluster.doctor_cluster.platform.python_version", lambda: "3.11.7")
-    monkeypatch.setattr("cluster.doctor_cluster.version", lambda name: SEEN[name])
-    monkeypatch.setattr("cluster.doctor_cluster.time.time", lambda: 1e9)
+    monkeypatch.setattr("cluster.commands.doctor_cluster.platform.python_version", lambda: "3.11.7")
+    monkeypatch.setattr("cluster.commands.doctor_cluster.version", lambda name: SEEN[name])
+    monkeypatch.setattr("cluster.commands.doctor_cluster.time.time", lambda: 1e9)
     bad = [each for each in _node("node a", node, SEEN | {"clock": 1e9} | seen) if each["state"] != GOOD]
     assert len(bad) == len(said)
     for each, words in zip(bad, said, strict=True):

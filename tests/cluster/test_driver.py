@@ -14,9 +14,9 @@ import cluster
 import landscape
 from landscape.errors import Interrupted, JobError
 from landscape.results import open_run
-from landscape.snapshots import write_snapshot
-from landscape.spec import Job, read_job
+from landscape.spec.job import Job, read_job
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
+from landscape.trajectory.snapshots import write_snapshot
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -85,7 +85,7 @@ def test_batch_size_and_tile_shape_of_the_plan_are_kept_on_resume(make_job):
 def test_a_finished_job_needs_no_cluster(make_job, monkeypatch):
     job = make_job()
     cluster.run(job, workers=1)
-    monkeypatch.setattr("cluster.driver.ray_session", lambda *given: pytest.fail("a session was started"))
+    monkeypatch.setattr("cluster.driver.driver.ray_session", lambda *given: pytest.fail("a session was started"))
     before = points_evaluated(job)
     assert (cluster.run(job, workers=1)["plane"].status == OK).all()
     assert points_evaluated(job) == before
@@ -220,7 +220,7 @@ def test_a_job_is_planned_for_the_workers_devices_and_stays_on_them(make_job):
         + """
 import sys
 if "ray" in sys.modules:
-    from cluster.worker import Worker
+    from cluster.workers.worker import Worker
     _describe = Worker.describe
     Worker.describe = lambda self: {**_describe(self), "device": "cuda" if os.getpid() != DRIVER else "cpu"}
 """.replace("DRIVER", str(os.getpid()))
@@ -265,7 +265,7 @@ def test_what_does_not_arrive_is_not_waited_for_for_ever(monkeypatch):
     """As on a node that reaches the head and not the driver; the worker that is asked says so, and is replaced."""
     import ray
 
-    from cluster import crew
+    from cluster.workers import crew
 
     sleeping = ray.remote(num_cpus=0)(lambda: __import__("time").sleep(60)).remote()
     monkeypatch.setattr(crew, "FETCH_SECONDS", 0.5)

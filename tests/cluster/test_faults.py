@@ -11,7 +11,7 @@ from pathlib import Path
 
 import landscape
 from landscape.results import open_run
-from landscape.spec import Job, read_job
+from landscape.spec.job import Job, read_job
 from landscape.surface import OK, Surface
 
 # Ray notices a dead node after 15 s by default; here after about 1 s. One that only is slow to answer has 10 s.
@@ -36,8 +36,8 @@ extra = [nodes.add_node(num_cpus=2) for _ in range({nodes})]
 nodes.wait_for_nodes()
 {prelude}
 import cluster
-from cluster.schedule import Policy
-from landscape.spec import read_job
+from cluster.scheduling.schedule import Policy
+from landscape.spec.job import read_job
 from landscape.surface import open_run
 
 job = read_job(HERE / "job.yaml")
@@ -201,16 +201,16 @@ def test_a_draining_node_ends_its_tiles_and_gets_no_more(make_job, ray_folder):
     progress = disturbed(
         job,
         """
-        import cluster.session
-        real = cluster.session.draining_nodes
+        import cluster.session.session
+        real = cluster.session.session.draining_nodes
         drained = []
-        import cluster.crew
+        import cluster.workers.crew
         def draining():
             if drained and committed() < 63:
                 (HERE / "drained").touch()
                 return {extra[0].node_id}
             return real()
-        cluster.crew.draining_nodes = draining
+        cluster.workers.crew.draining_nodes = draining
         when(10, lambda: drained.append(1))
         cluster.run(job, workers=3, address=nodes.address)
         """,
@@ -285,7 +285,7 @@ def test_answers_of_the_wrong_shape_cost_the_worker_not_the_tile(make_job, ray_f
     file.write_text(
         file.read_text()
         + textwrap.dedent("""
-        import landscape.evaluation as evaluation
+        import landscape.evaluation.evaluator as evaluation
         _arrays = evaluation.Evaluator.evaluate
 
         def lie(self, points, **options):

@@ -12,11 +12,12 @@ from urllib.parse import quote
 
 import pytest
 
-from cluster import journal, lifeline, logs
-from cluster.hands import Hand
-from cluster.logs import JsonLines, Listener, bind, chosen, configure, say, told
-from cluster.supervision import Child, Pipe, Spoken, _relay
-from cluster.worker import Receipt
+from cluster.driver import journal
+from cluster.process import lifeline, logs
+from cluster.process.logs import JsonLines, Listener, bind, chosen, configure, say, told
+from cluster.process.supervision import Child, Pipe, Spoken, _relay
+from cluster.workers.hands import Hand
+from cluster.workers.worker import Receipt
 from landscape.errors import JobError
 from landscape.progress import Failure
 from landscape.tasks import Task

@@ -17,10 +17,10 @@ from network import can_make_namespaces, kill, plug_cable, pull_cable, two_machi
 from test_faults import assert_undisturbed, disturbed, undisturbed
 
 import cluster
-from cluster.policy import Policy
+from cluster.scheduling.policy import Policy
 from cluster.status import run_status
 from landscape.results import open_run
-from landscape.spec import Job
+from landscape.spec.job import Job
 from landscape.surface import NOT_COMPUTED, OK, QUARANTINED
 
 CLI = (sys.executable, "-W", "ignore", "-m", "cluster")

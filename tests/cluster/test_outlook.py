@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import torch
 
-from cluster.planning import plan_job, plan_text
+from cluster.commands.planning import plan_job, plan_text
 from landscape import Job, Problem, run
-from landscape.kept import KeptChoices
-from landscape.questions import Limits
+from landscape.evaluation.choice.kept import KeptChoices
+from landscape.evaluation.choice.questions import Limits
 
 LONG = 3000  # points along an axis: the job takes far more than a search is worth
 

@@ -8,12 +8,12 @@ from torch import nn
 
 import cluster
 import landscape
-from cluster import packing
-from cluster.packing import OtherDirection, Recipe, pack_directions, unpack_direction
-from landscape.directions import DirectionTensors, random_direction
+from cluster.workers import packing
+from cluster.workers.packing import OtherDirection, Recipe, pack_directions, unpack_direction
+from landscape.directions.making import DirectionTensors, random_direction
 from landscape.errors import JobError
 from landscape.parameters import describe_parameters, direction_digest, in_first_version, state_of
-from landscape.spec import Job, RandomDirection
+from landscape.spec.job import Job, RandomDirection
 
 
 def model() -> nn.Module:

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import cluster
-from cluster.crew import _send
-from cluster.parcels import Parcels, gather, pieces_of
+from cluster.workers.crew import _send
+from cluster.workers.parcels import Parcels, gather, pieces_of
 from landscape import Job, Problem, open_run, run
 from landscape.memory import HOST_BYTES
-from landscape.samples import batch_bytes, batch_length, samples_digest
+from landscape.problem.samples import batch_bytes, batch_length, samples_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,8 +43,8 @@ PROCESS = """
     import sys, torch
     sys.path.insert(0, "tests/cluster")
     from test_parcels import samples
-    from cluster.parcels import Parcels, gather, pieces_of
-    from landscape.samples import samples_digest
+    from cluster.workers.parcels import Parcels, gather, pieces_of
+    from landscape.problem.samples import samples_digest
 
     pieces, fetched = list(pieces_of(samples(), 100)), []
     def fetch(number):

@@ -14,12 +14,12 @@ from object_stores import SECRET, Raw, Trouble, new_url, s3_server, use
 
 import cluster
 import landscape
-from cluster.entry import main
-from landscape.lock import run_lock
+from cluster.commands.entry import main
+from landscape.folders.lock import run_lock
 from landscape.parameters import state_digest
-from landscape.snapshots import read_trajectory
-from landscape.spec import read_job
+from landscape.spec.job import read_job
 from landscape.surface import OK
+from landscape.trajectory.snapshots import read_trajectory
 
 Call = Callable[..., tuple[int, str, str]]
 

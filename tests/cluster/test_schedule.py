@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cluster.policy import Policy
-from cluster.schedule import Schedule
+from cluster.scheduling.policy import Policy
+from cluster.scheduling.schedule import Schedule
 
 WORKERS = ("a", "b", "c", "d")
 

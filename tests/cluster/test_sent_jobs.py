@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cluster.entry import main
+from cluster.commands.entry import main
 from cluster.submit import ray_jobs, sent
 from cluster.submit.remembered import MOST_JOBS, SentJob, jobs_file, recall, remember
 from cluster.submit.sent import names_a_job

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.gitignore import ignored_by, read_rules
-from cluster.shipping import LEAVES, SECRET, archive, is_secret, left_line, list_folder, listing_lines
+from cluster.session.gitignore import ignored_by, read_rules
+from cluster.session.shipping import LEAVES, SECRET, archive, is_secret, left_line, list_folder, listing_lines
 from landscape.errors import JobError
 
 SECRETS = [
@@ -145,7 +145,7 @@ def test_the_same_files_give_the_same_archive(tmp_path):
 
 
 def test_links_that_lead_to_the_same_folder_on_many_ways_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("cluster.shipping.MOST_ENTRIES", 500)
+    monkeypatch.setattr("cluster.session.shipping.MOST_ENTRIES", 500)
     folders = [tmp_path / f"f{k}" for k in range(12)]
     for each in folders:
         each.mkdir()

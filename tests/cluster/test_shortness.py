@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import cluster
-from cluster import driver, lifeline
-from cluster.shortness import LONGEST_HERE, is_worth_it, may_run_here
+from cluster.driver import driver
+from cluster.driver.shortness import LONGEST_HERE, is_worth_it, may_run_here
+from cluster.process import lifeline
 from landscape.errors import Interrupted
 from landscape.pipeline import run as run_serially
 from landscape.results import open_run

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import cluster
-from cluster import logs
+from cluster.process import logs
 from landscape.results import open_run
 from landscape.surface import OK
 
@@ -122,7 +122,7 @@ def test_the_last_words_of_a_process_that_dies_are_events_of_its_run_as_well(she
 
 MANY_LINES = """
 import os, threading
-from cluster import logs, streams, supervision
+from cluster.process import logs, streams, supervision
 
 logs.begin(["--log-format=json"])
 streams.own()

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster import attach
-from cluster.shipping import Listing, Traveller
+from cluster.session import attach
+from cluster.session.shipping import Listing, Traveller
 from cluster.submit import kuberay, ray_jobs, slurm
 from cluster.submit.common import Submission, checked_name, plain_name
 from landscape.errors import JobError, LandscapeError

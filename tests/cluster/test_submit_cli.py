@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.entry import main
+from cluster.commands.entry import main
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from test_faults import assert_undisturbed
 
-from cluster import lifeline, supervision
-from cluster.supervision import (
+from cluster.process import lifeline, supervision
+from cluster.process.supervision import (
     RESTARTS,
     Child,
     Ended,
@@ -93,7 +93,7 @@ def test_words_that_are_told_in_pieces_are_heard_whole():
 
 LATE = """
 import atexit, os, signal
-from cluster import supervision
+from cluster.process import supervision
 
 
 def work():
@@ -379,11 +379,11 @@ def test_a_signal_before_anything_has_begun_is_obeyed(tmp_path):
 import os, signal, sys
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "cluster.supervision":
+        if name == "cluster.process.supervision":
             os.kill(os.getpid(), signal.SIGTERM)
 sys.meta_path.insert(0, Finder())
 sys.argv = ["landscape", "status", {str(tmp_path)!r}]
-from cluster.entry import main
+from cluster.commands.entry import main
 main()
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

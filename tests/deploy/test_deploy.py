@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 SCHEMAS = ROOT.parent / "shared" / "data" / "kuberay"
 # As they stand in the source; tests/cluster/test_metrics.py finds them on the port of a real Ray.
-METRICS = set(re.findall(r'"(landscape_\w+)"', (ROOT / "cluster" / "metrics.py").read_text()))
+METRICS = set(re.findall(r'"(landscape_\w+)"', (ROOT / "cluster" / "session" / "metrics.py").read_text()))
 
 
 def strict(schema: object) -> object:

@@ -53,7 +53,7 @@ def _as_command(words: Sequence[str], folder: Path) -> Ended:
 
 def _here(words: Sequence[str], folder: Path) -> Ended:
     """In this process, where torch is imported already; what it changes of the process is put back."""
-    from cluster.entry import main
+    from cluster.commands.entry import main
 
     out, err = io.StringIO(), io.StringIO()
     started, code = time.monotonic(), None

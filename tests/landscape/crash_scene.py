@@ -32,9 +32,9 @@ from cluster.status import run_status, validate_run
 from landscape import Job, Problem, TrajectoryCollector, open_run
 from landscape.grid import tile_at
 from landscape.parameters import state_digest
-from landscape.snapshots import read_trajectory
 from landscape.store import LandscapeStore
 from landscape.surface import NOT_COMPUTED
+from landscape.trajectory.snapshots import read_trajectory
 
 EPOCHS = 3
 WILD = 9.0  # the loss above which the problem raises: the far end of `line`
@@ -333,7 +333,7 @@ def _read_log(place: Path) -> list[Any]:
 
 def _mark_promises(log: Log) -> None:
     """A function that returns has promised that what it wrote will stay."""
-    from landscape import trajectory
+    from landscape import collector as trajectory
 
     real_write, real_create, real_snapshot = (
         LandscapeStore._write,

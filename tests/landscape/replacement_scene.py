@@ -21,9 +21,9 @@ from disk import Call, Disk, die_at
 from power import Chooser, Log, Model
 
 from landscape import TrajectoryCollector
-from landscape.checkpoints import import_checkpoints
 from landscape.parameters import state_digest
-from landscape.snapshots import read_history, read_info, read_trajectory
+from landscape.trajectory.checkpoints import import_checkpoints
+from landscape.trajectory.snapshots import read_history, read_info, read_trajectory
 
 EPOCHS = 3
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape import Job, Problem
-from landscape.snapshots import write_snapshot
+from landscape.trajectory.snapshots import write_snapshot
 
 # Evaluations beside those of the grid and the path: the first look, the measuring before a landscape is made, and the
 # origin and the point that a process reproduces before its first tile.

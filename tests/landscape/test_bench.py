@@ -23,11 +23,11 @@ from landscape.bench.problems import RECIPES, recipe_job, recipe_problem
 from landscape.bench.timing import Contestant, quotient, race, typical
 from landscape.bench.yardsticks import Bare, SameEngine, Setting
 from landscape.errors import LandscapeError
-from landscape.forward import make_forward
+from landscape.evaluation.choice.search import Search
+from landscape.evaluation.engines.forward import make_forward
 from landscape.pipeline import make_evaluator
 from landscape.plan import Plan
-from landscape.preparation import prepare
-from landscape.search import Search
+from landscape.preparation.preparing import prepare
 
 CPU = torch.device("cpu")
 BRIEF = Options(rounds=3, slice_seconds=0.002, search_seconds=0.0)
@@ -89,7 +89,7 @@ def test_what_cannot_be_run_is_a_row_that_says_so(tmp_path):
 
 def test_every_engine_that_the_search_measured_has_a_row(tmp_path, monkeypatch):
     # Its time does not run out, however slow the machine is.
-    monkeypatch.setattr("landscape.tuning.Search", partial(Search, clock=lambda: 0.0))
+    monkeypatch.setattr("landscape.evaluation.choice.tuning.Search", partial(Search, clock=lambda: 0.0))
     job = make_job(tmp_path / "run", conv_problem, [LANDSCAPE], num_samples=29, device="cpu")
     found = bench(job, replace(BRIEF, precisions=("float32",), search_seconds=9.0, memory=False, ceilings=False))
     names = [row["engine"] for row in found["precisions"][0]["engines"]]

@@ -10,11 +10,13 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from landscape import checkpoints as checkpoints_module
-from landscape.checkpoints import import_checkpoints, load_weights, strip_prefixes
+from landscape.collector import TrajectoryCollector
 from landscape.errors import JobError, LandscapeError, NotFoundError
 from landscape.parameters import match_state
-from landscape.trajectory import TrajectoryCollector, read_info, read_trajectory
+from landscape.trajectory import checkpoints as checkpoints_module
+from landscape.trajectory.checkpoints import import_checkpoints, load_weights, strip_prefixes
+from landscape.trajectory.run_files import read_info
+from landscape.trajectory.snapshots import read_trajectory
 
 
 def weights(value: float = 1.0) -> dict[str, torch.Tensor]:

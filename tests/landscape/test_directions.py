@@ -23,7 +23,7 @@ from small_models import (
 from torch import nn
 
 from landscape import JobError, run
-from landscape.directions import (
+from landscape.directions.making import (
     cosines,
     principal_components,
     project,
@@ -33,7 +33,7 @@ from landscape.directions import (
     towards_direction,
 )
 from landscape.parameters import combine, describe_parameters, state_of
-from landscape.spec import DEFAULTS
+from landscape.spec.job import DEFAULTS
 
 NAMES = ("matrix", "vector", "scalar")
 

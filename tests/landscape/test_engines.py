@@ -16,15 +16,15 @@ from small_models import ConvNet, image_samples, wandering
 from torch import nn
 from torch.nn import functional as F
 
-from landscape.directions import random_direction
-from landscape.evaluation import Evaluator
-from landscape.moving import MovingWeights, targets_of
+from landscape.directions.making import random_direction
+from landscape.evaluation.engines.pooling import PoolingByMaxima, pool_by_maxima
+from landscape.evaluation.engines.traced import Traced
+from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.moving import MovingWeights, targets_of
 from landscape.parameters import describe_parameters, state_of
 from landscape.plan import Engine, default_plan
-from landscape.pooling import PoolingByMaxima, pool_by_maxima
-from landscape.problem import Problem
+from landscape.problem.problem import Problem
 from landscape.recipes.lenet import LeNet5
-from landscape.traced import Traced
 
 CPU = torch.device("cpu")
 POINTS = np.array([[0.0, 0.0], [0.5, -0.3], [-1.0, 1.0], [0.5, 0.7], [0.1, 0.2]])

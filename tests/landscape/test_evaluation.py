@@ -32,8 +32,8 @@ from torch import nn
 from landscape import JobError, Problem, run
 from landscape.devices import pick_device
 from landscape.draws import seed_draws
-from landscape.evaluation import Evaluator, mean_and_stderr
-from landscape.first_look import first_look
+from landscape.evaluation.evaluator import Evaluator, mean_and_stderr
+from landscape.evaluation.first_look import first_look
 from landscape.parameters import state_of
 from landscape.plan import Plan, default_plan
 

@@ -12,17 +12,17 @@ from small_models import ConvNet, image_samples, make_job, raw_chunk
 from torch import nn
 
 from landscape import JobError, run
-from landscape.evaluation import Evaluator
-from landscape.feed import ALIGNMENT, Resident, Streamed, make_feed
+from landscape.evaluation.choice.questions import Freedom, Limits
+from landscape.evaluation.choice.tuning import tune
+from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.feed import ALIGNMENT, Resident, Streamed, make_feed
 from landscape.grid import Grid
 from landscape.memory import DEVICE_BYTES, HOST_BYTES, device_limit, host_limit
 from landscape.parameters import state_of
 from landscape.plan import Engine, Plan
-from landscape.problem import Problem
-from landscape.questions import Freedom, Limits
-from landscape.samples import batch_bytes, tensors_of
-from landscape.selection import select_samples
-from landscape.tuning import tune
+from landscape.problem.problem import Problem
+from landscape.problem.samples import batch_bytes, tensors_of
+from landscape.problem.selection import select_samples
 
 CPU = torch.device("cpu")
 POINTS = np.array([[0.0, 0.0], [0.5, -1.0], [1.0, 0.25], [-0.3, 0.7], [0.5, 0.5]])

@@ -10,8 +10,8 @@ from small_models import make_job
 from torch import nn
 
 from landscape import JobError, Problem, run
-from landscape.first_look import first_look
-from landscape.preparation import prepare
+from landscape.evaluation.first_look import first_look
+from landscape.preparation.preparing import prepare
 from landscape.surface import QUARANTINED
 
 CPU = torch.device("cpu")

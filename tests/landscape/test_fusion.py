@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import fx, nn
 from torch.nn import functional as F
 
-from landscape.fusion import FusedLayer
-from landscape.traced import Traced
+from landscape.evaluation.engines.fusion import FusedLayer
+from landscape.evaluation.engines.traced import Traced
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
 IMAGES = torch.randn(3, 4, 9, 8, generator=torch.Generator().manual_seed(0))

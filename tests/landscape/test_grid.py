@@ -13,7 +13,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from landscape import Landscape
-from landscape.axes import axis_ranges, fit_range, make_coordinates
 from landscape.grid import (
     MAX_TILE_EDGE,
     Grid,
@@ -27,7 +26,8 @@ from landscape.grid import (
     tile_at,
     tile_counts,
 )
-from landscape.spec import with_defaults_of
+from landscape.preparation.axes import axis_ranges, fit_range, make_coordinates
+from landscape.spec.job import with_defaults_of
 from landscape.store import PathPlan
 
 SHAPES = st.lists(st.integers(1, 23), min_size=1, max_size=3).map(tuple)

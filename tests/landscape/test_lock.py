@@ -10,7 +10,7 @@ import pytest
 
 from landscape.errors import LandscapeError
 from landscape.folders import open_folder
-from landscape.lock import driver_alive, run_lock
+from landscape.folders.lock import driver_alive, run_lock
 
 
 def card(run, pid: object, host: object) -> None:

@@ -19,11 +19,11 @@ from small_models import Counter, make_job, quadratic_problem, wandering
 from landscape import JobError, Problem, open_run, run
 from landscape.errors import LandscapeError, StoreError
 from landscape.folders import open_folder, probe
+from landscape.folders.lease import CARD, Lease
+from landscape.folders.lock import driver_alive, run_lock
 from landscape.folders.objects import ObjectLog
-from landscape.lease import CARD, Lease
-from landscape.lock import driver_alive, run_lock
-from landscape.snapshots import read_history, read_trajectory, write_snapshot
 from landscape.store import LandscapeStore
+from landscape.trajectory.snapshots import read_history, read_trajectory, write_snapshot
 
 HERE = str(Path(__file__).parent)
 ROOT = str(Path(__file__).parents[2])
@@ -182,7 +182,7 @@ def test_a_file_larger_than_a_part_comes_back_as_it_was(place, monkeypatch):
 
 HOLDER = """
 import sys, time
-from landscape.lock import run_lock
+from landscape.folders.lock import run_lock
 with run_lock(sys.argv[1]):
     print("held", flush=True)
     time.sleep(600)

@@ -17,12 +17,12 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 
 from landscape import JobError, Problem, run
-from landscape.evaluation import Evaluator, Plan
-from landscape.preparation import prepare
-from landscape.problem import import_callback, load_problem
-from landscape.samples import batch_length, map_tensors, samples_digest, split_batches, tensors_of
-from landscape.selection import select_samples
-from landscape.spec import Job
+from landscape.evaluation.evaluator import Evaluator, Plan
+from landscape.preparation.preparing import prepare
+from landscape.problem.problem import import_callback, load_problem
+from landscape.problem.samples import batch_length, map_tensors, samples_digest, split_batches, tensors_of
+from landscape.problem.selection import select_samples
+from landscape.spec.job import Job
 
 INPUTS, TARGETS = torch.arange(60.0).reshape(20, 3), torch.arange(20)
 

@@ -13,11 +13,11 @@ import torch
 from small_models import ConvNet, image_samples, make_job
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from cluster.planning import plan_job, plan_text
+from cluster.commands.planning import plan_job, plan_text
 from landscape import JobError, Problem, open_run, run
 from landscape.errors import Interrupted
-from landscape.preparation import prepare
-from landscape.randomness import Randomness, look_for_randomness
+from landscape.preparation.preparing import prepare
+from landscape.problem.randomness import Randomness, look_for_randomness
 from landscape.store import LandscapeStore
 
 IMAGES, CLASSES = image_samples(24)

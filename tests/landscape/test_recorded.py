@@ -10,8 +10,8 @@ from test_engines import pooled_problem
 from test_tuning import plan_on_disk
 
 from landscape import JobError, LandscapeError, run
-from landscape.recorded import borrowed_plan, recorded_plan
-from landscape.spec import read_job
+from landscape.preparation.recorded import borrowed_plan, recorded_plan
+from landscape.spec.job import read_job
 from landscape.store import LandscapeStore
 
 ENGINE = "eager+channels_last+folded"

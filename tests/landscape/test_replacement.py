@@ -15,11 +15,12 @@ import torch
 from object_stores import Raw, new_url, s3_server, use
 from test_crash import HERE, pytestmark
 
-from landscape import TrajectoryCollector, replacement, snapshots
-from landscape.checkpoints import import_checkpoints
+from landscape import TrajectoryCollector
 from landscape.errors import JobError, LandscapeError
 from landscape.folders.objects import ObjectFolder
-from landscape.snapshots import read_history, read_info, read_trajectory
+from landscape.trajectory import replacement, snapshots
+from landscape.trajectory.checkpoints import import_checkpoints
+from landscape.trajectory.snapshots import read_history, read_info, read_trajectory
 
 __all__ = ["pytestmark"]
 

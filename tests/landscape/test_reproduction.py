@@ -16,14 +16,14 @@ from small_models import conv_problem, make_job, quadratic_problem, wandering, w
 from torch import nn
 
 from landscape import Problem, open_run, read_job, run
-from landscape.directions import random_direction
+from landscape.directions.making import random_direction
 from landscape.errors import Interrupted, JobError
-from landscape.evaluation import Evaluator
+from landscape.evaluation.evaluator import Evaluator
 from landscape.grid import Grid
 from landscape.parameters import describe_parameters, state_of
 from landscape.plan import Plan
+from landscape.problem.selection import select_samples
 from landscape.reproduction import Witness, check_point
-from landscape.selection import select_samples
 from landscape.store import LandscapeStore
 
 LEGACY = Path(__file__).resolve().parents[1] / "legacy"
@@ -323,7 +323,7 @@ def test_every_bit_of_a_witness_is_kept_and_compared():
 
 
 def test_the_origin_and_the_error_of_the_rise_are_shown(tmp_path):
-    from landscape.views.numbers import observable_rows
+    from landscape.views.prepared.numbers import observable_rows
 
     problem = conv_problem(count=30)
     line = {"name": "l", "directions": [{"kind": "random", "seed": 1}], "size": 8, "range": [-0.1, 0.1]}

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from landscape.kept import Choice, Record
-from landscape.plan import Plan
-from landscape.questions import (
+from landscape.evaluation.choice.kept import Choice, Record
+from landscape.evaluation.choice.questions import (
     Candidate,
     Check,
     Checked,
@@ -29,7 +28,8 @@ from landscape.questions import (
     Timed,
     follow,
 )
-from landscape.search import GAIN, Search, budget_of, verdict
+from landscape.evaluation.choice.search import GAIN, Search, budget_of, verdict
+from landscape.plan import Plan
 
 PLAN = Plan(batch_size=256, threads=1, device="cpu")
 FACTS = Facts(("channels_last", "maxima"), 4096, 16, 2, 10_000, 1000, True)

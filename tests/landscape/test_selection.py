@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from test_problem import INPUTS, SOURCES, TARGETS, Rows, batches
 from torch.utils.data import DataLoader
 
-from landscape import JobError, selection
-from landscape.samples import samples_digest, tensors_of
-from landscape.selection import select_samples
+from landscape import JobError
+from landscape.problem import selection
+from landscape.problem.samples import samples_digest, tensors_of
+from landscape.problem.selection import select_samples
 
 ROOT = Path(__file__).resolve().parents[2]
 Pair = namedtuple("Pair", "x y")
@@ -132,7 +133,7 @@ def in_a_process(code: str, folder: Path, *arguments: object) -> subprocess.Comp
 def test_nothing_is_left_of_a_process_that_is_killed(tmp_path):
     code = """
         import os, signal, torch
-        from landscape.selection import select_samples
+        from landscape.problem.selection import select_samples
         found = select_samples(torch.ones(1000, 100), 1000, 0, limit=1)
         with open("/proc/self/maps") as maps:
             assert os.environ["TMPDIR"] in maps.read()
@@ -147,7 +148,7 @@ def test_nothing_is_left_of_a_process_that_is_killed(tmp_path):
 def test_a_full_disk_is_told_in_words(tmp_path):
     code = """
         import resource, torch
-        from landscape.selection import select_samples
+        from landscape.problem.selection import select_samples
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
         select_samples(torch.ones(1000, 100), 1000, 0, limit=1)
     """
@@ -163,8 +164,8 @@ MEASURE = """
 
     import torch
     from torch.utils.data import Dataset
-    from landscape.samples import batch_bytes, samples_digest
-    from landscape.selection import select_samples
+    from landscape.problem.samples import batch_bytes, samples_digest
+    from landscape.problem.selection import select_samples
 
     count, limit, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 

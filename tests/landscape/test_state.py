@@ -15,12 +15,13 @@ from small_models import Quadratic, make_job, quadratic_samples
 from torch import nn
 from torch.nn import functional as F
 
-from landscape import JobError, Problem, module_state, run
-from landscape.evaluation import Evaluator
-from landscape.module_state import ModuleState, private_copy
+from landscape import JobError, Problem, run
+from landscape.evaluation import module_state
+from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.module_state import ModuleState, private_copy
 from landscape.parameters import state_of
 from landscape.plan import Plan
-from landscape.samples import split_batches
+from landscape.problem.samples import split_batches
 
 CPU = torch.device("cpu")
 

@@ -33,8 +33,8 @@ from small_models import (
 
 from landscape import JobError, NotFoundError, Problem, open_run, run
 from landscape.errors import Interrupted, LandscapeError
+from landscape.folders.lock import run_lock
 from landscape.grid import Grid, axis_coordinates, coarse_to_fine, tile_counts
-from landscape.lock import run_lock
 from landscape.parameters import layout, state_of
 from landscape.store import DurableStore, LandscapeStore, landscape_names, status_of
 
@@ -559,7 +559,7 @@ def test_a_write_that_fails_says_so_in_one_line(tmp_path, monkeypatch):
 
 HOLDER = """
 import sys, time
-from landscape.lock import run_lock
+from landscape.folders.lock import run_lock
 with run_lock(sys.argv[1]):
     print("held", flush=True)
     time.sleep(600)

@@ -27,14 +27,14 @@ from small_models import (
 from torch import nn
 
 from landscape import NotFoundError, Problem, TrajectoryCollector, open_run, run
-from landscape.checkpoints import import_checkpoints
 from landscape.errors import Interrupted, JobError, LandscapeError
 from landscape.folders import open_folder, probe
+from landscape.folders.lock import driver_alive, run_lock
 from landscape.grid import Grid, axis_coordinates
-from landscape.lock import driver_alive, run_lock
 from landscape.parameters import layout, state_of
-from landscape.snapshots import read_history, read_info, read_trajectory, write_snapshot
 from landscape.store import LandscapeStore, landscape_names, open_zarr, survey
+from landscape.trajectory.checkpoints import import_checkpoints
+from landscape.trajectory.snapshots import read_history, read_info, read_trajectory, write_snapshot
 
 MODEL = Quadratic()
 

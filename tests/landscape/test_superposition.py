@@ -10,16 +10,16 @@ from test_engines import CPU, POINTS, drawn, evaluator, pooled_problem
 from torch import nn
 from torch.nn import functional as F
 
-import landscape.evaluation
+import landscape.evaluation.evaluator
 from landscape import run
-from landscape.evaluation import Evaluator
+from landscape.evaluation.choice.questions import Freedom
+from landscape.evaluation.choice.tuning import tune
+from landscape.evaluation.engines.superposition import InputVaries
+from landscape.evaluation.evaluator import Evaluator
 from landscape.grid import Grid, axis_coordinates
 from landscape.parameters import state_of
 from landscape.plan import Engine, default_plan
-from landscape.problem import Problem
-from landscape.questions import Freedom
-from landscape.superposition import InputVaries
-from landscape.tuning import tune
+from landscape.problem.problem import Problem
 
 
 def grid(axes=2):
@@ -136,7 +136,7 @@ def test_a_point_has_the_same_bits_in_every_company(engine, monkeypatch):
     together = made.evaluate(POINTS)
     alone = [made.evaluate(point[None]).mean["loss"][0] for point in POINTS]
     np.testing.assert_array_equal(together.mean["loss"], alone)
-    monkeypatch.setattr(landscape.evaluation, "LARGEST_GROUP", 2 * made.samples)  # groups of two
+    monkeypatch.setattr(landscape.evaluation.evaluator, "LARGEST_GROUP", 2 * made.samples)  # groups of two
     np.testing.assert_array_equal(made.evaluate(POINTS[::-1]).mean["loss"][::-1], alone)
     np.testing.assert_array_equal(
         evaluator(problem, samples, engine).evaluate(POINTS).stderr["loss"], together.stderr["loss"]

@@ -13,11 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from landscape import snapshots
+from landscape.collector import TrajectoryCollector
 from landscape.errors import JobError, LandscapeError
 from landscape.parameters import state_digest
-from landscape.snapshots import ranges
-from landscape.trajectory import TrajectoryCollector, read_history, read_info, read_trajectory
+from landscape.trajectory import snapshots
+from landscape.trajectory.history import read_history
+from landscape.trajectory.run_files import read_info
+from landscape.trajectory.snapshots import ranges, read_trajectory
 
 ROOT = Path(__file__).parents[2]
 INTERVALS = [[1, 2, 3], [5, 6, 8]]
@@ -389,7 +391,7 @@ def test_others_may_read_a_snapshot_as_the_umask_says(tmp_path):
 KILLED = """
 import os, random, signal, sys, time
 import torch
-from landscape.trajectory import TrajectoryCollector
+from landscape.collector import TrajectoryCollector
 
 def train(run):
     model = torch.nn.Linear(1000, 300)
@@ -444,7 +446,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from landscape.trajectory import TrajectoryCollector
+from landscape.collector import TrajectoryCollector
 
 rank, store, run = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)

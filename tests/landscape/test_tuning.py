@@ -13,18 +13,18 @@ from small_models import make_job
 from test_engines import POINTS, evaluator, pooled_problem
 from torch import nn
 
-import landscape.pooling
 from landscape import JobError, Problem, open_run, run
+from landscape.evaluation.choice.kept import KeptChoices
+from landscape.evaluation.choice.questions import Candidate, Check, Freedom, Limits
+from landscape.evaluation.choice.search import Search
+from landscape.evaluation.choice.trials import Trials
+from landscape.evaluation.choice.tuning import tune
+from landscape.evaluation.engines import pooling
 from landscape.grid import Grid, axis_coordinates
-from landscape.kept import KeptChoices
 from landscape.pipeline import freedom_of
-from landscape.preparation import prepare
-from landscape.questions import Candidate, Check, Freedom, Limits
-from landscape.search import Search
+from landscape.preparation.preparing import prepare
 from landscape.store import LandscapeStore
-from landscape.trials import Trials
-from landscape.tuning import tune
-from landscape.views.wording import precision_text
+from landscape.views.prepared.wording import precision_text
 
 MANY = 10_000_000  # points: the budget is then the longest
 SHORT = {"limits": Limits(longest=9.0), "peers": 0}  # not enough for a compiler
@@ -37,7 +37,7 @@ def grid(size=9):
 @pytest.fixture
 def patient(monkeypatch):
     """The time of a search does not run out, however slow the machine is."""
-    monkeypatch.setattr("landscape.tuning.Search", partial(Search, clock=lambda: 0.0))
+    monkeypatch.setattr("landscape.evaluation.choice.tuning.Search", partial(Search, clock=lambda: 0.0))
 
 
 def plan_on_disk(folder, name="plane"):
@@ -90,8 +90,8 @@ def test_nothing_is_measured_for_a_job_that_is_over_sooner():
 
 def test_a_rewrite_that_is_off_is_refused(monkeypatch):
     problem, samples = pooled_problem()
-    right = landscape.pooling.pool_by_maxima
-    monkeypatch.setattr(landscape.pooling, "pool_by_maxima", lambda *args, **options: right(*args, **options) + 1e-3)
+    right = pooling.pool_by_maxima
+    monkeypatch.setattr(pooling, "pool_by_maxima", lambda *args, **options: right(*args, **options) + 1e-3)
     off, other = Candidate("eager+maxima", 8), Candidate("eager+channels_last", 8)
     checked = Trials(evaluator(problem, samples), grid(), KeptChoices(None)).answer(
         Check(Candidate("eager", 8), (off, other))
@@ -181,7 +181,7 @@ def test_the_cost_of_a_point_is_that_of_its_share_of_a_stack(monkeypatch):
     """A pass of 50 ms for 32 points: 1.6 ms each, where three probe points in one stack would make it 17 ms."""
     problem, samples = pooled_problem()
     now = 0.0
-    monkeypatch.setattr("landscape.evaluation.time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr("landscape.evaluation.evaluator.time", SimpleNamespace(perf_counter=lambda: now))
 
     def observe(model, batch):
         nonlocal now

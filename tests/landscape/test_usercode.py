@@ -11,10 +11,10 @@ from small_models import make_job, observe_quadratic, quadratic_problem, quadrat
 from torch.utils.data import DataLoader, Dataset
 
 from landscape import JobError, Problem, run
-from landscape.problem import load_problem
-from landscape.selection import select_samples
+from landscape.problem.problem import load_problem
+from landscape.problem.selection import select_samples
+from landscape.problem.user_code import calling
 from landscape.surface import QUARANTINED
-from landscape.usercode import calling
 
 RAISING = {
     "an end": ("import sys\nsys.exit(0)", r"called sys\.exit\(0\)", 2),

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from landscape import Job, Problem
 from landscape.pipeline import freedom_of, make_evaluator, tune_landscape
-from landscape.preparation import prepare
+from landscape.preparation.preparing import prepare
 
 
 @dataclass(frozen=True)

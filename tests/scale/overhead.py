@@ -18,14 +18,14 @@ import numpy as np
 import ray
 
 import cluster
-from cluster.assignment import LandscapeWork
-from cluster.crew import fetch, node_id
-from cluster.packing import pack_samples
-from cluster.worker import ProblemSource, Worker
+from cluster.driver.assignment import LandscapeWork
+from cluster.workers.crew import fetch, node_id
+from cluster.workers.packing import pack_samples
+from cluster.workers.worker import ProblemSource, Worker
 from landscape import read_job
-from landscape.preparation import create_store, prepare
-from landscape.questions import Freedom, Measure
-from landscape.spec import Job
+from landscape.evaluation.choice.questions import Freedom, Measure
+from landscape.preparation.preparing import create_store, prepare
+from landscape.spec.job import Job
 from landscape.tasks import commit, make_work
 
 PROBLEM = """

@@ -19,17 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from cluster.assignment import LandscapeWork
-from cluster.driver import Driver
-from cluster.hands import MEASURE, START, Arrival, Hand
-from cluster.policy import Policy
-from cluster.worker import Receipt
-from landscape.evaluation import Values
+from cluster.driver.assignment import LandscapeWork
+from cluster.driver.driver import Driver
+from cluster.scheduling.policy import Policy
+from cluster.workers.hands import MEASURE, START, Arrival, Hand
+from cluster.workers.worker import Receipt
+from landscape.evaluation.choice.questions import Request
+from landscape.evaluation.evaluator import Values
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.plan import Plan
-from landscape.preparation import PreparedJob, PreparedLandscape
-from landscape.questions import Request
-from landscape.spec import Job
+from landscape.preparation.preparing import PreparedJob, PreparedLandscape
+from landscape.spec.job import Job
 from landscape.store import Examination
 from landscape.tasks import Outcome, Work
 

@@ -23,13 +23,13 @@ from simulated import (
     simulate,
 )
 
-from cluster.assignment import LandscapeWork
-from cluster.driver import Driver
-from cluster.hands import MEASURE, Arrival
-from cluster.policy import Policy
-from cluster.worker import Receipt
+from cluster.driver.assignment import LandscapeWork
+from cluster.driver.driver import Driver
+from cluster.scheduling.policy import Policy
+from cluster.workers.hands import MEASURE, Arrival
+from cluster.workers.worker import Receipt
 from landscape.errors import Interrupted, JobError
-from landscape.evaluation import Values
+from landscape.evaluation.evaluator import Values
 from landscape.reproduction import Witness
 from landscape.tasks import Outcome
 

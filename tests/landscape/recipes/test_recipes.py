@@ -14,10 +14,12 @@ import torch
 
 from landscape.errors import JobError
 from landscape.parameters import state_digest
-from landscape.problem import Problem, load_problem
+from landscape.problem.problem import Problem, load_problem
 from landscape.recipes import cifar10, digits, mnist
 from landscape.recipes.training import listed_intervals
-from landscape.trajectory import read_history, read_info, read_trajectory
+from landscape.trajectory.history import read_history
+from landscape.trajectory.run_files import read_info
+from landscape.trajectory.snapshots import read_trajectory
 
 ROOT = Path(__file__).parents[3]
 SHARED = ROOT.parent / "shared" / "data"

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 from landscape.errors import JobError, LandscapeError
-from landscape.views import FORMATS, Browser, export, export_name, pictures
-from landscape.views.export import files_beside
-from landscape.views.isolines import relief
+from landscape.views import FORMATS, Browser, export, export_name
+from landscape.views.exports import pictures
+from landscape.views.exports.export import files_beside
+from landscape.views.figures.isolines import relief
 
 
 def columns(path: Path) -> dict[str, np.ndarray]:

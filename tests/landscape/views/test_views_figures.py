@@ -12,11 +12,11 @@ import pytest
 
 from landscape.errors import JobError
 from landscape.views import KINDS, config, figure, figure_name
-from landscape.views.curve import band, y_limits
-from landscape.views.drape import PIECES, draped
-from landscape.views.overlay import LIFT
-from landscape.views.prepare import prepare
-from landscape.views.theme import COLOUR_SCALES, colour_scale
+from landscape.views.figures.curve import band, y_limits
+from landscape.views.figures.drape import PIECES, draped
+from landscape.views.figures.overlay import LIFT
+from landscape.views.figures.theme import COLOUR_SCALES, colour_scale
+from landscape.views.prepared.prepare import prepare
 
 
 def traces(drawn: go.Figure, role: str) -> list[Any]:

@@ -11,11 +11,11 @@ import pytest
 from landscape.errors import JobError
 from landscape.surface import Surface
 from landscape.views import prepare
-from landscape.views.holes import rectangles, square_states
-from landscape.views.isolines import isolines
-from landscape.views.prepare import thinned
-from landscape.views.shells import shell
-from landscape.views.track import place_labels, prepare_track
+from landscape.views.figures.holes import rectangles, square_states
+from landscape.views.figures.isolines import isolines
+from landscape.views.figures.shells import shell
+from landscape.views.prepared.prepare import thinned
+from landscape.views.prepared.track import place_labels, prepare_track
 
 
 def test_a_non_square_grid_keeps_beta_in_rows_and_alpha_in_columns(make: ModuleType) -> None:

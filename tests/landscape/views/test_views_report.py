@@ -18,14 +18,14 @@ import numpy as np
 import pytest
 
 from landscape.errors import LandscapeError
+from landscape.evaluation.choice.questions import Trial
 from landscape.progress import Failure
-from landscape.questions import Trial
 from landscape.tasks import Task
 from landscape.views import find_browser, write_report
-from landscape.views.history import Interval, name_rows, prepare_history
-from landscape.views.numbers import duration, landscape_rows, observable_rows, provenance_rows
-from landscape.views.report import render_report
-from landscape.views.wording import caption, state_text
+from landscape.views.figures.history import Interval, name_rows, prepare_history
+from landscape.views.prepared.numbers import duration, landscape_rows, observable_rows, provenance_rows
+from landscape.views.prepared.wording import caption, state_text
+from landscape.views.report.page import render_report
 
 NASTY = "</script><script>alert(1)</script>"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from landscape.errors import JobError
-from landscape.views.scale import NO_LOGARITHM, choose_scale, drawn_values, nice_ticks, number, point_states
+from landscape.views.prepared.scale import NO_LOGARITHM, choose_scale, drawn_values, nice_ticks, number, point_states
 
 
 def test_states_tell_apart_why_a_point_has_nothing_to_draw() -> None:

@@ -1,0 +1,72 @@
+"""The command that measures: bench."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from cluster.options import MaybeNumber, MaybeWhole, Whole
+from cluster.process.streams import diverted, put
+
+Flag = Annotated[bool, Parameter(negative="")]
+Words = Annotated[list[str] | None, Parameter(negative="")]
+
+
+def register(app: App) -> None:
+    """Give the command to the application."""
+    app.command(bench)
+
+
+def bench(
+    job: Path,
+    *,
+    precision: Words = None,
+    engine: Words = None,
+    rounds: Whole = 5,
+    search: MaybeNumber = None,
+    num_samples: MaybeWhole = None,
+    batch_size: MaybeWhole = None,
+    device: str | None = None,
+    threads: MaybeWhole = None,
+    quick: Flag = False,
+    full: Flag = False,
+    json: Flag = False,
+) -> None:
+    """Measure how fast a job is evaluated here, beside a bare forward pass; what Ray costs; how long a start takes.
+
+    Parameters
+    ----------
+    job
+        The YAML job file; its first landscape is measured, and nothing is written to its run.
+    precision
+        May be repeated; default: float32 and bfloat16, and tf32 on a GPU.
+    engine
+        Only this one beside plain eager; may be repeated. Default: all that suit the job.
+    rounds
+        How often everything is timed.
+    search
+        Seconds for choosing an engine; default: as a run of the job.
+    quick
+        Leave out Ray and the start-up, and measure briefly.
+    full
+        Also evaluate the whole grid, in the job's precision.
+    json
+        Print one JSON document instead of text.
+    """
+    from cluster.commands.benching import bench_job, bench_report
+    from landscape.bench import options_for
+    from landscape.spec.job import read_job
+
+    options = options_for(precision or (), engine or (), rounds, search=search, quick=quick, full=full, tell=_say)
+    given = read_job(job, num_samples=num_samples, batch_size=batch_size, device=device, threads=threads)
+    with diverted():
+        found = bench_job(given, options, quick=quick)
+    put(json_module.dumps(found, indent=1, allow_nan=False) if json else bench_report(found))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

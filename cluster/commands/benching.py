@@ -1,0 +1,157 @@
+"""What Ray costs, and what a second worker brings: the same job and tiles serially, with one worker and with two."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from landscape.bench import Options, bench, bench_text
+from landscape.bench.table import aligned, spread
+from landscape.bench.timing import quotient
+from landscape.errors import JobError, LandscapeError
+from landscape.fields import MAX_SIZE
+from landscape.pipeline import run as run_serially
+from landscape.preparation.preparing import prepare
+from landscape.progress import Progress
+from landscape.spec.job import Job, Landscape
+
+TILES, TILE_SECONDS, ROUNDS = 16, 1.2, 3
+MOST_TILES = 256  # where so many are over before a second worker has come, none is coming
+MOST_POINTS = 4000  # of a tile, so that an axis of 16 tiles is one that a job may have
+TRAINED = ("trajectory", "run.json", "history.jsonl")  # what a landscape may be made of, beside the job
+
+
+def bench_job(job: Job, options: Options, *, quick: bool = False) -> dict[str, Any]:
+    """The measurement without Ray, and unless it is to be quick what Ray adds and how long a user waits."""
+    if not quick and options.precisions and job.precision not in options.precisions:
+        raise JobError(f"precision: Ray is measured in the job's own, {job.precision}; name that too, or give --quick")
+    found = bench(job, options)
+    if quick:
+        return found
+    from cluster.commands.startup import startup
+
+    options.tell("serial, one worker, two workers")
+    found["ray"] = over_serial(job, found)
+    options.tell("start-up")
+    return found | {"startup": startup()}
+
+
+class TooFewTiles(LandscapeError):
+    """A run was over before all of its workers had something to do."""
+
+
+class Watch:
+    """An observer that keeps when how many points were done, so that a rate leaves out the start and the tail."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._marks: list[tuple[float, int]] = []
+
+    def __call__(self, progress: Progress) -> None:
+        # Until all have come, fewer work than are to be measured.
+        new = not self._marks or progress.points_done > self._marks[-1][1]
+        if progress.workers >= self._workers and new:
+            self._marks.append((time.monotonic(), progress.points_done))
+
+    def seconds_per_point(self) -> float:
+        """Between the first tile that all were there for and the last before a worker has nothing left to do."""
+        marks = self._marks[: len(self._marks) - (self._workers - 1)]
+        if len(marks) < 2:
+            raise TooFewTiles("bench: too few tiles for a rate; give the job more points, or --quick")
+        (start, before), (end, after) = marks[0], marks[-1]
+        return (end - start) / (after - before)
+
+
+def over_serial(job: Job, measured: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, Any]:
+    """Seconds per point serially, with one worker and with two, each round one after the other; and their ratios."""
+    # Ray takes seconds to import, which a quick measurement does not need.
+    from cluster.driver.driver import run as run_on_ray
+    from cluster.session.session import ray_session
+
+    precision = next(each for each in measured["precisions"] if each["precision"] == job.precision)
+    engine, batch_size, seconds = _chosen(precision)
+    tiles, times = TILES, list[dict[str, float]]()
+    with tempfile.TemporaryDirectory(prefix="ll") as folder, ray_session(job, None, 2):
+        while len(times) < rounds:
+            part, tile_points = stretch(job, engine, batch_size, seconds, tiles)
+            place = Path(tempfile.mkdtemp(dir=folder))
+            runs = {name: _run_folder(job, place / name) for name in ("serial", "one", "two")}
+            watches = {"serial": Watch(1), "one": Watch(1), "two": Watch(2)}
+            run_serially(part.replace(run=str(runs["serial"])), watches["serial"])
+            run_on_ray(part.replace(run=str(runs["one"])), 1, None, watches["one"])
+            run_on_ray(part.replace(run=str(runs["two"])), 2, None, watches["two"])
+            try:
+                times.append({name: watch.seconds_per_point() for name, watch in watches.items()})
+            except TooFewTiles:
+                # On a busy machine the second worker may come when the first has done all: again, and longer.
+                tiles *= 2
+                if tiles > MOST_TILES:
+                    raise
+    return {
+        "engine": engine, "batch_size": batch_size, "tile_points": tile_points, "rounds": times,
+        "one_over_serial": quotient(times, "serial", "one"), "two_over_one": quotient(times, "one", "two"),
+    }  # fmt: skip
+
+
+def _chosen(precision: Mapping[str, Any]) -> tuple[str, int, float]:
+    """The engine that a run would use, its batches, and what a point costs with it."""
+    rows = [each for each in precision["engines"] if "failed" not in each]
+    best = next((each for each in rows if each["chosen"]), rows[0])
+    return best["engine"], best["batch_size"], best["seconds_per_point"]
+
+
+def stretch(job: Job, engine: str, batch_size: int, seconds: float, tiles: int = TILES) -> tuple[Job, int]:
+    """The job's first landscape with few points in tiles that cost about a second; and the points of such a tile."""
+    given = prepare(job).landscapes[0].attributes["job"]["landscapes"][0]
+    axes = len(given["directions"])
+    points = max(1, min(MOST_POINTS, math.ceil(TILE_SECONDS / seconds)))
+    if axes == 1:
+        size = [max(3, min(MAX_SIZE, points * tiles))]
+    else:
+        width = max(3, points)
+        rows = max(3, math.ceil(tiles / math.ceil(width / points) / 3 ** (axes - 2)))
+        size = [width, rows, *[3] * (axes - 2)]
+    part = Landscape(**{**given, "size": size})
+    tile = (min(points, size[0]), *[1] * (axes - 1))
+    changed = job.replace(landscapes=(part,), tile=tile, engine=engine, batch_size=batch_size)
+    return changed, tile[0]
+
+
+def _run_folder(job: Job, folder: Path) -> Path:
+    """A run of its own that sees what training left in the job's."""
+    folder.mkdir()
+    for name in TRAINED:
+        there = Path(job.run_path) / name
+        if there.exists():
+            (folder / name).symlink_to(there)
+    return folder
+
+
+def bench_report(found: Mapping[str, Any]) -> str:
+    parts = [bench_text(found)]
+    if "ray" in found:
+        ray = found["ray"]
+        parts.append(
+            f"Ray, one worker over serial: {spread(ray['one_over_serial'])}; two workers over one: "
+            f"{spread(ray['two_over_one'])} ({len(ray['rounds'])} rounds, tiles of {ray['tile_points']} points, "
+            f"{ray['engine']}, without start-up)"
+        )
+    if "startup" in found:
+        parts.append("\n".join(aligned(_startup_rows(found["startup"]))))
+    return "\n\n".join(parts)
+
+
+def _startup_rows(found: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+    resume = found["resume"]
+    return [
+        ("from the prompt to", "seconds"),
+        ("first tile, landscape run", f"{found['ray']['first_tile']:.2f}"),
+        ("first tile, landscape run --serial", f"{found['serial']['first_tile']:.2f}"),
+        ("landscape --help", f"{found['help']:.2f}"),
+        (f"resume of {resume['points']} finished points", f"{resume['ray']:.2f}"),
+        (f"resume of {resume['points']} finished points, --serial", f"{resume['serial']:.2f}"),
+    ]

@@ -1,0 +1,35 @@
+"""A job computed with progress on stderr, and a line per landscape on stdout at its end."""
+
+from __future__ import annotations
+
+from cluster.process.console import ProgressDisplay
+from cluster.process.streams import diverted, put
+from cluster.status import run_status, status_text
+from landscape.errors import DONE, PARTIAL, printable
+from landscape.spec.job import Job
+
+
+def compute(
+    job: Job,
+    *,
+    serial: bool = False,
+    workers: int | None = None,
+    address: str | None = None,
+    allow_open: bool = False,
+) -> int:
+    """Run a job with progress on stderr; prints a line per landscape; 0 or 4 where something was given up."""
+    with diverted(), ProgressDisplay() as display:
+        if serial:
+            from cluster.driver.driver import run_serially
+            from landscape.devices import keep_freed_memory
+
+            keep_freed_memory()
+            found = run_serially(job, display)
+        else:
+            from cluster.driver.driver import run as run_on_ray
+
+            found = run_on_ray(job, workers, address, display, allow_open=allow_open)
+    status = run_status(found.path)
+    put(printable(status_text(status)))
+    mine = [each for each in status["landscapes"] if each["name"] in display.landscapes]
+    return PARTIAL if any(each["failed"] or each["missing"] for each in mine) else DONE

@@ -1,0 +1,38 @@
+"""Where the `landscape` command begins: signals are obeyed before anything large is imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import NoReturn
+
+from landscape.errors import INTERRUPTED
+
+
+def main() -> NoReturn:
+    """Entry point. Codes: 0 done, 1 failed, 2 bad usage, 3 not found, 4 partial, 5 no cluster, 130 interrupted."""
+    # Until the supervisor is there nothing has begun, and there is nothing to say.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(INTERRUPTED))
+    from cluster.process.streams import open_standard, own
+
+    open_standard()
+    from cluster.process.logs import begin
+    from cluster.process.supervision import can_supervise, supervise
+
+    if not can_supervise():
+        sys.exit(_command())
+    own()
+    begin(sys.argv[1:])
+    code = supervise(_command)
+    # Python gives signals their defaults back before it ends, and this process has nothing to clean up.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _command() -> int:
+    from cluster.commands.app import command
+
+    return command()

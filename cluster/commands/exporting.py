@@ -1,0 +1,74 @@
+"""Which files `landscape export` writes, and under which names."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from landscape.errors import JobError, LandscapeError, StoreError, nearest, shown
+from landscape.folders.lock import driver_alive
+from landscape.results import Run, open_run
+from landscape.surface import Surface
+
+REPORT = "report"
+BY_BROWSER = ("png", "svg")
+
+
+def export_run(
+    run: str, name: str | None, formats: Sequence[str], out: Path | None, kind: str | None, observable: str, log: bool
+) -> Iterator[Path]:
+    """Write each landscape (or the one named) in each format; yields the paths as they are written.
+
+    Raises:
+        NotFoundError: no such run or landscape.
+        JobError: an unknown format, kind or observable.
+    """
+    from landscape.views import write_report
+    from landscape.views.exports.export import FORMATS, export, export_name, files_beside
+    from landscape.views.exports.pictures import browser
+    from landscape.views.prepared.wording import stopped
+
+    wanted = [each.strip() for each in formats]
+    for each in wanted:
+        if each not in (*FORMATS, REPORT):
+            raise JobError(f"to: unknown format {shown(each)}; {nearest(each, (*FORMATS, REPORT))}")
+    opened = open_run(run)
+    folder = out or _default_folder(opened.path)
+    folder.mkdir(parents=True, exist_ok=True)
+    broken = {} if name else dict(opened.unreadable)
+    surfaces = [opened[name]] if name else _readable(opened, broken)
+    alive = driver_alive(opened.path)
+    if REPORT in wanted:
+        write_report(opened, folder / "report.html")
+        yield folder / "report.html"
+    # One browser for all pictures: starting it costs more than drawing.
+    with browser() if set(wanted) & set(BY_BROWSER) else contextlib.nullcontext() as drawing:
+        for read in surfaces:
+            surface = read if alive else stopped(read)
+            for each in wanted:
+                if each != REPORT:
+                    path = folder / export_name(surface, each, kind, observable, log)
+                    options: dict[str, Any] = {"kind": kind, "log": log, "in_browser": drawing}
+                    yield export(surface, each, path, observable=observable, **options)
+                    yield from files_beside(surface, each, path)
+    if broken:
+        others = f" (and {len(broken) - 1} more of its landscapes)" if len(broken) > 1 else ""
+        raise LandscapeError(f"{next(iter(broken.values()))}{others}")
+
+
+def _readable(opened: Run, broken: dict[str, str]) -> Iterator[Surface]:
+    """Every surface that can be read, one in memory at a time; the others join `broken`."""
+    for name in opened:
+        try:
+            yield opened[name]
+        except StoreError:
+            raise
+        except LandscapeError as error:
+            broken[name] = str(error)
+
+
+def _default_folder(run: str) -> Path:
+    """Inside a run folder; beside us for a run in an object store."""
+    return Path(f"{run.rpartition('/')[2]}-export") if "://" in run else Path(run) / "export"

@@ -1,0 +1,194 @@
+"""What a job will cost, before it is computed: points, tiles, bytes, time. Writes nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from cluster.process.console import seconds_text
+from landscape.devices import cores
+from landscape.evaluation.choice.kept import KeptChoices
+from landscape.evaluation.choice.questions import Freedom, Tuned
+from landscape.evaluation.choice.tuning import outlook, tune
+from landscape.evaluation.evaluator import Evaluator
+from landscape.fields import MAX_SIZE
+from landscape.grid import Grid, size_through_zero, tile_counts
+from landscape.pipeline import freedom_of, make_evaluator, tile_shape_for
+from landscape.preparation.preparing import PreparedJob, PreparedLandscape, prepare
+from landscape.problem.user_code import in_folder
+from landscape.spec.job import Job
+from landscape.store import LandscapeStore
+
+CALIBRATED_BYTES = 8  # per value: float64
+LARGEST_GROWTH = 2  # of an axis, that is proposed for the sake of one point
+
+
+def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
+    """Check the job as `run` would, time one point here, and work out the rest."""
+    prepared = prepare(job)
+    count = workers or job.workers or max(1, torch.cuda.device_count() or cores() // (job.threads or 1))
+    first = prepared.landscapes[0]
+    # A plan for GPUs is made on a head that has none, too: a guess then stands for the seconds.
+    measured = first.plan.device == "cpu" or torch.cuda.is_available()
+    # A point as it is: what an engine gains is found, and kept, when the job runs.
+    freedom, tuned, evaluator = Freedom(first.plan.engine), Tuned(first.plan), None
+    if measured:
+        with in_folder(prepared.folder):
+            evaluator = make_evaluator(prepared, first)
+            tuned = tune(evaluator, first.grid, freedom)
+    seconds = tuned.seconds_per_point
+    landscapes = [_plan_landscape(prepared, each, seconds, count) for each in prepared.landscapes]
+    missing = sum(each["missing_points"] for each in landscapes)
+    return {
+        "run": prepared.run,
+        "num_samples": prepared.landscapes[0].attributes["num_samples"],
+        "plan": prepared.landscapes[0].attributes["plan"],
+        "engine": _engine(prepared, evaluator, seconds),
+        "seconds_per_point": seconds,
+        "measured": measured,
+        "precision_error": tuned.precision_error,
+        "workers": count,
+        "landscapes": landscapes,
+        "points": sum(each["points"] for each in landscapes),
+        "bytes": sum(each["bytes"] for each in landscapes),
+        "seconds": missing * seconds / count,
+        "warnings": list(prepared.warnings),
+    }
+
+
+def _engine(prepared: PreparedJob, evaluator: Evaluator | None, seconds: float) -> dict[str, Any]:
+    """How landscapes that are new will be computed, and why so; `engine` is None where that is to be found out."""
+    freedom, chosen = freedom_of(prepared)
+    plan = prepared.landscapes[0].plan
+    size = (chosen or plan).batch_size
+    if freedom.engine != "auto":
+        why = "the job's" if chosen is None else "as recorded"
+        return {"engine": freedom.engine, "batch_size": size, "why": why, "search_seconds": 0.0}
+    if evaluator is None:
+        return {"engine": None, "batch_size": None, "why": "chosen on the workers", "search_seconds": None}
+    found = outlook(evaluator, plan, freedom, seconds, KeptChoices.of_user())
+    if found.kept is not None:
+        why = f"kept choice of {found.kept.since[:10]}"
+        return {"engine": found.kept.engine, "batch_size": found.kept.batch_size, "why": why, "search_seconds": 0.0}
+    if found.search_seconds:
+        why = f"to be searched: up to {found.search_seconds:g} s and the candidate then at hand"
+        return {"engine": None, "batch_size": None, "why": why, "search_seconds": found.search_seconds}
+    return {"engine": plan.engine, "batch_size": size, "why": "too short a job to search", "search_seconds": 0.0}
+
+
+def _plan_landscape(
+    prepared: PreparedJob, landscape: PreparedLandscape, seconds: float, workers: int
+) -> dict[str, Any]:
+    grid = landscape.grid
+    stored = _stored(prepared.run, landscape.name)
+    tile_shape = stored.tile_shape if stored else tile_shape_for(prepared.job, grid, seconds, workers)
+    values = grid.points * (2 * len(landscape.observables) * CALIBRATED_BYTES + 1)
+    elements = sum(tensor.numel() for tensor in landscape.origin.values())
+    missing = landscape.points
+    if stored:
+        examined = stored.examine()
+        path = sum(2 * (window.stop - window.start) for window in examined.path_missing)
+        missing = path + examined.missing_points(stored.shape, stored.tile_shape)
+    return {
+        "name": landscape.name,
+        "origin": landscape.attributes["origin"],
+        "axes": [
+            {
+                "name": name,
+                "size": len(values_),
+                "low": float(values_[0]),
+                "high": float(values_[-1]),
+                "what": axis.attributes["label"],
+            }
+            for name, values_, axis in zip(grid.names, grid.coordinates, landscape.directions, strict=True)
+        ],
+        "origin_on_grid": not _without_zero(grid),
+        # A landscape that is begun keeps its grid, and the collector's have the size of the tutorial that it follows.
+        "origin_remedy": origin_remedy(grid) if stored is None and prepared.job.landscapes else None,
+        "cosine": landscape.attributes["cosine"],
+        "observables": list(landscape.observables),
+        "points": landscape.points,
+        "missing_points": missing,
+        "path_points": landscape.points - grid.points,
+        "tile_shape": list(tile_shape),
+        "tiles": math.prod(tile_counts(grid.shape, tile_shape)),
+        "bytes": values + 4 * elements * len(landscape.directions),
+    }
+
+
+def _without_zero(grid: Grid) -> list[int]:
+    """The axes that have no point at 0, where the origin is."""
+    return [k for k, axis in enumerate(grid.coordinates) if 0.0 not in axis]
+
+
+def origin_remedy(grid: Grid) -> str | None:
+    """How the origin becomes a point of the grid; None where it is one.
+
+    The least larger size will do where the range, as it is written, has zero at a simple fraction of its length.
+    """
+    axes = _without_zero(grid)
+    if not axes:
+        return None
+    sizes = [len(axis) for axis in grid.coordinates]
+    better = [size_through_zero(len(axis), float(axis[0]), float(axis[-1])) for axis in grid.coordinates]
+    for k in axes:
+        size = better[k]
+        if size is None:
+            return f"`range` must hold 0 for that, and {grid.names[k]} does not"
+        if size > min(LARGEST_GROWTH * sizes[k], MAX_SIZE):
+            return "a `range` with 0 in its middle and an odd `size` have one there"
+        sizes[k] = size
+    return f"`size: {sizes[0] if len(set(sizes)) == 1 else sizes}` has one there"
+
+
+def _stored(run: str, name: str) -> LandscapeStore | None:
+    return LandscapeStore.find(run, name)
+
+
+def plan_text(plan: dict[str, Any]) -> str:
+    lines = [f"run {plan['run']}"]
+    for each in plan["landscapes"]:
+        size = " x ".join(str(axis["size"]) for axis in each["axes"])
+        missing = each["missing_points"]
+        done = f", {missing or 'none'} of them still to compute" if missing < each["points"] else ""
+        tile = " x ".join(map(str, reversed(each["tile_shape"])))
+        origin = "the callback's weights" if each["origin"] == "problem" else each["origin"]
+        path = f" ({each['path_points']} of them for the path)" if each["path_points"] else ""
+        lines.append(
+            f"{each['name']}: {size} around {origin}: {each['points']} points{path}{done}, "
+            f"{each['tiles']} tiles of {tile}, {bytes_text(each['bytes'])}, {', '.join(each['observables'])}"
+        )
+        lines += [f"  {axis['name']}: {axis['low']:g} to {axis['high']:g}, {axis['what']}" for axis in each["axes"]]
+        if each["origin_remedy"]:
+            lines.append(f"  no point of the grid is at the origin; {each['origin_remedy']}")
+    lines.append(
+        f"{plan['num_samples']} samples a point, {plan['seconds_per_point']:.3g} s a point "
+        f"{'here' if plan['measured'] else 'as a guess, since there is no GPU here'} "
+        f"({plan['plan']['device']}, {_precision(plan)}, batches of {plan['plan']['batch_size']}): "
+        f"about {seconds_text(plan['seconds'])} on {plan['workers']} worker{'s' * (plan['workers'] != 1)}"
+    )
+    lines.append(_engine_text(plan["engine"]))
+    lines += [f"warning: {each}" for each in plan["warnings"]]
+    return "\n".join(lines)
+
+
+def _precision(plan: dict[str, Any]) -> str:
+    error = (plan["precision_error"] or {}).get("max_rel_error")
+    within = "" if error is None else f" within {100 * error:.2g} % of float32"
+    return f"{plan['plan']['precision']}{within}"
+
+
+def _engine_text(engine: dict[str, Any]) -> str:
+    if engine["engine"] is None:
+        return f"engine: {engine['why']}"
+    return f"engine: {engine['engine']}, batches of {engine['batch_size']} ({engine['why']})"
+
+
+def bytes_text(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

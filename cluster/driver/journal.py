@@ -1,0 +1,99 @@
+"""What a driver logs of its workers and tasks: each event in one place, with its words and its fields."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from cluster.process.logs import TASKS, relay, told
+from landscape.progress import Failure
+from landscape.reproduction import Witness
+from landscape.tasks import Task
+
+if TYPE_CHECKING:
+    from cluster.workers.hands import Hand
+    from cluster.workers.worker import Receipt
+
+workers = logging.getLogger("landscape")
+# A job may give up thousands of tasks, and status lists them: as text they are not told one by one.
+tasks = logging.getLogger(TASKS)
+
+
+def _place(hand: Hand) -> dict[str, str]:
+    return {"worker": hand.name, "host": hand.host, "node": hand.node}
+
+
+def ready(hand: Hand) -> None:
+    workers.info(
+        "%s is ready", hand.place, extra=told("worker-ready", **_place(hand), pid=hand.pid, device=hand.device)
+    )
+
+
+def tuned(warning: str) -> None:
+    workers.warning("%s", warning, extra=told("tuned", cause=warning))
+
+
+def leaves(hand: Hand) -> None:
+    workers.warning("%s leaves with its node", hand.place, extra=told("worker-leaves", **_place(hand)))
+
+
+def lost(hand: Hand, cause: str) -> None:
+    workers.warning(
+        "%s is lost (%s); its tasks go back to the queue", hand.place, cause,
+        extra=told("worker-lost", cause=cause, pid=hand.pid, **_place(hand)),
+    )  # fmt: skip
+
+
+def left_out(hand: Hand, landscape: str, witness: Witness, difference: str, agreeing: int) -> None:
+    workers.warning(
+        "%s is left out: its processor, %s, computes other values for landscape %r than this run holds (%s), which %d "
+        "%s so far", hand.place, witness.processor, landscape, difference, agreeing,
+        "worker agrees with" if agreeing == 1 else "workers agree with",
+        extra=told(
+            "worker-left-out", landscape=landscape, cause=difference, processor=witness.processor, **_place(hand)
+        ),
+    )  # fmt: skip
+
+
+def outnumbered(landscape: str, processor: str, left_out: int, agreeing: int) -> None:
+    """The first worker's values are kept, though it may be the odd one."""
+    workers.warning(
+        "landscape %r holds the values of the first worker, on %s, with which %d of %d workers agree; where that one "
+        "is the odd one, stop, leave out its node, and give the landscape another name",
+        landscape, processor or "a processor that is not recorded", agreeing, agreeing + left_out,
+        extra=told("outnumbered", landscape=landscape, processor=processor, left_out=left_out, agreeing=agreeing),
+    )  # fmt: skip
+
+
+def absent(text: str) -> None:
+    workers.warning("%s", text, extra=told("no-worker", cause=text))
+
+
+def done(hand: Hand, task: Task, attempt: int, points: int, seconds: float) -> None:
+    fields = told(
+        "task-done", landscape=task.landscape, task=task.label, attempt=attempt, points=points,
+        seconds=round(seconds, 6), **_place(hand),
+    )  # fmt: skip
+    tasks.info("%s is done", task.label, extra=fields)
+
+
+def failed(hand: Hand, task: Task, attempt: int, receipt: Receipt) -> None:
+    """User code raised; the schedule decides whether it is tried again."""
+    fields = told(
+        "task-failed", landscape=task.landscape, task=task.label, attempt=attempt, cause=receipt.cause,
+        traceback=receipt.traceback, **_place(hand),
+    )  # fmt: skip
+    tasks.warning("%s failed: %s", task.label, receipt.cause, extra=fields)
+
+
+def given_up(landscape: str, failure: Failure) -> None:
+    fields = told(
+        "task-given-up", landscape=landscape, task=failure.task, worker=failure.worker, host=failure.host,
+        node=failure.node, attempt=failure.attempts, cause=failure.cause, traceback=failure.traceback,
+    )  # fmt: skip
+    tasks.error("%s is given up: %s", failure.task, failure.cause, extra=fields)
+
+
+def said(hand: Hand, receipt: Receipt) -> None:
+    """What the worker itself has logged meanwhile."""
+    relay(receipt.said, hand.name, hand.host, hand.node)

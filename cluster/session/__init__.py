@@ -1,0 +1,1 @@
+"""A Ray session: attaching, placement, metrics, and which files travel to a cluster."""

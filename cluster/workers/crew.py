@@ -1,0 +1,218 @@
+"""The workers of a job as Ray actors: hired, asked, heard, dismissed, and how many there should be."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+from cluster.session.placement import Placement, explain_placement, places
+from cluster.session.session import (
+    draining_nodes,
+    has_process,
+    object_store_room,
+    private_ray_ended,
+    refuse_dead_ray,
+    supply,
+)
+from cluster.workers.hands import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Hand
+from cluster.workers.packing import pack_samples, pack_state
+from cluster.workers.parcels import PIECE_BYTES, Parcels, pieces_of
+from cluster.workers.worker import Look, ProblemSource, Receipt, Worker
+from landscape.errors import printable
+from landscape.evaluation.choice.questions import Request
+from landscape.memory import host_limit
+from landscape.preparation.preparing import PreparedJob
+from landscape.problem.samples import Batch, batch_bytes
+from landscape.progress import stage
+from landscape.tasks import Work
+
+EXPLAIN_SECONDS = 20.0  # without any worker, until it is said why
+MOST_ARRIVALS = 256  # at once; their values are in this process's memory
+FETCH_SECONDS = 600.0  # 28 GB to 125 nodes take less than 3 minutes at 10 Gbit/s
+
+
+class RayCrew:
+    """As many workers as wanted: all are asked for at once, those that find no place yet wait for nodes to join.
+
+    Where the job does not say how many, there is one for each place that the cluster has, and more as it grows.
+    """
+
+    def __init__(
+        self, prepared: PreparedJob, wanted: Placement, asked: int | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._job, self._wanted, self._clock = prepared.job, wanted, clock
+        self._asked = asked or prepared.job.workers
+        self._samples = _send(prepared.samples, min(host_limit(), object_store_room()))
+        look = None if prepared.looked else Look(prepared.landscapes[0].observables, prepared.job.precision)
+        callback = prepared.job.problem
+        portable = callback if isinstance(callback, str) else [ray.put(callback)]
+        path = tuple(map(os.path.abspath, sys.path))
+        self._source = ProblemSource(portable, prepared.job.folder, path, look)
+        self._born = 0
+        self._looked = self._alone_since = clock()
+        self._explained = False
+        self._asked_of: dict[str, deque[tuple[Any, Hashable]]] = {}  # what each was asked and has not answered
+        self._next: dict[Any, str] = {}  # the reference that each worker answers next
+        self.hands: dict[str, Hand] = {}
+        self.ready: dict[str, Hand] = {}
+
+    @property
+    def size(self) -> int:
+        return self._wanted.workers
+
+    def share(self, value: Any) -> Any:
+        return ray.put(value)
+
+    # -- who there is -----------------------------------------------------------------------------------------
+
+    def hire(self) -> None:
+        if not self.hands:
+            self._alone_since = self._clock()  # sharing what they need may have taken long, and nobody waited
+        self._born += 1
+        name = f"worker-{self._born}"
+        # Ray would restart an actor in silence, and for ever: the driver decides, within a budget.
+        options = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 1}
+        actor = ray.remote(Worker).options(num_cpus=self._wanted.num_cpus, num_gpus=self._wanted.num_gpus, **options)
+        use_gpu = self._wanted.num_gpus > 0 and self._job.device != "cpu"
+        hand = Hand(name, actor.remote(self._source, self._samples, use_gpu, fetch, node_id))
+        self.hands[name] = hand
+        self._ask(name, hand.actor.start.remote(), START)
+
+    def started(self, name: str, receipt: Receipt) -> Hand:
+        hand, details = self.hands[name], receipt.details
+        hand.ready = True
+        hand.host, hand.pid, hand.node, hand.device = (details[k] for k in ("host", "pid", "node", "device"))
+        self.ready[name] = hand
+        return hand
+
+    def dismiss(self, name: str) -> Hand:
+        """Take a worker off the list and end its process, if it has not ended by itself."""
+        hand = self.hands.pop(name)
+        self.ready.pop(name, None)
+        for reference, _ in self._asked_of.pop(name, ()):
+            self._next.pop(reference, None)
+        ray.kill(hand.actor)
+        return hand
+
+    def missing(self) -> int:
+        """How many workers to hire now: up to what is wanted, which grows with the cluster unless it was given."""
+        if self._asked is None and self._clock() - self._looked > LOOK_SECONDS:
+            self._looked = self._clock()
+            self._wanted = replace(self._wanted, workers=places(self._wanted, supply()) or self._wanted.workers)
+        return self._wanted.workers - len(self.hands)
+
+    def on_draining_nodes(self) -> list[str]:
+        leaving = draining_nodes()
+        return [hand.name for hand in self.hands.values() if hand.node in leaving]
+
+    def explain_absence(self, tell: Callable[[str], None]) -> None:
+        """Say once, in one line, why no worker has a place, when that takes long; those that have one may load long."""
+        if self.ready:
+            self._alone_since, self._explained = self._clock(), False
+        elif not self._explained and self._clock() - self._alone_since > EXPLAIN_SECONDS:
+            if any(has_process(hand.actor) for hand in self.hands.values()):
+                self._alone_since = self._clock()
+                stage("the workers have their places, and load the problem and its samples")
+                return
+            tell(explain_placement(self._wanted, supply(), ray.available_resources()))
+            self._explained = True
+
+    def close(self) -> None:
+        if private_ray_ended():
+            return  # nobody is left to be dismissed, nor to answer
+        for name in list(self.hands):
+            self.dismiss(name)
+
+    # -- what they are asked, and answer ----------------------------------------------------------------------
+
+    def measure(self, name: str, payload: Any, request: Request) -> None:
+        self._ask(name, self.hands[name].actor.tune.remote([payload], request), MEASURE)
+
+    def send(self, name: str, task: Hashable, payload: Any, work: Work) -> None:
+        states = [ray.put(pack_state(state)) for state in work.states]
+        self._ask(name, self.hands[name].actor.evaluate.remote([payload], work.points, states), task)
+
+    def _ask(self, name: str, reference: Any, asked: Hashable) -> None:
+        queue = self._asked_of.setdefault(name, deque())
+        queue.append((reference, asked))
+        if len(queue) == 1:
+            self._next[reference] = name
+
+    def arrivals(self, seconds: float) -> list[Arrival]:
+        """What has come in; each worker answers in order, so that one reference of each is waited for.
+
+        Raises:
+            RayDied: no worker will answer any more.
+        """
+        refuse_dead_ray()
+        if not self._next:
+            time.sleep(seconds)
+            return []
+        references = list(self._next)
+        ready, _ = ray.wait(references, num_returns=min(len(references), MOST_ARRIVALS), timeout=0)
+        if not ready:
+            ready, _ = ray.wait(references, num_returns=1, timeout=seconds)
+        return [self._heard(reference) for reference in ready]
+
+    def _heard(self, reference: Any) -> Arrival:
+        name = self._next.pop(reference)
+        queue = self._asked_of[name]
+        _, asked = queue.popleft()
+        if queue:
+            self._next[queue[0][0]] = name
+        try:
+            return Arrival(name, asked, ray.get(reference))
+        except RayTaskError as error:
+            return Arrival(name, asked, Receipt(cause=_short(error), traceback=str(error)))
+        except RayError as error:
+            refuse_dead_ray()
+            return Arrival(name, asked, None, _short(error))
+
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+CAUSE = re.compile(r"[\w.]*(?:Error|Exception|Interrupt)\b:? ")
+
+
+def _short(error: BaseException) -> str:
+    """Ray's many-line messages cut to their first sentence, or to the one that matters."""
+    if "node has died" in str(error):
+        return NODE_LOST
+    lines = [line.strip() for line in printable(ANSI.sub("", str(error))).splitlines() if line.strip()]
+    causes = [line for line in lines if CAUSE.match(line)]  # the last line of a traceback
+    return ((causes or lines)[-1 if causes else 0] if lines else type(error).__name__)[:200]
+
+
+def _send(samples: Batch, room: int) -> Any:
+    """The samples as one object, which the workers of a node share, or in pieces where that would be too large."""
+    if batch_bytes(samples) <= room:
+        # References in a list are not resolved on the way: the worker fetches what it needs.
+        return [ray.put(pack_samples(samples))]
+    pieces = pieces_of(samples, min(PIECE_BYTES, room // 4))
+    return Parcels(uuid.uuid4().hex, [ray.put(pack_samples(piece)) for piece in pieces])
+
+
+def fetch(reference: Any) -> Any:
+    """Get an object by its reference; a list of one reference is what keeps Ray from resolving it early."""
+    try:
+        return ray.get(reference[0] if isinstance(reference, list) else reference, timeout=FETCH_SECONDS)
+    except GetTimeoutError as error:
+        # A node that joins the head and does not reach the driver would wait for ever.
+        raise TimeoutError(
+            f"what the driver shares did not arrive within {FETCH_SECONDS:g} s; "
+            "every node must reach the driver's machine, on every port"
+        ) from error
+
+
+def node_id() -> str:
+    """The node that this process runs on, in hexadecimal."""
+    return str(ray.get_runtime_context().get_node_id())

@@ -1,0 +1,141 @@
+"""Weights, directions and samples as plain values that travel to the workers of a job."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from landscape.directions.making import DirectionTensors, random_direction
+from landscape.errors import JobError
+from landscape.parameters import ParameterInfo, State, direction_digest, in_first_version
+from landscape.problem.samples import Batch
+from landscape.spec.job import RandomDirection
+
+RECIPE_BYTES = 1 << 30  # a random direction above it travels as its seed, as it is kept in the store
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A tensor as a numpy array, which Ray shares between the processes of a node without copying it."""
+
+    array: np.ndarray
+    dtype: str
+
+
+def pack(tensor: torch.Tensor) -> Packed:
+    plain = tensor.detach().cpu().contiguous()
+    # numpy has no bfloat16: the bytes travel, the type beside them.
+    bytes_ = plain.reshape(-1).view(torch.uint8).numpy().reshape(*plain.shape, plain.element_size())
+    return Packed(bytes_, str(plain.dtype).removeprefix("torch."))
+
+
+def unpack(packed: Packed) -> torch.Tensor:
+    dtype = getattr(torch, packed.dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the shared memory is read-only, and is only read
+        flat = torch.from_numpy(packed.array.reshape(-1))
+    return flat.view(dtype).reshape(packed.array.shape[:-1])
+
+
+def pack_state(state: State) -> dict[str, Packed]:
+    return {name: pack(tensor) for name, tensor in state.items()}
+
+
+def unpack_state(state: Mapping[str, Packed]) -> dict[str, torch.Tensor]:
+    return {name: unpack(packed) for name, packed in state.items()}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A random direction as what it is drawn from, and the digest of what must come out.
+
+    A norm is a sum, and how many threads share it decides how it rounds: they are as many as the driver's.
+    """
+
+    spec: RandomDirection
+    digest: str
+    threads: int
+
+
+class OtherDirection(JobError):
+    """This machine draws another direction from the same seed."""
+
+
+def pack_directions(
+    directions: Sequence[DirectionTensors], at_most: int | None = None
+) -> list[Mapping[str, Packed] | Recipe]:
+    """The directions as tensors; random ones of more than `at_most` bytes as their recipes."""
+    at_most = RECIPE_BYTES if at_most is None else at_most
+    return [
+        Recipe(_random_spec(each.attributes), str(each.attributes["digest"]), torch.get_num_threads())
+        if each.attributes.get("kind") == "random" and _size(each.tensors) > at_most
+        else pack_state(each.tensors)
+        for each in directions
+    ]
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _random_spec(attributes: Mapping[str, Any]) -> RandomDirection:
+    return RandomDirection(**{name: attributes[name] for name in ("seed", "normalise", "ignore")})
+
+
+def _size(state: State) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+
+
+def unpack_direction(
+    packed: Mapping[str, Packed] | Recipe, origin: State, parameters: Sequence[ParameterInfo]
+) -> State:
+    """The direction's tensors, drawn anew where it travelled as a recipe.
+
+    Raises:
+        OtherDirection: what is drawn here is not what the driver has.
+    """
+    if not isinstance(packed, Recipe):
+        return unpack_state(packed)
+    spec = packed.spec
+    assert spec.seed is not None
+    # A landscape of version 0.1.0 keeps the scaling that it was begun with; the digest tells which it is.
+    for infos in dict.fromkeys((tuple(parameters), in_first_version(parameters))):
+        with _threads(packed.threads):
+            found = random_direction(origin, infos, spec.seed, spec.normalise, spec.ignore)
+        if direction_digest(found) == packed.digest:
+            return found
+    raise OtherDirection(
+        f"directions: seed {spec.seed} gives another direction on a worker than on the driver (torch "
+        f"{torch.__version__} here); give both the same versions, or supply the direction as a file"
+    )
+
+
+def pack_samples(samples: Batch) -> Any:
+    """The samples with every tensor packed, in the same structure."""
+    return _map(samples, torch.Tensor, pack)
+
+
+def unpack_samples(samples: Any) -> Batch:
+    return _map(samples, Packed, unpack)
+
+
+def _map(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    if isinstance(value, kind):
+        return function(value)
+    if isinstance(value, Mapping):
+        return {key: _map(each, kind, function) for key, each in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_map(each, kind, function) for each in value))
+    return type(value)(_map(each, kind, function) for each in value)

@@ -1,0 +1,112 @@
+"""Samples too large for one shared object: sent in pieces, and gathered once per node in files that its workers map.
+
+The first worker of a node writes the files, which have no name; the others open them through its process, or through
+that of any other worker that holds them. So nothing has to be cleared away, however the workers end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from torch import Tensor
+
+from landscape.errors import JobError
+from landscape.problem.disk_columns import Columns, map_rows
+from landscape.problem.samples import Batch, batch_bytes, batch_length, empty_like, filled, map_tensors, tensors_of
+
+PIECE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Parcels:
+    """References of the pieces, the first one empty: it tells the structure. `key` names them on every node."""
+
+    key: str
+    references: Sequence[Any]
+
+
+def pieces_of(samples: Batch, size: int = PIECE_BYTES) -> Iterable[Batch]:
+    """A batch of no samples, then all samples in batches of about `size` bytes."""
+    yield empty_like(samples)
+    count = batch_length(samples)
+    step = max(1, size * count // max(1, batch_bytes(samples)))
+    for start in range(0, count, step):
+        yield map_tensors(lambda tensor, start=start: tensor[start : start + step], samples)  # type: ignore[misc]
+
+
+def gather(parcels: Parcels, fetch: Callable[[Any], Batch]) -> Batch:
+    """The samples of the parcels, in files that all processes of this node share; fetched by one of them."""
+    like = fetch(parcels.references[0])
+    registry = _folder() / "samples.json"
+    with FileLock(f"{registry}.lock"):
+        holders = _read(registry)
+        for holder in holders:
+            if holder["key"] == parcels.key and (found := _opened(holder, like)) is not None:
+                break
+        else:
+            found = _collected(like, parcels.references[1:], fetch)
+        rows, descriptors, tensors = found
+        own = {"key": parcels.key, "pid": os.getpid(), "rows": rows, "files": [[d, *_name(d)] for d in descriptors]}
+        temporary = registry.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps([*holders, own]))
+        temporary.replace(registry)
+    return filled(like, tensors)
+
+
+Held = tuple[int, list[int], list[Tensor]]  # rows; descriptors, open as long as this process lives; mapped tensors
+
+
+def _collected(like: Batch, references: Sequence[Any], fetch: Callable[[Any], Batch]) -> Held:
+    columns = Columns(tensors_of(like))
+    for reference in references:
+        columns.append(tensors_of(fetch(reference)))
+    descriptors = [os.dup(each) for each in columns.descriptors()]
+    return columns.rows, descriptors, columns.mapped()
+
+
+def _opened(holder: dict[str, Any], like: Batch) -> Held | None:
+    """The files that another process holds; None where it has ended, or its number is another process's now."""
+    descriptors: list[int] = []
+    try:
+        for number, *name in holder["files"]:
+            descriptors.append(os.open(f"/proc/{holder['pid']}/fd/{number}", os.O_RDWR))
+            if _name(descriptors[-1]) != name:
+                raise FileNotFoundError(name)
+        kinds = [(each.dtype, each.shape[1:]) for each in tensors_of(like)]
+        tensors = [map_rows(d, holder["rows"], *kind) for d, kind in zip(descriptors, kinds, strict=True)]
+    except (OSError, ValueError):
+        for each in descriptors:
+            os.close(each)
+        return None
+    return holder["rows"], descriptors, tensors
+
+
+def _name(descriptor: int) -> list[int]:
+    """What tells a file from every other one that exists at the same time."""
+    status = os.fstat(descriptor)
+    return [status.st_dev, status.st_ino, status.st_size]
+
+
+def _folder() -> Path:
+    """Of this user alone: what is read there says which files to open."""
+    found = Path(tempfile.gettempdir()) / f"landscape-{os.getuid()}"
+    found.mkdir(mode=0o700, exist_ok=True)
+    if found.stat().st_uid != os.getuid():
+        raise JobError(f"TMPDIR: {found} belongs to another user; point TMPDIR at a folder of your own")
+    return found
+
+
+def _read(registry: Path) -> list[dict[str, Any]]:
+    """The holders whose processes live."""
+    found: list[dict[str, Any]] = []
+    with suppress(OSError, ValueError):
+        found = [each for each in json.loads(registry.read_text()) if Path(f"/proc/{each['pid']}").exists()]
+    return found

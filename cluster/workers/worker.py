@@ -1,0 +1,215 @@
+"""One actor pinned to its device: loads the problem by the callback, evaluates tasks, hands back plain data."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cluster.process.logs import Listener, Said
+from cluster.workers.packing import OtherDirection, Packed, Recipe, unpack_direction, unpack_samples, unpack_state
+from cluster.workers.parcels import Parcels, gather
+from landscape.devices import keep_freed_memory, pick_device
+from landscape.errors import JobError
+from landscape.evaluation.choice.kept import KeptChoices
+from landscape.evaluation.choice.questions import Request
+from landscape.evaluation.choice.trials import Trials
+from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.first_look import first_look
+from landscape.evaluation.loaded import SamplesChanged
+from landscape.grid import Grid
+from landscape.parameters import describe_parameters
+from landscape.plan import Plan, Precision
+from landscape.problem.problem import OtherObservables, load_problem
+from landscape.problem.samples import Batch
+from landscape.problem.user_code import cause_of
+from landscape.reproduction import Witness, bear_witness
+from landscape.tasks import Outcome, Work, evaluate
+
+Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What a worker needs of one landscape, apart from the tasks: origin, axes, grid ends, plan.
+
+    `check` is the point that the worker reproduces before its first task; None where workers died of it.
+    """
+
+    name: str
+    origin: Mapping[str, Packed]
+    directions: Sequence[Mapping[str, Packed] | Recipe]
+    grid: Grid
+    plan: Plan
+    check: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """What `observe` is said to return, where the driver could not see for itself."""
+
+    observables: tuple[str, ...]
+    precision: Precision
+
+
+@dataclass(frozen=True)
+class ProblemSource:
+    """How a worker gets the problem: the callback, and where to import it from.
+
+    A callback that is no name is a list of one reference: it is opened once the worker looks for modules where the
+    driver does. Opened with the actor's arguments it could only die of a module that it does not find.
+    """
+
+    callback: str | list[Any] | Callable[[], Any]
+    folder: Path
+    path: tuple[str, ...] = ()
+    look: Look | None = None
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a worker hands back: the outcome, or the cause and traceback of what user code raised. Plain data."""
+
+    outcome: Outcome | None = None
+    cause: str = ""
+    traceback: str = ""
+    fatal: bool = False  # no other worker will fare better
+    details: Mapping[str, Any] = field(default_factory=dict)
+    said: tuple[Said, ...] = ()  # what was logged meanwhile
+
+
+def _reporting(work: Callable[..., Receipt]) -> Callable[..., Receipt]:
+    """The method, its receipt carrying what was logged meanwhile: the driver logs it beside its own."""
+
+    @wraps(work)
+    def call(self: Worker, *arguments: Any) -> Receipt:
+        with self._listener.listening():
+            receipt = work(self, *arguments)
+        return replace(receipt, said=self._listener.take())
+
+    return call
+
+
+class Worker:
+    """Evaluates tasks of any landscape of a job. Made an actor by the driver; knows nothing of Ray itself.
+
+    Exceptions never leave it as exceptions: those that cannot be pickled would arrive as something else.
+    """
+
+    def __init__(
+        self, source: ProblemSource, samples: Any, use_gpu: bool, fetch: Fetch, node: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._source, self._samples_reference, self._fetch, self._node = source, samples, fetch, node
+        keep_freed_memory()
+        self._device = pick_device("auto" if use_gpu else "cpu")
+        self._loaded = ""
+        self._evaluator: Evaluator | None = None
+        self._witness: Witness | None = None  # of the landscape that is loaded
+        self._trials: Trials | None = None
+        self._listener = Listener()
+
+    @_reporting
+    def start(self) -> Receipt:
+        """Load the problem; says where this worker runs."""
+        try:
+            sys.path[:0] = [each for each in self._source.path if each not in sys.path]
+            callback = self._source.callback
+            callback = self._fetch(callback) if isinstance(callback, list) else callback
+            if self._source.folder.is_dir():  # on another machine it is the working directory that was shipped
+                os.chdir(self._source.folder)
+            problem = load_problem(callback, self._source.folder)
+            self._model, self._observe = problem.model, problem.observe
+            self._parameters = describe_parameters(problem.model)
+            self._samples: Batch = self._receive(self._samples_reference)
+            self._look()
+        except Exception as error:
+            return Receipt(cause=cause_of(error), traceback=traceback.format_exc())
+        return Receipt(details=self.describe())
+
+    def _look(self) -> None:
+        """The first look at two samples, where it was left to the workers."""
+        look = self._source.look
+        if look is None:
+            return
+        found = first_look(self._model, self._observe, self._samples, look.precision, self._device).names
+        if found != look.observables:
+            raise JobError(f"observe: returns {', '.join(found)}, the problem names {', '.join(look.observables)}")
+
+    def _receive(self, samples: Any) -> Batch:
+        """The samples as one object of the node's, or gathered from pieces into the node's files."""
+        if isinstance(samples, Parcels):
+            return gather(samples, lambda reference: unpack_samples(self._fetch(reference)))
+        return unpack_samples(self._fetch(samples))
+
+    def describe(self) -> dict[str, Any]:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        return {
+            "host": socket.gethostname(), "node": self._node(), "pid": os.getpid(),
+            "device": self._device.type, "visible_devices": visible,
+        }  # fmt: skip
+
+    @_reporting
+    def tune(self, payload: Sequence[Any], request: Request) -> Receipt:
+        """What the search for the fastest engine asks for, done with a landscape on this device."""
+        try:
+            landscape, evaluator = self._load(payload)
+            if self._trials is None:
+                self._trials = Trials(evaluator, landscape.grid, KeptChoices.of_user())
+            answer = self._trials.answer(request)
+        except Exception as error:
+            return _failed(error)
+        return Receipt(details={"answer": answer})
+
+    @_reporting
+    def evaluate(self, payload: Sequence[Any], points: np.ndarray, states: Sequence[Any]) -> Receipt:
+        """One task. `payload` and `states` hold references, so that each node fetches what they name once."""
+        try:
+            landscape, evaluator = self._load(payload)
+            if self._witness is None and landscape.check is not None:
+                self._witness = bear_witness(evaluator, landscape.check)
+            work = Work(points, tuple(unpack_state(self._fetch(state)) for state in states))
+            outcome = evaluator.within_memory(lambda: evaluate(evaluator, work))
+        except Exception as error:
+            return _failed(error)
+        return Receipt(outcome, details={"witness": self._witness, **_reduced(evaluator)})
+
+    def _load(self, payload: Sequence[Any]) -> tuple[Payload, Evaluator]:
+        """The evaluator set to the landscape; kept until a task of another one comes."""
+        key = repr(payload[0])
+        if self._evaluator is None or key != self._loaded:
+            self._payload: Payload = self._fetch(payload[0])
+            self._loaded, self._trials = "", None
+            if self._evaluator is None or self._evaluator.plan != self._payload.plan:
+                # The old one goes first: model and samples fit the device once.
+                self._evaluator = None
+                self._evaluator = Evaluator(self._model, self._samples, self._observe, self._payload.plan, self._device)
+            origin = unpack_state(self._payload.origin)
+            directions = [unpack_direction(each, origin, self._parameters) for each in self._payload.directions]
+            self._evaluator.load(origin, directions)
+            self._loaded, self._witness = key, None
+        return self._payload, self._evaluator
+
+
+FATAL = (OtherDirection, SamplesChanged, OtherObservables)  # no other worker will fare better
+
+
+def _failed(error: Exception) -> Receipt:
+    return Receipt(
+        cause=cause_of(error),
+        traceback=traceback.format_exc(),
+        fatal=isinstance(error, FATAL),
+    )
+
+
+def _reduced(evaluator: Evaluator) -> dict[str, int]:
+    """The batch size of the last task, where it had to be smaller than planned."""
+    used, planned = evaluator.batch_size, evaluator.plan.batch_size
+    return {"batch_size": used} if used < planned else {}

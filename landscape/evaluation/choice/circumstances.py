@@ -1,0 +1,86 @@
+"""What the fastest engine depends on, as a key: machine, versions, arithmetic, model structure, shapes of the samples.
+
+Weights are not in it, nor what the samples hold, nor the number of workers: they do not change which one is fastest.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import nn
+
+from landscape import __version__
+from landscape.devices import cores, processor_name
+from landscape.digests import digest
+from landscape.evaluation.choice.questions import Freedom
+from landscape.evaluation.evaluator import Evaluator
+from landscape.plan import Plan
+from landscape.problem.samples import Batch, tensors_of
+
+SCHEME = 1  # another one where the search itself changes what it would choose
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # in what a module shows of a function: another one in every process
+
+
+def key_of(evaluator: Evaluator, plan: Plan, freedom: Freedom) -> str:
+    """The key of a choice, in hexadecimal.
+
+    Args:
+        plan: as planned at first, before batches were made to fit.
+    """
+    arithmetic = asdict(plan) | {"seed": None, "batch_size": None if freedom.batch_size else plan.batch_size}
+    return digest(
+        {
+            "scheme": SCHEME,
+            "versions": [__version__, torch.__version__],
+            "machine": machine(evaluator.device),
+            "arithmetic": arithmetic,
+            "row": freedom.row,
+            "model": structure_of(evaluator.model),
+            "observe": getattr(evaluator.observe, "__qualname__", type(evaluator.observe).__qualname__),
+            "samples": shapes_of(evaluator.held_samples),
+            "moved": [sorted(each) for each in evaluator.directions],
+        }
+    )
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """The processor, its cores that this process may use, and the GPU where it computes there."""
+    found: dict[str, Any] = {"processor": processor_name(torch.device("cpu")), "cores": cores()}
+    if device.type == "cuda":
+        gpu = torch.cuda.get_device_properties(device)
+        found["gpu"] = [gpu.name, gpu.total_memory]
+    return found
+
+
+def structure_of(model: nn.Module) -> list[Any]:
+    """The model's modules in order: name, type, what it shows of itself, and the shapes of its own tensors."""
+    return [
+        [
+            name,
+            type(module).__qualname__,
+            _shown(module),
+            *(_own(each) for each in (module._parameters, module._buffers)),
+        ]
+        for name, module in model.named_modules()
+    ]
+
+
+def _own(tensors: dict[str, Any]) -> list[Any]:
+    return [[name, list(each.shape), str(each.dtype)] for name, each in tensors.items() if each is not None]
+
+
+def _shown(module: nn.Module) -> str:
+    try:
+        return _ADDRESS.sub("", str(module.extra_repr()))
+    except Exception:  # user code, that nothing here hangs on
+        return ""
+
+
+def shapes_of(samples: Batch) -> list[Any]:
+    # Floating-point samples are kept in one type or another by what memory is free, and computed in the plan's.
+    return [
+        [list(each.shape), "float" if each.is_floating_point() else str(each.dtype)] for each in tensors_of(samples)
+    ]

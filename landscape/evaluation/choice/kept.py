@@ -1,0 +1,184 @@
+"""Engines that were chosen before, in a folder of the user's: the same job then has the same bits wherever it runs.
+
+One small file per set of circumstances (`circumstances.py`), where the first choice of each budget stays. What stands
+there is data from outside: it is bounded, checked field by field, and whatever does not read is ignored with a line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from landscape.errors import one_line, shown
+from landscape.folders.files import folder_of_user, whole_file
+from landscape.plan import Engine
+
+CACHE = "LANDSCAPE_CACHE"  # the folder in place of ~/.cache/landscape; empty: nothing is kept
+MOST_FILES, LARGEST_FILE, MOST_CHOICES = 256, 1 << 16, 16
+LARGEST_BATCH = 1 << 40
+LOCK, LOCK_SECONDS = ".lock", 5.0
+_NAME = re.compile(r"[0-9a-f]{64}\.json")
+
+log = logging.getLogger("landscape")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a search chose, and when.
+
+    `complete` says that a longer search would find nothing else; where it does not, its budget had run out.
+    """
+
+    engine: str
+    batch_size: int
+    seconds_per_point: float
+    since: str
+    complete: bool = False
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is kept of one set of circumstances: the first measured cost of a point, and choices by their budget.
+
+    The cost is kept since it decides how long a search may take: measured anew, it would decide now this way, now that.
+    """
+
+    seconds_per_point: float
+    choices: Mapping[float, Choice] = field(default_factory=dict)
+
+    def choice_for(self, budget: float) -> Choice | None:
+        """The choice of a search with this budget, else of the first that left nothing untried."""
+        complete = sorted((each for each in self.choices.values() if each.complete), key=lambda each: each.since)
+        return self.choices.get(budget) or next(iter(complete), None)
+
+    def with_choice(self, budget: float, choice: Choice) -> Record:
+        return replace(self, choices={**self.choices, budget: choice})
+
+    def over(self, later: Record) -> Record:
+        """This one, with those choices of a later one that it has none for."""
+        return replace(self, choices={**later.choices, **self.choices})
+
+    def without(self, choice: Choice | None) -> Record:
+        return replace(self, choices={k: each for k, each in self.choices.items() if each != choice})
+
+
+class KeptChoices:
+    """The records in one folder, by key. What cannot be read or written is passed over, and never ends a job."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    @classmethod
+    def of_user(cls, environment: Mapping[str, str] = os.environ) -> KeptChoices:
+        """Those in LANDSCAPE_CACHE, else in XDG_CACHE_HOME/landscape, else in ~/.cache/landscape."""
+        asked = environment.get(CACHE)
+        if asked == "":
+            return cls(None)
+        if asked is not None:
+            place = Path(asked)
+            if not place.is_absolute():
+                # Workers and the user's code have working directories of their own.
+                log.warning(
+                    "%s: must be an absolute folder, not %s; no choice of an engine is kept", CACHE, shown(asked)
+                )
+                return cls(None)
+            return cls(place / "engines")
+        folder = folder_of_user("XDG_CACHE_HOME", ".cache", environment)
+        return cls(folder and folder / "engines")
+
+    def read(self, key: str) -> Record | None:
+        if self._folder is None:
+            return None
+        file = self._folder / f"{key}.json"
+        try:
+            if not file.is_file():
+                return None
+            with file.open("rb") as stream:
+                return _parse(stream.read(LARGEST_FILE + 1))
+        except OSError as error:
+            reason = error.strerror or "cannot be read"
+        except (ValueError, RecursionError):
+            reason = "holds no record of a choice"
+        log.info("engine: the kept choice %s is passed over: it %s", str(file), reason)
+        return None
+
+    def write(self, key: str, record: Record, dropped: Choice | None = None) -> Record:
+        """Keep a record for this user alone, under what another process has kept meanwhile; the oldest ones go.
+
+        Args:
+            dropped: a choice that holds no more, and gives way.
+
+        Returns:
+            What is kept now: of two processes that searched at once, the choice of the first.
+        """
+        if self._folder is None:
+            return record
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with FileLock(self._folder / LOCK, timeout=LOCK_SECONDS, mode=0o600):
+                there = self.read(key)
+                kept = record if there is None else there.without(dropped).over(record)
+                if kept != there:
+                    with whole_file(self._folder / f"{key}.json") as temporary:
+                        temporary.write_text(_text(kept))
+                    self._forget_oldest()
+            return kept
+        except (OSError, NotImplementedError) as error:  # the latter where a file system knows no locks
+            reason = getattr(error, "strerror", None) or one_line(error)
+            log.info("engine: the choice is not kept in %s: %s", str(self._folder), reason)
+            return record
+
+    def _forget_oldest(self) -> None:
+        assert self._folder is not None
+        files = [each for each in self._folder.iterdir() if _NAME.fullmatch(each.name)]
+        if len(files) > MOST_FILES:
+            files.sort(key=lambda each: each.lstat().st_mtime)
+            for each in files[: len(files) - MOST_FILES]:
+                each.unlink(missing_ok=True)
+
+
+def _text(record: Record) -> str:
+    newest = sorted(record.choices.items(), key=lambda pair: pair[1].since)[-MOST_CHOICES:]
+    choices = {f"{budget:g}": asdict(each) for budget, each in newest}
+    return json.dumps({"seconds_per_point": record.seconds_per_point, "choices": choices}, indent=1)
+
+
+def _parse(content: bytes) -> Record:
+    """Raises ValueError for anything that `_text` did not write."""
+    if len(content) > LARGEST_FILE:
+        raise ValueError("too large")
+    found = json.loads(content)
+    if not isinstance(found, dict) or not isinstance(choices := found.get("choices"), dict):
+        raise ValueError("no record")
+    return Record(
+        _seconds(found.get("seconds_per_point")), {_seconds(float(k)): _choice(each) for k, each in choices.items()}
+    )
+
+
+def _choice(found: Any) -> Choice:
+    if not isinstance(found, dict) or set(found) != set(Choice.__dataclass_fields__):
+        raise ValueError("no choice")
+    engine, size, since = found["engine"], found["batch_size"], found["since"]
+    if not isinstance(engine, str) or type(size) is not int or not 0 < size < LARGEST_BATCH:
+        raise ValueError("no plan")
+    if not isinstance(since, str) or len(since) > 40 or not isinstance(found["complete"], bool):
+        raise ValueError("no date")
+    # Both are printed: parsed and written again, they hold nothing but what they should.
+    since = datetime.fromisoformat(since).isoformat(timespec="seconds")
+    return Choice(str(Engine.parse(engine)), size, _seconds(found["seconds_per_point"]), since, found["complete"])
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
+        raise ValueError("no seconds")
+    return float(value)

@@ -1,0 +1,162 @@
+"""What a search asks of everyone, done by this process and by forked ones, so that no core is idle while it times.
+
+A batch that fits the cache of a machine at rest may not fit the part of it that each of many workers has. Threads in
+their place would share the interpreter's lock, torch's random generator and the state of user code, as workers do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+import warnings
+from dataclasses import replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+import torch
+
+from landscape.devices import cores
+from landscape.evaluation.choice.questions import Request
+from landscape.evaluation.choice.trials import Trials
+from landscape.memory import free_bytes
+from landscape.processes import end_with_parent
+
+PATIENCE_SECONDS = 10.0
+SHARE_OF_MEMORY = 0.5
+
+log = logging.getLogger("landscape")
+
+
+class Peers:
+    """This process and the forked ones beside it; to be closed.
+
+    Args:
+        trials: of this process; each fork makes its own of the same evaluator, with one thread.
+        count: how many to fork, when everyone is asked for the first time; default: one per idle core that has the
+            memory, none where processes cannot be forked or a GPU computes.
+        patience: seconds beyond three times those of this process until another one is taken for hung.
+    """
+
+    def __init__(self, trials: Trials, count: int | None = None, patience: float = PATIENCE_SECONDS) -> None:
+        self._trials, self._count, self._patience = trials, count, patience
+        self._forked: dict[int, Connection] | None = None
+
+    @property
+    def forked(self) -> list[int]:
+        """The processes beside this one."""
+        return list(self._forked or ())
+
+    def __enter__(self) -> Peers:
+        return self
+
+    def __exit__(self, *cause: object) -> None:
+        for pid in self.forked:
+            self._part(pid)
+
+    def ask(self, request: Request) -> list[Any]:
+        """The answer of this process, then those of the others where everyone is asked; who hangs is left out."""
+        if not request.everyone:
+            return [self._trials.answer(request)]
+        if self._forked is None:
+            self._forked = {}
+            self._fork(idle_cores(self._trials) if self._count is None else self._count)
+        for pid, pipe in list(self._forked.items()):
+            try:
+                pipe.send(request)
+            except OSError:
+                self._part(pid)
+        start = time.monotonic()
+        own = self._trials.answer(request)
+        now = time.monotonic()
+        return [own, *self._answers(now + self._patience + 3.0 * (now - start))]
+
+    def _answers(self, end: float) -> list[Any]:
+        found = []
+        for pid, pipe in list((self._forked or {}).items()):
+            try:
+                if pipe.poll(max(0.0, end - time.monotonic())):
+                    found.append(pipe.recv())
+                    continue
+            except (EOFError, OSError):
+                pass
+            self._part(pid)
+        return found
+
+    def _part(self, pid: int) -> None:
+        assert self._forked is not None
+        self._forked.pop(pid).close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+    def _fork(self, count: int) -> None:
+        assert self._forked is not None
+        own = os.getpid()
+        for _ in range(count):
+            here, there = Pipe()
+            try:
+                with warnings.catch_warnings():
+                    # That other threads hold locks for ever in a fork: it calls nothing but torch and the user's
+                    # `observe`, and who hangs is left out.
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    pid = os.fork()
+            except OSError as error:
+                log.info("engine: only %d cores compute while it is chosen: %s", 1 + len(self._forked), error.strerror)
+                return
+            if not pid:
+                here.close()
+                _serve(self._trials, there, [*self._forked.values()], own)
+            there.close()
+            self._forked[pid] = here
+
+
+def idle_cores(trials: Trials) -> int:
+    """The cores that this process does not compute with, as far as memory goes for as many processes of its size."""
+    evaluator = trials.evaluator
+    if evaluator.device.type != "cpu" or sys.platform != "linux":
+        return 0
+    import resource
+
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    room = int(SHARE_OF_MEMORY * free_bytes(evaluator.device) / max(1, size))
+    return max(0, min(cores() - evaluator.plan.threads, room))
+
+
+def _serve(trials: Trials, pipe: Connection, others: list[Connection], parent: int) -> NoReturn:
+    """The life of a forked process: it answers until the pipe ends, and leaves nothing behind."""
+    try:
+        _settle(others, parent)
+        evaluator = trials.evaluator
+        mine = trials.beside(evaluator.twin(replace(evaluator.plan, threads=1)))
+        while True:
+            pipe.send(mine.answer(pipe.recv()))
+    except BaseException:  # the pipe has ended, or user code asks to leave: it is the other process's to tell
+        pass
+    finally:
+        os._exit(0)
+
+
+def _settle(others: list[Connection], parent: int) -> None:
+    """Hold nothing of the process forked from: its signals' handlers, its output, its pipes; and end with it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+    end_with_parent()
+    if os.getppid() != parent:
+        os._exit(0)  # it has ended meanwhile
+    for each in others:
+        each.close()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+    logging.disable()
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # where memory runs out, this one goes
+    # The threads of the process forked from are not here, and OpenMP would wait for them.
+    torch.set_num_threads(1)

@@ -1,0 +1,388 @@
+"""The search for the fastest engine as questions and answers: what to try next, and whether it has won.
+
+`Search.steps` yields what is to be done and is sent what came of it, so that one policy serves whoever times: this
+process beside forked ones (`tuning.py`), or the workers of a cluster. It touches no model and no file.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from statistics import fmean
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+from landscape.evaluation.choice.kept import Choice, Record
+from landscape.evaluation.choice.questions import (
+    DEFAULT_POINT_SECONDS,
+    Candidate,
+    Check,
+    Checked,
+    Conclude,
+    Facts,
+    Freedom,
+    Keep,
+    Limits,
+    Look,
+    Measure,
+    Measured,
+    Refused,
+    Request,
+    SetUp,
+    Slice,
+    Steps,
+    Time,
+    Timed,
+    Trial,
+    Tuned,
+)
+from landscape.grid import TILE_SECONDS
+from landscape.plan import Engine, Plan
+
+SLICE_SECONDS = 0.05  # one timing runs as many batches as take about this long
+FEWEST_ROUNDS, ENOUGH_ROUNDS, MANY_ROUNDS, MOST_ROUNDS = 3, 5, 7, 9
+GAIN = 1.05  # what is not faster by this much is noise
+COMPILE_SECONDS, COMPILE_SECONDS_PER_MODULE = 8.0, 0.4
+LONGEST_ROW = 16  # points of a tile's row that are counted on to share something
+STACKED_PARAMETERS = 4_000_000  # above it one point fills a GPU
+MOST_CHECKED = 3
+
+log = logging.getLogger("landscape")
+stages = logging.getLogger("landscape.stages.search")  # heard by whoever shows what a job does now
+
+
+Result = TypeVar("Result")
+Asking = Generator[Request, Sequence[Any], Result]
+
+
+def budget_of(seconds_per_point: float, points: int, limits: Limits) -> float:
+    """Seconds that a job's search may take: `shortest` doubled as often as the share allows, 0 where it allows none.
+
+    Few steps, so that jobs of about the same length find each other's choices.
+    """
+    allowed, budget = limits.share * seconds_per_point * points, limits.shortest
+    if allowed < budget:
+        return 0.0
+    while 2 * budget <= min(allowed, limits.longest):
+        budget *= 2
+    return limits.longest if allowed >= limits.longest else budget
+
+
+# -- the statistics ------------------------------------------------------------------------------------------------
+
+
+def verdict(ratios: Sequence[float], gain: float = GAIN) -> Literal["faster", "slower", "open"]:
+    """Whether a candidate is faster, from its speed over the best one's in each round so far.
+
+    It is faster where, after enough rounds, three quarters of them show a gain worth having and the median gain
+    exceeds the spread. Of two that are equally fast, in rounds that differ by up to 60 %, fewer than one in a hundred
+    passes. What no round shows a gain for is dropped sooner; what is undecided at the end is not faster.
+    """
+    if len(ratios) < FEWEST_ROUNDS:
+        return "open"
+    low, middle = np.quantile(ratios, (0.25, 0.5))
+    if len(ratios) >= ENOUGH_ROUNDS and low > gain and middle - 1 > spread_of(ratios):
+        return "faster"
+    return "slower" if max(ratios) < gain or len(ratios) >= MOST_ROUNDS else "open"
+
+
+def spread_of(ratios: Sequence[float]) -> float:
+    """From the lowest to the highest ratio; where there are many, without the one at either end."""
+    found = sorted(ratios)
+    kept = found[1:-1] if len(found) >= MANY_ROUNDS else found
+    return kept[-1] - kept[0]
+
+
+def row_points(seconds: float, axes: int) -> int:
+    """About how many points a row of a tile will hold, given what a point costs."""
+    return max(1, min(LONGEST_ROW, int((TILE_SECONDS / seconds) ** (1 / max(1, axes)))))
+
+
+# -- the policy ----------------------------------------------------------------------------------------------------
+
+
+class Search:
+    """Candidates one after the other, each against the best so far in the same rounds; the last winner that agrees.
+
+    Args:
+        plan: the landscape's as planned at first.
+        clock: seconds that the budget is counted in.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        freedom: Freedom,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._plan, self._freedom, self._limits, self._clock = plan, freedom, limits or Limits(), clock
+        self._trials: dict[Candidate, Trial] = {}
+        self._winners: list[Candidate] = []
+        self._seconds, self._warning, self._since = DEFAULT_POINT_SECONDS, "", ""
+        self._end, self._processes = 0.0, 0
+        self._tried = self._candidates = 0
+        self._cut_short = self._broken = False
+
+    def steps(self) -> Steps:
+        measured = yield from _one(Measure(self._freedom))
+        if not isinstance(measured, Measured):
+            return Tuned(self._plan)  # user code that raises is left to the tiles to tell
+        self._plan, self._seconds, self._warning = measured.plan, measured.seconds, measured.warning
+        self._first = self._best = Candidate(self._plan.engine, self._plan.batch_size)
+        if self._freedom.engine != "auto":
+            yield from self._force(Candidate(str(Engine.parse(self._freedom.engine)), self._plan.batch_size))
+        else:
+            yield from self._choose(measured)
+        plan = replace(self._plan, engine=self._best.engine, batch_size=self._best.batch_size)
+        error = yield from _one(Conclude(plan))
+        if isinstance(error, Refused):
+            log.info("engine: nothing is chosen: it %s", error.reason)
+            plan, error = self._plan, None
+        trials = tuple(self._trials.values())
+        return Tuned(plan, self._seconds, trials, error, self._warning, self._since, self._processes)
+
+    def _force(self, wanted: Candidate) -> Asking[None]:
+        """The engine that the job asks for, unless it fails or is off."""
+        if wanted == self._first:
+            return
+        yield from self._accept_first([wanted])
+        if self._best == self._first:
+            reason = self._trials[wanted].refused
+            self._warning = f"engine: {wanted.engine} is not used, as it {reason}; {self._first.engine} is"
+
+    def _choose(self, measured: Measured) -> Asking[None]:
+        """The choice that was kept, else the one of a search, which is kept."""
+        record = measured.record or Record(measured.seconds)
+        budget = self._budget(record)
+        if not budget:
+            if measured.record is None and measured.key:
+                yield from _one(Keep(measured.key, record))
+            return
+        kept = record.choice_for(budget)
+        if kept is not None and (yield from self._take(kept, measured.samples)):
+            return
+        log.info("engine: trying what is faster than %s, for up to %g s and the candidate then at hand (a compilation "
+                 "is not cut short)", self._first.engine, budget)  # fmt: skip
+        yield from self._try_all(budget)
+        yield from self._accept_first(self._winners[-1:])
+        for earlier in self._winners[-2 : -MOST_CHECKED - 1 : -1]:
+            if self._best != self._first or self._broken:
+                break
+            if self._left() <= 0:
+                self._cut_short = True
+                break
+            yield from self._accept_first([earlier])
+        if self._broken:
+            return
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        complete = not self._cut_short or budget >= Limits.longest  # no job will search for longer
+        chosen = Choice(self._best.engine, self._best.batch_size, self._seconds, now, complete)
+        yield from self._keep(measured, record.without(kept).with_choice(budget, chosen), chosen, dropped=kept)
+
+    def _budget(self, record: Record) -> float:
+        return budget_of(record.seconds_per_point, self._freedom.points, self._limits)
+
+    def _keep(self, measured: Measured, record: Record, own: Choice, dropped: Choice | None) -> Asking[None]:
+        """Of the processes that search at once, all take what the first has kept: the job has not begun yet."""
+        if not measured.key:
+            return
+        kept = yield from _one(Keep(measured.key, record, dropped))
+        first = kept.choice_for(self._budget(kept)) if isinstance(kept, Record) else None
+        if first is None or first == own:
+            return
+        best, seconds = self._best, self._seconds
+        self._best = self._first
+        if not (yield from self._take(first, measured.samples)):
+            self._best, self._seconds = best, seconds
+
+    def _take(self, kept: Choice, samples: int) -> Asking[bool]:
+        """What an earlier job chose, if it still agrees."""
+        candidate = Candidate(kept.engine, kept.batch_size)
+        given = self._freedom.batch_size or kept.batch_size == self._first.batch_size
+        if not given or kept.batch_size > samples:
+            return False  # no search of this job's wrote it
+        if candidate != self._first:
+            yield from self._accept_first([candidate])
+            if self._best != candidate:
+                log.info("engine: %s, kept since %s, is dropped, as it %s", kept.engine, kept.since,
+                         self._trials.pop(candidate).refused)  # fmt: skip
+                return False
+        self._seconds, self._since = kept.seconds_per_point, kept.since
+        return True
+
+    # -- candidates -------------------------------------------------------------------------------------------
+
+    def _try_all(self, budget: float) -> Asking[None]:
+        """Layouts and rewrites first, then other batch sizes for the best, then what takes long to set up."""
+        facts = yield from _one(Look())
+        if not isinstance(facts, Facts):
+            self._broken = True
+            return
+        self._facts = facts
+        self._trials[self._first] = Trial(*_names(self._first), facts.samples / self._seconds)
+        self._count = max(1, round(SLICE_SECONDS / (self._seconds / facts.batches)))
+        self._row = self._freedom.row or row_points(self._seconds, facts.axes)
+        if _refusal((yield SetUp(self._slice(self._first), self._slice(self._first)))):
+            self._broken = True
+            return
+        self._end = self._clock() + budget  # all processes have been forked, so the budget starts here
+        rewrites = tuple(name for name in ("channels_last", "maxima", "folded") if name in facts.options)
+        self._candidates = self._foreseen(facts, rewrites)
+        for engine in Engine.parse(self._first.engine).variants(rewrites):
+            yield from self._try(engine, self._first.batch_size)
+        if "fused" in facts.options:
+            # A batch normalisation between a convolution and its ReLU would keep them apart.
+            yield from self._try(replace(self._engine, fused=True, folded="folded" in facts.options))
+        if "superposed" in facts.options:
+            yield from self._try(replace(self._engine, superposed=True), self._superposed_size())
+        if self._freedom.batch_size and self._plan.batch_norm == "eval":
+            yield from self._other_batches()
+        for engine, gain in self._bases():
+            yield from self._try(engine, gain=gain)
+
+    def _foreseen(self, facts: Facts, rewrites: Sequence[str]) -> int:
+        """About how many candidates will be tried: which batch sizes are depends on which of them win."""
+        variants = len(list(Engine.parse(self._first.engine).variants(tuple(rewrites)))) - 1  # without the first itself
+        batches = 2 if self._freedom.batch_size and self._plan.batch_norm == "eval" else 0
+        return variants + len({"fused", "superposed"} & set(facts.options)) + batches + len(list(self._bases()))
+
+    def _tell(self, candidate: Candidate) -> None:
+        """Say which candidate is set up and timed now."""
+        self._tried += 1
+        count, left = max(self._tried, self._candidates), max(0.0, self._left())
+        stages.info(
+            "engine %d of about %d: %s, batches of %d; %.0f s left", self._tried, count, *_names(candidate), left,
+            extra={"event": "search", "fields": {
+                "candidate": self._tried, "candidates": count, "engine": candidate.engine,
+                "batch_size": candidate.batch_size, "seconds_left": round(left, 1),
+            }},
+        )  # fmt: skip
+
+    @property
+    def _engine(self) -> Engine:
+        return Engine.parse(self._best.engine)
+
+    def _superposed_size(self) -> int:
+        """Half of it, if that is free: two outputs are kept, which is what a batch takes at its largest."""
+        size = self._best.batch_size
+        return max(1, size // 2) if self._freedom.batch_size else size
+
+    def _other_batches(self) -> Asking[None]:
+        """Smaller while it helps, as activations may stay in the cache; larger while it helps, as a GPU likes it."""
+        # What superposition keeps of a batch grows with it.
+        for factor in (0.25,) if self._engine.superposed else (0.25, 4.0):
+            wins = True
+            while wins:
+                size = int(min(max(8, self._best.batch_size * factor), self._facts.samples))
+                wins = yield from self._try(self._engine, size)
+
+    def _bases(self) -> Iterator[tuple[Engine, float]]:
+        """Other ways to run the best rewrites, the cheap ones to set up first, and what they must gain."""
+        facts, best = self._facts, replace(self._engine, fused=False, superposed=False)
+        if self._plan.batch_norm == "recalibrate":
+            return
+        if self._plan.device == "cuda":
+            if facts.resident:
+                yield replace(best, base="cudagraph"), GAIN
+            if facts.moved_parameters < STACKED_PARAMETERS:
+                yield from ((replace(best, base="vmap", folded=False, points=points), GAIN) for points in (8, 32))
+        if self._left() > COMPILE_SECONDS + COMPILE_SECONDS_PER_MODULE * facts.modules:
+            yield replace(best, base="compile"), GAIN * GAIN  # every worker pays again for compiling
+        else:
+            self._cut_short = True
+
+    # -- one against another ----------------------------------------------------------------------------------
+
+    def _left(self) -> float:
+        return self._end - self._clock()
+
+    def _try(self, engine: Engine, batch_size: int | None = None, gain: float = GAIN) -> Asking[bool]:
+        """Time a candidate against the best, round by round; whether it is the best now."""
+        candidate = Candidate(str(engine), batch_size or self._best.batch_size)
+        if candidate in self._trials or self._broken:
+            return False
+        if self._left() <= 0:
+            self._cut_short = True
+            return False
+        self._tell(candidate)
+        trial = Trial(*_names(candidate))
+        reason = _refusal((yield SetUp(self._slice(candidate), self._slice(self._best))))
+        ratios: list[float] = []
+        while not reason and verdict(ratios, gain) == "open" and not (ratios and self._left() <= 0):
+            speeds: dict[Candidate, float] = {}
+            # In turn the first of the two: what a machine does at intervals must not always fall on the same one.
+            for each in (candidate, self._best)[:: 1 if len(ratios) % 2 else -1]:
+                answers = yield Time(self._slice(each), len(ratios))
+                reason = reason or _refusal(answers)
+                speeds[each] = self._speed(each, answers)
+            if not reason:
+                ratios.append(speeds[candidate] / speeds[self._best])
+                self._trials[self._best] = replace(self._trials[self._best], samples_per_second=speeds[self._best])
+                trial = replace(trial, samples_per_second=speeds[candidate])
+        if reason:
+            self._broken = reason == NOBODY_LEFT
+            self._trials[candidate] = replace(trial, samples_per_second=None, refused=reason)
+            return False
+        self._trials[candidate] = replace(trial, over_best=float(np.median(ratios)), spread=spread_of(ratios))
+        found = verdict(ratios, gain)
+        self._cut_short |= found == "open"
+        if found == "faster":
+            self._best = candidate
+            self._winners.append(candidate)
+        return found == "faster"
+
+    def _slice(self, candidate: Candidate) -> Slice:
+        count = max(1, round(self._count * self._first.batch_size / candidate.batch_size))
+        return Slice(candidate, count, self._row)
+
+    def _speed(self, candidate: Candidate, answers: Sequence[Any]) -> float:
+        """Samples per second of one process, as the mean over all: together they are what the job computes with."""
+        samples = min(self._slice(candidate).count * candidate.batch_size, self._facts.samples)
+        seconds = [each.seconds for each in answers if isinstance(each, Timed)]
+        self._processes = max(self._processes, len(seconds))
+        return fmean(samples / max(each, 1e-9) for each in seconds) if seconds else 0.0
+
+    # -- checking ---------------------------------------------------------------------------------------------
+
+    def _accept_first(self, candidates: Sequence[Candidate]) -> Asking[None]:
+        """The best is the first of these that agrees with float32; else what was planned at first."""
+        candidates, self._best = tuple(candidates), self._first
+        if not candidates:
+            return
+        checked = yield from _one(Check(self._first, candidates))
+        if isinstance(checked, Checked):
+            reasons: Sequence[str] = checked.refused
+        else:
+            self._broken = True
+            reasons = [checked.reason if isinstance(checked, Refused) else NOBODY_LEFT] * len(candidates)
+        for candidate, reason in zip(candidates, reasons, strict=False):
+            self._trials[candidate] = replace(self._trials.get(candidate, Trial(*_names(candidate))), refused=reason)
+        if not isinstance(checked, Checked) or checked.accepted is None:
+            return
+        self._best, self._seconds = checked.accepted, checked.seconds
+        speed = self._trials[self._best].samples_per_second if self._best in self._trials else None
+        if speed and self._engine.superposed:
+            self._seconds = self._facts.samples / speed
+
+
+NOBODY_LEFT = "ends the process that tries it"
+
+
+def _names(candidate: Candidate) -> tuple[str, int]:
+    return candidate.engine, candidate.batch_size
+
+
+def _one(request: Request) -> Asking[Any]:
+    """The answer of the one process that is asked; None where it did not live through it."""
+    answers = yield request
+    return answers[0] if answers else None
+
+
+def _refusal(answers: Sequence[Any]) -> str:
+    """Why a candidate is out: it raised somewhere, or nobody is left; empty where it is not."""
+    return next((each.reason for each in answers if isinstance(each, Refused)), "" if answers else NOBODY_LEFT)

@@ -1,0 +1,270 @@
+"""What a search asks for, done with one evaluator: points measured, candidates timed, and checked against float32."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.devices import is_out_of_memory
+from landscape.errors import Interrupted, JobError, one_line
+from landscape.evaluation.choice.circumstances import key_of
+from landscape.evaluation.choice.kept import KeptChoices
+from landscape.evaluation.choice.questions import (
+    Candidate,
+    Check,
+    Checked,
+    Conclude,
+    Facts,
+    Keep,
+    Look,
+    Measure,
+    Measured,
+    Ready,
+    Refused,
+    Request,
+    SetUp,
+    Slice,
+    Time,
+    Timed,
+)
+from landscape.evaluation.evaluator import Evaluator, Values
+from landscape.evaluation.loaded import SamplesChanged
+from landscape.grid import Grid
+from landscape.plan import Engine, Plan
+
+WARM_UPS = 2  # two points tell what stays the same between points
+NEIGHBOURS = 4  # points that are computed together, to tell what each costs from what all of them share
+TOLERANCE = 1e-5  # relative, of the mean loss
+LARGEST_LOSS = 0.02  # relative, of a low precision at one point, that is granted at the others
+FLIPS = 2.0  # samples whose class may tip over by rounding
+
+Points = NDArray[np.float64]
+
+
+class Trials:
+    """An evaluator and a second one beside it: two candidates are set up at a time, the samples there once.
+
+    Args:
+        evaluator: is left as the last `Conclude` says; before it, in any state.
+        kept: where choices are kept.
+    """
+
+    def __init__(self, evaluator: Evaluator, grid: Grid, kept: KeptChoices) -> None:
+        self.evaluator, self._grid, self._kept = evaluator, grid, kept
+        self._points = probe_points(grid)
+        self._twin: Evaluator | None = None
+        self._ready: dict[Candidate, Evaluator] = {}
+
+    def beside(self, evaluator: Evaluator) -> Trials:
+        """The same with an evaluator of another process, which keeps no choices."""
+        return Trials(evaluator, self._grid, KeptChoices(None))
+
+    def answer(self, request: Request) -> Any:
+        """What is asked for; `Refused` for what raises, as nothing that is tried here may end a job."""
+        if isinstance(request, Measure):
+            return self._measure(request)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what an engine thinks of the model
+                return self._do(request)
+        except (Interrupted, SamplesChanged):
+            raise
+        except Exception as error:
+            return Refused(_failure(error))
+
+    def _do(self, request: Request) -> Any:
+        if isinstance(request, Time):
+            return Timed(self._seconds_of(request.one, request.turn))
+        if isinstance(request, SetUp):
+            return self._set_up(request)
+        if isinstance(request, Look):
+            return self._facts()
+        if isinstance(request, Check):
+            return self._check(request)
+        if isinstance(request, Keep):
+            return self._kept.write(request.key, request.record, request.dropped)
+        assert isinstance(request, Conclude)
+        return self._conclude(request)
+
+    # -- what there is ----------------------------------------------------------------------------------------
+
+    def _measure(self, request: Measure) -> Measured | None:
+        """A batch that does not fit the memory is halved first. None where user code raises."""
+        evaluator, asked = self.evaluator, self.evaluator.plan
+        try:
+            seconds = evaluator.within_memory(lambda: measure_point(evaluator, self._grid))
+        except Exception as error:
+            if isinstance(error, (Interrupted, JobError)) or is_out_of_memory(error):
+                raise
+            return None
+        evaluator.plan = replace(asked, batch_size=evaluator.batch_size)
+        fits = evaluator.batch_size == asked.batch_size
+        warning = f"batch_size: {asked.batch_size} does not fit the memory; {evaluator.batch_size} is used"
+        if request.freedom.engine != "auto":
+            return Measured(evaluator.plan, seconds, evaluator.samples, warning="" if fits else warning)
+        key = key_of(evaluator, asked, request.freedom)
+        return Measured(evaluator.plan, seconds, evaluator.samples, key, self._kept.read(key), "" if fits else warning)
+
+    def _facts(self) -> Facts:
+        evaluator = self.evaluator
+        return Facts(
+            evaluator.possible_options(), evaluator.samples, evaluator.batches, self._points.shape[1],
+            evaluator.modules, evaluator.moved_parameters, evaluator.resident,
+        )  # fmt: skip
+
+    # -- timing -----------------------------------------------------------------------------------------------
+
+    def _set_up(self, request: SetUp) -> Ready:
+        for one, other in ((request.beside, request.one), (request.one, request.beside)):
+            if one.candidate not in self._ready:
+                self._ready = {k: each for k, each in self._ready.items() if k == other.candidate}
+                evaluator = self._free_one(one.candidate)
+                for turn in range(WARM_UPS):
+                    self._time(evaluator, one.count, turn)
+                self._ready[one.candidate] = evaluator
+        return Ready()
+
+    def _free_one(self, candidate: Candidate) -> Evaluator:
+        """One of the two evaluators that is not in use, set to the candidate."""
+        engine, size = Engine.parse(candidate.engine), candidate.batch_size
+        used = list(self._ready.values())
+        if self.evaluator in used:
+            if self._twin is None:
+                plan = replace(self.evaluator.plan, engine=str(engine), batch_size=size)
+                self._twin = self.evaluator.twin(plan)
+                return self._twin
+            free = self._twin
+        else:
+            free = self.evaluator
+        free.use(engine, size)
+        return free
+
+    def _seconds_of(self, one: Slice, turn: int) -> float:
+        """Seconds per point; where the points of a row share something, a point's part of it among them."""
+        evaluator = self._ready[one.candidate]
+        seconds = self._time(evaluator, one.count, turn)
+        if not Engine.parse(one.candidate.engine).superposed:
+            return seconds
+        together = self._time(evaluator, one.count, turn, NEIGHBOURS)
+        each = max(0.0, NEIGHBOURS * together - seconds) / (NEIGHBOURS - 1)
+        return each + max(0.0, seconds - each) / one.row
+
+    def _time(self, evaluator: Evaluator, count: int, turn: int, neighbours: int = 1) -> float:
+        evaluator.give_sign_of_life()
+        return evaluator.time_batches(count, self._points[turn % len(self._points)].tolist(), neighbours)
+
+    # -- checking ---------------------------------------------------------------------------------------------
+
+    def _check(self, request: Check) -> Checked:
+        self._forget()
+        points, evaluator = self._points, self.evaluator
+        if any(Engine.parse(each.engine).superposed for each in request.candidates):
+            points = np.concatenate([points, neighbours_of(points)])
+        first = request.first
+        evaluator.use(Engine.parse(first.engine), first.batch_size)
+        reference = evaluator.evaluate(points)
+        exact = reference
+        if evaluator.plan.precision not in ("float32", "float64"):
+            exact = evaluator.twin(in_float32(evaluator.plan)).evaluate(points)
+        allowed = _allowed(reference, exact, evaluator.samples)
+        refused: list[str] = []
+        for candidate in request.candidates:
+            reason = self._off(candidate, points, exact, allowed)
+            if not reason:
+                # The first time it may have compiled, captured and learnt; and a stack of points costs the same
+                # however full.
+                seconds = evaluator.evaluate(self._points[:1]).seconds / Engine.parse(candidate.engine).points
+                return Checked(candidate, seconds, tuple(refused))
+            refused.append(reason)
+        return Checked(None, refused=tuple(refused))
+
+    def _off(self, candidate: Candidate, points: Points, exact: Values, allowed: Mapping[str, Points]) -> str:
+        """Why a candidate cannot be used; empty where it can."""
+        try:
+            self.evaluator.use(Engine.parse(candidate.engine), candidate.batch_size)
+            found = self.evaluator.evaluate(points)
+        except (Interrupted, SamplesChanged):
+            raise
+        except Exception as error:
+            return _failure(error)
+        for name, expected in exact.mean.items():
+            off = ~np.isclose(found.mean[name], expected, rtol=0, atol=allowed[name], equal_nan=True)
+            if off.any():
+                worst = np.abs(found.mean[name] - expected)[off].max()
+                return f"is off by {worst:.2g} in {name}"
+        return ""
+
+    def _conclude(self, request: Conclude) -> dict[str, float | int | None] | None:
+        self._forget()
+        plan, evaluator = request.plan, self.evaluator
+        if evaluator.plan != plan:
+            evaluator.use(Engine.parse(plan.engine), plan.batch_size)
+        return precision_error(evaluator, self._points)
+
+    def _forget(self) -> None:
+        """Model and samples may fill the device: what follows has it for one evaluator."""
+        self._ready.clear()
+        self._twin = None
+
+
+def _failure(error: Exception) -> str:
+    return f"fails: {one_line(error)[:200]}"
+
+
+def _allowed(reference: Values, exact: Values, samples: int) -> dict[str, Points]:
+    """How far a candidate may be from float32: rounding, a few samples that tip over, and twice what the plain
+    evaluation loses to its precision, there or, as that may be little by chance, at the worst of the points."""
+    found = {}
+    for name, mean in exact.mean.items():
+        size = np.nan_to_num(np.abs(mean), posinf=0.0)
+        tipping = 0.0 if name == "loss" else FLIPS / samples * np.maximum(1.0, size)
+        lost = np.nan_to_num(np.abs(reference.mean[name] - mean), posinf=0.0)
+        worst = min(LARGEST_LOSS, float((lost / np.maximum(size, 1e-12)).max()))
+        found[name] = TOLERANCE * size + 1e-7 + tipping + 2.0 * np.maximum(lost, worst * size)
+    return found
+
+
+def measure_point(evaluator: Evaluator, grid: Grid) -> float:
+    """Seconds per point, from one real point in the middle of the grid after a warm-up beside it."""
+    points = np.array([[axis[len(axis) // 2 - before] for axis in grid.coordinates] for before in (1, 0)])
+    evaluator.evaluate(points[:1])
+    return evaluator.evaluate(points[1:]).seconds
+
+
+def probe_points(grid: Grid) -> Points:
+    """The middle of the grid and its two far corners: [3, axes]."""
+    return np.array([[axis[place(len(axis))] for axis in grid.coordinates] for place in _PLACES])
+
+
+_PLACES: Sequence[Any] = (lambda count: count // 2, lambda count: 0, lambda count: count - 1)
+
+
+def neighbours_of(points: Points) -> Points:
+    """For each point another one of its row: the last coordinate is that of the point before. [P, axes]"""
+    return np.concatenate([points[:, :-1], np.roll(points, 1, axis=0)[:, -1:]], axis=1)
+
+
+def in_float32(plan: Plan) -> Plan:
+    """The reference for a lower precision."""
+    return replace(plan, precision="float32", engine="eager")
+
+
+def precision_error(evaluator: Evaluator, points: Points) -> dict[str, float | int | None] | None:
+    """What the plan's precision costs against float32: max |Δ| of the mean loss over the points, and max |Δ|/|L|."""
+    if evaluator.plan.precision in ("float32", "float64"):
+        return None
+    exact = evaluator.twin(in_float32(evaluator.plan)).evaluate(points).mean["loss"]
+    error = np.abs(evaluator.evaluate(points).mean["loss"] - exact)
+    relative = error / np.maximum(np.abs(exact), np.finfo(np.float64).tiny)
+    return {
+        "max_abs_error": _finite(error.max()), "max_rel_error": _finite(relative.max()), "points": len(points),
+    }  # fmt: skip
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,64 @@
+"""Choose the engine and the batch size of a landscape by measuring, within a bounded budget, and check what is chosen.
+
+The choice is made once, before any value is kept, and recorded: other engines round differently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from landscape.evaluation.choice.circumstances import key_of
+from landscape.evaluation.choice.kept import Choice, KeptChoices
+from landscape.evaluation.choice.peers import Peers
+from landscape.evaluation.choice.questions import Freedom, Limits, Tuned, follow
+from landscape.evaluation.choice.search import Search, budget_of
+from landscape.evaluation.choice.trials import Trials
+from landscape.evaluation.evaluator import Evaluator
+from landscape.grid import Grid
+from landscape.plan import Plan
+
+
+def tune(
+    evaluator: Evaluator,
+    grid: Grid,
+    freedom: Freedom,
+    *,
+    kept: KeptChoices | None = None,
+    limits: Limits | None = None,
+    peers: int | None = None,
+) -> Tuned:
+    """Measure a point, then what may make it faster; leaves the evaluator as the returned plan says.
+
+    A batch that does not fit the memory is halved first. User code that raises at the measured points is left to
+    the tiles of these points to tell.
+
+    Args:
+        kept: where a choice is looked up and kept; default: nowhere.
+        limits: how long a search may take.
+        peers: processes that compute beside this one while candidates are timed; default: one per idle core.
+    """
+    trials = Trials(evaluator, grid, kept or KeptChoices(None))
+    with Peers(trials, peers) as crew:
+        return follow(Search(evaluator.plan, freedom, limits).steps(), crew.ask)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What `tune` is going to do: take a choice that was kept, or search for so many seconds, if for any."""
+
+    kept: Choice | None
+    search_seconds: float
+
+
+def outlook(evaluator: Evaluator, plan: Plan, freedom: Freedom, seconds_per_point: float, kept: KeptChoices) -> Outlook:
+    """What a job that leaves the engine open will do.
+
+    Args:
+        plan: as planned at first.
+        seconds_per_point: as measured now; what was measured first counts, where that was kept.
+    """
+    record = kept.read(key_of(evaluator, plan, freedom))
+    seconds = record.seconds_per_point if record else seconds_per_point
+    budget = budget_of(seconds, freedom.points, Limits())
+    choice = record.choice_for(budget) if record and budget else None
+    return Outlook(choice, 0.0 if choice else budget)

@@ -1,0 +1,251 @@
+"""On a CPU: a layer and what is done to its output at once, an activation or the addition of a residual, in one kernel.
+
+The output is written once instead of two or three times. The kernels are oneDNN's, as torch's own compiler calls them
+(`torch._inductor.fx_passes.mkldnn_fusion`). They have no public name in torch: where they are missing nothing is fused.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from landscape.evaluation.engines.pooling import POOLING, pool_by_maxima
+
+RELU = (torch.relu, torch.relu_, F.relu, F.relu_, "relu", "relu_")
+ADD = (operator.add, operator.iadd, torch.add, "add", "add_")
+# What returns memory of its own, and reads its inputs without handing out views of them.
+FRESH = (operator.add, operator.mul, torch.add, torch.mul, torch.relu, F.pad, "add", "mul", "relu")
+FRESH_MODULES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, _BatchNorm)
+
+
+class FusedLayer(nn.Module):
+    """A linear layer or 2-D convolution, then `+ residual` where there is one, then ReLU where asked for.
+
+    Args:
+        layer: is shared, and so are its weights, which may be set anew between calls.
+        relu: whether max(0, ·) comes last.
+        overwrite: whether the residual's memory may take the sum.
+    """
+
+    def __init__(self, layer: nn.Linear | nn.Conv2d, *, relu: bool, overwrite: bool = False) -> None:
+        super().__init__()
+        self.layer, self.relu, self.overwrite = layer, relu, overwrite
+
+    def forward(self, inputs: Tensor, residual: Tensor | None = None) -> Tensor:
+        autocast = torch.is_autocast_enabled("cpu")
+        dtype = torch.get_autocast_dtype("cpu") if autocast else self.layer.weight.dtype
+        if autocast:
+            inputs = inputs.to(dtype)
+        if not self._takes(inputs, residual, dtype):
+            return self._plain(inputs, residual)
+        weight, bias = self.layer.weight.to(dtype), None if self.layer.bias is None else self.layer.bias.to(dtype)
+        if isinstance(self.layer, nn.Linear):
+            return _kernel("_linear_pointwise")(inputs, weight, bias, *self._after("none"))
+        layer = self.layer
+        given = (weight, bias, layer.padding, layer.stride, layer.dilation, layer.groups)
+        if residual is None:
+            return _kernel("_convolution_pointwise")(inputs, *given, *self._after("none"))
+        if self.overwrite:
+            return _kernel("_convolution_pointwise_", "binary")(
+                residual, inputs, *given, "add", 1.0, *self._after(None)
+            )
+        return _kernel("_convolution_pointwise", "binary")(inputs, residual, *given, "add", 1.0, *self._after(None))
+
+    def _after(self, nothing: str | None) -> tuple[str | None, list[Any], str]:
+        """What the kernel does last: its name, numbers and algorithm."""
+        return ("relu" if self.relu else nothing, [], "")
+
+    def _takes(self, inputs: Tensor, residual: Tensor | None, dtype: torch.dtype) -> bool:
+        """Whether the kernel is made for these tensors."""
+        if inputs.dtype != dtype or dtype not in (torch.float32, torch.bfloat16) or not inputs.numel():
+            return False
+        if torch.is_grad_enabled():
+            return False  # it has no derivative
+        if isinstance(self.layer, nn.Linear):
+            return inputs.dim() > 1
+        if inputs.dim() != 4 or residual is None:
+            return inputs.dim() == 4
+        # What it adds to, it fuses in this layout only.
+        channels_last = inputs.is_contiguous(memory_format=torch.channels_last) and not inputs.is_contiguous()
+        fits = residual.dtype == dtype and residual.shape == _shape(self.layer, inputs.shape)
+        return fits and channels_last and self.layer.groups == 1
+
+    def _plain(self, inputs: Tensor, residual: Tensor | None) -> Tensor:
+        found: Tensor = self.layer(inputs)
+        if residual is not None:
+            found = found + residual
+        return torch.relu(found) if self.relu else found
+
+
+def _kernel(name: str, overload: str = "default") -> Callable[..., Tensor]:
+    return cast(Callable[..., Tensor], getattr(getattr(torch.ops.mkldnn, name), overload))
+
+
+def _shape(layer: nn.Conv2d, inputs: Sequence[int]) -> tuple[int, ...]:
+    assert not isinstance(layer.padding, str)
+    steps = zip(inputs[2:], layer.padding, layer.dilation, layer.kernel_size, layer.stride, strict=True)
+    window = ((n + 2 * pad - gap * (taps - 1) - 1) // step + 1 for n, pad, gap, taps, step in steps)
+    return (inputs[0], layer.out_channels, *window)
+
+
+def fuse(model: fx.GraphModule, leave: frozenset[nn.Module] = frozenset()) -> int:
+    """Rewrite a traced model in place; returns how many layers were fused. `leave` these layers as they are.
+
+    What ReLU is left over goes behind max-pooling, where there is less to do: max(0, max xᵢ) = max max(0, xᵢ).
+    """
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_convolution_pointwise"):  # type: ignore[no-untyped-call]
+        return 0
+    count = 0
+    for node in list(model.graph.nodes):
+        layer = _layer(model, node)
+        if layer is None or layer in leave:
+            continue
+        chain = _Chain.of(model, node, may_add=isinstance(layer, nn.Conv2d))
+        if chain.last is node and isinstance(layer, nn.Conv2d):
+            continue  # nothing to save
+        name = f"fused_{count}"
+        model.add_submodule(name, FusedLayer(layer, relu=chain.relu, overwrite=chain.may_overwrite(model)))
+        with model.graph.inserting_after(chain.last):
+            arguments = (node.args[0],) if chain.residual is None else (node.args[0], chain.residual)
+            fused = model.graph.call_module(name, arguments)
+        chain.last.replace_all_uses_with(fused)
+        for each in reversed(chain.nodes):
+            model.graph.erase_node(each)
+        count += 1
+    for node in list(model.graph.nodes):
+        if _is_relu(model, node) and len(node.args) == 1 and not node.kwargs:
+            _cheapen(model, node)
+    return count
+
+
+def _cheapen(model: fx.GraphModule, relu: fx.Node) -> None:
+    """After max-pooling instead of before it; and in place where nobody else reads what it is given."""
+    [given] = cast(tuple[fx.Node], relu.args)
+    if len(given.users) > 1 or not _is_fresh(model, given):
+        return
+    reader = next(iter(relu.users)) if len(relu.users) == 1 else None
+    after = given
+    if reader is not None and _pools(model, reader) and reader.args[0] is relu:
+        reader.replace_input_with(relu, given)
+        after = reader
+    with model.graph.inserting_after(after):
+        cheap = model.graph.call_function(torch.relu_, (after,))
+    (relu if after is given else after).replace_all_uses_with(cheap, delete_user_cb=lambda user: user is not cheap)
+    model.graph.erase_node(relu)
+
+
+def _pools(model: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether it is max-pooling that returns the maxima alone."""
+    if node.op == "call_module":
+        module = model.get_submodule(str(node.target))
+        return type(module) is nn.MaxPool2d and not module.return_indices
+    return _called(node) in (*POOLING, pool_by_maxima) and not node.kwargs.get("return_indices") and len(node.args) < 7
+
+
+@dataclass
+class _Chain:
+    """A layer's call and the calls after it that its kernel can do: [layer], [layer, relu], [layer, add, relu], …"""
+
+    nodes: list[fx.Node]
+    residual: fx.Node | None = None
+    relu: bool = False
+
+    @property
+    def last(self) -> fx.Node:
+        return self.nodes[-1]
+
+    @classmethod
+    def of(cls, model: fx.GraphModule, node: fx.Node, *, may_add: bool) -> _Chain:
+        """As far as each is the only reader of the one before, and nothing between them writes in place.
+
+        The layer is computed where the last of them stands: what was written in between would be seen by it.
+        """
+        chain = cls([node])
+        reader = chain._reader()
+        if may_add and reader is not None and (residual := _added(model, reader, node)) is not None:
+            chain = cls([node, reader], residual)
+            reader = chain._reader()
+        if reader is not None and _is_relu(model, reader):
+            chain = cls([*chain.nodes, reader], chain.residual, relu=True)
+        between = _between(model, chain.nodes[0], chain.last)
+        return cls([node]) if any(_writes(model, each) for each in between if each not in chain.nodes) else chain
+
+    def _reader(self) -> fx.Node | None:
+        return next(iter(self.last.users)) if len(self.last.users) == 1 else None
+
+    def may_overwrite(self, model: fx.GraphModule) -> bool:
+        """Whether nobody, the layer included, reads the residual's memory once the sum is written."""
+        residual = self.residual
+        if residual is None or residual is self.nodes[0].args[0] or not _is_fresh(model, residual):
+            return False
+        earlier = set(_between(model, residual, self.last))
+        return all(each in earlier and (each in self.nodes or _is_fresh(model, each)) for each in residual.users)
+
+
+def _layer(model: fx.GraphModule, node: fx.Node) -> nn.Linear | nn.Conv2d | None:
+    """The layer that is called, if its kernel can do more than the layer alone."""
+    if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
+        return None
+    module = model.get_submodule(str(node.target))
+    if type(module) is nn.Linear:
+        return module
+    if type(module) is nn.Conv2d and module.padding_mode == "zeros" and not isinstance(module.padding, str):
+        return module
+    return None
+
+
+def _added(model: fx.GraphModule, node: fx.Node, layer: fx.Node) -> fx.Node | None:
+    """What an addition adds to a layer's output."""
+    if _called(node) not in ADD or len(node.args) != 2 or node.kwargs:
+        return None
+    one, other = node.args
+    found = other if one is layer else one
+    return found if isinstance(found, fx.Node) and found is not layer else None
+
+
+def _is_relu(model: fx.GraphModule, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return type(model.get_submodule(str(node.target))) is nn.ReLU
+    return _called(node) in RELU
+
+
+def _is_fresh(model: fx.GraphModule, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        # One that overwrites its residual does so where nobody reads that any more.
+        return isinstance(model.get_submodule(str(node.target)), (*FRESH_MODULES, FusedLayer))
+    return _called(node) in FRESH and not _writes(model, node)
+
+
+def _writes(model: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether a call may write to what it is given."""
+    if node.op == "call_module":
+        module = model.get_submodule(str(node.target))
+        return bool(getattr(module, "inplace", False)) or getattr(module, "overwrite", False)
+    called = _called(node)
+    name = called if isinstance(called, str) else getattr(called, "__name__", "")
+    in_place = (name.endswith("_") and not name.endswith("__")) or name == "setitem"
+    augmented = getattr(called, "__module__", "") == "_operator" and name in _AUGMENTED
+    # `inplace=True` may also come by its place, as in F.relu(x, True).
+    asked = "out" in node.kwargs or node.kwargs.get("inplace") is True or any(each is True for each in node.args)
+    return in_place or augmented or asked
+
+
+_AUGMENTED = frozenset(name.strip("_") for name in dir(operator) if name.startswith("__i") and name != "__inv__")
+
+
+def _called(node: fx.Node) -> Any:
+    """The function, or the name of the method, that a node calls."""
+    return node.target if node.op in ("call_function", "call_method") else None
+
+
+def _between(model: fx.GraphModule, first: fx.Node, last: fx.Node) -> list[fx.Node]:
+    """The nodes after `first` up to and including `last`, in the order of execution."""
+    order = list(model.graph.nodes)
+    return order[order.index(first) + 1 : order.index(last) + 1]

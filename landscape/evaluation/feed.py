@@ -1,0 +1,147 @@
+"""Bring the samples to the model, batch by batch: all of them stay on the device, or they stream to it.
+
+Both give the same bits: a streamed batch begins at the same place within a line of memory as it would among all
+samples, since kernels choose their way by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from landscape.memory import device_limit
+from landscape.problem.samples import Batch, batch_edges, batch_length, map_tensors, split_batches, tensors_of
+
+ALIGNMENT = 512  # bytes: what CUDA allocations are aligned to, and a multiple of what those of the CPU are
+
+
+class Resident:
+    """All samples on the device in the type to compute in, once; the batches are views of them."""
+
+    resident = True
+
+    def __init__(self, samples: Batch, device: torch.device, dtype: torch.dtype) -> None:
+        self.samples = map_tensors(lambda tensor: tensor.to(device, computed_type(tensor, dtype)), samples)
+
+    def split(self, batch_size: int) -> None:
+        """Go on in batches of at most this size."""
+        self._batches = split_batches(self.samples, batch_size)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def batches(self, count: int | None = None) -> Iterator[tuple[int, Batch]]:
+        """The batches, or the first `count` of them, numbered."""
+        yield from enumerate(self._batches[:count])
+
+
+class Streamed:
+    """The samples stay in host memory or on disk, in their own type; each batch is brought to the device in its turn.
+
+    On a CUDA device the next batch travels on a stream of its own, through a buffer in pinned memory, while the
+    current one is computed. It is converted there: bytes travel as bytes.
+    """
+
+    resident = False
+
+    def __init__(self, samples: Batch, device: torch.device, dtype: torch.dtype) -> None:
+        self.samples, self._device, self._dtype = samples, device, dtype
+        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def split(self, batch_size: int) -> None:
+        """Go on in batches of at most this size."""
+        self._edges = batch_edges(batch_length(self.samples), batch_size)
+        self._pinned: list[list[Tensor]] = []
+
+    def __len__(self) -> int:
+        return len(self._edges)
+
+    def batches(self, count: int | None = None) -> Iterator[tuple[int, Batch]]:
+        """The batches, or the first `count` of them, numbered; what is not used any more may be forgotten."""
+        edges = self._edges[:count]
+        if self._side is None:
+            for index, edge in enumerate(edges):
+                yield index, map_tensors(lambda tensor, edge=edge: self._placed(tensor, edge), self.samples)  # type: ignore[misc]
+        else:
+            yield from self._overlapped(edges, self._side)
+
+    def _overlapped(self, edges: Sequence[tuple[int, int]], side: torch.cuda.Stream) -> Iterator[tuple[int, Batch]]:
+        side.synchronize()  # an iteration that was broken off may still be copying from the buffers
+        self._pinned = self._pinned or self._buffers()
+        compute = torch.cuda.current_stream(self._device)
+        computed: list[torch.cuda.Event] = []
+        ahead = self._send(edges[0], 0, side)
+        for index in range(len(edges)):
+            batch, arrived = ahead
+            compute.wait_event(arrived)
+            for tensor in tensors_of(batch):
+                tensor.record_stream(compute)  # its memory belongs to the other stream
+            yield index, batch
+            computed.append(compute.record_event())
+            if index + 1 < len(edges):
+                if index > 0:
+                    # At most two batches are there at a time, and the buffer of the older one is free again.
+                    computed[index - 1].synchronize()
+                ahead = self._send(edges[index + 1], (index + 1) % 2, side)
+
+    def _send(self, edge: tuple[int, int], turn: int, side: torch.cuda.Stream) -> tuple[Batch, torch.cuda.Event]:
+        buffers = iter(self._pinned[turn])
+        with torch.cuda.stream(side):
+            batch = map_tensors(lambda tensor: self._placed(tensor, edge, next(buffers)), self.samples)
+            return batch, side.record_event()
+
+    def _buffers(self) -> list[list[Tensor]]:
+        """Two for every tensor, each with room for the largest batch."""
+        rows = max(b - a for a, b in self._edges)
+        return [
+            [torch.empty((rows, *each.shape[1:]), dtype=each.dtype, pin_memory=True) for each in self._tensors()]
+            for _ in range(2)
+        ]
+
+    def _tensors(self) -> list[Tensor]:
+        return tensors_of(self.samples)
+
+    def _placed(self, tensor: Tensor, edge: tuple[int, int], pinned: Tensor | None = None) -> Tensor:
+        """The rows on the device, converted, as far beyond a line of memory as among all samples."""
+        start, end = edge
+        rows, dtype = tensor[start:end], computed_type(tensor, self._dtype)
+        if not _is_copied(tensor, self._device, dtype):
+            return rows
+        if pinned is not None:
+            pinned = pinned[: end - start].copy_(rows)
+            rows = pinned if pinned.dtype == dtype else pinned.to(self._device, non_blocking=True)
+        beyond = start * tensor[0].numel() % (ALIGNMENT // dtype.itemsize)
+        flat = torch.empty(beyond + rows.numel(), dtype=dtype, device=self._device)
+        return flat[beyond:].view(rows.shape).copy_(rows, non_blocking=True)
+
+
+Feed = Resident | Streamed
+
+
+def make_feed(samples: Batch, device: torch.device, dtype: torch.dtype, limit: int | None = None) -> Feed:
+    """The samples as they suit the device.
+
+    Args:
+        dtype: what floating-point samples are computed in; integers stay what they are.
+        limit: bytes above which they stream; default: a share of the device's free memory. Samples that are there
+            already, in their type, take nothing.
+    """
+    needed = _needed(samples, device, dtype)
+    streams = needed > 0 and needed > (device_limit(device) if limit is None else limit)
+    return Streamed(samples, device, dtype) if streams else Resident(samples, device, dtype)
+
+
+def computed_type(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """Floating-point tensors are computed in the plan's type; integers stay what they are."""
+    return dtype if tensor.is_floating_point() else tensor.dtype
+
+
+def _needed(samples: Batch, device: torch.device, dtype: torch.dtype) -> int:
+    types = [(tensor, computed_type(tensor, dtype)) for tensor in tensors_of(samples)]
+    return sum(tensor.numel() * own.itemsize for tensor, own in types if _is_copied(tensor, device, own))
+
+
+def _is_copied(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> bool:
+    return tensor.device != device or tensor.dtype != dtype

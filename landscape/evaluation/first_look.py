@@ -1,0 +1,189 @@
+"""A first look at what `observe` does with two samples, before anything relies on it."""
+
+from __future__ import annotations
+
+import itertools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from landscape.errors import JobError
+from landscape.evaluation.evaluator import Evaluator, Values
+from landscape.evaluation.moving import targets_of
+from landscape.plan import Precision, default_plan
+from landscape.problem.problem import Observe, ordered_names
+from landscape.problem.samples import Batch, batch_length, map_tensors
+from landscape.problem.user_code import Exited, in_words
+
+SAMPLES = 2
+ROUNDING = 1e-3  # relative: kernels of a GPU may add in any order
+FEW = 8  # members of a container of observe's own that are compared
+LEAST_STEP = 0.01  # of weights that are all zero
+
+
+@dataclass(frozen=True)
+class FirstLook:
+    """The names of the observables, and what may be meant otherwise."""
+
+    names: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def first_look(
+    model: nn.Module, observe: Observe, samples: Batch, precision: Precision, device: torch.device
+) -> FirstLook:
+    """What `observe` returns for two samples: at the origin, there again, and at two other sets of weights.
+
+    Raises:
+        JobError: it raises, returns something else than one value per sample, gives other values the second time, or
+            uses another model than the one it is given.
+    """
+    plan = default_plan(SAMPLES, device.type, precision, "eval", 0, None, None)
+    few = map_tensors(lambda tensor: tensor[:SAMPLES], samples)
+    evaluator = Evaluator(model, few, observe, plan, device)
+    origin = {name: tensor.detach() for name, tensor in targets_of(model).items()}
+    evaluator.load(origin, ())
+
+    def look() -> Values:
+        return evaluator.evaluate(np.zeros((1, 0)))
+
+    try:
+        found, before = look(), _held(observe)
+        again = look()
+    except JobError:
+        raise
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error, Exited) else error
+        raise JobError(f"observe: {in_words(cause or error)} on the first {batch_length(few)} samples") from cause
+    changed = [name for name, value in _held(observe).items() if before.get(name) != value]
+    _refuse_other_values(found, again, changed, 0.0 if device.type == "cpu" else ROUNDING)
+    names = ordered_names(found.mean)
+    if not np.isfinite(found.mean["loss"]).all() or not _is_flat(evaluator, origin, found):
+        return FirstLook(names)
+    other = _called(look, evaluator.evaluated_model)
+    if other:
+        raise JobError(
+            f"observe: must use the model that it is given, not another {other} of its own, whose weights nothing moves"
+        )
+    return FirstLook(
+        names,
+        (
+            f"observe: the losses of the first {batch_length(few)} samples are the same, to the last bit, at other "
+            "weights, and so may the landscape be; it must use the model that it is given",
+        ),
+    )
+
+
+# -- the same values again ---------------------------------------------------------------------------------------
+
+
+def _refuse_other_values(first: Values, second: Values, changed: list[str], tolerance: float) -> None:
+    for name, value in first.arrays().items():
+        if not np.isclose(value, second.arrays()[name], rtol=tolerance, atol=0.0, equal_nan=True).all():
+            because = f"it changes {', '.join(changed[:3])}" if changed else "it keeps something from call to call"
+            raise JobError(
+                f"observe: must give the same values for the same weights and samples, not {name} {value[0]:.6g} and "
+                f"then {second.arrays()[name][0]:.6g}: {because}; draw with torch, numpy or random, which are seeded "
+                "anew at every point"
+            )
+
+
+def _held(observe: Observe) -> dict[str, Any]:
+    """What `observe` keeps outside the model, as far as it can be seen: of its object, its closure, its module."""
+    function = getattr(observe, "__func__", observe)
+    owner = getattr(observe, "__self__", observe)
+    found = dict(_plain(getattr(owner, "__dict__", {}).items()))
+    if isinstance(function, types.FunctionType):
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+        found |= _plain((name, _contents(cell)) for name, cell in cells)
+        names = [name for name in function.__code__.co_names if name in function.__globals__]
+        found |= _plain((name, function.__globals__[name]) for name in names)
+    return found
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is still empty
+        return None
+
+
+def _plain(items: Any) -> dict[str, Any]:
+    """Numbers and words as they are, also the first ones of a container, tensors as how often they were written to."""
+    found: dict[str, Any] = {}
+    for name, value in items:
+        if isinstance(value, (int, float, str, type(None))):
+            found[name] = value
+        elif isinstance(value, Tensor):
+            found[name] = (id(value), value._version)
+        elif isinstance(value, (list, dict, set, tuple)):
+            first = itertools.islice(value.values() if isinstance(value, dict) else value, FEW)
+            found[name] = len(value), [each for each in first if isinstance(each, (int, float, str))]
+    return found
+
+
+# -- another model -----------------------------------------------------------------------------------------------
+
+
+class _Elsewhere(Mapping[str, Tensor]):
+    """Weights as far from the origin as they are large, made one tensor at a time."""
+
+    def __init__(self, origin: Mapping[str, Tensor], parameters: set[str], seed: int) -> None:
+        self._origin, self._parameters, self._seed = origin, parameters, seed
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = self._origin[name]
+        if name not in self._parameters or not tensor.is_floating_point():
+            return tensor
+        # Any step will do, and random numbers for billions of weights take minutes.
+        places = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape)
+        step = (places * (2 * self._seed + 5) % 17 - 8) / 5
+        size = tensor.float().square().mean().sqrt().clamp(min=LEAST_STEP) if tensor.numel() else 0.0
+        return tensor.float() + size * step
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._origin)
+
+    def __len__(self) -> int:
+        return len(self._origin)
+
+
+def _is_flat(evaluator: Evaluator, origin: Mapping[str, Tensor], found: Values) -> bool:
+    """Whether the losses are those of the origin at two other sets of weights; not where user code raises there."""
+    parameters = {name for name, _ in evaluator.evaluated_model.named_parameters()}
+    if not any(origin[name].is_floating_point() for name in parameters):
+        return False
+    return all(_has_losses_of(evaluator, _Elsewhere(origin, parameters, seed), found) for seed in (1, 2))
+
+
+def _has_losses_of(evaluator: Evaluator, weights: Mapping[str, Tensor], found: Values) -> bool:
+    try:
+        moved = evaluator.evaluate_states([weights])
+    except Exception:
+        return False
+    pairs = ((found.mean["loss"], moved.mean["loss"]), (found.stderr["loss"], moved.stderr["loss"]))
+    return all(np.array_equal(one, other, equal_nan=True) for one, other in pairs)
+
+
+def _called(look: Callable[[], Any], given: nn.Module) -> str:
+    """The kind of a module with weights that is called while the given model is not; '' where there is none."""
+    own, called, others = {id(each) for each in given.modules()}, [], []
+
+    def see(module: nn.Module, _: Any) -> None:
+        if id(module) in own:
+            called.append(module)
+        elif next(module.parameters(), None) is not None:
+            others.append(type(module).__name__)
+
+    handle = register_module_forward_pre_hook(see)
+    try:
+        look()
+    finally:
+        handle.remove()
+    return "" if called or not others else others[0]

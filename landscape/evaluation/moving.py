@@ -1,0 +1,226 @@
+"""The weights of a point, θ = θ₀ + Σₖ cₖ·dₖ, set in one flat buffer that the model's moved tensors are views of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from landscape.evaluation.checksum import checksums
+from landscape.parameters import State, persistent_buffers
+
+ALIGNMENT = 64  # bytes: of every tensor in the buffer, as kernels load whole vectors
+LARGEST_ROW = 1 << 28  # bytes: above it the weights shared by a row of points are not kept beside
+_GRADIENTS = attrgetter("requires_grad", "grad")
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Where one tensor lies in the flat buffer."""
+
+    name: str
+    shape: torch.Size
+    offset: int
+    channels_last: bool
+
+    def view(self, flat: Tensor) -> Tensor:
+        part = flat.narrow(0, self.offset, self.shape.numel())
+        if not self.channels_last:
+            return part.view(self.shape)
+        outputs, inputs, *window = self.shape
+        return part.view(outputs, *window, inputs).movedim(-1, 1)
+
+
+class MovingWeights:
+    """The tensors of `model` that the directions move, in place of its own storage.
+
+    Every point is computed from the origin: ((θ₀ + c₁·d₁) + c₂·d₂) + …; the weights that points of one row share
+    are kept, so that a point costs one pass over the moved tensors and allocates nothing.
+
+    Args:
+        model: its moved parameters and buffers become views of this object's buffer.
+        origin: θ₀; all of its tensors that the model has are set once.
+        directions: dₖ per axis; a tensor that an axis leaves out does not move along it.
+        channels_last: lay out moved convolution weights [O, I, h, w] with I innermost.
+    """
+
+    def __init__(self, model: nn.Module, origin: State, directions: Sequence[State], *, channels_last: bool) -> None:
+        self._targets = targets_of(model)
+        self._origin = {name: tensor for name, tensor in origin.items() if name in self._targets}
+        self.moved = [name for name in self._targets if any(name in each for each in directions)]
+        for name, tensor in self._origin.items():
+            self._targets[name].copy_(tensor)
+        self._still = _still(model, self._origin, self.moved)
+        if self.moved:
+            self._make_flat(directions, channels_last)
+        self._written: set[str] = set()  # what is written to past torch's version counters
+        self._registered = [each for each in (*model.parameters(), *model.buffers()) if each.layout is torch.strided]
+        self._homes = [tensor.detach() for tensor in self._registered]
+        self._places = self._places_now()
+        self._sums = self._sums_now()
+        self._moved_tensors = [self._targets[name] for name in self.moved]
+        self._versions, self._moved_versions = self._versions_now(), self._moved_versions_now()
+
+    def _make_flat(self, directions: Sequence[State], channels_last: bool) -> None:
+        example = self._targets[self.moved[0]]
+        self._slots = _slots(self._targets, self.moved, example.element_size(), channels_last)
+        self._flat = torch.zeros(_length(self._slots), dtype=example.dtype, device=example.device)
+        self._theta0 = self._pack(self._origin)
+        self._axes = [self._pack(each) for each in directions]
+        for slot in self._slots:
+            self._targets[slot.name].data = slot.view(self._flat)
+        keeps_row = len(directions) > 1 and self._flat.nbytes <= LARGEST_ROW
+        self._row = torch.empty_like(self._flat) if keeps_row else None
+        self._row_of: Sequence[float] | None = None
+
+    @property
+    def moved_tensors(self) -> list[Tensor]:
+        return self._moved_tensors
+
+    @property
+    def parameters(self) -> int:
+        return sum(slot.shape.numel() for slot in self._slots) if self.moved else 0
+
+    def parts(self, tensor: Tensor | None) -> list[Tensor | None]:
+        """Of a tensor of the model: what it is in θ₀ and in every direction, None for zeros; for None all are None."""
+        for slot in self._slots:
+            if self._targets[slot.name] is tensor:
+                return [slot.view(flat) for flat in (self._theta0, *self._axes)]
+        return [tensor, *(None for _ in self._axes)]
+
+    def _pack(self, state: State) -> Tensor:
+        flat = torch.zeros_like(self._flat)
+        for slot in self._slots:
+            if slot.name in state:
+                slot.view(flat).copy_(state[slot.name])
+        return flat
+
+    def set_point(self, point: Sequence[float]) -> None:
+        """Set the weights of the point with these coordinates, and put back what a forward pass has changed."""
+        self.restore()
+        if self.moved:
+            self._write(point, self._flat)
+
+    # -- what a forward pass changes --------------------------------------------------------------------------
+
+    @property
+    def changed(self) -> bool:
+        """Whether a forward pass has written to the tensors since a point was set, or put others in their place."""
+        written = self._versions_now() != self._versions or self._moved_versions_now() != self._moved_versions
+        return written or self._displaced()
+
+    def restore(self) -> None:
+        """Set what does not move back to the origin, and put every tensor where it was."""
+        if self._displaced():
+            self._put_back()
+        if self._written or self._versions_now() != self._versions:
+            self._copy_back(name for name, _, _ in self._still)
+            self._versions = self._versions_now()
+        self._moved_versions = self._moved_versions_now()
+
+    def _copy_back(self, names: Iterable[str]) -> None:
+        wanted = set(names)
+        for (name, tensor, original), version in zip(self._still, self._versions, strict=True):
+            if name in wanted and (tensor._version != version or name in self._written):
+                tensor.copy_(original)
+
+    def unnoticed(self) -> list[str]:
+        """Names of what does not move and was written to past torch's counters, as through `.data`; kept in mind."""
+        self.restore()
+        now = self._sums_now()
+        found = [name for name, value in now.items() if value != self._sums[name] and name not in self._written]
+        self._written.update(found)
+        self.restore()
+        return found
+
+    def _displaced(self) -> bool:
+        return self._places_now() != self._places
+
+    def _places_now(self) -> tuple[list[Any], ...]:
+        tensors = self._registered
+        ask: tuple[Callable[[Tensor], Any], ...] = (Tensor.data_ptr, Tensor.size, Tensor.stride, _GRADIENTS)
+        return tuple([*map(each, tensors)] for each in ask)
+
+    def _put_back(self) -> None:
+        """Have every tensor be the piece of memory that it was, and want no gradient."""
+        for tensor, home in zip(self._registered, self._homes, strict=True):
+            tensor.data = home
+            tensor.requires_grad_(False).grad = None
+
+    def _versions_now(self) -> list[int]:
+        return [tensor._version for _, tensor, _ in self._still]
+
+    def _moved_versions_now(self) -> list[int]:
+        return [tensor._version for tensor in self._moved_tensors]
+
+    def _sums_now(self) -> dict[str, int]:
+        still = [(name, tensor) for name, tensor, _ in self._still if tensor.layout is torch.strided]
+        return dict(zip([name for name, _ in still], checksums([tensor for _, tensor in still]), strict=True))
+
+    # -- points -----------------------------------------------------------------------------------------------
+
+    def stacked(self, points: Sequence[Sequence[float]]) -> dict[str, Tensor]:
+        """The moved tensors at several points, by name, the points in the first dimension."""
+        rows = torch.empty(len(points), len(self._flat), dtype=self._flat.dtype, device=self._flat.device)
+        for point, row in zip(points, rows, strict=True):
+            self._write(point, row)
+        return {slot.name: torch.stack([slot.view(row) for row in rows]) for slot in self._slots}
+
+    def _write(self, point: Sequence[float], out: Tensor) -> None:
+        *first, last = point
+        if not first:
+            torch.add(self._theta0, self._axes[0], alpha=last, out=out)
+            return
+        row = out if self._row is None else self._row
+        if self._row is None or first != self._row_of:
+            torch.add(self._theta0, self._axes[0], alpha=first[0], out=row)
+            for axis, coordinate in zip(self._axes[1:-1], first[1:], strict=True):
+                row.add_(axis, alpha=coordinate)
+            self._row_of = first
+        torch.add(row, self._axes[-1], alpha=last, out=out)
+
+    def set_state(self, state: State) -> None:
+        """Set a whole set of weights, such as a snapshot's."""
+        if self._displaced():
+            self._put_back()
+        self._copy_back(name for name, _, _ in self._still if name not in self._origin)
+        for name in self._origin:
+            self._targets[name].copy_(state[name])
+
+
+def lay_out(model: nn.Module, *, channels_last: bool) -> None:
+    """Convolution weights of two and three dimensions with their input channel innermost, or as torch makes them."""
+    layouts = {4: torch.channels_last, 5: torch.channels_last_3d} if channels_last else {}
+    for parameter in model.parameters():
+        layout = layouts.get(parameter.dim(), torch.contiguous_format)
+        parameter.data = parameter.data.contiguous(memory_format=layout)
+
+
+def targets_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by name, those that directions and snapshots may set."""
+    return {**dict(model.named_parameters()), **persistent_buffers(model)}
+
+
+def _still(model: nn.Module, origin: State, moved: Sequence[str]) -> list[tuple[str, Tensor, Tensor]]:
+    """What does not move, by name, with its value: the rest of the origin, and buffers that no snapshot holds."""
+    targets = targets_of(model)
+    found = [(name, targets[name], tensor) for name, tensor in origin.items() if name not in moved]
+    return found + [(name, each, each.clone()) for name, each in model.named_buffers() if name not in targets]
+
+
+def _slots(targets: Mapping[str, Tensor], names: Sequence[str], size: int, channels_last: bool) -> list[_Slot]:
+    found, offset, step = [], 0, ALIGNMENT // size
+    for name in names:
+        shape = targets[name].shape
+        found.append(_Slot(name, shape, offset, channels_last and len(shape) in (4, 5)))
+        offset += -(-shape.numel() // step) * step
+    return found
+
+
+def _length(slots: Sequence[_Slot]) -> int:
+    last = slots[-1]
+    return last.offset + last.shape.numel()

@@ -1,0 +1,93 @@
+"""What decides the values of a landscape, and nothing else: not tile shape, workers or machine.
+
+A landscape on disk is gone on with only where its recorded identity is the same; else it is said what changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from landscape.errors import shown
+from landscape.folders.places import locate
+from landscape.parameters import state_digest
+from landscape.preparation.axes import axis_ranges
+from landscape.preparation.weights import Weights
+from landscape.spec.job import Direction, FileDirection, Job, Landscape, PcaDirection, TowardsDirection
+from landscape.trajectory.weight_files import load_weights
+
+
+def identity_of(
+    job: Job,
+    spec: Landscape,
+    weights: Weights,
+    origin: int | str,
+    samples: str,
+    num_samples: int,
+    observables: Sequence[str],
+) -> dict[str, Any]:
+    """The identity of one landscape of a job.
+
+    Args:
+        samples: the digest of the chosen samples, of which there are `num_samples`.
+    """
+    return {
+        "origin": weights.digest(origin),
+        "directions": [_direction_identity(each, weights) for each in spec.directions],
+        "coordinates": [[n, *(limits or ["fitted"])] for n, limits in zip(spec.size, axis_ranges(spec), strict=True)],
+        "observables": list(observables),
+        "num_samples": num_samples,
+        "samples": samples,
+        "seed": job.seed,
+        "precision": job.precision,
+        "batch_norm": job.batch_norm,
+    }
+
+
+def _direction_identity(spec: Direction, weights: Weights) -> dict[str, Any]:
+    found = spec.model_dump(mode="json")
+    if isinstance(spec, TowardsDirection):
+        return {"kind": "towards", "target": weights.digest(spec.target)}
+    if isinstance(spec, FileDirection):
+        del found["path"]
+        return found | {"tensors": state_digest(load_weights(locate(spec.path, weights.folder)))}
+    if isinstance(spec, PcaDirection):
+        numbers = weights.trajectory.select(spec.trajectory).numbers
+        return {"kind": "pca", "component": spec.component, "snapshots": {str(n): weights.digest(n) for n in numbers}}
+    return found
+
+
+def refusal(name: str, changed: Sequence[str], remedy: str) -> str:
+    return (
+        f"landscape {shown(name)} was computed with another job; changed: {'; '.join(changed)}: "
+        f"{remedy}, or give it another name or run"
+    )
+
+
+def changes(recorded: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
+    """What differs between a recorded identity and this one, a phrase per field; empty where they agree."""
+    differ = [key for key, value in identity.items() if recorded.get(key) != value]
+    if {"num_samples", "seed"} & set(differ):
+        differ = [key for key in differ if key != "samples"]  # follows from them
+    return [_change(key, recorded.get(key), identity[key]) for key in differ]
+
+
+def _change(key: str, before: Any, now: Any) -> str:
+    """What changed in one field of the identity; a digest says nothing to a person."""
+    if key in ("origin", "samples"):
+        return f"{key} (other {'weights' if key == 'origin' else 'data'})"
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        parts = [
+            f"axis {k + 1}: {_plain(b)} to {_plain(n)}"
+            for k, (b, n) in enumerate(zip(before, now, strict=True))
+            if b != n
+        ]
+        return f"{key} ({', '.join(parts)})"
+    return f"{key} {_plain(before)} to {_plain(now)}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{k}={_plain(v)}" for k, v in value.items() if k != "kind") or "none"
+    text = str(value)
+    return text[:8] if len(text) == 64 and text.isalnum() else text

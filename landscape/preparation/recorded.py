@@ -1,0 +1,81 @@
+"""How landscapes on disk are computed: that of a run's own, and the one that a job takes from another run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+from landscape.errors import JobError, LandscapeError, shown
+from landscape.folders.places import locate
+from landscape.plan import BatchNorm, Engine, Plan, Precision
+from landscape.spec.job import Job, names_a_run
+from landscape.store import LandscapeStore, landscape_names
+
+
+def recorded_plan(stored: LandscapeStore) -> Plan:
+    """How a landscape on disk is computed.
+
+    Raises:
+        LandscapeError: its record is damaged, or a later version's.
+    """
+    found = stored.record("plan")
+    try:
+        plan = Plan(**found)
+    except TypeError:
+        plan = None
+    if plan is None or not _is_sound(plan):
+        raise LandscapeError(
+            f"landscape {shown(stored.name)}: its recorded plan {shown(found)} is not one of this version; update the "
+            "software, or give the landscape another name or run"
+        )
+    return plan
+
+
+def _is_sound(plan: Plan) -> bool:
+    """Whether every field is of its type and range: a record on disk may say anything."""
+    counts = (plan.batch_size, plan.threads)
+    return (
+        all(type(each) is int for each in (*counts, plan.seed))
+        and min(counts) >= 1
+        and plan.device in ("cpu", "cuda")
+        and plan.precision in get_args(Precision)
+        and plan.batch_norm in get_args(BatchNorm)
+        and isinstance(plan.engine, str)
+    )
+
+
+def borrowed_plan(job: Job, num_samples: int) -> Plan | None:
+    """The plan of the run that the job's `engine` names; None where it names an engine, or leaves it open.
+
+    Args:
+        num_samples: those of the job, which a batch holds at most.
+
+    Raises:
+        JobError: that run has no landscape, or computes in another arithmetic than the job asks for.
+    """
+    if not names_a_run(job.engine):
+        return None
+    place = locate(job.engine, job.folder)
+    name = shown(job.engine)
+    plans = {each: recorded_plan(LandscapeStore.open(place, each)) for each in landscape_names(place)}
+    if not plans:
+        raise JobError(f"engine: must be a run that has landscapes, not {name}; name another one, or an engine")
+    try:
+        kinds = {(str(Engine.parse(each.engine)), each.batch_size) for each in plans.values()}
+    except ValueError as error:
+        raise JobError(f"engine: that of run {name} {error}") from None
+    if len(kinds) > 1:
+        several = "; ".join(f"{engine}, batch_size {size}" for engine, size in sorted(kinds))
+        raise JobError(f"engine: run {name} has several ({several}); name one of them, and batch_size")
+    (engine, size), found = kinds.pop(), next(iter(plans.values()))
+    asked = {
+        "precision": job.precision, "batch_norm": job.batch_norm, "threads": job.threads or 1,
+        "batch_size": job.batch_size or size, "device": found.device if job.device == "auto" else job.device,
+    }  # fmt: skip
+    other = [f"{field} {getattr(found, field)}" for field, value in asked.items() if getattr(found, field) != value]
+    if other:
+        mine = ", ".join(str(value) for field, value in asked.items() if getattr(found, field) != value)
+        raise JobError(
+            f"engine: run {name} computes with {', '.join(other)}, the job with {mine}; make them agree, or name one"
+        )
+    return replace(found, engine=engine, batch_size=min(size, num_samples))

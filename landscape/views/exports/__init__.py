@@ -1,0 +1,1 @@
+"""A surface as a file: pictures, tables and meshes."""

@@ -1,0 +1,64 @@
+"""A surface as geometry: VTK with every array on the grid, STL as a relief to look at or to print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.errors import JobError, LandscapeError, shown
+from landscape.surface import Surface
+from landscape.views.figures.isolines import grid_cells, relief
+from landscape.views.prepared.scale import drawn_values, point_states
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+CELLS = {1: "line", 2: "quad", 3: "hexahedron"}
+
+
+def write_vtk(surface: Surface, path: Path) -> None:
+    """The grid as lines, quads or hexahedra with all observables and the status on its points.
+
+    The grid stays flat, also where values are missing; ParaView's "warp by scalar" lifts it.
+    """
+    meshio = _meshio()
+    data: dict[str, Any] = {
+        name: np.asarray(values, np.float64).ravel() for name, values in surface.observables.items()
+    }
+    data["status"] = surface.status.ravel().astype(np.int32)
+    mesh = meshio.Mesh(grid_points(surface), [(CELLS[len(surface.axes)], grid_cells(surface.status.shape))], data)
+    meshio.write(path, mesh, file_format="vtk")
+
+
+def write_stl(surface: Surface, path: Path, observable: str = "loss", log: bool = False) -> None:
+    """A relief over two axes, the observable (or its log10) as height; squares with a missing corner are left out."""
+    if len(surface.axes) != 2:
+        raise JobError(f"format: stl needs 2 axes, {shown(surface.name)} has {len(surface.axes)}; use vtk")
+    states = point_states(np.asarray(surface[observable], np.float64), surface.status, log)
+    height = drawn_values(np.asarray(surface[observable], np.float64), states, log)
+    points, triangles = relief(surface.alpha, surface.beta, height)
+    if not len(triangles):
+        raise LandscapeError(
+            f"stl: {shown(surface.name)} has no square of computed {observable} yet; compute more of it first"
+        )
+    meshio = _meshio()
+    meshio.write(path, meshio.Mesh(points, [("triangle", triangles)]), file_format="stl", binary=True)
+
+
+def grid_points(surface: Surface) -> Floats:
+    """[points, 3] with alpha fastest; axes that are not there are 0."""
+    mesh = np.meshgrid(*(axis.coordinates for axis in reversed(surface.axes)), indexing="ij")
+    columns = [each.ravel() for each in reversed(mesh)]
+    columns += [np.zeros(columns[0].shape)] * (3 - len(columns))
+    return np.stack(columns, axis=1)
+
+
+def _meshio() -> Any:
+    try:
+        import meshio
+    except ImportError:
+        raise LandscapeError("vtk and stl need the package meshio; `pip install meshio`") from None
+    return meshio

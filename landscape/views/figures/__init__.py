@@ -1,0 +1,1 @@
+"""From prepared values to plotly figures."""

@@ -1,0 +1,180 @@
+"""The frame around a drawing: margins in pixels, title, caption, legend, colour bar. Same for every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import plotly.graph_objects as go
+
+from landscape.views.figures.theme import TEMPLATES
+from landscape.views.prepared.prepare import Grid
+from landscape.views.prepared.scale import Scale
+from landscape.views.prepared.wording import wrap
+
+TITLE_PX, TICKS_PX, LINE_PX, CAPTION_FONT = 54, 30, 16, 11
+MIN_WIDTH = 560
+NEEDLESS_BUTTONS = ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How to draw, apart from what: the drawing options of `figure`."""
+
+    colour_scale: str = "viridis"
+    theme: str = "light"
+    path_colour: str = "#d6336c"
+    path_width: float = 2.5
+    title: bool = True
+    caption: bool = True
+    animate: bool = False
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Sizes in pixels: of the plot area, of the margins (left, right, top, bottom), and where the parts below start."""
+
+    plot: tuple[float, float]
+    margins: tuple[float, float, float, float]
+    legend_at: float
+    caption_at: float
+    caption: tuple[str, ...]
+
+    @property
+    def width(self) -> float:
+        return self.plot[0] + self.margins[0] + self.margins[1]
+
+    @property
+    def height(self) -> float:
+        return self.plot[1] + self.margins[2] + self.margins[3]
+
+
+def text(plain: str) -> str:
+    """Plain text for plotly, which reads a subset of HTML."""
+    return escape(plain, quote=False)
+
+
+def sentence(parts: Sequence[str]) -> str:
+    """The parts of a caption in one line."""
+    return ". ".join(parts) + "."
+
+
+def wrapped(plain: str, width: float, font: float = 13) -> str:
+    """Plain text as plotly lines that fit `width` pixels."""
+    return "<br>".join(text(line) for line in wrap(plain, width, font))
+
+
+def make_frame(
+    grid: Grid,
+    style: Style,
+    plot: tuple[float, float],
+    *,
+    left: float = 70,
+    right: float = 95,
+    below: float = 0,
+    legend: Sequence[str] = (),
+) -> Frame:
+    """Place title, axis words (`below` pixels under the plot), legend and caption around a plot of given size."""
+    spare = max(0.0, MIN_WIDTH - (plot[0] + left + right))
+    left, right = left + spare / 2, right + spare / 2
+    width = plot[0] + left + right
+    rows = legend_rows(legend, plot[0])
+    lines = wrap(sentence(grid.caption), width - 50, CAPTION_FONT) if style.caption else []
+    legend_at = below + 10
+    caption_at = legend_at + rows * 22 + (8 if rows else 0)
+    bottom = caption_at + len(lines) * (CAPTION_FONT + 4) + (14 if lines else 4)
+    top = (TITLE_PX if style.title else 26) + (30 if style.animate else 0)
+    return Frame(plot, (left, right, top, bottom), legend_at, caption_at, tuple(lines))
+
+
+def legend_rows(names: Sequence[str], width: float) -> int:
+    """Rows that plotly's horizontal legend takes: one, or columns as wide as the widest entry."""
+    if not names:
+        return 0
+    widths = [len(name) * 5.7 + 48 for name in names]
+    return 1 if sum(widths) <= width else -(-len(names) // max(1, int(width / max(widths))))
+
+
+def base_layout(grid: Grid, style: Style, frame: Frame) -> dict[str, Any]:
+    """The layout that all kinds start from."""
+    left, right, top, bottom = frame.margins
+    layout: dict[str, Any] = {
+        "template": TEMPLATES[style.theme],
+        "width": round(frame.width),
+        "height": round(frame.height),
+        "margin": {"l": left, "r": right, "t": top, "b": bottom, "pad": 0, "autoexpand": False},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": -frame.legend_at / frame.plot[1],
+            "yanchor": "top",
+            "itemsizing": "constant",
+        },
+        "modebar": {"remove": NEEDLESS_BUTTONS},
+        "hovermode": "closest",
+        "annotations": caption_annotations(frame),
+    }
+    if style.title:
+        layout["title"] = {"text": wrapped(grid.title, frame.width - 40, 17), "y": 1 - 24 / frame.height}
+    return layout
+
+
+def caption_annotations(frame: Frame) -> list[dict[str, Any]]:
+    """The caption under everything else, from the figure's left edge."""
+    if not frame.caption:
+        return []
+    return [
+        {
+            "text": "<br>".join(text(line) for line in frame.caption),
+            "xref": "paper",
+            "yref": "paper",
+            "x": 0,
+            "y": 0,
+            "xshift": -frame.margins[0] + 24,
+            "yshift": -frame.caption_at,
+            "xanchor": "left",
+            "yanchor": "top",
+            "align": "left",
+            "showarrow": False,
+            "font": {"size": CAPTION_FONT},
+            "opacity": 0.85,
+            "name": "caption",
+        }
+    ]
+
+
+def colour_bar(grid: Grid, length: float) -> dict[str, Any]:
+    """The colour bar with real values at its ticks, whatever the scale."""
+    ticks, texts = spread_ticks(grid.scale, length)
+    return {
+        "title": {"text": text(grid.observable.replace("_", " ")), "side": "top", "font": {"size": 13}},
+        "thickness": 14,
+        "len": length,
+        "lenmode": "pixels",
+        "y": 0.5,
+        "x": 1.02,
+        "xanchor": "left",
+        "outlinewidth": 0,
+        "ticks": "outside",
+        "ticklen": 3,
+        "tickfont": {"size": 11},
+        "tickmode": "array",
+        "tickvals": list(ticks),
+        "ticktext": list(texts),
+    }
+
+
+def spread_ticks(scale: Scale, length: float, spacing: float = 15) -> tuple[list[float], list[str]]:
+    """The scale's ticks, with texts left out where they would stand closer than `spacing` pixels."""
+    keep = max(1, -(-len(scale.ticks) * spacing // max(length, 1)))
+    texts = [each if k % int(keep) == 0 else "" for k, each in enumerate(scale.texts)]
+    return list(scale.ticks), texts
+
+
+def finish(grid: Grid, traces: Sequence[Any], layout: dict[str, Any], meta: dict[str, Any]) -> go.Figure:
+    """The figure; `meta` is what the report's script needs to fit it to the page."""
+    layout["meta"] = meta | {"caption": sentence(grid.caption)}
+    return go.Figure(list(traces), layout)

@@ -1,0 +1,118 @@
+"""Looks shared by all figures: colour scales, light and dark templates, marks for holes, the page's buttons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.colors import get_colorscale, sample_colorscale
+
+from landscape.errors import JobError, nearest, shown
+from landscape.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED
+from landscape.views.prepared.scale import NO_LOGARITHM
+
+COLOUR_SCALES = (
+    "cividis",
+    "viridis",
+    "magma",
+    "inferno",
+    "plasma",
+    "turbo",
+    "jet",
+    "rdbu",
+)  # first three: safe for all
+DEFAULT_SCALE = "viridis"
+FONT = "Inter, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
+PATH_COLOUR, PATH_HALO = "#d6336c", "#ffffff"
+
+# Holes differ by hatch and by symbol, so that they can be told apart without colour too.
+HATCH = {
+    NOT_COMPUTED: {"shape": "/", "fgcolor": "#b4bac4", "bgcolor": "#eceef1", "symbol": "square", "solid": "#9aa3b0"},
+    NOT_FINITE: {"shape": "x", "fgcolor": "#ffffff", "bgcolor": "#3b3f46", "symbol": "circle", "solid": "#3b3f46"},
+    QUARANTINED: {"shape": ".", "fgcolor": "#8a3b00", "bgcolor": "#f6c9a0", "symbol": "diamond", "solid": "#c2570c"},
+    NO_LOGARITHM: {"shape": "-", "fgcolor": "#57606a", "bgcolor": "#ffffff", "symbol": "cross", "solid": "#57606a"},
+}
+DARK_HATCH = {
+    NOT_COMPUTED: {"fgcolor": "#5b6675", "bgcolor": "#252b35"},
+    NOT_FINITE: {"fgcolor": "#14181f", "bgcolor": "#aab2be"},
+    QUARANTINED: {"fgcolor": "#ffb37a", "bgcolor": "#5a2a08"},
+    NO_LOGARITHM: {"fgcolor": "#98a3b3", "bgcolor": "#14181f"},
+}
+
+
+def colour_scale(name: str, low: float = 0.0, high: float = 1.0) -> list[list[Any]]:
+    """The named scale as [[position, colour], …]; `low` and `high` cut off ends too faint for thin lines."""
+    if name not in COLOUR_SCALES:
+        raise JobError(f"colour_scale: unknown {shown(name)}; {nearest(str(name), COLOUR_SCALES)}")
+    positions = np.linspace(0, 1, 33)
+    base = get_colorscale("RdBu_r" if name == "rdbu" else name.capitalize())
+    # Rounding must not step beyond the ends of the scale, where plotly looks for a colour that is not there.
+    colours = sample_colorscale(base, np.clip(low + (high - low) * positions, 0.0, 1.0))
+    return [[float(position), colour] for position, colour in zip(positions, colours, strict=True)]
+
+
+def _template(ink: str, muted: str, paper: str, plot: str, line: str) -> go.layout.Template:
+    axis = {
+        "gridcolor": line,
+        "linecolor": muted,
+        "zerolinecolor": line,
+        "tickcolor": muted,
+        "ticks": "outside",
+        "ticklen": 4,
+        "showline": True,
+        "mirror": True,
+        "title": {"font": {"size": 13}, "standoff": 8},
+        "automargin": True,
+    }
+    scene_axis = {
+        "gridcolor": line,
+        "linecolor": muted,
+        "zerolinecolor": line,
+        "backgroundcolor": plot,
+        "showbackground": True,
+        "tickfont": {"size": 11},
+        "title": {"font": {"size": 12}},
+    }
+    layout = go.Layout(
+        font={"family": FONT, "size": 12, "color": ink},
+        paper_bgcolor=paper,
+        plot_bgcolor=plot,
+        title={"font": {"size": 16}, "x": 0.5, "xanchor": "center"},
+        xaxis=axis,
+        yaxis=axis,
+        scene={"xaxis": scene_axis, "yaxis": scene_axis, "zaxis": scene_axis},
+        legend={"bgcolor": "rgba(0,0,0,0)", "font": {"size": 11}},
+        hoverlabel={
+            "bgcolor": paper,
+            "bordercolor": muted,
+            "font": {"color": ink, "size": 12},
+            "align": "left",
+            "namelength": -1,
+        },
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": muted, "activecolor": ink},
+    )
+    return go.layout.Template(layout=layout)
+
+
+TEMPLATES = {
+    "light": _template("#1c2530", "#5a6675", "#ffffff", "#ffffff", "#dfe3e8"),
+    "dark": _template("#e6e9ee", "#98a3b3", "#14181f", "#14181f", "#303845"),
+}
+
+
+def config(filename: str = "landscape") -> dict[str, Any]:
+    """What `fig.show(config=…)` and `fig.write_html(config=…)` take: no cloud, PNG download under a good name."""
+    return {
+        "showSendToCloud": False,
+        "displaylogo": False,
+        "responsive": True,
+        "toImageButtonOptions": {"format": "png", "filename": filename, "scale": 3},
+    }
+
+
+def typed(values: Any) -> Any:
+    """float32 for the wire, half the bytes and finer than any screen; float64 where the range needs it."""
+    array = np.asarray(values, np.float64)
+    finite = array[np.isfinite(array)]
+    return array if finite.size and np.abs(finite).max() > 3e38 else array.astype(np.float32)

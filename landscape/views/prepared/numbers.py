@@ -1,0 +1,177 @@
+"""The figures in words: what a table beside the picture says of a landscape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from landscape.surface import Axis, Surface
+from landscape.views.prepared import wording
+from landscape.views.prepared.prepare import rise_over_origin, standard_error
+from landscape.views.prepared.scale import number
+
+Row = tuple[str, str]
+
+
+def observable_rows(surface: Surface, observable: str) -> list[Row]:
+    """Lowest, highest, at the origin, usual standard error of one observable."""
+    values = np.asarray(surface[observable], np.float64)
+    error = standard_error(surface, observable)
+    known = np.isfinite(values)
+    if not known.any():
+        return [("values", "none computed yet")]
+    low = np.unravel_index(int(np.argmin(np.where(known, values, np.inf))), values.shape)
+    high = np.unravel_index(int(np.argmax(np.where(known, values, -np.inf))), values.shape)
+    rises = rise_over_origin(surface, observable)
+    rows = [
+        ("lowest", _value_at(surface, values, error, low) + _rise_at(rises, low)),
+        ("highest", _value_at(surface, values, error, high) + _rise_at(rises, high)),
+        ("at the origin", _at_origin(surface, observable, values, error)),
+    ]
+    if error is not None and np.isfinite(error).any():
+        rows.append(
+            ("standard error, median", number(float(np.nanmedian(np.where(np.isfinite(error), error, np.nan))), 3))
+        )
+    if rises[1] is not None and np.isfinite(rises[1]).any():
+        known_errors = rises[1][np.isfinite(rises[1])]
+        rows.append(("standard error of the rise, median", number(float(np.median(known_errors)), 3)))
+    return rows
+
+
+def _at_origin(surface: Surface, observable: str, values: np.ndarray, error: np.ndarray | None) -> str:
+    """The loss there is always evaluated; other observables are known where the grid has a point there."""
+    if observable == "loss" and wording.origin_text(surface):
+        return wording.origin_text(surface)
+    origin = origin_index(surface)
+    return "no grid point there" if origin is None else _value(values, error, origin)
+
+
+def _rise_at(rises: tuple[np.ndarray | None, np.ndarray | None], index: tuple[Any, ...]) -> str:
+    rise, error = rises
+    if rise is None or error is None or not np.isfinite(rise[index]):
+        return ""
+    side = "above" if rise[index] >= 0 else "below"
+    return f", {wording.value_with_error(abs(float(rise[index])), float(error[index]))} {side} the origin"
+
+
+def origin_index(surface: Surface) -> tuple[int, ...] | None:
+    """The index of the grid point at exactly 0 on all axes, None where the grid has none."""
+    found = [np.flatnonzero(axis.coordinates == 0) for axis in surface.axes]
+    return tuple(int(each[0]) for each in reversed(found)) if all(each.size for each in found) else None
+
+
+def landscape_rows(surface: Surface) -> list[Row]:
+    """Grid, samples, state, geometry and cost."""
+    facts = surface.attributes
+    progress = wording.mapping(facts.get("progress"))
+    rows = [
+        ("state", wording.state_text(surface)),
+        ("resolution", wording.resolution(surface)),
+        ("samples", str(facts.get("num_samples", "not recorded"))),
+        ("precision", wording.precision_text(surface)),
+        ("engine", str(wording.mapping(facts.get("plan")).get("engine", "not recorded"))),
+        *([("batch norm", wording.batch_norm_text(surface))] if wording.batch_norm_text(surface) else []),
+        ("origin", wording.origin_name(surface) or "not recorded"),
+        *(row for axis in surface.axes for row in axis_rows(axis)),
+        *cosine_rows(facts.get("cosine"), [axis.name for axis in surface.axes]),
+    ]
+    barrier = wording.barrier_text(surface)
+    rows += [("barrier between 0 and 1", barrier)] if barrier else []
+    if surface.path is not None and len(surface.path.step):
+        distance = np.asarray(surface.path.distance, np.float64)
+        if np.isfinite(distance).any():
+            rows.append(("path, furthest off the plane", number(float(np.nanmax(distance)))))
+    seconds = wording.finite(progress.get("seconds"))
+    rows += [("time", duration(seconds))] if seconds is not None else []
+    return rows
+
+
+def axis_rows(axis: Axis) -> list[Row]:
+    """What one axis is, how far it runs, and how much of the path it explains."""
+    low, high = number(float(axis.coordinates[0])), number(float(axis.coordinates[-1]))
+    rows = [(axis.name, f"{axis.label}, from {low} to {high}")]
+    norm = wording.finite(axis.attributes.get("norm"))
+    rows += [(f"{axis.name}, norm of the direction", number(norm))] if norm is not None else []
+    explained = wording.percent(axis.attributes.get("explained_variance"))
+    walk = wording.percent(axis.attributes.get("random_walk_variance"))
+    if explained:
+        rows.append(
+            (f"{axis.name}, variance explained", f"{explained} (a random walk as long: {walk or 'not recorded'})")
+        )
+    return rows
+
+
+def cosine_rows(cosine: Any, names: Sequence[str]) -> list[Row]:
+    """The cosine between each pair of axes; 0 is a right angle."""
+    rows = []
+    for i, one in enumerate(names):
+        for j in range(i + 1, len(names)):
+            try:
+                value = wording.finite(cosine[i][j])
+            except (IndexError, TypeError, KeyError):
+                value = None
+            if value is not None:
+                rows.append((f"cosine of {one} and {names[j]}", number(value, 3)))
+    return rows
+
+
+def provenance_rows(surface: Surface) -> list[Row]:
+    """Where the numbers come from: enough to compute them again."""
+    facts = surface.attributes
+    origin, plan = (wording.mapping(facts.get(key)) for key in ("provenance", "plan"))
+    rows: list[Row] = [("digest", str(facts.get("digest", "not recorded")))]
+    rows += [("seed", str(facts["seed"]))] if "seed" in facts else []
+    plain = {key: value for key, value in origin.items() if key not in ("versions", "engine")}
+    rows += [(key.replace("_", " "), str(value)) for key, value in plain.items()]
+    rows += engine_rows(wording.mapping(origin.get("engine")))
+    decides = set(plan) - (set() if wording.batch_norm_text(surface) else {"batch_norm"})
+    rows += [(f"plan: {key.replace('_', ' ')}", str(value)) for key, value in plan.items() if key in decides]
+    versions = wording.mapping(origin.get("versions"))
+    if versions:
+        rows.append(("versions", ", ".join(f"{name} {version}" for name, version in versions.items())))
+    rows += [("schema version", str(facts["schema_version"]))] if "schema_version" in facts else []
+    return rows
+
+
+def engine_rows(record: Mapping[str, Any]) -> list[Row]:
+    """How the engine was chosen, and what was tried for it."""
+    if not record:
+        return []
+    found = record.get("trials")  # nothing of a store is taken on trust
+    trials = [wording.mapping(each) for each in found] if isinstance(found, list) else []
+    how = f"the fastest of {len(trials)} tried" if trials else "not searched for"
+    if record.get("since"):
+        how = f"kept from a choice of {str(record['since'])[:10]}"
+    seconds = wording.finite(record.get("seconds_per_point"))
+    how += f", {number(seconds, 3)} s a point when measured" if seconds is not None else ""
+    return [("engine", how), *(("engine tried", _trial(each)) for each in trials)]
+
+
+def _trial(trial: Mapping[str, Any]) -> str:
+    """'eager+folded, batches of 256: 1 240 samples/s' or why it was not taken."""
+    speed = wording.finite(trial.get("samples_per_second"))
+    found = f"{wording.whole(round(speed))} samples/s" if speed is not None else "not timed"
+    refused = str(trial.get("refused") or "")
+    return f"{trial.get('engine')}, batches of {trial.get('batch_size')}: {refused or found}"
+
+
+def duration(seconds: float) -> str:
+    """'12.3 s', '4 min 05 s', '2 h 03 min'."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _value(values: np.ndarray, error: np.ndarray | None, index: tuple[Any, ...]) -> str:
+    if not np.isfinite(values[index]):
+        return "not known"
+    return wording.value_with_error(float(values[index]), float("nan") if error is None else float(error[index]))
+
+
+def _value_at(surface: Surface, values: np.ndarray, error: np.ndarray | None, index: tuple[Any, ...]) -> str:
+    places = zip(surface.axes, reversed(index), strict=True)
+    where = ", ".join(f"{axis.name} {number(float(axis.coordinates[i]), 3)}" for axis, i in places)
+    return f"{_value(values, error, index)} at {where}"

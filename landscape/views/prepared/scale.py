@@ -1,0 +1,219 @@
+"""The colour and height scale: what range is drawn, linear or logarithmic, where the contour lines lie.
+
+Values are never altered to fit: what lies outside the range keeps its value and is said to lie outside.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.errors import JobError, shown
+from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
+from landscape.views.prepared.comparable import Comparable
+
+Floats = NDArray[np.float64]
+
+NO_LOGARITHM = 4  # beside the four states of a point in the store: it has a value, but not on this scale
+STATES = {
+    NOT_COMPUTED: "not computed",
+    NOT_FINITE: "not finite",
+    QUARANTINED: "quarantined",
+    NO_LOGARITHM: "no logarithm (zero or below)",
+}
+CLIP_RATIO = 20.0  # colours may reach this many times as far from the near end as the median does
+CLIP_PERCENTILES = (99.0, 98.0, 95.0, 90.0, 80.0, 70.0, 60.0, 50.0)
+USUAL_LEVELS = 12
+WIDE_RATIO = 100.0
+
+
+@dataclass(frozen=True)
+class Scale(Comparable):
+    """The drawn range [low, high] and the contour lines, all in drawn units: log10 of the value where `log`."""
+
+    log: bool
+    low: float
+    high: float
+    start: float
+    stop: float
+    step: float
+    ticks: tuple[float, ...]
+    texts: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def real(self, drawn: float) -> float:
+        """The value that a drawn number stands for."""
+        return 10.0**drawn if self.log else drawn
+
+
+def point_states(values: Floats, status: NDArray[np.uint8], log: bool) -> NDArray[np.uint8]:
+    """Per point OK where a value can be drawn, else why not: NOT_COMPUTED, NOT_FINITE, QUARANTINED, NO_LOGARITHM."""
+    states = np.where((status == OK) & ~np.isfinite(values), NOT_FINITE, status).astype(np.uint8)
+    if log:
+        with np.errstate(invalid="ignore"):
+            states[(states == OK) & (values <= 0)] = NO_LOGARITHM
+    return states
+
+
+def drawn_values(values: Floats, states: NDArray[np.uint8], log: bool) -> Floats:
+    """The numbers handed to the drawing: the values or their log10, NaN where there is nothing to draw."""
+    shown = np.where(states == OK, values, np.nan)
+    return np.log10(shown) if log else shown
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A short text for a number: 0.025, 12.5, 3.2e10."""
+    text = f"{value:.{digits}g}"
+    mantissa, exponent, power = text.partition("e")
+    return f"{mantissa}e{int(power)}" if exponent else text
+
+
+def choose_scale(
+    drawn: Floats, log: bool, zmin: float | None = None, zmax: float | None = None, levels: int | None = None
+) -> Scale:
+    """The scale for these drawn values; `zmin` and `zmax` (real values) fix its ends, `levels` the number of lines.
+
+    Without them the ends are the extremes, unless a few far values would flatten all others: then the range
+    ends at the highest percentile that lies at most 20 times as far from the other end as the median does.
+    """
+    low_given, high_given = _given(zmin, zmax, log)
+    if levels is not None and (isinstance(levels, bool) or not isinstance(levels, int) or not 1 <= levels <= 100):
+        raise JobError(f"levels: must be a whole number of contour lines from 1 to 100, not {shown(levels)}")
+    finite = drawn[np.isfinite(drawn)]
+    notes: list[str] = []
+    if finite.size == 0:
+        low, high = 0.0, 1.0
+        if low_given is not None or high_given is not None:
+            low = low_given if low_given is not None else min(0.0, float(high_given or 0.0) - 1)
+            high = high_given if high_given is not None else low + 1
+    else:
+        low, low_note = (low_given, "") if low_given is not None else _low_end(finite, log)
+        high, high_note = (high_given, "") if high_given is not None else _high_end(finite, log)
+        notes += [note for note in (low_note, high_note) if note]
+        notes += _outside(finite, low_given, high_given, log)
+        notes += _wide(finite, log)
+    if low >= high:
+        pad = max(abs(low) * 0.05, 1e-12)
+        low, high = low - pad, low + pad
+    start, stop, step = _levels(low, high, levels)
+    count = round((stop - start) / step) + 1
+    ticks = tuple(start + k * step for k in range(count))
+    texts = tuple(_tick(each, step, log) for each in ticks)
+    return Scale(log, low, high, start, stop, step, ticks, texts, tuple(notes))
+
+
+def _given(zmin: float | None, zmax: float | None, log: bool) -> tuple[float | None, float | None]:
+    for name, value in (("zmin", zmin), ("zmax", zmax)):
+        if value is not None and not math.isfinite(value):
+            raise JobError(f"{name}: must be a finite number, not {shown(value)}")
+        if value is not None and log and value <= 0:
+            raise JobError(f"{name}: must be above 0 on a logarithmic scale, not {value:g}; or draw with log=False")
+    if zmin is not None and zmax is not None and zmin >= zmax:
+        raise JobError(f"zmin: must be below zmax, not {zmin:g} >= {zmax:g}; swap them")
+    low, high = (None if each is None else (math.log10(each) if log else float(each)) for each in (zmin, zmax))
+    return low, high
+
+
+def _reach(distances: Floats) -> tuple[float, float]:
+    """How far the range reaches from its near end, and the percentile that is (100: everything)."""
+    furthest = float(distances.max())
+    base = next((b for q in (50, 60, 70, 80, 90, 95, 99) if (b := float(np.percentile(distances, q))) > 0), furthest)
+    if furthest <= CLIP_RATIO * base:
+        return furthest, 100.0
+    for percentile in CLIP_PERCENTILES:
+        reach = float(np.percentile(distances, percentile))
+        if 0 < reach <= CLIP_RATIO * base:
+            return reach, percentile
+    return base, 50.0
+
+
+def _high_end(finite: Floats, log: bool) -> tuple[float, str]:
+    low, top = float(finite.min()), float(finite.max())
+    with np.errstate(over="ignore"):
+        reach, percentile = _reach(finite - low) if math.isfinite(top - low) else (top, 100.0)
+    if percentile == 100.0:
+        return top, ""
+    end = low + reach
+    return end, (
+        f"range drawn ends at {number(_real(end, log))} (percentile {percentile:g}); highest {number(_real(top, log))}"
+    )
+
+
+def _low_end(finite: Floats, log: bool) -> tuple[float, str]:
+    bottom, top = float(finite.min()), float(finite.max())
+    reach, percentile = _reach(top - finite) if log and math.isfinite(top - bottom) else (top - bottom, 100.0)
+    if percentile == 100.0:
+        return bottom, ""
+    end = top - reach
+    return end, (
+        f"range drawn starts at {number(_real(end, log))} (percentile {100 - percentile:g}); "
+        f"lowest {number(_real(bottom, log))}"
+    )
+
+
+def _outside(finite: Floats, low: float | None, high: float | None, log: bool) -> list[str]:
+    notes = []
+    if low is not None and (below := int((finite < low).sum())):
+        notes.append(f"{below} points below the range drawn, lowest {number(_real(float(finite.min()), log))}")
+    if high is not None and (above := int((finite > high).sum())):
+        notes.append(f"{above} points above the range drawn, highest {number(_real(float(finite.max()), log))}")
+    return notes
+
+
+def _wide(finite: Floats, log: bool) -> list[str]:
+    low, high, middle = float(finite.min()), float(finite.max()), float(np.median(finite))
+    if log or low <= 0 or high < WIDE_RATIO * middle:
+        return []
+    return [f"values span {math.log10(high) - math.log10(low):.0f} decades: a logarithmic scale shows more"]
+
+
+def _levels(low: float, high: float, levels: int | None) -> tuple[float, float, float]:
+    """First and last contour line and the step: exactly `levels` lines, or about 12 at round numbers."""
+    if levels is not None:
+        step = (high - low) / (levels + 1)
+        return low + step, low + step * levels, step
+    step = _round_step((high - low) / USUAL_LEVELS)
+    start = math.ceil(low / step + 1e-9) * step
+    stop = math.floor(high / step - 1e-9) * step
+    return (start, max(stop, start), step)
+
+
+def nice_ticks(low: float, high: float, log: bool) -> tuple[list[float], list[str]]:
+    """About six ticks at round real values within [low, high] (drawn units), with their texts."""
+    if not log or high - low < 0.3:
+        step = _round_step((high - low) / 6) if not log else 0.0
+        if log:  # so narrow that the axis is as good as linear
+            real, texts = nice_ticks(10.0**low, 10.0**high, log=False)
+            return [math.log10(each) for each in real], texts
+        ticks = [k * step for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+        return ticks, [_tick(each, step, False) for each in ticks]
+    decades = range(math.floor(low), math.ceil(high) + 1)
+    for mantissas in ((1.0, 1.5, 2.0, 3.0, 5.0, 7.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,)):
+        ticks = [
+            d + math.log10(m) for d in decades for m in mantissas if low - 1e-9 <= d + math.log10(m) <= high + 1e-9
+        ]
+        if len(ticks) <= 8:
+            break
+    ticks = ticks[:: -(-len(ticks) // 8)]
+    return ticks, [number(10.0**each, 3) for each in ticks]
+
+
+def _round_step(rough: float) -> float:
+    power = 10.0 ** math.floor(math.log10(rough))
+    return power * min((1.0, 2.0, 2.5, 5.0, 10.0), key=lambda each: abs(math.log(each * power / rough)))
+
+
+def _real(drawn: float, log: bool) -> float:
+    return 10.0**drawn if log else drawn
+
+
+def _tick(drawn: float, step: float, log: bool) -> str:
+    if log:
+        return number(10.0**drawn, 3 if step >= 0.01 else 5)
+    if abs(drawn) < step * 1e-6:
+        return "0"
+    digits = max(1, math.floor(math.log10(abs(drawn))) - math.floor(math.log10(step)) + 2)
+    return number(drawn, min(digits, 7))

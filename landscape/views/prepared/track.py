@@ -1,0 +1,139 @@
+"""The trajectory as it is drawn: places, labels that keep apart, and what the pointer shows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.surface import Path, Surface
+from landscape.views.prepared.comparable import Comparable
+from landscape.views.prepared.scale import number
+
+Floats = NDArray[np.float64]
+
+LABEL_DISTANCE = 0.055  # of the plot's width: closer labels would run into each other
+
+
+@dataclass(frozen=True)
+class Label:
+    """The number beside one snapshot; `angle` points away from the path, in radians, y upwards."""
+
+    index: int
+    text: str
+    angle: float
+
+
+@dataclass(frozen=True, eq=False)
+class Track(Comparable):
+    """The path in order; `height` is the drawn loss at the projected point, NaN where unknown or not drawable.
+
+    `loss` is the loss at the real snapshots, off the plane.
+    """
+
+    unit: str
+    numbers: tuple[int, ...]
+    places: tuple[Floats, ...]
+    height: Floats
+    loss: Floats
+    hover: tuple[str, ...]
+    labels: tuple[Label, ...]
+
+    @property
+    def end_name(self) -> str:
+        return f"convergence point ({self.unit} {self.numbers[-1]})"
+
+    @property
+    def start_name(self) -> str:
+        return f"start ({self.unit} {self.numbers[0]})"
+
+
+def prepare_track(surface: Surface, observable: str, log: bool) -> Track | None:
+    """The path of `surface` on its own axes, or None where it has none."""
+    path = surface.path
+    names = [axis.name for axis in surface.axes]
+    if path is None or len(path.step) == 0 or not all(name in path.coordinates for name in names):
+        return None
+    places = tuple(np.asarray(path.coordinates[name], np.float64) for name in names)
+    if not all(np.isfinite(each).all() for each in places):
+        return None
+    spans = [float(np.ptp(axis.coordinates)) or 1.0 for axis in surface.axes]
+    scaled = [place / max(spans) for place in places]
+    flat = np.stack([scaled[0], scaled[1] if len(scaled) > 1 else np.zeros_like(scaled[0])], axis=1)
+    return Track(
+        unit=path.unit,
+        numbers=tuple(int(each) for each in path.step),
+        places=places,
+        height=_height(path, observable, log),
+        loss=np.asarray(path.loss, np.float64),
+        hover=tuple(_hover(path, names, k) for k in range(len(path.step))),
+        labels=tuple(place_labels(flat, [str(int(each)) for each in path.step])),
+    )
+
+
+def _height(path: Path, observable: str, log: bool) -> Floats:
+    """Only the loss is known along the path; over another observable the path has no height of its own."""
+    values = np.asarray(path.projected_loss, np.float64)
+    if observable != "loss":
+        return np.full(values.shape, np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        drawn = np.log10(np.where(values > 0, values, np.nan)) if log else values
+    return np.where(np.isfinite(drawn), drawn, np.nan)
+
+
+def _hover(path: Path, names: Sequence[str], k: int) -> str:
+    last = " (convergence point)" if k == len(path.step) - 1 else " (start)" if k == 0 else ""
+    lines = [f"<b>{path.unit} {int(path.step[k])}</b>{last}"]
+    lines += [f"{name} {number(float(path.coordinates[name][k]))}" for name in names]
+    facts = (
+        ("loss", path.loss),
+        ("loss at its projection", path.projected_loss),
+        ("distance off the plane", path.distance),
+    )
+    for name, values in facts:
+        value = float(values[k])
+        lines.append(f"{name} {number(value, 5) if math.isfinite(value) else 'not known'}")
+    return "<br>".join(lines)
+
+
+def place_labels(points: Floats, texts: Sequence[str], distance: float = LABEL_DISTANCE) -> list[Label]:
+    """Labels for the points [n, 2] (unit: plot width) that keep clear of each other and of the path.
+
+    The first and the last come first, then the others in order of ever finer halves, as far as there is room.
+    """
+    kept: list[Label] = []
+    spots: list[Floats] = []
+    for index in _coarse_to_fine(len(points)):
+        angle = _away_from_path(points, index)
+        spot = points[index] + 0.03 * np.array([math.cos(angle), math.sin(angle)])
+        if all(np.linalg.norm(spot - other) >= distance for other in spots):
+            kept.append(Label(index, texts[index], angle))
+            spots.append(spot)
+    return sorted(kept, key=lambda each: each.index)
+
+
+def _coarse_to_fine(count: int) -> list[int]:
+    order = [count - 1, 0] if count > 1 else [0]
+    step = 2 ** max(0, math.ceil(math.log2(max(count - 1, 1))) - 1)
+    while step >= 1:
+        order += [k for k in range(step, count - 1, step) if k not in order]
+        step //= 2
+    return order
+
+
+def _away_from_path(points: Floats, index: int) -> float:
+    """The direction, of eight, in which a label is furthest from the points of the path."""
+    others = points[max(0, index - 6) : index + 7]
+    segments = [a + (b - a) * t for a, b in itertools.pairwise(others) for t in (0.0, 0.25, 0.5, 0.75)]
+    along = np.array([*segments, others[-1]])
+    angles = [k * math.pi / 4 for k in (2, 6, 0, 4, 1, 3, 5, 7)]
+
+    def clearance(angle: float) -> float:
+        spot = points[index] + 0.03 * np.array([math.cos(angle), math.sin(angle)])
+        return float(np.linalg.norm(along - spot, axis=1).min())
+
+    return max(angles, key=lambda angle: round(clearance(angle), 6))

@@ -1,0 +1,203 @@
+"""The words around a figure: axis titles, caption, state. Plain text; escaping is the drawing's business."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Axis, Surface
+from landscape.views.prepared.scale import number
+
+CALLBACKS_WEIGHTS = "the callback's weights"
+
+
+def percent(fraction: Any) -> str:
+    """'62.1 %' of a fraction, '' where there is none."""
+    value = finite(fraction)
+    return "" if value is None else f"{100 * value:.1f}\u00a0%"
+
+
+def finite(value: Any) -> float | None:
+    """`value` as a float, None where it is missing or not a finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def axis_title(axis: Axis) -> str:
+    """'alpha: PCA component 1, 62.0 % of the variance (random walk: 60.8 %)'."""
+    label = axis.label
+    title = axis.name if label == axis.name else f"{axis.name}: {label}"
+    explained, walk = (axis.attributes.get(key) for key in ("explained_variance", "random_walk_variance"))
+    if percent(explained):
+        title += f", {percent(explained)} of the variance"
+        title += f" (random walk: {percent(walk)})" if percent(walk) else ""
+    return title
+
+
+def observable_title(observable: str) -> str:
+    """'accuracy' of 'accuracy', 'standard error of the accuracy' of 'accuracy_stderr'."""
+    if observable == "loss_rise_stderr":
+        return "standard error of the rise over the origin"
+    if observable.endswith("_stderr"):
+        return f"standard error of the {observable.removesuffix('_stderr')}"
+    return observable.replace("_", " ")
+
+
+def resolution(surface: Surface) -> str:
+    """'40 × 30 points', in the order of the axes."""
+    return " × ".join(str(len(axis.coordinates)) for axis in surface.axes) + " points"
+
+
+def state_of(surface: Surface) -> str:
+    """running, interrupted, partial or complete: counted from the points themselves, as `landscape status` does."""
+    states = [surface.status, *([surface.path.status] if surface.path is not None else [])]
+    if not any((each == NOT_COMPUTED).any() for each in states):
+        return "partial" if any((each == QUARANTINED).any() for each in states) else "complete"
+    recorded = mapping(surface.attributes.get("progress")).get("state")
+    return recorded if recorded in ("running", "interrupted") else "partial"
+
+
+def is_computed(status: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Which points have a value, were it not a finite one."""
+    return np.isin(status, (OK, NOT_FINITE))
+
+
+def stopped(surface: Surface) -> Surface:
+    """The same of a run whose driver is gone: that it is running is what it last could say of itself."""
+    progress = mapping(surface.attributes.get("progress"))
+    if progress.get("state") != "running":
+        return surface
+    return replace(surface, attributes={**surface.attributes, "progress": {**progress, "state": "interrupted"}})
+
+
+def state_text(surface: Surface) -> str:
+    """'complete', 'interrupted: 210 of 441 points, 4 of 6 snapshots of the path, 3 points not finite', …"""
+    text = state_of(surface)
+    counted = [(surface.status, "points")]
+    counted += [(surface.path.status, "snapshots of the path")] if surface.path is not None else []
+    left = [(each, what) for each, what in counted if (each == NOT_COMPUTED).any()]
+    parts = [f"{whole(is_computed(each).sum())} of {whole(each.size)} {what}" for each, what in left]
+    text += f": {', '.join(parts)}" if parts else ""
+    counts = ((NOT_FINITE, "not finite"), (QUARANTINED, "quarantined"))
+    for code, word in counts:
+        count = int((surface.status == code).sum())
+        text += f", {count} point{'s' * (count != 1)} {word}" if count else ""
+    return text
+
+
+def whole(count: int) -> str:
+    """'1 681', a count with narrow spaces between thousands."""
+    return f"{int(count):,}".replace(",", "\u202f")
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """`value` where it is a mapping, an empty one where not."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def sampling(surface: Surface, observable: str) -> str:
+    """'mean loss of 512 samples, float32, batch norm eval', as far as known."""
+    facts = surface.attributes
+    name = observable_title(observable)
+    samples = facts.get("num_samples")
+    mean = name if observable.endswith("_stderr") else f"mean {name}"
+    text = f"{mean} of {samples} samples" if samples is not None else mean
+    text += f", {precision_text(surface)}" if facts.get("precision") else ""
+    text += f", batch norm {batch_norm_text(surface)}" if batch_norm_text(surface) else ""
+    text += f", {randomness_text(surface)}" if randomness_text(surface) else ""
+    return text
+
+
+def randomness_text(surface: Surface) -> str:
+    """'one random draw of inputs (field 0)' where the data were seen to be random, by augmentation say; else ''."""
+    record = mapping(surface.attributes.get("random_data"))
+    lists = [record.get("fields"), record.get("unseeded")]
+    fields = [str(field) for names in lists if isinstance(names, list) for field in names]
+    return f"one random draw of {', '.join(fields)}" if fields else ""
+
+
+def batch_norm_text(surface: Surface) -> str:
+    """What the batch norms did, 'eval'; '' where it is not recorded or the model is known to have none."""
+    layers = mapping(surface.attributes.get("provenance")).get("batch_norm_layers")
+    return "" if layers == 0 else str(surface.attributes.get("batch_norm") or "")
+
+
+def origin_name(surface: Surface) -> str:
+    """Which weights the origin is: 'epoch 10', a file, 'the callback's weights'; '' where it is not recorded."""
+    origin = str(surface.attributes.get("origin") or "")
+    return CALLBACKS_WEIGHTS if origin == "problem" else origin
+
+
+def precision_text(surface: Surface) -> str:
+    """'bfloat16 (up to 0.0021 or 0.12 % off float32)', as measured at the probe points; 'float32'."""
+    error = mapping(surface.attributes.get("precision_error"))
+    absolute, relative = finite(error.get("max_abs_error")), finite(error.get("max_rel_error"))
+    precision = str(surface.attributes.get("precision", "not recorded"))
+    if absolute is None or relative is None:
+        return precision
+    return f"{precision} (up to {number(absolute, 2)} or {number(100 * relative, 2)}\u00a0% off float32)"
+
+
+def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """What a reader must know to judge the figure, as sentences without full stops."""
+    parts = [
+        sampling(surface, observable),
+        resolution(surface),
+        f"origin: {origin_name(surface)}" if origin_name(surface) else "",
+        f"loss there: {origin_text(surface)}" if observable == "loss" and origin_text(surface) else "",
+        f"barrier between 0 and 1: {barrier_text(surface)}" if observable == "loss" and barrier_text(surface) else "",
+        state_text(surface),
+        *notes,
+    ]
+    return tuple(part[:1].upper() + part[1:] for part in parts if part)
+
+
+def origin_text(surface: Surface) -> str:
+    """'0.8845 ± 0.021' (two standard errors), the loss at the origin; '' where it is not known."""
+    loss = surface.origin_loss
+    return value_with_error(loss, surface.origin_loss_stderr) if math.isfinite(loss) else ""
+
+
+def barrier_text(surface: Surface) -> str:
+    """'0.43 ± 0.02 at alpha 0.5' (at most two standard errors) of a line between two networks; '' of all else."""
+    if len(surface.axes) != 1 or surface.axes[0].attributes.get("kind") != "towards":
+        return ""
+    coordinates = surface.axes[0].coordinates
+    if coordinates[0] > 0 or coordinates[-1] < 1:
+        return ""
+    found = surface.find_barrier()
+    if found is None:
+        return "not known before all of [0, 1] is computed and finite"
+    if found.alpha in (0.0, 1.0):
+        return "none, no point between is above the straight line between the losses at 0 and 1"
+    return f"{value_with_error(found.height, found.stderr)} at alpha {number(found.alpha, 3)}"
+
+
+def wrap(text: str, width_px: float, font_px: float = 12) -> list[str]:
+    """Lines of about `width_px`; plotly does not wrap text itself."""
+    return textwrap.wrap(text, max(20, int(width_px / (0.52 * font_px))), break_long_words=True) or [""]
+
+
+def file_name(*parts: str) -> str:
+    """'minimum-loss-contour-log': parts joined, without characters that a file system may refuse."""
+    joined = "-".join(part for part in parts if part)
+    return "".join(each if each.isalnum() or each in "-_." else "_" for each in joined)[:120] or "landscape"
+
+
+def value_with_error(value: float, error: float) -> str:
+    """'0.8845 ± 0.021' (two standard errors)."""
+    text = number(value, 5)
+    return f"{text} ± {number(2 * error, 2)}" if math.isfinite(error) else text
+
+
+def summary_counts(surface: Surface) -> dict[str, int]:
+    """How many points are in which state."""
+    names = {"computed": OK, "not computed": NOT_COMPUTED, "not finite": NOT_FINITE, "quarantined": QUARANTINED}
+    return {name: int((surface.status == code).sum()) for name, code in names.items()}

@@ -1,0 +1,244 @@
+"""One self-contained page for a run: views, numbers, history, provenance. Opens offline, light and dark."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from plotly.offline import get_plotlyjs
+
+from landscape.errors import LandscapeError
+from landscape.folders.lock import driver_alive
+from landscape.surface import Surface
+from landscape.views.exports.files import whole_file
+from landscape.views.figures.draw import KINDS, figure, figure_name
+from landscape.views.figures.history import draw_history, prepare_history
+from landscape.views.figures.theme import TEMPLATES, config
+from landscape.views.prepared.numbers import Row, landscape_rows, observable_rows, provenance_rows
+from landscape.views.prepared.prepare import means
+from landscape.views.prepared.wording import (
+    finite,
+    is_computed,
+    mapping,
+    observable_title,
+    state_of,
+    state_text,
+    stopped,
+    whole,
+)
+from landscape.views.report.bundle import Bundle
+
+KIND_NAMES = {
+    "contour": "Contour lines",
+    "topographic": "Topographic",
+    "surface": "3-D surface",
+    "curve": "Curve",
+    "slices": "Slices",
+    "volume": "Volume",
+}
+TAB_ORDER = ("contour", "topographic", "surface", "curve", "slices", "volume")
+STATES = ("complete", "running", "interrupted", "partial")
+POINTS_PER_AXIS = {1: 20_000, 2: 256, 3: 40}  # keeps the page a few MB; the caption says when points were left out
+INFO_NAMES = {
+    "network": "network",
+    "model": "network",
+    "parameters": "parameters",
+    "optimiser": "optimiser",
+    "optimizer": "optimiser",
+    "learning_rate": "learning rate",
+    "steps_per_epoch": "steps per epoch",
+}
+
+
+def write_report(run: Mapping[str, Surface], path: str | Path, *, title: str | None = None) -> Path:
+    """Write the page of all landscapes in `run` (an open run, or a plain mapping of surfaces) to `path`.
+
+    Raises:
+        LandscapeError: the file cannot be written.
+    """
+    surfaces, broken = _read(run)
+    info, history = mapping(getattr(run, "info", None)), getattr(run, "history", None) or []
+    name = title or Path(str(getattr(run, "path", "") or "landscapes")).name
+    page = render_report(surfaces, broken=broken, info=info, history=history, title=name)
+    with whole_file(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return Path(path)
+
+
+def render_report(
+    surfaces: Sequence[Surface],
+    *,
+    broken: Mapping[str, str] | None = None,
+    info: Mapping[str, Any] | None = None,
+    history: Sequence[Mapping[str, Any]] = (),
+    title: str = "landscapes",
+) -> str:
+    """The page as text; `broken` are landscapes that could not be read, by name, with the reason."""
+    info = info or {}
+    bundle = Bundle()
+    sections = [_section(surface, index, bundle) for index, surface in enumerate(surfaces)]
+    sections += [_broken_section(name, reason) for name, reason in (broken or {}).items()]
+    prepared = prepare_history(history, surfaces, info.get("steps_per_epoch"))
+    if prepared is not None:
+        bundle.add("history", draw_history(prepared))
+    links = [f'<a href="#landscape-{index}">{escape(surface.name)}</a>' for index, surface in enumerate(surfaces)]
+    templates = {theme: template.to_plotly_json() for theme, template in TEMPLATES.items()}
+    return _template("report.html").substitute(
+        title=escape(title),
+        lead=escape(_lead(surfaces)),
+        style=_resource("report.css"),
+        links="".join(links),
+        training=_training(info, prepared is not None),
+        sections="\n".join(sections) or "<p>This run holds no landscape yet.</p>",
+        data=bundle.to_json(templates=templates, config=config()),
+        plotly=get_plotlyjs(),
+        script=_resource("report.js"),
+    )
+
+
+def _read(run: Mapping[str, Surface]) -> tuple[list[Surface], dict[str, str]]:
+    """All surfaces that can be read; one damaged landscape does not cost the page."""
+    surfaces, broken = [], dict(getattr(run, "unreadable", {}))
+    path = str(getattr(run, "path", "") or "")
+    gone = bool(path) and not driver_alive(path)
+    for name in run:
+        try:
+            surfaces.append(stopped(run[name]) if gone else run[name])
+        except LandscapeError as error:
+            broken[name] = str(error)
+    return surfaces, broken
+
+
+def _lead(surfaces: Sequence[Surface]) -> str:
+    """'3 landscapes: 2 complete, 1 interrupted; 1 702 of 2 101 points computed', the path not counted."""
+    if not surfaces:
+        return "no landscapes"
+    states = Counter(map(state_of, surfaces))
+    points = sum(int(surface.status.size) for surface in surfaces)
+    done = sum(int(is_computed(surface.status).sum()) for surface in surfaces)
+    plural = "s" * (len(surfaces) != 1)
+    counts = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
+    counts = counts if len(states) > 1 else next(iter(states))
+    computed = whole(done) if done == points else f"{whole(done)} of {whole(points)}"
+    return f"{len(surfaces)} landscape{plural}: {counts}; {computed} points computed"
+
+
+def _section(surface: Surface, index: int, bundle: Bundle) -> str:
+    """One landscape: its figures into the bundle, its words into HTML."""
+    kinds = sorted(KINDS[len(surface.axes)], key=TAB_ORDER.index)
+    observables = ["loss"] if len(surface.axes) == 1 else means(surface)
+    for observable in observables:
+        for log in (False, True):
+            options: dict[str, Any] = {"log": log, "max_points": POINTS_PER_AXIS[len(surface.axes)]}
+            for kind in kinds:
+                drawn = figure(
+                    surface, kind, observable=observable, title=False, caption=False, animate=True, **options
+                )
+                drawn.update_layout(meta={**drawn.layout.meta, "file": figure_name(surface, kind, observable, log)})
+                bundle.add(f"{index}/{kind}/{observable}/{log}", drawn)
+    first = {"index": index, "kind": kinds[0], "observable": observables[0]}
+    choices = [
+        _buttons("kind", [(kind, KIND_NAMES[kind]) for kind in kinds], "View"),
+        _buttons("log", [("false", "Linear"), ("true", "Logarithmic")], "Scale"),
+        _buttons("observable", [(each, observable_title(each)) for each in observables], "Observable"),
+    ]
+    numbers = [
+        f"<h3>{escape(observable_title(each))}</h3>{_table(observable_rows(surface, each))}" for each in means(surface)
+    ]
+    return _template("section.html").substitute(
+        index=index,
+        view=escape(json.dumps(first)),
+        name=escape(surface.name),
+        state_class=state_of(surface),
+        state=escape(state_text(surface)),
+        choices="".join(choices),
+        play='<button type="button" data-do="play">Play path</button>' if surface.path is not None else "",
+        facts=_table(landscape_rows(surface)),
+        observables="".join(numbers),
+        failures=_failures(surface),
+        provenance=_table(provenance_rows(surface)) + _job(surface),
+    )
+
+
+def _resource(name: str) -> str:
+    return files("landscape.views.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _template(name: str) -> Template:
+    return Template(_resource(name))
+
+
+def _buttons(what: str, choices: Sequence[tuple[str, str]], label: str) -> str:
+    """A group of buttons of which one is pressed; left out where there is nothing to choose."""
+    if len(choices) < 2:
+        return ""
+    buttons = "".join(
+        f'<button type="button" data-set="{what}" data-value="{escape(value)}" aria-pressed="{str(not k).lower()}">'
+        f"{escape(name)}</button>"
+        for k, (value, name) in enumerate(choices)
+    )
+    return f'<span class="choice" role="group" aria-label="{label}">{buttons}</span>'
+
+
+def _table(rows: Sequence[Row]) -> str:
+    body = "".join(f"<tr><th scope='row'>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
+    return f"<table>{body}</table>"
+
+
+def _failures(surface: Surface) -> str:
+    failures = [mapping(each) for each in surface.attributes.get("failures") or []]
+    if not failures:
+        return ""
+    items = "".join(
+        f"<li><b>{escape(str(each.get('task', 'unknown task')))}</b>, {escape(str(each.get('attempts', '?')))} attempts"
+        f" on {escape(str(each.get('worker', 'unknown')))}: {escape(str(each.get('cause', 'no cause recorded')))}"
+        f"<details><summary>Traceback</summary><pre>{escape(str(each.get('traceback', '')))}</pre></details></li>"
+        for each in failures
+    )
+    plural = "s" * (len(failures) != 1)
+    return f'<div class="failures"><h3>{len(failures)} failed task{plural}</h3><ul>{items}</ul></div>'
+
+
+def _job(surface: Surface) -> str:
+    job = surface.attributes.get("job")
+    if not job:
+        return ""
+    return f"<h3>Job</h3><pre>{escape(json.dumps(job, indent=2, default=str))}</pre>"
+
+
+def _broken_section(name: str, reason: str) -> str:
+    return f'<section class="landscape"><h2>{escape(name)}</h2><p class="failures">{escape(reason)}</p></section>'
+
+
+def info_rows(info: Mapping[str, Any]) -> list[Row]:
+    """Basic information: what was trained and how, then whatever else was recorded."""
+    named = [(INFO_NAMES[key], _plain(info[key])) for key in INFO_NAMES if info.get(key) not in (None, "", {})]
+    rest = [(key.replace("_", " "), _plain(value)) for key, value in info.items() if key not in INFO_NAMES]
+    return [*dict(named).items(), *((name, value) for name, value in rest if value)]
+
+
+def _plain(value: Any) -> str:
+    """Nested facts on one line: 'name SGD, momentum 0.9'."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key.replace('_', ' ')} {_plain(each)}" for key, each in value.items() if each is not None)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(f"[{_plain(each)}]" if isinstance(each, (list, tuple)) else _plain(each) for each in value)
+    if isinstance(value, float) and finite(value) is not None:
+        return f"{value:g}"
+    return "" if value is None else str(value)
+
+
+def _training(info: Mapping[str, Any], with_history: bool) -> str:
+    rows = info_rows(info)
+    if not rows and not with_history:
+        return ""
+    plot = '<figure><div class="plot" id="history" role="img" aria-label="training history"></div></figure>'
+    note = "<figcaption>Shaded: the stretches of training that the trajectory landscapes cover.</figcaption>"
+    parts = [f"<div>{plot}{note}</div>" if with_history else "", f"<div>{_table(rows)}</div>" if rows else ""]
+    return f'<section class="training"><h2>Training</h2><div class="tables">{"".join(parts)}</div></section>'
