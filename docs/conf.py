@@ -40,6 +40,4 @@ napoleon_use_rtype = False
 
 html_theme = "furo"
 html_title = f"{project} {release}"
-html_static_path: list[str] = ["_static"]
-html_css_files = ["site.css"]
 html_show_sphinx = False

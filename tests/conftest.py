@@ -4,12 +4,15 @@ Every Ray of the tests asks for a token of theirs: on this machine's own address
 The choices of engines and the sent jobs that tests keep, and find, are their own.
 """
 
+import logging
 import os
 import secrets
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from cluster.process.logs import TASKS, WORKERS
 
 os.environ["RAY_AUTH_MODE"] = "token"
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # the processes of one run share it
@@ -33,6 +36,20 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = value
+
+
+@pytest.fixture
+def logging_as_it_was() -> Iterator[None]:
+    """A test may configure logging: its handlers, levels and captured warnings are put back."""
+    root, names = logging.getLogger(), ("landscape", WORKERS, TASKS)
+    handlers, level = list(root.handlers), root.level
+    levels = {name: logging.getLogger(name).level for name in names}
+    yield
+    logging.captureWarnings(False)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for name, each in levels.items():
+        logging.getLogger(name).setLevel(each)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -6,7 +6,9 @@ A page asks for it with a line `<!-- generated: NAME -->`, which is replaced by 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
+from unittest.mock import patch
 
 from sphinx.application import Sphinx
 
@@ -17,7 +19,9 @@ def command_line() -> str:
     """A section per command of `landscape`, from the help that the command itself prints."""
     from cluster.commands.app import app
 
-    text = app.generate_docs(output_format="markdown", heading_level=1, max_heading_level=3)
+    with patch.object(sys, "argv", ["landscape"]):  # the usage lines name what runs, which is Sphinx here
+        text = app.generate_docs(output_format="markdown", heading_level=1, max_heading_level=3)
+    text = text.replace(" *[default: False]*", "")  # of what is on or off
     sections = text.split("\n## ")[2:]  # without the title and the table of contents: the site has its own
     return "\n".join(f"## {section}" for section in sections)
 

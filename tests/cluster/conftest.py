@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import sys
 import tempfile
@@ -15,7 +14,6 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from cluster.process.logs import TASKS, WORKERS
 from landscape.spec.job import Job, read_job
 
 # A model of two weights whose coordinates on the plane are the weights themselves, so that a test can say what
@@ -168,17 +166,3 @@ def local_ray() -> Iterator[None]:
     yield
     ray.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture
-def logging_as_it_was() -> Iterator[None]:
-    """A test may configure logging: its handlers, levels and captured warnings are put back."""
-    root, names = logging.getLogger(), ("landscape", WORKERS, TASKS)
-    handlers, level = list(root.handlers), root.level
-    levels = {name: logging.getLogger(name).level for name in names}
-    yield
-    logging.captureWarnings(False)
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    for name, each in levels.items():
-        logging.getLogger(name).setLevel(each)
