@@ -1,44 +1,42 @@
-"""The story on one page: prepare a job, evaluate its tiles, store them. The serial reference of every faster path."""
+"""The story on one page: prepare a job, choose how to compute it, evaluate its tasks, store them.
+
+This is the serial reference of every faster path: a Ray driver does the same with the same functions, on many workers.
+"""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from landscape.devices import pick_device
-from landscape.errors import Interrupted, JobError, StoreError, shown
-from landscape.evaluation.choice.kept import KeptChoices
-from landscape.evaluation.choice.questions import Freedom, Limits
-from landscape.evaluation.choice.tuning import tune
+from landscape.choosing import freedom_of, make_evaluator, tile_shape_for, tune_landscape
+from landscape.errors import Interrupted, StoreError, shown
+from landscape.evaluation.choice.questions import Limits
 from landscape.evaluation.evaluator import Evaluator
 from landscape.folders.lock import run_lock
-from landscape.grid import Grid, Index, choose_tile_shape
-from landscape.plan import Plan
-from landscape.preparation.preparing import PreparedJob, PreparedLandscape, create_store, existing_store, prepare
+from landscape.preparation.preparing import PreparedJob, PreparedLandscape, prepare
 from landscape.problem.user_code import in_folder
-from landscape.progress import CHOOSING, PREPARING, Failure, Observer, stage
-from landscape.reproduction import ATTRIBUTE, NotReproduced, bear_witness, check_point, other_network, recorded, refusal
+from landscape.progress import PREPARING, Failure, Observer, stage
+from landscape.reproduction import NotReproduced, check_reproduction
 from landscape.results import Run
-from landscape.spec.job import Job, names_a_run
-from landscape.store import LandscapeStore, landscape_names, write_error
+from landscape.spec.job import Job
+from landscape.store import write_error
 from landscape.tally import Tally
 from landscape.tasks import (
     ATTEMPTS,
+    OpenLandscape,
     Outcome,
     Task,
-    TaskList,
     commit,
+    create_landscape,
     make_work,
-    missing_tasks,
+    open_landscape,
     quarantine,
     start_tally,
     task_points,
     try_task,
 )
-
-log = logging.getLogger("landscape")
 
 
 def run(
@@ -67,31 +65,17 @@ def run(
     return Run(prepared.run)
 
 
-@dataclass(frozen=True)
-class Begun:
-    """A landscape on disk, and what is left to do of it."""
-
-    store: LandscapeStore
-    tasks: TaskList
-
-
-def examine(prepared: PreparedJob, landscape: PreparedLandscape) -> Begun | None:
-    """The landscape on disk, every chunk being checked; None where it is new."""
-    store = existing_store(prepared, landscape)
-    return None if store is None else Begun(store, missing_tasks(store, landscape.name))
-
-
 def run_prepared(
     prepared: PreparedJob,
     observer: Observer,
     stop: Callable[[], bool],
     limits: Limits | None = None,
-    begun: Mapping[str, Begun | None] | None = None,
+    already_open: Mapping[str, OpenLandscape | None] | None = None,
 ) -> None:
-    """The job, its run's lock being held.
+    """Compute a job that is prepared, landscape by landscape, while its run's lock is held.
 
     Args:
-        begun: its landscapes by name, where they have been examined already.
+        already_open: its landscapes by name, where they have been opened already; None for those that are new.
     """
 
     def check_stop() -> None:
@@ -103,125 +87,66 @@ def run_prepared(
     prepared.log_warnings()
     freedom, chosen = freedom_of(prepared)
     for landscape in prepared.landscapes:
-        found = begun[landscape.name] if begun is not None else examine(prepared, landscape)
-        if found is None:
+        opened = open_landscape(prepared, landscape) if already_open is None else already_open[landscape.name]
+        if opened is None:
             landscape = landscape if chosen is None else landscape.in_batches(chosen.batch_size)
             landscape, seconds = tune_landscape(prepared, landscape, freedom, check_stop, limits)
+            # One job has one engine: what was chosen for this landscape holds for the rest.
             chosen, freedom = landscape.plan, replace(freedom, engine=landscape.plan.engine, batch_size=False)
-            store = create_store(prepared, landscape, tile_shape_for(prepared.job, landscape.grid, seconds, 1))
-            found = Begun(store, missing_tasks(store, landscape.name))
-        store, tasks = found.store, found.tasks
-        tally = start_tally(store, landscape, tasks)
-        if tasks:
-            evaluator = make_evaluator(prepared, landscape, check_stop)
-            compute_serially(landscape, store, evaluator, tasks, tally, observer, prepared.folder)
-        else:
-            tally.close()
-        observer(tally.progress())
+            tile_shape = tile_shape_for(prepared.job, landscape.grid, seconds, workers=1)
+            opened = create_landscape(prepared, landscape, tile_shape)
+        compute_landscape(prepared, landscape, opened, observer, check_stop)
 
 
-def freedom_of(prepared: PreparedJob) -> tuple[Freedom, Plan | None]:
-    """What is to be chosen for the landscapes that are new, and the plan of the job's other ones, or of another run.
-
-    One job has one engine: what was chosen for one landscape holds for the rest.
-    """
-    stored = landscape_names(prepared.run)
-    # Of the whole job: what is done already must not make it one that is over sooner.
-    points = sum(each.points for each in prepared.landscapes)
-    chosen = next((each.plan for each in prepared.landscapes if each.name in stored), prepared.borrowed)
-    job = prepared.job
-    left_open = job.engine == "auto" or names_a_run(job.engine)
-    engine = chosen.engine if chosen and left_open else job.engine
-    # In the store the last axis comes first.
-    rows = [tile_shape_for(job, each.grid, 1.0, 1)[0] for each in prepared.landscapes if job.tile is not None]
-    return Freedom(engine, job.batch_size is None and chosen is None, points, min(rows, default=None)), chosen
-
-
-def tune_landscape(
+def compute_landscape(
     prepared: PreparedJob,
     landscape: PreparedLandscape,
-    freedom: Freedom,
-    on_point: Callable[[], None],
-    limits: Limits | None = None,
-) -> tuple[PreparedLandscape, float]:
-    """The landscape with the engine and batches that suit it, and the seconds a point costs; before any value."""
-    stage(CHOOSING)
-    evaluator, kept = make_evaluator(prepared, landscape, on_point), KeptChoices.of_user()
-    with in_folder(prepared.folder):
-        tuned = tune(evaluator, landscape.grid, freedom, kept=kept, limits=limits)
-    if tuned.warning:
-        log.warning("%s", tuned.warning)
-    return landscape.tuned(tuned), tuned.seconds_per_point
-
-
-def keep_witness(landscape: PreparedLandscape, store: LandscapeStore, evaluator: Evaluator) -> None:
-    """Have this process reproduce what the landscape holds before it adds to it; the first one leaves its word.
-
-    Raises:
-        JobError: it computes something else.
-    """
-    expected = recorded(store, landscape.grid)
-    witness = bear_witness(evaluator, expected.point if expected else check_point(landscape.grid))
-    if witness is None:
-        return
-    difference = witness.differs_from(expected) if expected else other_network(store, witness)
-    if difference:
-        raise refusal(landscape.name, expected, witness, difference)
-    if ATTRIBUTE not in store.attributes:
-        store.update_attributes(**witness.attributes())
-
-
-def compute_serially(
-    landscape: PreparedLandscape,
-    store: LandscapeStore,
-    evaluator: Evaluator,
-    tasks: Sequence[Task],
-    tally: Tally,
+    opened: OpenLandscape,
     observer: Observer,
-    folder: Path,
+    check_stop: Callable[[], None],
 ) -> None:
-    """The tasks of one landscape, one after the other; the user's code in its folder, the observer in the caller's."""
+    """Compute what is left to do of one landscape, task after task, and record how far it is."""
+    tally = start_tally(opened.store, landscape, opened.tasks)
+    if not opened.tasks:
+        tally.close()
+    else:
+        evaluator = make_evaluator(prepared, landscape, check_stop)
+        with recorded_end(tally):
+            with in_folder(prepared.folder):
+                check_reproduction(opened.store, landscape.grid, evaluator)
+            for task in opened.tasks:
+                compute_task(landscape, opened, task, evaluator, tally, prepared.folder)
+                observer(tally.progress())
+    observer(tally.progress())
+
+
+def compute_task(
+    landscape: PreparedLandscape, opened: OpenLandscape, task: Task, evaluator: Evaluator, tally: Tally, folder: Path
+) -> None:
+    """Evaluate one task, user code running in its folder; commit its outcome, or give it up where user code fails."""
+    work = make_work(landscape, opened.store, task)
+    with in_folder(folder):
+        outcome = try_task(evaluator, work)
+    if isinstance(outcome, Outcome):
+        commit(opened.store, task, outcome)
+        reduced = evaluator.batch_size < evaluator.plan.batch_size
+        tally.done(task.label, task_points(opened.store, task), evaluator.batch_size if reduced else None)
+    else:
+        quarantine(opened.store, task)
+        tally.fail(Failure(task.label, ATTEMPTS, "this process", *outcome))
+
+
+@contextlib.contextmanager
+def recorded_end(tally: Tally) -> Iterator[None]:
+    """Record at the end of the block that the landscape is complete or partial, or that it was interrupted.
+
+    Nothing is recorded where the store cannot be reached, or where this process must not write to the landscape.
+    """
     try:
-        with in_folder(folder):
-            keep_witness(landscape, store, evaluator)
-        for task in tasks:
-            work = make_work(landscape, store, task)
-            with in_folder(folder):
-                outcome = try_task(evaluator, work)
-            if isinstance(outcome, Outcome):
-                commit(store, task, outcome)
-                reduced = evaluator.batch_size < evaluator.plan.batch_size
-                tally.done(task.label, task_points(store, task), evaluator.batch_size if reduced else None)
-            else:
-                quarantine(store, task)
-                tally.fail(Failure(task.label, ATTEMPTS, "this process", *outcome))
-            observer(tally.progress())
+        yield
     except (StoreError, NotReproduced):
-        raise  # the store cannot be reached, or this process has no business with it: do not record the interruption
+        raise
     except BaseException:
         tally.finish("interrupted")
         raise
     tally.finish()
-
-
-def make_evaluator(
-    prepared: PreparedJob, landscape: PreparedLandscape, on_point: Callable[[], None] = lambda: None
-) -> Evaluator:
-    problem, device = prepared.problem, pick_device(prepared.job.device)
-    if device.type != landscape.plan.device:
-        raise JobError(
-            f"device: landscape {shown(landscape.name)} is computed on {landscape.plan.device}, here is {device.type}, "
-            "and the bits would differ; go on where it was begun, or give it another name or run"
-        )
-    with in_folder(prepared.folder):
-        evaluator = Evaluator(problem.model, prepared.samples, problem.observe, landscape.plan, device, on_point)
-        evaluator.load(landscape.origin, [each.tensors for each in landscape.directions])
-    return evaluator
-
-
-def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int) -> Index:
-    """The job's own tile shape, given per axis, or the one that suits the cost of a point."""
-    if job.tile is None:
-        return choose_tile_shape(grid.shape, seconds_per_point, workers)
-    per_axis = job.tile * len(grid.shape) if len(job.tile) == 1 else job.tile
-    return tuple(min(t, n) for t, n in zip(reversed(per_axis), grid.shape, strict=True))

@@ -193,3 +193,22 @@ def refusal(name: str, expected: Witness | None, found: Witness, difference: str
         f"landscape {name!r} was computed {by}: {found.processor} gives {difference}; go back to those, or give it "
         "another name or run"
     )
+
+
+def check_reproduction(store: LandscapeStore, grid: Grid, evaluator: Evaluator) -> None:
+    """Have this process compute what the landscape holds before it adds to it.
+
+    Where the landscape holds nothing yet, what this process computes is kept as what every other one must reproduce.
+
+    Raises:
+        NotReproduced: this process computes something else.
+    """
+    expected = recorded(store, grid)
+    witness = bear_witness(evaluator, expected.point if expected else check_point(grid))
+    if witness is None:
+        return
+    difference = witness.differs_from(expected) if expected else other_network(store, witness)
+    if difference:
+        raise refusal(store.name, expected, witness, difference)
+    if ATTRIBUTE not in store.attributes:
+        store.update_attributes(**witness.attributes())

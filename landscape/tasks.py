@@ -17,7 +17,7 @@ from landscape.evaluation.evaluator import Evaluator, Values
 from landscape.evaluation.loaded import SamplesChanged
 from landscape.grid import Index, coarse_to_fine_order, tile_counts
 from landscape.parameters import State
-from landscape.preparation.preparing import PreparedLandscape
+from landscape.preparation.preparing import PreparedJob, PreparedLandscape, create_store, existing_store
 from landscape.problem.problem import OtherObservables
 from landscape.problem.user_code import cause_of
 from landscape.store import LandscapeStore
@@ -134,6 +134,26 @@ def try_task(evaluator: Evaluator, work: Work) -> Outcome | tuple[str, str]:
 def start_tally(store: LandscapeStore, landscape: PreparedLandscape, tasks: TaskList) -> Tally:
     path_tasks = -(-len(landscape.path.step) // store.path_chunk) if landscape.path else 0
     return Tally(store, landscape.points, tasks.points, store.tile_count + path_tasks, len(tasks))
+
+
+@dataclass(frozen=True)
+class OpenLandscape:
+    """A landscape on disk that is open for writing, and what is left to do of it."""
+
+    store: LandscapeStore
+    tasks: TaskList
+
+
+def open_landscape(prepared: PreparedJob, landscape: PreparedLandscape) -> OpenLandscape | None:
+    """A landscape of the job that is on disk, every chunk of it checked; None where it is new."""
+    store = existing_store(prepared, landscape)
+    return None if store is None else OpenLandscape(store, missing_tasks(store, landscape.name))
+
+
+def create_landscape(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape: Index) -> OpenLandscape:
+    """A new landscape on disk, in tiles of so many points per dimension of the grid."""
+    store = create_store(prepared, landscape, tile_shape)
+    return OpenLandscape(store, missing_tasks(store, landscape.name))
 
 
 def missing_tasks(store: LandscapeStore, landscape: str) -> TaskList:

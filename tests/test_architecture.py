@@ -23,7 +23,7 @@ LAYERS = [
     "landscape: problem spec surface trajectory; cluster: options",
     "landscape: collector directions evaluation store views; cluster: session",
     "landscape: preparation recipes reproduction results tally",
-    "landscape: tasks; cluster: status",
+    "landscape: choosing tasks; cluster: status",
     "landscape: pipeline; cluster: submit workers",
     "landscape: bench; cluster: driver templates",
     "cluster: commands",

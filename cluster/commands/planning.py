@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from cluster.process.console import seconds_text
+from landscape.choosing import freedom_of, make_evaluator, tile_shape_for
 from landscape.devices import cores
 from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.questions import Freedom, Tuned
@@ -15,7 +16,6 @@ from landscape.evaluation.choice.tuning import outlook, tune
 from landscape.evaluation.evaluator import Evaluator
 from landscape.fields import MAX_SIZE
 from landscape.grid import Grid, size_through_zero, tile_counts
-from landscape.pipeline import freedom_of, make_evaluator, tile_shape_for
 from landscape.preparation.preparing import PreparedJob, PreparedLandscape, prepare
 from landscape.problem.user_code import in_folder
 from landscape.spec.job import Job

@@ -19,19 +19,20 @@ from cluster.scheduling.schedule import Schedule
 from cluster.session.session import ray_session
 from cluster.workers.hands import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Crew, Hand
 from cluster.workers.worker import Receipt
+from landscape.choosing import freedom_of, tile_shape_for
 from landscape.devices import keep_freed_memory
 from landscape.errors import Interrupted, JobError, LandscapeError, StoreError, shown
 from landscape.evaluation.choice.questions import DEFAULT_POINT_SECONDS, Limits, Measure, Request, follow
 from landscape.evaluation.choice.search import Search
 from landscape.folders.lock import run_lock
-from landscape.pipeline import Begun, freedom_of, run_prepared, tile_shape_for
+from landscape.pipeline import run_prepared
 from landscape.preparation.preparing import PreparedJob, create_store, existing_store, prepare
 from landscape.progress import CHOOSING, PREPARING, Failure, Observer, stage
 from landscape.reproduction import NotReproduced, Witness
 from landscape.results import Run
 from landscape.spec.job import Job
 from landscape.store import write_error
-from landscape.tasks import Outcome, Task, commit_all, make_work, quarantine, task_points, well_formed
+from landscape.tasks import OpenLandscape, Outcome, Task, commit_all, make_work, quarantine, task_points, well_formed
 
 if TYPE_CHECKING:
     from cluster.session.metrics import Metrics
@@ -146,8 +147,10 @@ def _run_here(
     tell(HERE)
     if supervised():  # a command's own process, and not a notebook's
         keep_freed_memory()
-    begun = {each.landscape.name: None if each.store is None else Begun(each.store, each.tasks) for each in jobs}
-    _until_signalled(prepared, observer, stop, limits, begun)
+    opened = {
+        each.landscape.name: None if each.store is None else OpenLandscape(each.store, each.tasks) for each in jobs
+    }
+    _until_signalled(prepared, observer, stop, limits, opened)
 
 
 def _until_signalled(
@@ -155,10 +158,10 @@ def _until_signalled(
     observer: Observer,
     stop: Callable[[], bool],
     limits: Limits | None = None,
-    begun: Mapping[str, Begun | None] | None = None,
+    opened: Mapping[str, OpenLandscape | None] | None = None,
 ) -> None:
     with graceful_stop() as signalled:
-        run_prepared(prepared, observer, lambda: stop() or signalled(), limits, begun)
+        run_prepared(prepared, observer, lambda: stop() or signalled(), limits, opened)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from landscape.bench.memory import memory_of
 from landscape.bench.options import Options
 from landscape.bench.timing import Contestant, Seconds, quotient, race, typical
 from landscape.bench.yardsticks import EAGER, Bare, SameEngine, Setting, bare_observe
+from landscape.choosing import make_evaluator
 from landscape.errors import JobError, one_line
 from landscape.evaluation.choice.questions import Freedom, Limits, Trial, Tuned
 from landscape.evaluation.choice.search import row_points
@@ -25,7 +26,6 @@ from landscape.evaluation.choice.trials import measure_point, probe_points
 from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.evaluator import Evaluator
 from landscape.grid import Grid, Tile
-from landscape.pipeline import make_evaluator
 from landscape.plan import Engine, Precision
 from landscape.preparation.preparing import PreparedJob, PreparedLandscape, prepare
 from landscape.problem.user_code import in_folder

@@ -22,10 +22,10 @@ from landscape.bench.memory import LiveStorages, peak_of
 from landscape.bench.problems import RECIPES, recipe_job, recipe_problem
 from landscape.bench.timing import Contestant, quotient, race, typical
 from landscape.bench.yardsticks import Bare, SameEngine, Setting
+from landscape.choosing import make_evaluator
 from landscape.errors import LandscapeError
 from landscape.evaluation.choice.search import Search
 from landscape.evaluation.engines.forward import make_forward
-from landscape.pipeline import make_evaluator
 from landscape.plan import Plan
 from landscape.preparation.preparing import prepare
 

@@ -14,6 +14,7 @@ from test_engines import POINTS, evaluator, pooled_problem
 from torch import nn
 
 from landscape import JobError, Problem, open_run, run
+from landscape.choosing import freedom_of
 from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.questions import Candidate, Check, Freedom, Limits
 from landscape.evaluation.choice.search import Search
@@ -21,7 +22,6 @@ from landscape.evaluation.choice.trials import Trials
 from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.engines import pooling
 from landscape.grid import Grid, axis_coordinates
-from landscape.pipeline import freedom_of
 from landscape.preparation.preparing import prepare
 from landscape.store import LandscapeStore
 from landscape.views.prepared.wording import precision_text

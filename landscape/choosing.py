@@ -1,0 +1,87 @@
+"""How the landscapes of a job that are new will be computed: their engine, their batches, the shape of their tiles."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from landscape.devices import pick_device
+from landscape.errors import JobError, shown
+from landscape.evaluation.choice.kept import KeptChoices
+from landscape.evaluation.choice.questions import Freedom, Limits
+from landscape.evaluation.choice.tuning import tune
+from landscape.evaluation.evaluator import Evaluator
+from landscape.grid import Grid, Index, choose_tile_shape
+from landscape.plan import Plan
+from landscape.preparation.preparing import PreparedJob, PreparedLandscape
+from landscape.problem.user_code import in_folder
+from landscape.progress import CHOOSING, stage
+from landscape.spec.job import Job, names_a_run
+from landscape.store import landscape_names
+
+log = logging.getLogger("landscape")
+
+
+def freedom_of(prepared: PreparedJob) -> tuple[Freedom, Plan | None]:
+    """What is to be chosen for the landscapes that are new, and the plan of the job's other ones, or of another run.
+
+    One job has one engine: what was chosen for one landscape holds for the rest.
+    """
+    stored = landscape_names(prepared.run)
+    # Of the whole job: what is done already must not make it one that is over sooner.
+    points = sum(each.points for each in prepared.landscapes)
+    chosen = next((each.plan for each in prepared.landscapes if each.name in stored), prepared.borrowed)
+    job = prepared.job
+    left_open = job.engine == "auto" or names_a_run(job.engine)
+    engine = chosen.engine if chosen and left_open else job.engine
+    # In the store the last axis comes first.
+    rows = [tile_shape_for(job, each.grid, 1.0, 1)[0] for each in prepared.landscapes if job.tile is not None]
+    return Freedom(engine, job.batch_size is None and chosen is None, points, min(rows, default=None)), chosen
+
+
+def tune_landscape(
+    prepared: PreparedJob,
+    landscape: PreparedLandscape,
+    freedom: Freedom,
+    on_point: Callable[[], None],
+    limits: Limits | None = None,
+) -> tuple[PreparedLandscape, float]:
+    """The landscape with the engine and batches that suit it, and the seconds a point costs; before any value."""
+    stage(CHOOSING)
+    evaluator, kept = make_evaluator(prepared, landscape, on_point), KeptChoices.of_user()
+    with in_folder(prepared.folder):
+        tuned = tune(evaluator, landscape.grid, freedom, kept=kept, limits=limits)
+    if tuned.warning:
+        log.warning("%s", tuned.warning)
+    return landscape.tuned(tuned), tuned.seconds_per_point
+
+
+def make_evaluator(
+    prepared: PreparedJob, landscape: PreparedLandscape, on_point: Callable[[], None] = lambda: None
+) -> Evaluator:
+    """The evaluator of a landscape on this machine's device, its origin and directions loaded.
+
+    Args:
+        on_point: is called before each point; what it raises ends the evaluation.
+
+    Raises:
+        JobError: the landscape is computed on another kind of device than this machine has.
+    """
+    problem, device = prepared.problem, pick_device(prepared.job.device)
+    if device.type != landscape.plan.device:
+        raise JobError(
+            f"device: landscape {shown(landscape.name)} is computed on {landscape.plan.device}, here is {device.type}, "
+            "and the bits would differ; go on where it was begun, or give it another name or run"
+        )
+    with in_folder(prepared.folder):
+        evaluator = Evaluator(problem.model, prepared.samples, problem.observe, landscape.plan, device, on_point)
+        evaluator.load(landscape.origin, [each.tensors for each in landscape.directions])
+    return evaluator
+
+
+def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int) -> Index:
+    """The job's own tile shape, given per axis, or the one that suits the cost of a point."""
+    if job.tile is None:
+        return choose_tile_shape(grid.shape, seconds_per_point, workers)
+    per_axis = job.tile * len(grid.shape) if len(job.tile) == 1 else job.tile
+    return tuple(min(t, n) for t, n in zip(reversed(per_axis), grid.shape, strict=True))
