@@ -25,6 +25,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(torch|nn|np|numpy|collections|pydantic|plotly|go|xarray|ray|typing|pathlib|datetime)\b.*"),
     (r"py:.*", r"(Any|Callable|Iterator|Mapping|Sequence|Tensor|NDArray|Literal|optional|FilePath)\b.*"),
+    (r"py:.*", r"landscape\.folders\.base\.Folder"),  # a place that a run lies at; users name it by a path or URL
 ]
 default_role = "code"  # docstrings write `name` for code
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, Union
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, WithJsonSchema
 
 from landscape.errors import printable, shown
 
@@ -157,11 +157,40 @@ def plain_text(value: str) -> str:
     return value
 
 
-Size = Annotated[int, BeforeValidator(size)]
-Seed = Annotated[int, BeforeValidator(between(0, LARGEST_SEED))]
-Count = Annotated[int, BeforeValidator(between(1))]
-Threads = Annotated[int, BeforeValidator(between(1, MOST_THREADS))]
-Workers = Annotated[int, BeforeValidator(between(1, MOST_WORKERS))]
-Gpus = Annotated[float, BeforeValidator(gpus)]
-Snapshots = Annotated[Union[tuple[int, ...], Literal["all"]], BeforeValidator(snapshots)]
-Reference = Annotated[Union[int, str], BeforeValidator(reference)]
+# A rule is code. What editors complete by, the JSON schema of a job, says once more beside it what it takes.
+PAIR = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
+SNAPSHOTS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 3}
+
+
+def integer(low: int = 0, high: int = MOST) -> dict[str, Any]:
+    return {"type": "integer", "minimum": low, "maximum": high}
+
+
+def one_or_per_axis(schema: dict[str, Any]) -> WithJsonSchema:
+    """A value for all axes, or a list with one for each."""
+    return WithJsonSchema({"anyOf": [schema, {"type": "array", "items": schema, "minItems": 1, "maxItems": 3}]})
+
+
+Size = Annotated[int, BeforeValidator(size), WithJsonSchema(integer(MIN_SIZE, MAX_SIZE))]
+Sizes = Annotated[tuple[Size, ...], one_or_per_axis(integer(MIN_SIZE, MAX_SIZE))]
+Ranges = Annotated[tuple[tuple[float, float], ...], one_or_per_axis(PAIR)]
+TilePoints = Annotated[int, BeforeValidator(between(1, MAX_SIZE))]
+TileShape = Annotated[tuple[TilePoints, ...], one_or_per_axis(integer(1, MAX_SIZE))]
+Axes = Annotated[int, BeforeValidator(whole), WithJsonSchema(integer(1, 3))]
+Seed = Annotated[int, BeforeValidator(between(0, LARGEST_SEED)), WithJsonSchema(integer(0, LARGEST_SEED))]
+Count = Annotated[int, BeforeValidator(between(1)), WithJsonSchema(integer(1))]
+Threads = Annotated[int, BeforeValidator(between(1, MOST_THREADS)), WithJsonSchema(integer(1, MOST_THREADS))]
+Workers = Annotated[int, BeforeValidator(between(1, MOST_WORKERS)), WithJsonSchema(integer(1, MOST_WORKERS))]
+Gpus = Annotated[float, BeforeValidator(gpus), WithJsonSchema({"type": "number", "minimum": 0, "maximum": MOST_GPUS})]
+GpuNumber = Annotated[int, BeforeValidator(between(0)), WithJsonSchema(integer())]
+Snapshots = Annotated[
+    Union[tuple[int, ...], Literal["all"]],
+    BeforeValidator(snapshots),
+    WithJsonSchema({"anyOf": [SNAPSHOTS, {"const": "all"}]}),
+]
+Intervals = Annotated[tuple[tuple[int, ...], ...], WithJsonSchema({"type": "array", "items": SNAPSHOTS, "minItems": 1})]
+Reference = Annotated[
+    Union[int, str],
+    BeforeValidator(reference),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}),
+]

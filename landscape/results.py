@@ -43,7 +43,7 @@ class Run(Mapping[str, Surface]):
 
     @property
     def info(self) -> dict[str, Any]:
-        """What was trained: the contents of run.json."""
+        """What was trained, as `run.json` holds it."""
         return read_info(self.path)
 
     @property

@@ -91,10 +91,10 @@ class Surface:
 
     @property
     def rise_stderr(self) -> Floats:
-        """Standard error of the rise L(point) − L(origin) per point: sd(ℓᵢ(p) − ℓᵢ(0))/√n over the same n samples.
+        """Standard error of the rise L(point) − L(origin) per point.
 
-        What all points share is no noise of the shape, so this is the error to judge a shape by. Landscapes of
-        version 0.1.0 do not have it.
+        sd(ℓᵢ(p) − ℓᵢ(0))/√n over the same n samples. All points share their samples, so this is the error to judge a
+        shape by, and not `stderr`. Landscapes of version 0.1.0 do not have it.
         """
         return self[RISE_STDERR]
 

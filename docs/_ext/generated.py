@@ -5,14 +5,59 @@ A page asks for it with a line `<!-- generated: NAME -->`, which is replaced by 
 
 from __future__ import annotations
 
+import json
+import pkgutil
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
+from pydantic import BaseModel
 from sphinx.application import Sphinx
 
+import landscape
+
 PLACE = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
+# What belongs together on the page of the Python interface; every public name of `landscape` stands in one of these.
+GROUPS = {
+    "Compute": ("landscape.run", "cluster.run", "landscape.Limits"),
+    "Describe": (
+        "landscape.Problem",
+        "landscape.Job",
+        "landscape.Landscape",
+        "landscape.RandomDirection",
+        "landscape.TowardsDirection",
+        "landscape.FileDirection",
+        "landscape.PcaDirection",
+        "landscape.CollectLandscape",
+        "landscape.read_job",
+    ),
+    "Read": ("landscape.open_run", "landscape.Run", "landscape.Surface", "landscape.Axis", "landscape.Path"),
+    "Collect": ("landscape.TrajectoryCollector", "landscape.import_checkpoints", "landscape.read_trajectory"),
+    "Errors": ("landscape.LandscapeError", "landscape.JobError", "landscape.NotFoundError"),
+    "What these give and take": (
+        "landscape.trajectory.snapshots.Trajectory",
+        "landscape.trajectory.snapshots.Snapshot",
+        "landscape.barrier.Barrier",
+        "landscape.progress.Progress",
+        "cluster.scheduling.policy.Policy",
+    ),
+}
+# The parts of a job and their headings; every model of its JSON schema stands here.
+PARTS = {
+    "Job": "Fields of a job",
+    "Landscape": "Landscape",
+    "RandomDirection": "Random direction",
+    "TowardsDirection": "Direction towards other weights",
+    "PcaDirection": "Principal component",
+    "FileDirection": "Direction from a file",
+    "CollectLandscape": "Options of the collector",
+    "CreateLandscape": "Landscapes of a collected run",
+}
+TYPES = {"string": "text", "boolean": "`true`, `false`", "number": "number", "integer": "a whole number"}
+SCHEMA_FILE = "job.schema.json"
 
 
 def command_line() -> str:
@@ -26,7 +71,90 @@ def command_line() -> str:
     return "\n".join(f"## {section}" for section in sections)
 
 
-GENERATORS: dict[str, Callable[[], str]] = {"command-line": command_line}
+def python() -> str:
+    """What `landscape` exports, and `cluster.run`, in groups, from their docstrings."""
+    grouped = {name for names in GROUPS.values() for name in names}
+    missing = {f"landscape.{name}" for name in landscape.__all__} - grouped
+    assert not missing, f"place {missing} in GROUPS"
+    return "\n\n".join(f"## {title}\n\n{_entries(names)}" for title, names in GROUPS.items())
+
+
+def _entries(names: tuple[str, ...]) -> str:
+    return "```{eval-rst}\n" + "\n\n".join(map(_entry, names)) + "\n```"
+
+
+def _entry(name: str) -> str:
+    """The autodoc directive of a name; the fields of a job's parts have a page of their own."""
+    value = pkgutil.resolve_name(name)
+    if not isinstance(value, type):
+        return f".. autofunction:: {name}"
+    if issubclass(value, Exception):
+        return f".. autoexception:: {name}\n   :show-inheritance:"
+    if issubclass(value, BaseModel):
+        return f".. autoclass:: {name}(**fields)"
+    return f".. autoclass:: {name}\n   :members:"
+
+
+def job_fields() -> str:
+    """A table per part of a job, from the JSON schema that pydantic makes of it."""
+    schema = landscape.Job.model_json_schema()
+    parts = {"Job": schema, **schema["$defs"]}
+    assert set(parts) == set(PARTS), "every part of a job has its heading in PARTS"
+    return "\n\n".join(f"## {title}\n\n{_part(parts[name])}" for name, title in PARTS.items())
+
+
+def _part(part: dict[str, Any]) -> str:
+    head = "| field | takes | default | |\n|---|---|---|---|"
+    rows = [_row(name, field, name in part.get("required", ())) for name, field in part["properties"].items()]
+    return "\n".join([part["description"], "", head, *rows])
+
+
+def _row(name: str, field: dict[str, Any], required: bool) -> str:
+    default = "required" if required else _value(field.get("default"))
+    return f"| `{name}` | {_takes(field)} | {default} | {' '.join(field.get('description', '').split())} |"
+
+
+def _value(value: Any) -> str:
+    """A default as it is written in a job file; nothing where leaving the field out means something else."""
+    match value:
+        case None | []:
+            return ""
+        case [int(single)]:
+            return f"`{single}`"
+    text = json.dumps(value).replace('"', "")
+    return f"`{text}`"
+
+
+def _takes(field: dict[str, Any]) -> str:
+    """What a field may be, in words."""
+    match field:
+        case {"anyOf": [single, {"type": "array", "items": item}, *_]} if item == single:
+            return f"{_takes(single)}, or a list with one per axis"
+        case {"anyOf": choices} | {"oneOf": choices}:
+            return ", or ".join(dict.fromkeys(_takes(each) for each in choices if each != {"type": "null"}))
+        case {"const": value}:
+            return f"`{value}`"
+        case {"enum": values}:
+            return ", ".join(f"`{value}`" for value in values)
+        case {"$ref": reference}:
+            title = PARTS[reference.rpartition("/")[2]]
+            return f"[{title}](#{title.lower().replace(' ', '-')})"
+        case {"type": "array", "items": items, "minItems": 2, "maxItems": 2}:
+            return f"a pair of {_takes(items)}s"
+        case {"type": "array", "items": items}:
+            return f"a list of: {_takes(items)}"
+        case {"type": "integer", "minimum": low, "maximum": high} if high < 10**12:
+            return f"a whole number from {low} to {high}"
+        case {"type": "integer", "minimum": low}:
+            return f"a whole number from {low}"
+        case {"type": "number", "minimum": low, "maximum": high}:
+            return f"a number from {low} to {high}"
+        case {"type": name}:
+            return TYPES[name]
+    raise ValueError(f"the reference of the job has no words for {field}")
+
+
+GENERATORS: dict[str, Callable[[], str]] = {"command-line": command_line, "job": job_fields, "python": python}
 
 
 def fill(text: str) -> str:
@@ -38,6 +166,14 @@ def _read(_app: Sphinx, _page: str, source: list[str]) -> None:
     source[0] = fill(source[0])
 
 
+def _write_schema(app: Sphinx, error: Exception | None) -> None:
+    """The JSON schema of a job, beside the pages."""
+    if error is None:
+        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **landscape.Job.model_json_schema()}
+        (Path(app.outdir) / SCHEMA_FILE).write_text(json.dumps(schema, indent=1))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("source-read", _read)
+    app.connect("build-finished", _write_schema)
     return {"parallel_read_safe": True}

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     PrivateAttr,
     TypeAdapter,
     ValidationError,
+    WithJsonSchema,
     field_serializer,
     field_validator,
     model_validator,
@@ -28,23 +28,26 @@ from pydantic import (
 
 from landscape.errors import JobError, NotFoundError, flat, holds_credentials, masked, message_of, nearest, shown
 from landscape.fields import (
-    MAX_SIZE,
+    Axes,
     Count,
+    GpuNumber,
     Gpus,
+    Intervals,
+    Ranges,
     Reference,
     Seed,
     Size,
+    Sizes,
     Snapshots,
     Threads,
+    TileShape,
     Unit,
     Workers,
-    between,
     is_list,
     pair,
     plain_text,
     refuse_coinciding,
     snapshots,
-    whole,
 )
 from landscape.folders.places import locate
 from landscape.grid import AXIS_NAMES
@@ -66,7 +69,8 @@ DEFAULT_IGNORE: tuple[Ignored, ...] = ("bias", "norm")  # of random directions, 
 class Frozen(BaseModel):
     """A value: immutable, compared by content, closed to unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    # A text below a field is its description, in the reference of the job and in editors.
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, use_attribute_docstrings=True)
 
     def __init__(self, /, **data: Any) -> None:
         try:
@@ -92,8 +96,11 @@ class RandomDirection(Frozen):
 
     kind: Literal["random"] = "random"
     seed: Seed | None = None
+    """Of the Gaussian draw; default: 1 on the first axis, 2 on the second, 3 on the third."""
     normalise: Normalise = "filter"
+    """Scale each filter, each layer or the whole direction to the norm of the weights there, or leave it as drawn."""
     ignore: tuple[Ignored, ...] = DEFAULT_IGNORE
+    """What does not move: biases, normalisation layers."""
 
 
 class TowardsDirection(Frozen):
@@ -101,6 +108,7 @@ class TowardsDirection(Frozen):
 
     kind: Literal["towards"] = "towards"
     target: Reference
+    """A snapshot's number, `first`, `last`, `problem`, or a file of weights."""
 
 
 class FileDirection(Frozen):
@@ -108,8 +116,11 @@ class FileDirection(Frozen):
 
     kind: Literal["file"] = "file"
     path: str
+    """A safetensors file with one tensor per parameter, under the names of `state_dict()`."""
     normalise: Normalise = "none"
+    """As for a random direction; by default the direction is taken as it is."""
     ignore: tuple[Ignored, ...] = ()
+    """What does not move: biases, normalisation layers."""
 
     @field_validator("path")
     @classmethod
@@ -124,7 +135,9 @@ class PcaDirection(Frozen):
 
     kind: Literal["pca"] = "pca"
     trajectory: Snapshots
+    """The snapshots, by their numbers, at least 3; or `all`."""
     component: Count = 1
+    """Which principal component, from 1."""
 
 
 Direction = Annotated[
@@ -138,12 +151,25 @@ class Landscape(Frozen):
     """One grid around one origin: 1 to 3 directions, or `trajectory` for a PCA plane fitted to the path."""
 
     name: str
+    """Letters, digits, `.`, `-` and `_`; different from the others of the job in more than case."""
     origin: Reference | None = None
+    """Where the axes cross: a snapshot's number, `first`, `last`, `problem` (the callback's weights), or a file of
+    weights; default: `last` where the run has a trajectory, else `problem`.
+    """
     directions: tuple[Direction, ...] = ()
+    """One direction per axis, 1 to 3 of them; default: two random ones, filter-normalised."""
     trajectory: Snapshots | None = None
-    axes: Annotated[int, BeforeValidator(whole)] | None = None
-    size: tuple[Size, ...] = (DEFAULT_SIZE,)
-    range: tuple[tuple[float, float], ...] | None = None
+    """Short for principal components of these snapshots (numbers, or `all`): the range is fitted to the path, and the
+    path drawn.
+    """
+    axes: Axes | None = None
+    """How many principal components `trajectory` takes; default: 2."""
+    size: Sizes = (DEFAULT_SIZE,)
+    """Points per axis, one number or one per axis. An odd one has a point at the middle of the range."""
+    range: Ranges | None = None
+    """[low, high], or one such pair per axis. Default: [-1, 1]; a `towards` axis has both ends among its points;
+    `trajectory` is fitted to the path.
+    """
 
     @field_validator("name")
     @classmethod
@@ -256,7 +282,9 @@ class CreateLandscape(Frozen):
     """Which landscapes a collected run stands for: `train` along the trajectory, `result` around its end."""
 
     train: bool = True
+    """A landscape along the trajectory, for each interval."""
     result: bool = True
+    """A random plane around the end."""
 
 
 class CollectLandscape(Frozen):
@@ -267,10 +295,15 @@ class CollectLandscape(Frozen):
     """
 
     landscape_size: Size = COLLECTED_SIZE
+    """Points per axis."""
     unit: Unit = "step"
+    """What `intervals` count."""
     create_landscape: CreateLandscape = CreateLandscape()
+    """Which landscapes the run stands for."""
     num_samples: Count = DEFAULT_SAMPLES
-    intervals: tuple[tuple[int, ...], ...]
+    """Samples that every value is the mean of."""
+    intervals: Intervals
+    """Lists of at least 3 epochs or steps each, at which the weights are kept."""
 
     @field_validator("intervals", mode="before")
     @classmethod
@@ -310,21 +343,41 @@ class Job(Frozen):
     """A whole job: the run folder, the callback, the samples, the arithmetic and the landscapes to compute."""
 
     run: str
-    problem: str | Callable[[], Any]
+    """Folder or URL that holds the trajectory and all landscapes."""
+    problem: Annotated[str | Callable[[], Any], WithJsonSchema({"type": "string"})]
+    """The callback, `module:function`; the module is looked up beside the job file first."""
     num_samples: Count = DEFAULT_SAMPLES
+    """Samples that every value is the mean of; the same ones at every point."""
     seed: Seed = 0
+    """Decides which samples are taken, and what `observe` draws."""
     batch_size: Count | None = None
+    """Samples per forward pass; default: chosen by the engine, and recorded."""
     precision: Precision = "float32"
+    """Of the evaluation."""
     batch_norm: BatchNorm = "eval"
+    """What normalisation layers use: statistics of training, each batch's, or statistics taken anew at every point."""
     engine: str = "auto"
+    """How points are evaluated: `auto` measures and chooses; or an engine by name; or a run, written with a slash
+    (./RUN), whose engine is taken.
+    """
     landscapes: tuple[Landscape, ...] = ()
+    """What to compute; default: what the collector's options stand for."""
     collect_landscape: CollectLandscape | None = None
+    """The collector's options, instead of those that the run has recorded."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` takes a GPU where there is one."""
     threads: Threads | None = None
+    """CPU threads of each worker; default: 1."""
     workers: Workers | None = None
+    """How many workers; default: one per GPU, else one per core."""
     num_gpus: Gpus | None = None
-    device_ids: tuple[Annotated[int, BeforeValidator(between(0))], ...] | None = None
-    tile: tuple[Annotated[int, BeforeValidator(between(1, MAX_SIZE))], ...] | None = None
+    """GPUs of each worker: a share from 0 to 1, or a whole number."""
+    device_ids: tuple[GpuNumber, ...] | None = None
+    """Which GPUs of this machine a local Ray may use."""
+    tile: TileShape | None = None
+    """Points per axis of a tile, the unit that is computed and written at once; default: chosen so that a tile takes
+    about 10 s.
+    """
 
     _folder: Path = PrivateAttr(default_factory=Path.cwd)
 

@@ -7,6 +7,7 @@ above the block, and is checked as far as that goes: commands by the real parser
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import re
@@ -126,6 +127,9 @@ def carry_out(line: str, place: str) -> None:
         case ["python", file]:
             sys.argv[:] = [file]
             runpy.run_path(file, run_name="__main__")
+        case ["python", "-c", code, ">", file]:
+            with open(file, "w") as output, contextlib.redirect_stdout(output):
+                exec(code, {})
         case ["make", *targets]:
             assert {each for each in targets if "=" not in each} <= TARGETS, f"{place}: {line}"
         case ["pip", "install", *arguments]:

@@ -1,0 +1,99 @@
+"""What the reference is made of: the JSON schema of a job takes what `read_job` takes, the drawing shows the table."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from blocks import blocks_of
+
+from landscape import Job, JobError
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "docs" / "_ext"))
+JOB_FILES = [ROOT / "cluster/templates/job.yaml", ROOT / "deploy/examples/job.yaml"]
+WHOLE_JOBS = [
+    block.code
+    for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+    for block in blocks_of(page)
+    if block.language == "yaml" and "run:" in block.code
+]
+LEAST: dict[str, Any] = {"run": "runs/mine", "problem": "my_problem:problem"}
+REFUSED = [
+    {"sizes": 40},
+    {"run": 3},
+    {"num_samples": 0},
+    {"seed": -1},
+    {"seed": 1.5},
+    {"precision": "float8"},
+    {"workers": 1_000_000},
+    {"num_gpus": -1},
+    {"collect_landscape": {"intervals": [[1, 2]]}},
+    {"tile": 0},
+    *(
+        {"landscapes": [{"name": "a", **fields}]}
+        for fields in (
+            {"siez": 40},
+            {"size": 2},
+            {"size": "forty"},
+            {"range": [1]},
+            {"trajectory": [1, 2]},
+            {"trajectory": "some"},
+            {"axes": 4, "trajectory": "all"},
+            {"directions": [{"kind": "sideways"}]},
+            {"directions": [{"kind": "random", "normalise": "filters"}]},
+            {"directions": [{"kind": "towards"}]},
+        )
+    ),
+    {"landscapes": [{"size": 41}]},
+]
+TAKEN = [
+    {},
+    {"tile": 4, "num_gpus": 0.5, "device_ids": [0, 1], "engine": "eager"},
+    {"landscapes": [{"name": "a", "size": [5, 7], "range": [[-1, 1], [0, 1]]}]},
+    {"landscapes": [{"name": "a", "trajectory": "all", "axes": 1, "origin": 3}]},
+    {"collect_landscape": {"intervals": [[1, 2, 3]], "unit": "epoch", "create_landscape": {"train": False}}},
+]
+
+
+def errors_of(job: dict[str, Any]) -> list[str]:
+    """What the schema has against a job."""
+    jsonschema = pytest.importorskip("jsonschema")
+    return [error.message for error in jsonschema.Draft202012Validator(Job.model_json_schema()).iter_errors(job)]
+
+
+@pytest.mark.parametrize("text", [path.read_text() for path in JOB_FILES] + WHOLE_JOBS)
+def test_the_schema_takes_the_jobs_that_are_shown(text):
+    assert errors_of(yaml.safe_load(text)) == []
+
+
+@pytest.mark.parametrize("fields", TAKEN, ids=str)
+def test_the_schema_takes_what_a_job_takes(fields):
+    Job(**LEAST | fields)
+    assert errors_of(LEAST | fields) == []
+
+
+@pytest.mark.parametrize("fields", REFUSED, ids=str)
+def test_the_schema_refuses_what_a_job_refuses(fields):
+    with pytest.raises(JobError):
+        Job(**LEAST | fields)
+    assert errors_of(LEAST | fields)
+
+
+def test_every_field_of_a_job_is_described():
+    schema = Job.model_json_schema()
+    for name, part in {"Job": schema, **schema["$defs"]}.items():
+        undescribed = {field for field, value in part["properties"].items() if not value.get("description")}
+        assert undescribed <= {"kind"}, name
+
+
+def test_every_command_has_a_section():
+    from generated import command_line
+
+    from cluster.commands.app import app
+
+    sections = {line.removeprefix("## landscape ") for line in command_line().splitlines() if line.startswith("## ")}
+    assert sections == {name for name in app.resolved_commands() if not name.startswith("-")}
