@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         read_job,
     )
     from landscape.surface import Axis, Path, Surface
-    from landscape.trajectory.checkpoints import import_checkpoints
+    from landscape.trajectory.importing import import_checkpoints
     from landscape.trajectory.snapshots import read_trajectory
 
 __version__ = "0.1.0"
@@ -49,7 +49,7 @@ _HOMES = {
     "results": ("Run", "open_run"),
     "surface": ("Axis", "Path", "Surface"),
     "collector": ("TrajectoryCollector",),
-    "trajectory.checkpoints": ("import_checkpoints",),
+    "trajectory.importing": ("import_checkpoints",),
     "trajectory.snapshots": ("read_trajectory",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -28,16 +28,10 @@ from landscape.fields import Unit
 from landscape.folders import Folder, Place, open_folder
 from landscape.parameters import persistent_buffers, state_of
 from landscape.spec.job import COLLECTED_SIZE, DEFAULT_SAMPLES, CollectLandscape, explain
-from landscape.trajectory.history import History, Lines, keep_beside, kept_beside, read_history, read_lines
+from landscape.trajectory.history import History, Lines, finite, keep_beside, kept_beside, read_history, read_lines
 from landscape.trajectory.replacement import finish, remove_leftovers, replace, staging
 from landscape.trajectory.run_files import HISTORY_FILE, read_info, refusing_disk_errors, write_info
-from landscape.trajectory.snapshots import (
-    finite,
-    read_trajectory,
-    snapshot_files,
-    versions,
-    write_snapshot,
-)
+from landscape.trajectory.snapshots import read_trajectory, snapshot_files, versions, write_snapshot
 
 INTERRUPTED = "interrupted"
 RESERVED = ("step", "epoch", "learning_rate", "epoch_end")

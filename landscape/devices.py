@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import gc
 import os
 import platform
 from pathlib import Path
@@ -41,33 +38,3 @@ def pick_device(wanted: str) -> torch.device:
     if wanted == "cuda" and not torch.cuda.is_available():
         raise JobError("device: cuda is asked for, but torch sees no GPU here; use device: cpu or auto")
     return torch.device("cpu") if wanted == "cpu" else device_here()
-
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-KEPT = 1 << 30  # bytes
-
-
-def keep_freed_memory() -> None:
-    """Have the C library keep what this process frees, for processes that only evaluate.
-
-    Otherwise a batch's larger activations are given back and faulted in anew, page by page, for every batch: up to a
-    quarter of a forward pass on the CPU. Where there is no glibc nothing changes.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-        mallopt(M_MMAP_THRESHOLD, KEPT)
-        mallopt(M_TRIM_THRESHOLD, KEPT)
-
-
-def release_memory() -> None:
-    """Give back what this process holds of the GPUs and does not use, for others that compute on them."""
-    gc.collect()
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.empty_cache()
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that the device's or the host's memory does not suffice."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch's allocator on the CPU

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from landscape.devices import is_out_of_memory, processor_name
+from landscape.devices import processor_name
 from landscape.errors import Interrupted, JobError
 from landscape.evaluation.evaluator import Evaluator, Values
 from landscape.grid import Grid
+from landscape.memory import is_out_of_memory
 from landscape.store import LandscapeStore
 
 ATTRIBUTE = "check"

@@ -372,7 +372,7 @@ def import_(
     overwrite
         Replace the trajectory that the run holds.
     """
-    from landscape.trajectory.checkpoints import import_checkpoints
+    from landscape.trajectory.importing import import_checkpoints
 
     found = import_checkpoints(checkpoints, run, unit, order=order, overwrite=overwrite)
     lines = [f"{each.source} -> {found.unit} {each.number}" for each in found.snapshots]

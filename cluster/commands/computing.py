@@ -21,7 +21,7 @@ def compute(
     with diverted(), ProgressDisplay() as display:
         if serial:
             from cluster.driver.driver import run_serially
-            from landscape.devices import keep_freed_memory
+            from landscape.memory import keep_freed_memory
 
             keep_freed_memory()
             found = run_serially(job, display)

@@ -20,11 +20,11 @@ from cluster.session.session import ray_session
 from cluster.workers.hands import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Crew, Hand
 from cluster.workers.worker import Receipt
 from landscape.choosing import freedom_of, tile_shape_for
-from landscape.devices import keep_freed_memory
 from landscape.errors import Interrupted, JobError, LandscapeError, StoreError, shown
 from landscape.evaluation.choice.questions import DEFAULT_POINT_SECONDS, Limits, Measure, Request, follow
 from landscape.evaluation.choice.search import Search
 from landscape.folders.lock import run_lock
+from landscape.memory import keep_freed_memory
 from landscape.pipeline import run_prepared
 from landscape.preparation.preparing import PreparedJob, create_store, existing_store, prepare
 from landscape.progress import CHOOSING, PREPARING, Failure, Observer, stage

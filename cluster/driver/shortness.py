@@ -12,11 +12,12 @@ import torch
 from cluster.driver.assignment import LandscapeWork
 from cluster.process import lifeline
 from landscape.choosing import make_evaluator
-from landscape.devices import cores, release_memory
+from landscape.devices import cores
 from landscape.errors import Interrupted
 from landscape.evaluation.choice.questions import Limits
 from landscape.evaluation.choice.search import budget_of
 from landscape.evaluation.choice.trials import measure_point
+from landscape.memory import release_memory
 from landscape.preparation.preparing import PreparedJob
 from landscape.problem.user_code import in_folder
 

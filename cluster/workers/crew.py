@@ -32,7 +32,7 @@ from landscape.errors import printable
 from landscape.evaluation.choice.questions import Request
 from landscape.memory import host_limit
 from landscape.preparation.preparing import PreparedJob
-from landscape.problem.samples import Batch, batch_bytes
+from landscape.problem.batches import Batch, batch_bytes
 from landscape.progress import stage
 from landscape.tasks import Work
 

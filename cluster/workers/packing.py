@@ -14,7 +14,7 @@ import torch
 from landscape.directions.making import DirectionTensors, random_direction
 from landscape.errors import JobError
 from landscape.parameters import ParameterInfo, State, direction_digest, in_first_version
-from landscape.problem.samples import Batch
+from landscape.problem.batches import Batch
 from landscape.spec.job import RandomDirection
 
 RECIPE_BYTES = 1 << 30  # a random direction above it travels as its seed, as it is kept in the store

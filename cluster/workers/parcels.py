@@ -19,8 +19,8 @@ from filelock import FileLock
 from torch import Tensor
 
 from landscape.errors import JobError
-from landscape.problem.disk_columns import Columns, map_rows
-from landscape.problem.samples import Batch, batch_bytes, batch_length, empty_like, filled, map_tensors, tensors_of
+from landscape.problem.batches import Batch, batch_bytes, batch_length, empty_like, filled, map_tensors, tensors_of
+from landscape.problem.tensor_files import TensorFiles, map_rows
 
 PIECE_BYTES = 256 << 20
 
@@ -65,7 +65,7 @@ Held = tuple[int, list[int], list[Tensor]]  # rows; descriptors, open as long as
 
 
 def _collected(like: Batch, references: Sequence[Any], fetch: Callable[[Any], Batch]) -> Held:
-    columns = Columns(tensors_of(like))
+    columns = TensorFiles(tensors_of(like))
     for reference in references:
         columns.append(tensors_of(fetch(reference)))
     descriptors = [os.dup(each) for each in columns.descriptors()]

@@ -17,7 +17,7 @@ import numpy as np
 from cluster.process.logs import Listener, Said
 from cluster.workers.packing import OtherDirection, Packed, Recipe, unpack_direction, unpack_samples, unpack_state
 from cluster.workers.parcels import Parcels, gather
-from landscape.devices import keep_freed_memory, pick_device
+from landscape.devices import pick_device
 from landscape.errors import JobError
 from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.questions import Request
@@ -26,10 +26,12 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import first_look
 from landscape.evaluation.loaded import SamplesChanged
 from landscape.grid import Grid
+from landscape.memory import keep_freed_memory
 from landscape.parameters import describe_parameters
 from landscape.plan import Plan, Precision
-from landscape.problem.problem import OtherObservables, load_problem
-from landscape.problem.samples import Batch
+from landscape.problem.batches import Batch
+from landscape.problem.callback import load_problem
+from landscape.problem.observables import OtherObservables
 from landscape.problem.user_code import cause_of
 from landscape.reproduction import Witness, bear_witness
 from landscape.tasks import Outcome, Work, evaluate

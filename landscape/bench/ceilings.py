@@ -13,7 +13,7 @@ from landscape.bench.timing import Contestant
 from landscape.bench.yardsticks import Bare, wait
 from landscape.evaluation.arithmetic import arithmetic
 from landscape.plan import Plan, Precision
-from landscape.problem.samples import tensors_of
+from landscape.problem.batches import tensors_of
 
 CPU_EDGE, CPU_BYTES = 1024, 1 << 27
 CUDA_EDGE, CUDA_BYTES = 8192, 1 << 31

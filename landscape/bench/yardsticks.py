@@ -17,8 +17,10 @@ from landscape.evaluation.module_state import private_copy
 from landscape.evaluation.moving import MovingWeights, lay_out, targets_of
 from landscape.parameters import State
 from landscape.plan import Engine, Plan
-from landscape.problem.problem import Observe, Problem, Supervised
-from landscape.problem.samples import Batch, map_tensors, split_batches
+from landscape.problem.batches import Batch, map_tensors, split_batches
+from landscape.problem.observables import Observe
+from landscape.problem.problem import Problem
+from landscape.problem.supervised import Supervised
 
 EAGER = "eager"
 

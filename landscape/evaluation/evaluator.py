@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from landscape.devices import is_out_of_memory
 from landscape.draws import seed_draws
 from landscape.errors import Interrupted
 from landscape.evaluation.arithmetic import arithmetic
@@ -23,10 +22,11 @@ from landscape.evaluation.checksum import checksums
 from landscape.evaluation.engines.forward import Stacked
 from landscape.evaluation.feed import make_feed
 from landscape.evaluation.loaded import LoadedModel, Observed, SamplesChanged
+from landscape.memory import is_out_of_memory
 from landscape.parameters import State
 from landscape.plan import Engine, Plan
-from landscape.problem.problem import Observe
-from landscape.problem.samples import Batch, batch_length, tensors_of
+from landscape.problem.batches import Batch, batch_length, tensors_of
+from landscape.problem.observables import Observe
 from landscape.surface import RISE_STDERR
 
 Floats = NDArray[np.float64]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from landscape.memory import device_limit
-from landscape.problem.samples import Batch, batch_edges, batch_length, map_tensors, split_batches, tensors_of
+from landscape.problem.batches import Batch, batch_edges, batch_length, map_tensors, split_batches, tensors_of
 
 ALIGNMENT = 512  # bytes: what CUDA allocations are aligned to, and a multiple of what those of the CPU are
 

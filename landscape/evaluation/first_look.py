@@ -17,8 +17,8 @@ from landscape.errors import JobError
 from landscape.evaluation.evaluator import Evaluator, Values
 from landscape.evaluation.moving import targets_of
 from landscape.plan import Precision, default_plan
-from landscape.problem.problem import Observe, ordered_names
-from landscape.problem.samples import Batch, batch_length, map_tensors
+from landscape.problem.batches import Batch, batch_length, map_tensors
+from landscape.problem.observables import Observe, ordered_names
 from landscape.problem.user_code import Exited, in_words
 
 SAMPLES = 2

@@ -25,8 +25,8 @@ from landscape.evaluation.moving import MovingWeights, lay_out
 from landscape.memory import DEVICE_BYTES
 from landscape.parameters import State
 from landscape.plan import OPTIONS, Engine, Plan
-from landscape.problem.problem import Observe, check_observed
-from landscape.problem.samples import Batch, batch_length, map_tensors, tensors_of
+from landscape.problem.batches import Batch, batch_length, map_tensors, tensors_of
+from landscape.problem.observables import Observe, check_observed
 from landscape.problem.user_code import kept_alive
 
 Observed = dict[str, Tensor]  # per observable, float64 [samples]

@@ -29,9 +29,11 @@ from landscape.preparation.identity import changes, identity_of, refusal
 from landscape.preparation.provenance import provenance
 from landscape.preparation.recorded import borrowed_plan, recorded_plan
 from landscape.preparation.weights import Weights
-from landscape.problem.problem import Problem, load_problem, ordered_names
+from landscape.problem.batches import Batch, batch_length, not_finite, samples_digest
+from landscape.problem.callback import load_problem
+from landscape.problem.observables import ordered_names
+from landscape.problem.problem import Problem
 from landscape.problem.randomness import Randomness, look_for_randomness
-from landscape.problem.samples import Batch, batch_length, not_finite, samples_digest
 from landscape.problem.selection import select_samples
 from landscape.problem.user_code import in_folder
 from landscape.spec.job import (
@@ -45,7 +47,8 @@ from landscape.spec.job import (
     with_defaults_of,
 )
 from landscape.store import LandscapeStore, PathPlan, landscape_names, refuse_unwritable
-from landscape.trajectory.snapshots import read_info, read_trajectory
+from landscape.trajectory.run_files import read_info
+from landscape.trajectory.snapshots import read_trajectory
 
 log = logging.getLogger("landscape")
 

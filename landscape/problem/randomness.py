@@ -11,7 +11,7 @@ from torch import Tensor
 
 from landscape.draws import fixed_seeds
 from landscape.errors import JobError, flat, message_of
-from landscape.problem.samples import Batch, batch_length, field_names
+from landscape.problem.batches import Batch, batch_length, field_names
 from landscape.problem.selection import chosen_indices
 from landscape.problem.sources import Items, Stream, seed_of, source_of
 

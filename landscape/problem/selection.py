@@ -16,8 +16,7 @@ from torch import Tensor
 from landscape.draws import fixed_seeds
 from landscape.errors import JobError
 from landscape.memory import host_limit
-from landscape.problem.disk_columns import Columns
-from landscape.problem.samples import (
+from landscape.problem.batches import (
     Batch,
     batch_bytes,
     batch_length,
@@ -29,6 +28,7 @@ from landscape.problem.samples import (
     tensors_of,
 )
 from landscape.problem.sources import Bound, Items, Stream, source_of
+from landscape.problem.tensor_files import TensorFiles
 
 PIECE_BYTES = 64 << 20  # of what is written to disk, at a time
 LARGEST_SHUFFLED = 1 << 28  # samples whose numbers are shuffled, at eight bytes each; of more the few wanted are drawn
@@ -174,7 +174,7 @@ class _Kept:
         self._like: Batch = None
         self._pieces: list[Batch] = []  # in memory
         self._bytes = 0  # of them
-        self._columns: Columns | None = None  # on disk
+        self._columns: TensorFiles | None = None  # on disk
         self._rows = 0
         self._places = torch.empty(0, dtype=torch.int64)  # the rows that are kept
 
@@ -204,7 +204,7 @@ class _Kept:
             self._rows = len(self._places)
             self._places = torch.arange(self._rows)
         if self._bytes * len(self._places) > self._limit * self._rows:
-            self._columns = Columns(tensors_of(self._like))
+            self._columns = TensorFiles(tensors_of(self._like))
             for piece in self._pieces:
                 self._append(piece)
             self._pieces = []
@@ -226,7 +226,7 @@ def _on_disk(pieces: Iterable[Batch]) -> Batch:
     like: Batch = None
     for piece in pieces:
         if like is None:
-            like, columns = empty_like(piece), Columns(tensors_of(piece))
+            like, columns = empty_like(piece), TensorFiles(tensors_of(piece))
         columns.append(tensors_of(in_order(like, piece)))
         del piece  # before the next is read, so that one is in memory at a time
     found = filled(like, columns.mapped())

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Subse
 
 from landscape.draws import seed_draws
 from landscape.errors import JobError, flat
-from landscape.problem.samples import Batch, map_tensors, tensors_of
+from landscape.problem.batches import Batch, map_tensors, tensors_of
 from landscape.problem.user_code import calling
 
 # Beyond this an iterable that does not tell its length is taken for endless, where no more samples are asked for.

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from landscape.collector import TrajectoryCollector
 from landscape.errors import JobError, StoreError, shown
 from landscape.folders import open_folder
-from landscape.trajectory.snapshots import read_trajectory, writing
+from landscape.trajectory.run_files import writing
+from landscape.trajectory.snapshots import read_trajectory
 
 CHECKPOINT_FILE = "checkpoint.pt"
 EVALUATION_BATCH = 1024

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -106,3 +107,8 @@ class History:
 
 def history_line(line: Mapping[str, Any]) -> str:
     return json.dumps(line, allow_nan=False) + "\n"
+
+
+def finite(value: Any) -> float | int | None:
+    """A number for JSON, which has no NaN and no infinity: those become None."""
+    return value if isinstance(value, int) or math.isfinite(value) else None

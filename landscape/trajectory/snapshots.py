@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,28 +18,14 @@ from landscape.errors import JobError, LandscapeError, message_of, shown
 from landscape.fields import Unit
 from landscape.folders import Folder, Place, open_folder, split_path
 from landscape.parameters import State, state_digest
-from landscape.trajectory.history import History, read_history
 from landscape.trajectory.run_files import (
     FOLDER,
     SNAPSHOT_FORMAT,
     SNAPSHOT_NAME,
     contents,
     read_info,
-    write_info,
     writing,
 )
-
-__all__ = [
-    "History",
-    "Snapshot",
-    "Trajectory",
-    "read_history",
-    "read_info",
-    "read_trajectory",
-    "write_info",
-    "write_snapshot",
-    "writing",
-]
 
 HEADER, LARGEST_HEADER = 16384, 100_000_000  # bytes: what is read at once, and what safetensors allows
 UNITS: tuple[Unit, ...] = ("epoch", "step")
@@ -203,11 +188,6 @@ def write_snapshot(run: Place, unit: Unit, number: int, state: State, *, below: 
     with writing(run, path) as temporary:
         save_file(dict(state), temporary, metadata)
     return path
-
-
-def finite(value: Any) -> float | int | None:
-    """A number for JSON, which has no NaN and no infinity: those become None."""
-    return value if isinstance(value, int) or math.isfinite(value) else None
 
 
 def versions() -> dict[str, str]:

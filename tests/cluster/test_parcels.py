@@ -17,7 +17,7 @@ from cluster.workers.crew import _send
 from cluster.workers.parcels import Parcels, gather, pieces_of
 from landscape import Job, Problem, open_run, run
 from landscape.memory import HOST_BYTES
-from landscape.problem.samples import batch_bytes, batch_length, samples_digest
+from landscape.problem.batches import batch_bytes, batch_length, samples_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,7 +44,7 @@ PROCESS = """
     sys.path.insert(0, "tests/cluster")
     from test_parcels import samples
     from cluster.workers.parcels import Parcels, gather, pieces_of
-    from landscape.problem.samples import samples_digest
+    from landscape.problem.batches import samples_digest
 
     pieces, fetched = list(pieces_of(samples(), 100)), []
     def fetch(number):

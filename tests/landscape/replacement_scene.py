@@ -22,8 +22,10 @@ from power import Chooser, Log, Model
 
 from landscape import TrajectoryCollector
 from landscape.parameters import state_digest
-from landscape.trajectory.checkpoints import import_checkpoints
-from landscape.trajectory.snapshots import read_history, read_info, read_trajectory
+from landscape.trajectory.history import read_history
+from landscape.trajectory.importing import import_checkpoints
+from landscape.trajectory.run_files import read_info
+from landscape.trajectory.snapshots import read_trajectory
 
 EPOCHS = 3
 

@@ -13,10 +13,11 @@ from torch import nn
 from landscape.collector import TrajectoryCollector
 from landscape.errors import JobError, LandscapeError, NotFoundError
 from landscape.parameters import match_state
-from landscape.trajectory import checkpoints as checkpoints_module
-from landscape.trajectory.checkpoints import import_checkpoints, load_weights, strip_prefixes
+from landscape.trajectory import importing as checkpoints_module
+from landscape.trajectory.importing import import_checkpoints
 from landscape.trajectory.run_files import read_info
 from landscape.trajectory.snapshots import read_trajectory
+from landscape.trajectory.weight_files import load_weights, strip_prefixes
 
 
 def weights(value: float = 1.0) -> dict[str, torch.Tensor]:

@@ -20,8 +20,8 @@ from landscape.grid import Grid
 from landscape.memory import DEVICE_BYTES, HOST_BYTES, device_limit, host_limit
 from landscape.parameters import state_of
 from landscape.plan import Engine, Plan
+from landscape.problem.batches import batch_bytes, tensors_of
 from landscape.problem.problem import Problem
-from landscape.problem.samples import batch_bytes, tensors_of
 from landscape.problem.selection import select_samples
 
 CPU = torch.device("cpu")

@@ -23,7 +23,8 @@ from landscape.folders.lease import CARD, Lease
 from landscape.folders.lock import driver_alive, run_lock
 from landscape.folders.objects import ObjectLog
 from landscape.store import LandscapeStore
-from landscape.trajectory.snapshots import read_history, read_trajectory, write_snapshot
+from landscape.trajectory.history import read_history
+from landscape.trajectory.snapshots import read_trajectory, write_snapshot
 
 HERE = str(Path(__file__).parent)
 ROOT = str(Path(__file__).parents[2])

@@ -14,7 +14,7 @@ from torch import nn
 from landscape import JobError, Problem, run
 from landscape.directions.making import towards_direction
 from landscape.preparation.preparing import prepare
-from landscape.problem.samples import not_finite
+from landscape.problem.batches import not_finite
 
 SAMPLES = torch.randn(12, 3, generator=torch.Generator().manual_seed(1))
 SPEC = {"name": "a", "size": 5}

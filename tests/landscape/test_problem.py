@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomS
 from landscape import JobError, Problem, run
 from landscape.evaluation.evaluator import Evaluator, Plan
 from landscape.preparation.preparing import prepare
-from landscape.problem.problem import import_callback, load_problem
-from landscape.problem.samples import batch_length, map_tensors, samples_digest, split_batches, tensors_of
+from landscape.problem.batches import batch_length, map_tensors, samples_digest, split_batches, tensors_of
+from landscape.problem.callback import import_callback, load_problem
 from landscape.problem.selection import select_samples
 from landscape.spec.job import Job
 

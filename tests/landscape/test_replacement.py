@@ -19,8 +19,10 @@ from landscape import TrajectoryCollector
 from landscape.errors import JobError, LandscapeError
 from landscape.folders.objects import ObjectFolder
 from landscape.trajectory import replacement, snapshots
-from landscape.trajectory.checkpoints import import_checkpoints
-from landscape.trajectory.snapshots import read_history, read_info, read_trajectory
+from landscape.trajectory.history import read_history
+from landscape.trajectory.importing import import_checkpoints
+from landscape.trajectory.run_files import read_info
+from landscape.trajectory.snapshots import read_trajectory
 
 __all__ = ["pytestmark"]
 

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from landscape import JobError
 from landscape.problem import selection
-from landscape.problem.samples import samples_digest, tensors_of
+from landscape.problem.batches import samples_digest, tensors_of
 from landscape.problem.selection import select_samples
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,7 +164,7 @@ MEASURE = """
 
     import torch
     from torch.utils.data import Dataset
-    from landscape.problem.samples import batch_bytes, samples_digest
+    from landscape.problem.batches import batch_bytes, samples_digest
     from landscape.problem.selection import select_samples
 
     count, limit, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]

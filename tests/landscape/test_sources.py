@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from landscape import JobError
 from landscape.problem import sources
-from landscape.problem.samples import samples_digest
+from landscape.problem.batches import samples_digest
 from landscape.problem.selection import select_samples
 
 

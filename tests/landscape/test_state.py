@@ -21,7 +21,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.module_state import ModuleState, private_copy
 from landscape.parameters import state_of
 from landscape.plan import Plan
-from landscape.problem.samples import split_batches
+from landscape.problem.batches import split_batches
 
 CPU = torch.device("cpu")
 

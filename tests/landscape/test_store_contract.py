@@ -33,8 +33,10 @@ from landscape.folders.lock import driver_alive, run_lock
 from landscape.grid import Grid, axis_coordinates
 from landscape.parameters import layout, state_of
 from landscape.store import LandscapeStore, landscape_names, open_zarr, survey
-from landscape.trajectory.checkpoints import import_checkpoints
-from landscape.trajectory.snapshots import read_history, read_info, read_trajectory, write_snapshot
+from landscape.trajectory.history import read_history
+from landscape.trajectory.importing import import_checkpoints
+from landscape.trajectory.run_files import read_info
+from landscape.trajectory.snapshots import read_trajectory, write_snapshot
 
 MODEL = Quadratic()
 

@@ -11,7 +11,7 @@ from small_models import make_job, observe_quadratic, quadratic_problem, quadrat
 from torch.utils.data import DataLoader, Dataset
 
 from landscape import JobError, Problem, run
-from landscape.problem.problem import load_problem
+from landscape.problem.callback import load_problem
 from landscape.problem.selection import select_samples
 from landscape.problem.user_code import calling
 from landscape.surface import QUARANTINED

@@ -18,7 +18,7 @@ from landscape.digests import digest
 from landscape.evaluation.choice.questions import Freedom
 from landscape.evaluation.evaluator import Evaluator
 from landscape.plan import Plan
-from landscape.problem.samples import Batch, tensors_of
+from landscape.problem.batches import Batch, tensors_of
 
 SCHEME = 1  # another one where the search itself changes what it would choose
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # in what a module shows of a function: another one in every process

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.devices import is_out_of_memory
 from landscape.errors import Interrupted, JobError, one_line
 from landscape.evaluation.choice.circumstances import key_of
 from landscape.evaluation.choice.kept import KeptChoices
@@ -35,6 +34,7 @@ from landscape.evaluation.choice.questions import (
 from landscape.evaluation.evaluator import Evaluator, Values
 from landscape.evaluation.loaded import SamplesChanged
 from landscape.grid import Grid
+from landscape.memory import is_out_of_memory
 from landscape.plan import Engine, Plan
 
 WARM_UPS = 2  # two points tell what stays the same between points

@@ -15,8 +15,8 @@ from landscape.evaluation.engines.reuse import Reuse
 from landscape.evaluation.engines.superposition import Superposition
 from landscape.evaluation.engines.traced import Traced
 from landscape.plan import Engine
-from landscape.problem.problem import Observe
-from landscape.problem.samples import Batch
+from landscape.problem.batches import Batch
+from landscape.problem.observables import Observe
 
 CAPTURE_WARM_UPS = 3
 

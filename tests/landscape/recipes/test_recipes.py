@@ -14,7 +14,8 @@ import torch
 
 from landscape.errors import JobError
 from landscape.parameters import state_digest
-from landscape.problem.problem import Problem, load_problem
+from landscape.problem.callback import load_problem
+from landscape.problem.problem import Problem
 from landscape.recipes import cifar10, digits, mnist
 from landscape.recipes.training import listed_intervals
 from landscape.trajectory.history import read_history

@@ -18,7 +18,7 @@ from torch import Tensor
 from landscape.errors import JobError, one_line
 
 
-class Columns:
+class TensorFiles:
     """One file per tensor; all of them have the same number of rows.
 
     Args:

@@ -26,9 +26,7 @@ from landscape.trajectory.snapshots import (
     versions,
     write_snapshot,
 )
-from landscape.trajectory.weight_files import load_weights, read_about, strip_prefixes
-
-__all__ = ["import_checkpoints", "load_weights", "strip_prefixes"]
+from landscape.trajectory.weight_files import load_weights, read_about
 
 Order = Literal["auto", "given"]
 ORDERS: tuple[Order, ...] = ("auto", "given")

@@ -1,0 +1,119 @@
+"""What `observe` returns: the names that an observable may have, and the check of the values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from landscape.errors import JobError, shown
+from landscape.problem.batches import Batch
+
+Observe = Callable[[nn.Module, Batch], Mapping[str, Tensor]]
+
+# Arrays and dimensions of the store have these names.
+RESERVED = frozenset({"status", "directions", "alpha", "beta", "gamma", "axis", "parameter", "snapshot"})
+
+
+class OtherObservables(JobError):
+    """`observe` returns other names than it did elsewhere; trying again on another worker cannot mend that."""
+
+
+def ordered_names(names: Iterable[str]) -> tuple[str, ...]:
+    """The observables in the order in which everything lists them: `loss` first, then the others by name.
+
+    Example:
+        >>> ordered_names({"top5", "loss", "accuracy"})
+        ('loss', 'accuracy', 'top5')
+    """
+    return ("loss", *sorted(name for name in names if name != "loss"))
+
+
+def check_observed(values: Any, count: int, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+    """Check what `observe` returned: real tensors [count] by name, `loss` among them; returned in `ordered_names`.
+
+    Args:
+        values: what `observe` returned.
+        count: how many samples the batch holds.
+        names: the names that it returned before, in order; None at the first call.
+
+    Raises:
+        OtherObservables: the names are not those of before.
+        JobError: something else is wrong; the message says what, and how to mend it.
+    """
+    if not isinstance(values, Mapping):
+        raise JobError(
+            "observe: must return a dict of per-sample tensors such as {'loss': Tensor[N]}, "
+            f"not {type(values).__name__}"
+        )
+    if "loss" not in values:
+        raise JobError(f"observe: must return 'loss'; it returned {sorted(map(str, values)) or 'nothing'}")
+    for name, value in values.items():
+        _check_value(name, value, count)
+    returned = ordered_names(values)
+    if names is not None and returned != tuple(names):
+        raise OtherObservables(
+            f"observe: must return the same names for every batch and point, not {shown(list(names))} for one and "
+            f"{shown(list(returned))} for another"
+        )
+    # The order is fixed because the code that follows tells the columns apart by their position.
+    return {name: values[name] for name in returned}
+
+
+def _check_value(name: Any, value: Any, count: int) -> None:
+    if (reason := _why_unusable(name)) is not None:
+        raise JobError(f"observe: {shown(name)} cannot name an observable: {reason}")
+    if not isinstance(value, Tensor):
+        raise JobError(f"observe: {shown(name)} must be a tensor with one value per sample, not {type(value).__name__}")
+    if tuple(value.shape) != (count,):
+        raise JobError(
+            f"observe: {shown(name)} must have shape ({count},), one value per sample, not {tuple(value.shape)}; "
+            f"{_shape_remedy(tuple(value.shape), count)}"
+        )
+    if value.is_complex():
+        raise JobError(f"observe: {shown(name)} must be real, not {value.dtype}")
+
+
+def _shape_remedy(shape: tuple[int, ...], count: int) -> str:
+    """How to average losses of tokens or pixels, which come flat or with more dimensions, to one value per sample."""
+    if len(shape) == 1 and count and shape[0] > count and shape[0] % count == 0:
+        return f"{shape[0]} = {count} x {shape[0] // count}: average each sample, such as .view({count}, -1).mean(1)"
+    if len(shape) > 1 and shape[0] == count:
+        return "average each sample, such as .flatten(1).mean(1)"
+    return "use reduction='none'"
+
+
+def check_names(field: str, names: Any, *, with_loss: bool) -> None:
+    """Refuse names that observables or metrics cannot have.
+
+    Args:
+        field: what the user called the list; an error begins with it.
+        names: the names; they must differ from one another and from the store's own.
+        with_loss: whether 'loss' must be among them; otherwise it must not.
+
+    Raises:
+        JobError: a name is no identifier, reserved, given twice, or 'loss' where it must not be; or 'loss' is missing.
+    """
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise JobError(f"{field}: must be a list of names, not {type(names).__name__}")
+    names = list(names)
+    for name in names:
+        if (reason := _why_unusable(name)) is not None:
+            raise JobError(f"{field}: {shown(name)} cannot name an observable: {reason}")
+        if names.count(name) > 1:
+            raise JobError(f"{field}: must name each once, not {shown(name)} {names.count(name)} times")
+    if with_loss and "loss" not in names:
+        raise JobError(f"{field}: must name 'loss', not only {shown(names)}; observe returns it")
+    if not with_loss and "loss" in names:
+        raise JobError(f"{field}: 'loss' is what the criterion gives; give the metric another name")
+
+
+def _why_unusable(name: Any) -> str | None:
+    """Why this cannot name an observable; None where it can."""
+    if not isinstance(name, str):
+        return f"it must be a word, not {type(name).__name__}"
+    if not name.isidentifier():
+        return "it must be a plain word of letters, digits and underscores"
+    taken = name in RESERVED or name.startswith("path_") or name.endswith("_stderr")
+    return "the store uses it itself; take another word" if taken else None

@@ -1,0 +1,120 @@
+"""What `Problem.supervised` observes: a criterion and metrics of a model's outputs and the targets, per sample."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from landscape.errors import JobError, nearest, shown
+from landscape.problem.batches import Batch
+from landscape.problem.observables import check_names
+
+Metric = Callable[[Any, Any], Tensor]
+
+
+class Supervised:
+    """`observe` for batches (inputs, targets); `Problem.supervised` describes the arguments."""
+
+    def __init__(self, criterion: Callable[..., Tensor], metrics: Mapping[str, Metric] | Sequence[str] | None) -> None:
+        self.criterion = per_sample(criterion)
+        self.metrics = _named_metrics(_default_metrics(criterion) if metrics is None else metrics)
+
+    def __call__(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise JobError(
+                f"data: Problem.supervised needs batches (inputs, targets), not {type(batch).__name__}; "
+                "write an observe(model, batch) of your own for other batches"
+            )
+        inputs, targets = batch
+        outputs = model(inputs)
+        values = {"loss": _mean_per_sample(self.criterion(outputs, targets))}
+        for name, metric in self.metrics.items():
+            values[name] = _mean_per_sample(metric(outputs, targets))
+        return values
+
+
+def _mean_per_sample(values: Tensor) -> Tensor:
+    """[N, …] → [N], the mean over all dimensions after the first."""
+    if values.dim() <= 1:
+        return values
+    return (values if values.is_floating_point() else values.double()).flatten(1).mean(1)
+
+
+def per_sample(criterion: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The criterion without its reduction over samples.
+
+    A loss module is copied and its `reduction` set to "none"; a function that has the option is called with it; any
+    other function is returned as it is.
+
+    Example:
+        >>> import torch
+        >>> loss = per_sample(torch.nn.MSELoss())
+        >>> loss(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 0.0]))
+        tensor([1., 4.])
+
+    Raises:
+        JobError: the criterion is not callable.
+    """
+    if isinstance(criterion, nn.Module):
+        if hasattr(criterion, "reduction"):
+            criterion = copy.deepcopy(criterion)
+            vars(criterion)["reduction"] = "none"
+        return criterion
+    if not callable(criterion):
+        raise JobError(
+            f"criterion: must be a loss module or a function (outputs, targets) -> Tensor[N], not {shown(criterion)}"
+        )
+    try:
+        takes_reduction = "reduction" in inspect.signature(criterion).parameters
+    except (TypeError, ValueError):
+        takes_reduction = False
+    if not takes_reduction:
+        return criterion
+    function = criterion
+    return lambda outputs, targets: function(outputs, targets, reduction="none")
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """1 where the largest output (dimension 1) is the target class, else 0: Tensor[N, …]."""
+    return (outputs.argmax(1) == targets).to(torch.float64)
+
+
+def error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """1 where the largest output (dimension 1) is not the target class, else 0: Tensor[N, …]."""
+    return 1 - accuracy(outputs, targets)
+
+
+def top5(outputs: Tensor, targets: Tensor) -> Tensor:
+    """1 where the target class is among the five largest outputs (dimension 1), else 0: Tensor[N, …]."""
+    best = outputs.topk(min(5, outputs.shape[1]), 1).indices
+    return (best == targets.unsqueeze(1)).any(1).to(torch.float64)
+
+
+BUILT_IN_METRICS: dict[str, Metric] = {"accuracy": accuracy, "error": error, "top5": top5}
+
+
+def _default_metrics(criterion: Callable[..., Tensor]) -> Sequence[str]:
+    modules = (nn.CrossEntropyLoss, nn.NLLLoss)
+    functions = (nn.functional.cross_entropy, nn.functional.nll_loss)
+    return ("accuracy",) if isinstance(criterion, modules) or criterion in functions else ()
+
+
+def _named_metrics(metrics: Mapping[str, Any] | Sequence[str]) -> dict[str, Metric]:
+    check_names("metrics", metrics, with_loss=False)
+    if isinstance(metrics, Mapping):
+        for name, metric in metrics.items():
+            if not callable(metric):
+                kind = type(metric).__name__
+                raise JobError(f"metrics: {shown(name)} must be a function (outputs, targets) -> Tensor[N], not {kind}")
+        return dict(metrics)
+    for name in metrics:
+        if name not in BUILT_IN_METRICS:
+            raise JobError(
+                f"metrics: unknown metric {shown(name)}; {nearest(name, BUILT_IN_METRICS)}; or pass name: function"
+            )
+    return {name: BUILT_IN_METRICS[name] for name in metrics}
