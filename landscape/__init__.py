@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         TowardsDirection,
         read_job,
     )
-    from landscape.surface import Axis, Path, Surface
+    from landscape.surface import Axis, Path, ProjectedPath, Surface
     from landscape.trajectory.importing import import_checkpoints
     from landscape.trajectory.snapshots import read_trajectory
 
@@ -47,7 +47,7 @@ _HOMES = {
         "read_job",
     ),
     "results": ("Run", "open_run"),
-    "surface": ("Axis", "Path", "Surface"),
+    "surface": ("Axis", "Path", "ProjectedPath", "Surface"),
     "collector": ("TrajectoryCollector",),
     "trajectory.importing": ("import_checkpoints",),
     "trajectory.snapshots": ("read_trajectory",),
@@ -67,6 +67,7 @@ __all__ = [
     "Path",
     "PcaDirection",
     "Problem",
+    "ProjectedPath",
     "RandomDirection",
     "Run",
     "Surface",

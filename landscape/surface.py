@@ -38,8 +38,8 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Path:
-    """The trajectory on the plane: arrays over its snapshots in order, the convergence point last.
+class ProjectedPath:
+    """The trajectory projected on the axes: arrays over its snapshots in order, the convergence point last.
 
     `loss` is the loss at the real snapshot, `projected_loss` at its projection on the plane, `distance` the
     Euclidean distance between the two in weight space. NaN where not computed yet.
@@ -54,6 +54,9 @@ class Path:
     status: NDArray[np.uint8]
 
 
+Path = ProjectedPath  # its name in version 0.1.0
+
+
 @dataclass(frozen=True)
 class Surface:
     """One landscape. Arrays are indexed by the axes in reverse: [alpha], [beta, alpha] or [gamma, beta, alpha]."""
@@ -62,7 +65,7 @@ class Surface:
     axes: tuple[Axis, ...]
     observables: Mapping[str, Floats]
     status: NDArray[np.uint8]
-    path: Path | None = None
+    path: ProjectedPath | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:

@@ -34,7 +34,14 @@ GROUPS = {
         "landscape.CollectLandscape",
         "landscape.read_job",
     ),
-    "Read": ("landscape.open_run", "landscape.Run", "landscape.Surface", "landscape.Axis", "landscape.Path"),
+    "Read": (
+        "landscape.open_run",
+        "landscape.Run",
+        "landscape.Surface",
+        "landscape.Axis",
+        "landscape.ProjectedPath",
+        "landscape.Path",
+    ),
     "Collect": ("landscape.TrajectoryCollector", "landscape.import_checkpoints", "landscape.read_trajectory"),
     "Errors": ("landscape.LandscapeError", "landscape.JobError", "landscape.NotFoundError"),
     "What these give and take": (

@@ -52,7 +52,7 @@ from landscape.store.runs import (
     unmark,
 )
 from landscape.store.writing import write_chunks, write_document
-from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, RISE_STDERR, Axis, Path, Surface
+from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, RISE_STDERR, Axis, ProjectedPath, Surface
 
 log = logging.getLogger("landscape")
 
@@ -532,14 +532,14 @@ class LandscapeStore:
                 f"{free / 2**30:.3g} GiB are free; read it on a larger machine, or by parts with zarr or xarray"
             )
 
-    def _read_path(self) -> Path | None:
+    def _read_path(self) -> ProjectedPath | None:
         plan = self.path_plan()
         if plan is None:
             return None
         values = {name: self._read_checked(f"path_{name}").values for name in ("status", "loss", "projected_loss")}
         coordinates = {axis: plan.coordinates[:, k] for k, axis in enumerate(self.axis_names)}
         steps = np.array(plan.step, np.int64)
-        return Path(
+        return ProjectedPath(
             plan.unit, steps, coordinates, values["loss"], values["projected_loss"], plan.distance, values["status"]
         )
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from landscape.surface import STATUS_NAMES, Surface
-from landscape.surface import Path as Track
+from landscape.surface import STATUS_NAMES, ProjectedPath, Surface
 
 
 def write_csv(surface: Surface, path: Path) -> None:
@@ -26,13 +25,13 @@ def write_csv(surface: Surface, path: Path) -> None:
     _write_table(path, columns | {"status": surface.status})
 
 
-def write_path_csv(track: Track, path: Path) -> None:
+def write_path_csv(trajectory: ProjectedPath, path: Path) -> None:
     """One row per snapshot in order: its step or epoch, its place, the loss at it and at its projection, how far apart.
 
     `distance` is the Euclidean distance between the two in weight space, and `status` as in the surface's table.
     """
-    columns: dict[str, np.ndarray] = {track.unit: track.step, **track.coordinates}
-    columns |= {name: getattr(track, name) for name in ("loss", "projected_loss", "distance", "status")}
+    columns: dict[str, np.ndarray] = {trajectory.unit: trajectory.step, **trajectory.coordinates}
+    columns |= {name: getattr(trajectory, name) for name in ("loss", "projected_loss", "distance", "status")}
     _write_table(path, columns)
 
 

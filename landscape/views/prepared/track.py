@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import Path, Surface
+from landscape.surface import ProjectedPath, Surface
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.scale import number
 
@@ -75,7 +75,7 @@ def prepare_track(surface: Surface, observable: str, log: bool) -> Track | None:
     )
 
 
-def _height(path: Path, observable: str, log: bool) -> Floats:
+def _height(path: ProjectedPath, observable: str, log: bool) -> Floats:
     """Only the loss is known along the path; over another observable the path has no height of its own."""
     values = np.asarray(path.projected_loss, np.float64)
     if observable != "loss":
@@ -85,7 +85,7 @@ def _height(path: Path, observable: str, log: bool) -> Floats:
     return np.where(np.isfinite(drawn), drawn, np.nan)
 
 
-def _hover(path: Path, names: Sequence[str], k: int) -> str:
+def _hover(path: ProjectedPath, names: Sequence[str], k: int) -> str:
     last = " (convergence point)" if k == len(path.step) - 1 else " (start)" if k == 0 else ""
     lines = [f"<b>{path.unit} {int(path.step[k])}</b>{last}"]
     lines += [f"{name} {number(float(path.coordinates[name][k]))}" for name in names]

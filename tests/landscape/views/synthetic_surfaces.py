@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from landscape.surface import Axis, Path, Surface
+from landscape.surface import Axis, ProjectedPath, Surface
 
 RANDOM = "random direction (seed {}, filter-normalised, bias and norm ignored)"
 
@@ -48,7 +48,9 @@ def axis(name: str, coordinates: np.ndarray, seed: int = 1, **more: Any) -> Axis
     return Axis(name, coordinates, {"kind": "random", "label": RANDOM.format(seed), "norm": 12.3} | more)
 
 
-def quadratic(width: int = 40, height: int = 30, offset: float = 0.1, path: Path | None = None, **more: Any) -> Surface:
+def quadratic(
+    width: int = 40, height: int = 30, offset: float = 0.1, path: ProjectedPath | None = None, **more: Any
+) -> Surface:
     """loss = offset + α² + 3β² + αβ on [-1, 1] × [-0.75, 0.75]: a bowl whose every value is known."""
     alpha, beta = np.linspace(-1, 1, width), np.linspace(-0.75, 0.75, height)
     loss = bowl(alpha[None, :], beta[:, None], offset)
@@ -60,7 +62,7 @@ def bowl(alpha: Any, beta: Any, offset: float = 0.1) -> Any:
 
 
 def two_axes(
-    name: str, alpha: np.ndarray, beta: np.ndarray, loss: np.ndarray, path: Path | None = None, **more: Any
+    name: str, alpha: np.ndarray, beta: np.ndarray, loss: np.ndarray, path: ProjectedPath | None = None, **more: Any
 ) -> Surface:
     observables = {
         "loss": loss,
@@ -75,12 +77,12 @@ def two_axes(
 
 def spiral(
     count: int = 10, unit: str = "epoch", names: tuple[str, ...] = ("alpha", "beta"), offset: float = 0.1
-) -> Path:
+) -> ProjectedPath:
     """A path that winds into the bowl's minimum at 0; its last point is the convergence point."""
     t = np.linspace(1, 0, count)
     places = {"alpha": 0.9 * t * np.cos(2.5 * t), "beta": 0.65 * t * np.sin(2.5 * t), "gamma": 0.5 * t}
     projected = bowl(places["alpha"], places["beta"] if "beta" in names else 0.0, offset)
-    return Path(
+    return ProjectedPath(
         unit=unit,
         step=np.arange(1, count + 1),
         coordinates={name: places[name] for name in names},
@@ -149,7 +151,7 @@ def line(size: int = 61, path: bool = False) -> Surface:
     if path:
         place = np.array([1.0, 0.8, 0.45, 0.2, 0.05, 0.0])
         on_line = 0.05 + (4 * place * (1 - place)) ** 2 + 0.2 * place
-        track = Path(
+        track = ProjectedPath(
             "step", np.arange(6) * 100, {"alpha": place}, on_line * 0.8, on_line, place * 0, np.ones(6, np.uint8)
         )
     return Surface("line", axes, observables, np.ones(size, np.uint8), track, attributes(cosine=[[1.0]]))
