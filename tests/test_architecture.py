@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     "landscape: barrier digests draws errors grid processes progress; cluster: scheduling",
     "landscape: devices fields folders memory parameters plan; cluster: process",
-    "landscape: problem spec surface trajectory; cluster: options",
+    "landscape: problem spec surface trajectory; cluster: options shipping",
     "landscape: collector directions evaluation store views; cluster: session",
     "landscape: preparation recipes reproduction results tally",
     "landscape: choosing tasks; cluster: status",

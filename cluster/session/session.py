@@ -16,7 +16,7 @@ from cluster.process.logs import in_detail
 from cluster.process.streams import without_native_text
 from cluster.session.attach import check_address, unreachable
 from cluster.session.placement import Placement, Supply, placement
-from cluster.session.shipping import upload
+from cluster.session.upload import upload
 from landscape.devices import cores
 from landscape.errors import ClusterUnreachableError, JobError, one_line
 from landscape.progress import stage

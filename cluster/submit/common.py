@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster.options import checked_workers
-from cluster.session.shipping import Listing, callback_files, list_folder
+from cluster.session.upload import callback_files
+from cluster.shipping.listing import Listing
+from cluster.shipping.walk import list_folder
 from landscape.digests import digest
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.folders.places import locate

@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from cluster.session.shipping import LEAVES, Listing, read_file
+from cluster.shipping.archive import read_file
+from cluster.shipping.listing import LEAVES, Listing
 from cluster.submit.common import (
     DRIVER_ENVIRONMENT,
     STOP_SECONDS,
@@ -144,7 +145,7 @@ def job_files(job: Job, file: Path, include: Iterable[str] = (), listing: Listin
         python = name.endswith(".py") and (not below or top == package)
         return name == file.name or python or any(name == each or name.startswith(f"{each}/") for each in asked)
 
-    for name, why in sorted(listing.left.items()):
+    for name, why in sorted(listing.omitted.items()):
         if why == LEAVES and name.endswith(".py") and "/" not in name:
             raise JobError(f"job: {shown(name)} is a link that leaves the job file's folder; copy in what it names")
     chosen = {name: each for name, each in sorted(listing.files.items()) if carried(name)}

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cluster.session.shipping import SECRET, THE_RUN, Listing
+from cluster.shipping.listing import SECRET, THE_RUN, Listing
 from landscape.errors import JobError, LandscapeError, StoreError, flat, message_of, one_line, shown
 from landscape.spec.job import Job, Landscape, PcaDirection, TowardsDirection
 
@@ -124,11 +124,11 @@ def compare(seen: Seen, listing: Listing, run: str) -> list[str]:
             outside.append(str(path))
             continue
         name = path.relative_to(root).as_posix()
-        why = listing.why_left(name)
+        why = listing.why_omitted(name)
         if why and why != THE_RUN:
             (secret if why == SECRET else stay).append(name)
     if stay:
-        why = listing.why_left(stay[0])
+        why = listing.why_omitted(stay[0])
         asked = " ".join(f"--include {shown(name)}" for name in _few(_gathered(stay)))
         raise JobError(
             f"problem: the job opens {_named(stay)}, which would not travel ({why}); "

@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 from cluster.process.logs import take_over
 from cluster.session.attach import CONNECT_SECONDS, is_beyond, refuse_strangers, wrong_token
-from cluster.session.shipping import Listing, archived
+from cluster.shipping.archive import archived
+from cluster.shipping.listing import Listing
 from cluster.submit.common import (
     DRIVER_ENVIRONMENT,
     STOP_SECONDS,

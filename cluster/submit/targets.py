@@ -20,7 +20,7 @@ from cluster.process.logs import as_json, say, say_lines
 from landscape.errors import Interrupted, JobError, shown
 
 if TYPE_CHECKING:
-    from cluster.session.shipping import Listing
+    from cluster.shipping.listing import Listing
     from cluster.submit.common import Submission
     from cluster.submit.kuberay import KubeRayOptions
     from landscape.spec.job import Job
@@ -252,9 +252,9 @@ class ToKubeRay:
 
 def tell_files(listing: Listing, everything: bool) -> None:
     """What travels and what stays: file by file, or in a line what somebody might miss."""
-    from cluster.session.shipping import left_line, listing_lines
+    from cluster.shipping.listing import listing_lines, omitted_line
 
-    lines = listing_lines(listing) if everything else [left_line(listing)]
+    lines = listing_lines(listing) if everything else [omitted_line(listing)]
     for line in filter(None, lines):
         say(line, "files")
 

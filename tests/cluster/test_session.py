@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cluster.session.placement import Placement, Supply, explain_placement, placement
-from cluster.session.shipping import upload
+from cluster.session.upload import upload
 from landscape.errors import JobError
 from landscape.results import open_run
 from landscape.spec.job import Job
@@ -87,7 +87,7 @@ def test_only_a_callback_beside_the_job_file_is_uploaded_and_never_the_run(make_
 
 def test_a_folder_too_large_to_ship_is_refused_before_it_is_zipped(make_job, monkeypatch):
     job = make_job()
-    monkeypatch.setattr("cluster.session.shipping.LARGEST_UPLOAD", 1 << 20)
+    monkeypatch.setattr("cluster.shipping.walk.LARGEST_UPLOAD", 1 << 20)
     (job.folder / "run").mkdir()
     (job.folder / "run" / "large").write_bytes(bytes(2 << 20))
     with upload(job) as found:

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.session.gitignore import ignored_by, read_rules
-from cluster.session.shipping import LEAVES, SECRET, archive, is_secret, left_line, list_folder, listing_lines
+from cluster.shipping.archive import archive
+from cluster.shipping.gitignore import ignored_by, read_rules
+from cluster.shipping.listing import LEAVES, SECRET, listing_lines, omitted_line
+from cluster.shipping.walk import is_secret, list_folder
 from landscape.errors import JobError
 
 SECRETS = [
@@ -44,7 +46,7 @@ def test_what_may_hold_secrets_never_travels_whoever_asks(tmp_path):
     lay(tmp_path, *SECRETS, *PLAIN)
     assert set(packed(tmp_path)) == set(PLAIN)
     for name in SECRETS:
-        with pytest.raises(JobError, match="cannot travel \\(may hold secrets\\)"):
+        with pytest.raises(JobError, match="cannot be sent \\(may hold secrets\\)"):
             list_folder(tmp_path, "", include=[name])
     assert all(is_secret(name) for name in SECRETS)
 
@@ -65,11 +67,11 @@ def test_a_link_takes_nothing_out_of_the_folder_nor_a_secret_along(tmp_path):
         "job.yaml", "net/model.py", "real/deep/a.csv", "file", "folder/deep/a.csv", "net/absolute/a.csv",
     }  # fmt: skip
     assert packed(folder)["file"] == "content of real/deep/a.csv"
-    assert {name for name, why in listing.left.items() if why == LEAVES} == {"leaves", "leaves_too/", "up/"}
-    assert {name for name, why in listing.left.items() if why == SECRET} == {".env", "plain_name"}
-    assert {"gone", "itself", "real/deep/again/"} <= set(listing.left)
+    assert {name for name, why in listing.omitted.items() if why == LEAVES} == {"leaves", "leaves_too/", "up/"}
+    assert {name for name, why in listing.omitted.items() if why == SECRET} == {".env", "plain_name"}
+    assert {"gone", "itself", "real/deep/again/"} <= set(listing.omitted)
     with pytest.raises(
-        JobError, match="'leaves' cannot travel \\(a link that leaves the job file's folder\\); copy in"
+        JobError, match="'leaves' cannot be sent \\(a link that leaves the job file's folder\\); copy in"
     ):
         list_folder(folder, "", required=["leaves"])
 
@@ -89,16 +91,16 @@ def test_what_is_no_plain_file_is_named_and_never_opened(tmp_path):
             os.chdir(before)
         assert set(packed(tmp_path)) == {"job.yaml"}
         listing = list_folder(tmp_path, "")
-    assert len(listing.left) == 7
+    assert len(listing.omitted) == 7
     assert listing.empty == {"void/"}
-    assert all("\n" not in line and line.isprintable() for line in (*listing_lines(listing), left_line(listing)))
+    assert all("\n" not in line and line.isprintable() for line in (*listing_lines(listing), omitted_line(listing)))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_an_unreadable_file_is_named(tmp_path):
     lay(tmp_path, "job.yaml", "locked")
     (tmp_path / "locked").chmod(0)
-    assert list_folder(tmp_path, "").left == {"locked": "unreadable"}
+    assert list_folder(tmp_path, "").omitted == {"locked": "unreadable"}
 
 
 def test_a_file_that_became_a_link_or_grows_after_it_was_listed_is_not_packed(tmp_path):
@@ -126,7 +128,7 @@ def test_ignored_files_stay_unless_they_are_asked_for_or_the_job_needs_them(tmp_
     common = {"job.yaml", ".gitignore", ".rayignore", "sub/.gitignore"}
     assert set(packed(tmp_path)) == common
     listing = list_folder(tmp_path, str(tmp_path / "run"))
-    assert "data/, my_problem.py, x.log (.gitignore)" in left_line(listing)
+    assert "data/, my_problem.py, x.log (.gitignore)" in omitted_line(listing)
     assert "stays: sub/y.tmp (sub/.gitignore)" in listing_lines(listing)
     assert "stays: run/ (the run itself)" in listing_lines(listing)
     assert f"travels: job.yaml, {listing.files['job.yaml'].size} bytes" in listing_lines(listing)
@@ -145,7 +147,7 @@ def test_the_same_files_give_the_same_archive(tmp_path):
 
 
 def test_links_that_lead_to_the_same_folder_on_many_ways_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("cluster.session.shipping.MOST_ENTRIES", 500)
+    monkeypatch.setattr("cluster.shipping.walk.MOST_ENTRIES", 500)
     folders = [tmp_path / f"f{k}" for k in range(12)]
     for each in folders:
         each.mkdir()

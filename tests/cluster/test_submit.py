@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from cluster.session import attach
-from cluster.session.shipping import Listing, Traveller
+from cluster.shipping.listing import ListedFile, Listing
 from cluster.submit import kuberay, ray_jobs, slurm
 from cluster.submit.common import Submission, checked_name, plain_name
 from landscape.errors import JobError, LandscapeError
@@ -30,7 +30,7 @@ FILES = {
 }
 
 
-LISTING = Listing(Path("jobs"), {name: Traveller(name, Path(name), len(FILES[name]), 0o644) for name in FILES})
+LISTING = Listing(Path("jobs"), {name: ListedFile(name, Path(name), len(FILES[name]), 0o644) for name in FILES})
 
 
 def submission(**changes: object) -> Submission:

@@ -227,7 +227,7 @@ SETTINGS = [
     ({"engine": "cudagraph", "device": "cpu"}, (), "engine: cudagraph needs a GPU"),
     ({"threads": 4}, ("--target", "slurm", "--workers", 2, "--cpus-per-worker", 2), "at least the job's threads, 4"),
     ({}, ("--target", "slurm", "--workers", 2, "--include", "d1.safetensors"), "include: nothing travels"),
-    ({}, ("--include", ".env"), "'.env' cannot travel (may hold secrets)"),
+    ({}, ("--include", ".env"), "'.env' cannot be sent (may hold secrets)"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""What a folder's `.gitignore` and `.rayignore` leave out, by git's own rules of matching."""
+"""Which files `.gitignore` and `.rayignore` exclude, by git's rules of matching."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ FILES = (".gitignore", ".rayignore")
 
 @dataclass(frozen=True)
 class Rule:
-    """One pattern; `folder` is that of its file, relative to the job's folder, '' for the job's folder itself."""
+    """One pattern of an ignore file.
+
+    Attributes:
+        folder: the ignore file's folder, relative to the job's folder; '' for the job's folder itself.
+        source: the ignore file's name.
+    """
 
     folder: str
     pattern: re.Pattern[str]
@@ -32,12 +37,12 @@ def read_rules(text: str, folder: str, source: str) -> list[Rule]:
 
 
 def ignored_by(rules: Iterable[Rule], name: str, is_folder: bool) -> str:
-    """The file whose pattern leaves `name` out, '' where none does; the last pattern that matches decides."""
-    found = ""
+    """The ignore file whose pattern excludes `name`, '' where none does; the last pattern that matches decides."""
+    excluded_by = ""
     for rule in rules:
         if rule.matches(name, is_folder):
-            found = "" if rule.negated else rule.source
-    return found
+            excluded_by = "" if rule.negated else rule.source
+    return excluded_by
 
 
 def _rule(line: str, folder: str, source: str) -> Rule | None:
@@ -60,19 +65,19 @@ def _rule(line: str, folder: str, source: str) -> Rule | None:
 
 def _expression(glob: str) -> str:
     """A git glob as a regular expression: `*` and `?` stay within a name, `**` spans folders."""
-    found, at = "", 0
+    expression, at = "", 0
     while at < len(glob):
         rest = glob[at:]
         if rest.startswith("**/") and (at == 0 or glob[at - 1] == "/"):
-            found, at = f"{found}(?:.*/)?", at + 3
+            expression, at = f"{expression}(?:.*/)?", at + 3
         elif rest == "**" and (at == 0 or glob[at - 1] == "/"):
-            found, at = f"{found}.+", at + 2
+            expression, at = f"{expression}.+", at + 2
         elif bracket := re.match(r"\[([!^]?)(\]?[^\]]*)\]", rest):
             within = bracket[2].replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]")
-            found, at = f"{found}(?!/)[{'^' if bracket[1] else ''}{within}]", at + len(bracket[0])
+            expression, at = f"{expression}(?!/)[{'^' if bracket[1] else ''}{within}]", at + len(bracket[0])
         elif rest[0] == "\\" and len(rest) > 1:
-            found, at = found + re.escape(rest[1]), at + 2
+            expression, at = expression + re.escape(rest[1]), at + 2
         else:
             word = {"*": "[^/]*", "?": "[^/]", "[": "(?!)"}.get(rest[0], re.escape(rest[0]))
-            found, at = found + word, at + 1
-    return found
+            expression, at = expression + word, at + 1
+    return expression

@@ -1,0 +1,43 @@
+"""What an attached cluster is sent of the job's folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from cluster.process.logs import say
+from cluster.session.attach import IN_A_RAY_JOB
+from cluster.shipping.archive import archived
+from cluster.shipping.listing import omitted_line
+from cluster.shipping.walk import list_folder
+from landscape.spec.job import Job
+
+
+@contextlib.contextmanager
+def upload(job: Job) -> Iterator[dict[str, Any]]:
+    """The runtime environment of an attached cluster: the job file's folder, so that its callback imports there.
+
+    Empty where the callback is installed, and inside a Ray job, which has a working directory already.
+
+    Raises:
+        JobError: the folder holds more than can be shipped.
+    """
+    required = callback_files(job)
+    if not required or IN_A_RAY_JOB in os.environ:
+        yield {}
+        return
+    listing = list_folder(job.folder, job.run_path, required=required)
+    if line := omitted_line(listing):
+        say(line, "files")
+    with archived(listing) as path:
+        yield {"working_dir": str(path)}
+
+
+def callback_files(job: Job) -> list[str]:
+    """The callback's module or package in the job file's folder; empty where it is installed."""
+    if not isinstance(job.problem, str):
+        return []
+    top = job.problem.partition(":")[0].partition(".")[0]
+    return [name for name in (f"{top}.py", top) if (job.folder / name).is_file() or (job.folder / name).is_dir()]
