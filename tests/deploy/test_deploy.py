@@ -14,7 +14,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 SCHEMAS = ROOT.parent / "shared" / "data" / "kuberay"
-# As they stand in the source; tests/cluster/test_metrics.py finds them on the port of a real Ray.
+# As they stand in the source; tests/cluster/session/test_metrics.py finds them on the port of a real Ray.
 METRICS = set(re.findall(r'"(landscape_\w+)"', (ROOT / "cluster" / "session" / "metrics.py").read_text()))
 
 

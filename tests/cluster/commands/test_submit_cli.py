@@ -1,0 +1,259 @@
+"""`landscape submit` as it is given: what a dry run prints, what kubectl and sbatch receive, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cluster.commands.entry import main
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def tools(tmp_path) -> dict[str, str]:
+    """A PATH whose kubectl and sbatch write down what they are given; no cluster is ever asked."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    kubectl = f"""#!/bin/sh
+echo "$@" >> {folder}/kubectl.words
+case "$*" in *get*) cat {folder}/rayjobs.json;; *apply*) cat > {folder}/applied.yaml; echo created;; esac
+"""
+    sbatch = f"""#!/bin/sh
+echo "$@" > {folder}/sbatch.words
+cat > {folder}/script.sh
+echo "17;cluster"
+"""
+    for name, text in (("kubectl", kubectl), ("sbatch", sbatch)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    (folder / "rayjobs.json").write_text('{"items": []}')
+    return {"PATH": f"{folder}:/usr/bin:/bin"}
+
+
+@dataclass(frozen=True)
+class Ended:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def submit(capsys, monkeypatch) -> Callable[..., Ended]:
+    """Give `landscape submit` in this process, where torch is imported already; a look at the job costs another."""
+
+    def run(*words: object, environment: dict[str, str], cwd: Path | None = None, look: bool = False) -> Ended:
+        for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("PATH", environment["PATH"])
+        monkeypatch.setattr(sys, "argv", ["landscape", "submit", *map(str, words), *([] if look else ["--no-look"])])
+        if cwd is not None:
+            monkeypatch.chdir(cwd)
+        before = signal.getsignal(signal.SIGTERM)
+        capsys.readouterr()
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        shown = capsys.readouterr()
+        return Ended(int(ended.value.code or 0), shown.out, shown.err)
+
+    return run
+
+
+EXAMPLES = {
+    "ray.json": ("--target", "ray", "--workers", 8),
+    "rayjob.yaml": (
+        "--target", "kuberay", "--image", "registry.example.org/landscape:gpu", "--claim", "landscape-runs",
+        "--workers", 8, "--gpus-per-worker", 1, "--queue", "research",
+        "--head-selector", "cloud.google.com/gke-provisioning=standard",
+        "--worker-selector", "cloud.google.com/gke-spot=true",
+        "--worker-toleration", "cloud.google.com/gke-spot=true:NoSchedule",
+    ),
+    "slurm.sh": (
+        "--target", "slurm", "--workers", 8, "--gpus-per-worker", 1, "--nodes", 2, "--time", "04:00:00",
+        "--setup", "source venv/bin/activate",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_are_what_the_command_prints(name, submit, tools):
+    found = submit("deploy/examples/job.yaml", *EXAMPLES[name], "--dry-run", environment=tools, cwd=ROOT)
+    assert found.returncode == 0, found.stderr
+    if os.environ.get("LANDSCAPE_GOLDEN") == "write":
+        (ROOT / "deploy" / "examples" / name).write_text(found.stdout)
+    assert found.stdout == (ROOT / "deploy" / "examples" / name).read_text()
+    assert not (Path(tools["PATH"].partition(":")[0]) / "kubectl.words").exists(), "a dry run asks no cluster"
+
+
+def test_kubectl_receives_what_the_dry_run_prints_under_the_next_free_attempt(write_job, submit, tools):
+    job = write_job()
+    words = (job, "--target", "kuberay", "--image", "i", "--claim", "c", "--workers", 2, "--namespace", "lab")
+    dry = submit(*words, "--dry-run", environment=tools)
+    assert dry.returncode == 0, dry.stderr
+    folder = Path(tools["PATH"].partition(":")[0])
+
+    sent = submit(*words, environment=tools)
+    assert sent.returncode == 0, sent.stderr
+    assert (folder / "applied.yaml").read_text() == dry.stdout
+    first = sent.stdout.strip()
+    asked, applied = (folder / "kubectl.words").read_text().splitlines()
+    assert asked == f"--namespace lab get rayjobs.ray.io -l landscape/job={first[:-2]} -o json"
+    assert applied == "--namespace lab apply -f -"
+
+    there = {"metadata": {"name": first}, "status": {"jobDeploymentStatus": "Running"}}
+    (folder / "rayjobs.json").write_text(json.dumps({"items": [there]}))
+    twice = submit(*words, environment=tools)
+    assert twice.returncode == 1
+    assert f"running as {first}" in twice.stderr
+
+    there["status"]["jobDeploymentStatus"] = "Failed"
+    (folder / "rayjobs.json").write_text(json.dumps({"items": [there]}))
+    again = submit(*words, environment=tools)
+    assert again.stdout.strip() == f"{first[:-1]}2"
+    names = {each["metadata"]["name"] for each in yaml.safe_load_all((folder / "applied.yaml").read_text())}
+    assert names == {f"{first[:-1]}2"}
+
+
+def test_the_config_map_carries_the_files_of_the_job_and_no_others(write_job, submit, tools):
+    job = write_job()
+    (job.parent / ".env").write_text("PASSWORD=hidden")
+    (job.parent / "notes.txt").write_text("not for the cluster")
+    (job.parent / "table.csv").write_text("1,2\n")
+    words = (job, "--target", "kuberay", "--image", "i", "--claim", "c", "--workers", 1, "--include", "table.csv")
+    found = submit(*words, "--dry-run", environment=tools)
+    config_map, ray_job = yaml.safe_load_all(found.stdout)
+    held = {**config_map["data"], **config_map["binaryData"]}
+    assert set(held) == {"job.yaml", "my_problem.py", "table.csv", "d1.safetensors", "d2.safetensors"}
+    assert "hidden" not in found.stdout
+    assert "--run /runs/run " in ray_job["spec"]["entrypoint"]
+
+
+def test_sbatch_receives_what_the_dry_run_prints(write_job, submit, tools):
+    words = (write_job(), "--target", "slurm", "--workers", 2)
+    sent = submit(*words, environment=tools)
+    assert (sent.returncode, sent.stdout) == (0, "17\n"), sent.stderr
+    folder = Path(tools["PATH"].partition(":")[0])
+    assert (folder / "script.sh").read_text() == submit(*words, "--dry-run", environment=tools).stdout
+    assert (folder / "sbatch.words").read_text() == "--parsable\n"
+    assert "scancel 17" in sent.stderr
+
+
+def test_a_relative_run_becomes_a_place_outside_the_shipped_copy(write_job, submit, tools):
+    job = write_job()
+    found = json.loads(submit(job, "--dry-run", environment=tools).stdout)
+    assert f"--run {job.parent}/run " in found["entrypoint"]
+    assert not any(name.startswith("run/") for name in found["files"]), "the run is not shipped with the folder"
+    elsewhere = job.parent / "sub"
+    elsewhere.mkdir()
+    found = json.loads(submit("../job.yaml", "--run", "mine", "--dry-run", environment=tools, cwd=elsewhere).stdout)
+    assert f"--run {elsewhere}/mine " in found["entrypoint"]
+
+
+def test_the_driver_there_logs_as_the_command_here_does(write_job, submit, tools):
+    job = write_job()
+    asked = submit(job, "--log-format", "json", "--dry-run", environment=tools)
+    assert json.loads(asked.stdout)["entrypoint"].endswith(" --log-format json")
+    script = submit(job, "--target", "slurm", "--workers", 1, "--dry-run", "--log-format=json", environment=tools)
+    assert " --log-format json &\n" in script.stdout
+    assert "--log-format" not in submit(job, "--dry-run", environment=tools).stdout
+
+
+def test_what_cannot_be_sent_is_refused_in_one_line(write_job, submit, tools, tmp_path):
+    job = write_job()
+    outside = {"directions": [{"kind": "file", "path": "../d1.safetensors"}, {"kind": "random"}], "name": "a"}
+    gone = {"directions": [{"kind": "file", "path": "d9.safetensors"}, {"kind": "random"}], "name": "a"}
+    bare = tools | {"PATH": str(tmp_path / "empty")}
+    (job.parent / "large.bin").write_bytes(bytes(1_000_000))
+    pod = ("--target", "kuberay", "--image", "i", "--workers", 1)
+    for words, environment, code, said in [
+        ((tmp_path / "none.yaml",), tools, 3, "does not exist"),
+        ((write_job(folder=tmp_path / "a", landscapes=[outside]), "--dry-run"), tools, 2, "outside the job file"),
+        ((write_job(folder=tmp_path / "b", landscapes=[gone]), "--dry-run"), tools, 2, "d9.safetensors"),
+        ((job, "--run", "s3://key:word@bucket/a", "--dry-run"), tools, 2, "credentials"),
+        ((job, "--workers", 0, "--dry-run"), tools, 2, "workers"),
+        ((job, "--attempt", 0, "--dry-run"), tools, 2, "attempt"),
+        ((job, "--name", "Mine", "--dry-run"), tools, 2, "lower-case"),
+        ((job, *pod), tools, 2, "--claim"),
+        ((job, *pod, "--claim", "c", "--include", "../x"), tools, 2, "include"),
+        ((job, *pod, "--claim", "c", "--include", "large.bin"), tools, 2, "ConfigMap"),
+        ((job, *pod, "--claim", "c"), bare, 1, "kubectl is not on the PATH"),
+        ((job, "--target", "slurm", "--workers", 1), bare, 1, "sbatch is not on the PATH"),
+        ((job, "--target", "kuberay", "--workers", 1, "--claim", "c"), tools, 2, "image"),
+        ((job, "--target", "lsf"), tools, 2, "target"),
+        ((job, "--nodes", 2, "--dry-run"), tools, 2, "nodes: serves --target slurm only, not ray"),
+        ((job, *pod, "--claim", "c", "--detach"), tools, 2, "detach: serves --target ray only, not kuberay"),
+        ((job, "--address", "http://127.0.0.1:1"), tools, 5, "no Ray dashboard"),
+    ]:
+        found = submit(*words, environment=environment)
+        assert found.returncode == code, (words, found.stderr)
+        assert said in found.stderr
+        assert found.stdout == ""
+        assert len(found.stderr.strip().splitlines()) <= 2, found.stderr
+        assert "key:word" not in found.stderr
+
+
+def test_the_workers_of_the_job_file_are_read_by_every_target(write_job, submit, tools):
+    job = write_job(workers=3, num_gpus=1)
+    pods = ("--target", "kuberay", "--image", "i", "--claim", "c")
+    for words, pods_wanted in ((pods, 3), ((*pods, "--workers", 5), 5)):
+        _, ray_job = yaml.safe_load_all(submit(job, *words, "--dry-run", environment=tools).stdout)
+        group = ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+        assert group["replicas"] == pods_wanted
+        assert group["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    script = submit(job, "--target", "slurm", "--nodes", 3, "--dry-run", environment=tools).stdout
+    assert "--gpus-per-node=1\n" in script
+    assert " --workers 3 --num-gpus 1 " in script
+    entrypoint = json.loads(submit(job, "--dry-run", environment=tools).stdout)["entrypoint"]
+    assert "--workers" not in entrypoint, "the driver reads the file there"
+
+
+SETTINGS = [
+    ({"device_ids": [0]}, (), "device_ids: restricts a local Ray"),
+    ({"device_ids": [0]}, ("--target", "slurm", "--workers", 2, "--nodes", 2), "device_ids: restricts a local Ray"),
+    ({"device": "cpu"}, ("--gpus-per-worker", 1), "gpus_per_worker: must be 0 or left out, not 1"),
+    ({"device": "cuda"}, ("--target", "slurm", "--workers", 2), "gpus_per_worker: must be said"),
+    ({"engine": "cudagraph"}, ("--target", "slurm", "--workers", 2), "engine: cudagraph needs a GPU"),
+    ({"engine": "cudagraph", "device": "cpu"}, (), "engine: cudagraph needs a GPU"),
+    ({"threads": 4}, ("--target", "slurm", "--workers", 2, "--cpus-per-worker", 2), "at least the job's threads, 4"),
+    ({}, ("--target", "slurm", "--workers", 2, "--include", "d1.safetensors"), "include: nothing travels"),
+    ({}, ("--include", ".env"), "'.env' cannot be sent (may hold secrets)"),
+]
+
+
+@pytest.mark.parametrize(("fields", "words", "said"), SETTINGS)
+def test_settings_that_would_fail_on_the_cluster_are_refused_here(fields, words, said, write_job, submit, tools):
+    job = write_job(**fields)
+    (job.parent / ".env").write_text("KEY=1")
+    found = submit(job, *words, "--dry-run", environment=tools)
+    assert (found.returncode, found.stdout) == (2, ""), found.stderr
+    assert said in found.stderr
+
+
+def test_the_dry_run_lists_every_file_that_travels_and_why_others_stay(write_job, submit, tools):
+    job = write_job()
+    (job.parent / "sub").mkdir()
+    (job.parent / "sub" / "table.csv").write_text("1,2\n")
+    (job.parent / ".env").write_text("KEY=1")
+    found = submit(job, "--dry-run", environment=tools)
+    files = json.loads(found.stdout)["files"]
+    assert files["sub/table.csv"] == 4
+    for name, size in files.items():
+        assert f"travels: {name}, {size} bytes\n" in found.stderr
+    assert "stays: .env (may hold secrets)\n" in found.stderr
+    pods = ("--target", "kuberay", "--image", "i", "--claim", "c", "--workers", 1)
+    found = submit(job, *pods, "--dry-run", environment=tools)
+    assert "travels: my_problem.py, " in found.stderr
+    assert "stays: sub/table.csv (not in a ConfigMap" in found.stderr
+    sent = submit(job, *pods, environment=tools)
+    assert "not sent with the job: .env (may hold secrets); sub/table.csv, tools/kubectl" in sent.stderr

@@ -1,0 +1,226 @@
+"""Samples larger than the memory allowed: the same choice and the same bytes, in files that nobody must clear away."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from test_problem import INPUTS, SOURCES, TARGETS, Rows, batches
+from torch.utils.data import DataLoader
+
+from landscape import JobError
+from landscape.problem import selection
+from landscape.problem.batches import samples_digest, tensors_of
+from landscape.problem.selection import select_samples
+
+ROOT = Path(__file__).resolve().parents[3]
+Pair = namedtuple("Pair", "x y")
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch, tmp_path):
+    monkeypatch.setattr(selection, "PIECE_BYTES", 48)  # three or four samples
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def nameless_files() -> set[str]:
+    """What this process holds of a test's files that have no name any more, opened or mapped."""
+    folder = os.path.realpath(tempfile.gettempdir())
+    links = [os.path.join("/proc/self/fd", each) for each in os.listdir("/proc/self/fd")]
+    opened = [os.readlink(link) for link in links if os.path.lexists(link)]
+    mapped = Path("/proc/self/maps").read_text().splitlines()
+    return {each.split()[-2] for each in [*opened, *mapped] if folder in each and each.endswith("(deleted)")}
+
+
+def assert_same(found, expected):
+    assert samples_digest(found) == samples_digest(expected)
+    for one, other in zip(tensors_of(found), tensors_of(expected), strict=True):
+        assert one.dtype == other.dtype
+        assert one.is_contiguous()
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("count", [1, 8, 20])
+@pytest.mark.parametrize("source", SOURCES)
+def test_what_is_kept_on_disk_is_what_would_be_in_memory(source, count):
+    found = select_samples(SOURCES[source](), count, 3, limit=1)
+    assert nameless_files()
+    assert_same(found, select_samples(SOURCES[source](), count, 3, limit=1 << 20))
+
+
+def test_below_the_limit_nothing_is_written():
+    for source in SOURCES.values():
+        select_samples(source(), 8, 3, limit=8 * 20)
+    select_samples(batches(6), 8, 3, limit=8 * 20)
+    assert nameless_files() == set()
+
+
+@given(size=st.integers(1, 25), count=st.integers(1, 20), seed=st.integers(0, 9), limit=st.integers(0, 400))
+def test_the_choice_from_batches_does_not_depend_on_where_they_are_kept(size, count, seed, limit):
+    found = select_samples(batches(size), count, seed, limit=limit)
+    assert_same(found, select_samples(batches(size), count, seed, limit=1 << 20))
+
+
+def test_only_the_chosen_samples_are_read_and_once():
+    rows = Rows()
+    found = select_samples(rows, 9, 0, limit=1)
+    assert rows.read == found[1].tolist()
+
+
+def test_structures_types_and_the_order_of_keys_are_kept():
+    generator = torch.Generator().manual_seed(0)
+    data = {
+        "bytes": torch.randint(0, 255, (20, 2, 3), dtype=torch.uint8, generator=generator),
+        "rest": Pair(torch.randn(20, generator=generator).bfloat16(), [torch.randn(20, 0), INPUTS > 30]),
+    }
+    assert_same(select_samples(data, 7, 1, limit=1), select_samples(data, 7, 1))
+    mixed = [{"x": TARGETS[:9], "y": -TARGETS[:9]}, {"y": -TARGETS[9:], "x": TARGETS[9:]}]
+    found = select_samples(iter(mixed), 20, 0, limit=1)
+    assert list(found) == ["x", "y"]
+    assert torch.equal(found["x"], TARGETS)
+    assert torch.equal(found["y"], -TARGETS)
+
+
+def test_padding_that_differs_between_pieces_is_refused_in_words():
+    items = [torch.ones(1 + k) for k in range(20)]
+    loader = DataLoader(items, collate_fn=lambda rows: torch.nn.utils.rnn.pad_sequence(rows, batch_first=True))
+    assert select_samples(loader, 20, 0).shape == (20, 20)
+    with pytest.raises(JobError, match=r"data: samples that are kept on disk must have one .*shape.*pad them"):
+        select_samples(loader, 20, 0, limit=1)
+
+
+class Broken(Rows):
+    def __getitem__(self, index):
+        if len(self.read) == 12:
+            raise OSError("the disk is gone")
+        return super().__getitem__(index)
+
+
+def test_the_files_go_with_the_samples_and_with_an_exception():
+    found = select_samples(Rows(), 20, 3, limit=1)
+    part = found[0][3:5]
+    del found
+    gc.collect()
+    assert len(nameless_files()) == 1  # still mapped by the part; the targets' is gone
+    assert part.tolist() == INPUTS[3:5].tolist()
+    del part
+    with pytest.raises(JobError, match=r"sample .* of Broken .*the disk is gone"):
+        select_samples(Broken(), 20, 3, limit=1)
+    with pytest.raises(JobError, match="one type and shape"):
+        select_samples(iter([INPUTS[:9], INPUTS[9:].double()]), 20, 0, limit=1)
+    gc.collect()
+    assert nameless_files() == set()
+
+
+def in_a_process(code: str, folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        cwd=ROOT, capture_output=True, text=True, timeout=250, check=False,
+        env=os.environ | {"TMPDIR": str(folder), "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+def test_nothing_is_left_of_a_process_that_is_killed(tmp_path):
+    code = """
+        import os, signal, torch
+        from landscape.problem.selection import select_samples
+        found = select_samples(torch.ones(1000, 100), 1000, 0, limit=1)
+        with open("/proc/self/maps") as maps:
+            assert os.environ["TMPDIR"] in maps.read()
+        print(float(found.sum()), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = in_a_process(code, tmp_path)
+    assert (done.returncode, done.stdout) == (-9, "100000.0\n"), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_told_in_words(tmp_path):
+    code = """
+        import resource, torch
+        from landscape.problem.selection import select_samples
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+        select_samples(torch.ones(1000, 100), 1000, 0, limit=1)
+    """
+    done = in_a_process(code, tmp_path)
+    assert f"JobError: data: the samples do not fit the folder {tmp_path}" in done.stderr
+    assert "TMPDIR" in done.stderr.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+MEASURE = """
+    import sys, threading, time
+    from pathlib import Path
+
+    import torch
+    from torch.utils.data import Dataset
+    from landscape.problem.batches import batch_bytes, samples_digest
+    from landscape.problem.selection import select_samples
+
+    count, limit, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+
+    class Images(Dataset):
+        def __len__(self):
+            return count
+
+        def __getitem__(self, index):
+            if index >= count:
+                raise IndexError
+            return torch.full((1 << 20,), index % 251, dtype=torch.uint8), index
+
+    def private():
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return sum(int(each.split()[1]) for each in lines if each.startswith(("RssAnon", "RssShmem"))) >> 10
+
+    def watch():
+        while True:
+            peaks.append(private())
+            time.sleep(0.002)
+
+    if kind == "batches":
+        data = ((x[None].expand(4, -1), torch.full((4,), y)) for x, y in (Images()[k] for k in range(0, count, 4)))
+    else:
+        data = Images()
+    torch.set_num_threads(1)
+    select_samples(torch.ones(9), 5, 0)
+    before, peaks = private(), []
+    threading.Thread(target=watch, daemon=True).start()
+    samples = select_samples(data, count, 0, limit=limit << 20)
+    peaks.append(private())
+    digest = samples_digest(samples)
+    print(batch_bytes(samples) >> 20, max(peaks) - before, digest)
+"""
+
+
+def peak(folder: Path, megabytes: int, limit: int, kind: str) -> tuple[int, str]:
+    """The memory of its own that a process needs at most, in MiB, and the digest of what it selects."""
+    done = in_a_process(MEASURE, folder, megabytes, limit, kind)
+    assert done.returncode == 0, done.stderr
+    size, used, digest = done.stdout.split()
+    assert int(size) == megabytes
+    return int(used), digest
+
+
+@pytest.mark.parametrize("kind", ["data set", "batches"])
+def test_the_memory_needed_is_bounded_by_the_limit(tmp_path, kind):
+    used, digest = peak(tmp_path, 600, 50, kind)
+    assert used < 300, "a piece of 64 MiB is collected and collated at a time, no more"
+    free, expected = peak(tmp_path, 600, 10_000, kind)
+    assert free > 590, "without the limit all of them are in memory"
+    assert digest == expected
+
+
+@pytest.mark.slow
+def test_two_gigabytes_are_selected_in_a_fraction_of_that(tmp_path):
+    used, _ = peak(tmp_path, 2048, 200, "data set")
+    assert used < 400

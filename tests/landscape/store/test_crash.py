@@ -1,0 +1,87 @@
+"""Processes killed at each change of the disk that a training and a job make: nothing is lost, nothing made up.
+
+What is killed, and what must hold afterwards, is in `crash_scene`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scenes import needs_proc, play
+
+pytestmark = needs_proc
+
+
+def scene(task: str, *given: object, folder: Path, before: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A task of `crash_scene`."""
+    return play("crash_scene.py", task, folder, *given, before=before)
+
+
+def test_the_changes_that_are_caught_are_those_that_a_commit_needs(tmp_path):
+    calls = [tuple(call) for call in scene("count", folder=tmp_path)["calls"]]
+    chunks = [target for kind, _, target in calls if kind in ("rename", "link") and "/c/" in target]
+    # Two observables' files and a status for each of 4 + 3 tiles, and the same for two stretches of the path.
+    tiles = [each for each in chunks if Path(each.partition("/c/")[0]).name in ("loss", "loss_stderr", "status")]
+    assert Counter(Path(each.partition("/c/")[0]).name for each in tiles) == dict.fromkeys(
+        ("loss", "loss_stderr", "status"), 7
+    )
+    assert Counter(Path(each.partition("/c/")[0]).name for each in chunks)["path_status"] == 2
+    for chunk in chunks:
+        renamed = next(n for n, call in enumerate(calls) if call[2] == chunk)
+        synced = [call[1] for call in calls[renamed:] if call[0] == "fsync"]
+        assert chunk in synced, "its bytes"
+        assert str(Path(chunk).parent) in synced, "its name"
+    assert sum(kind == "rename" and target.endswith(".safetensors") for kind, _, target in calls) == 3
+    kinds = Counter(kind for kind, _, _ in calls)
+    assert min(kinds[kind] for kind in ("create", "write", "rename", "mkdir", "fsync", "unlink")) > 10
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_no_change_escapes(tmp_path):
+    """The kernel sees no more renames, syncs and removals below the run than were caught."""
+    log = tmp_path / "strace"
+    traced = "trace=/rename,/mkdir,/unlink,/link,fsync"
+    tracer = ("strace", "-f", "-qq", "-s", "4096", "-y", "-e", traced, "-o", str(log))
+    calls = scene("count", folder=tmp_path, before=tracer)["calls"]
+    caught = Counter(kind for kind, _, _ in calls)
+    names = {each: each.removesuffix("at") for each in ("rename", "mkdir", "unlink", "unlinkat", "link", "fsync")}
+    seen: Counter[str] = Counter()
+    begun: dict[str, str] = {}
+    for line in log.read_text().splitlines():
+        thread, call = line.split(maxsplit=1)
+        if call.endswith("<unfinished ...>"):  # another thread's call came between: how it ended is told later
+            begun[thread] = call
+            continue
+        if call.startswith("<..."):
+            call = begun.pop(thread, "") + call
+        name = call.partition("(")[0]
+        if f"{tmp_path}/calm" in call and "= -1" not in call and name in names:
+            seen[names[name]] += 1
+    # safetensors renames a file of its own for each of three snapshots.
+    assert seen - Counter(rename=3) <= caught
+    assert caught["fsync"] == seen["fsync"]
+
+
+def test_killed_at_any_change_of_a_commit_and_at_others(tmp_path):
+    found = scene("kill", "line/loss/c,line/loss_stderr/c,line/status/c", 0, 6, folder=tmp_path)
+    assert not found["wrong"]
+    assert found["chosen"] >= 6 + 30
+    assert found["killed"] > found["chosen"], "some writes are torn as well"
+
+
+def test_killed_over_and_over(tmp_path):
+    found = scene("again", 0, 4, folder=tmp_path)
+    assert not found["wrong"]
+    assert sum(found["killed"]) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * 3600)
+def test_killed_at_every_change(tmp_path):
+    found = scene("kill", "all", 0, 0, folder=tmp_path)
+    assert not found["wrong"]
+    assert found["chosen"] == found["calls"]

@@ -1,0 +1,116 @@
+"""Clusters of several nodes on which faults are caused, and the run without faults that is the reference."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import landscape
+from landscape.results import open_run
+from landscape.spec.job import Job, read_job
+from landscape.surface import OK, Surface
+
+# Ray notices a dead node after 15 s by default; here after about 1 s. One that only is slow to answer has 10 s.
+FAST = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 5000,
+    "health_check_failure_threshold": 2,
+}
+
+SCRIPT = """
+import json, logging, os, signal, sys, threading, time
+import psutil, ray
+from ray.cluster_utils import Cluster
+from pathlib import Path
+
+# Nodes join from threads here, where Python allows no signal handlers.
+ray._private.utils.set_sigterm_handler = lambda handler: None
+HERE = Path({folder!r})
+nodes = Cluster(initialize_head=True, head_node_args={{"num_cpus": 0, "_system_config": {fast!r}}})
+extra = [nodes.add_node(num_cpus=2) for _ in range({nodes})]
+nodes.wait_for_nodes()
+{prelude}
+import cluster
+from cluster.scheduling.schedule import Policy
+from landscape.spec.job import read_job
+from landscape.surface import open_run
+
+job = read_job(HERE / "job.yaml")
+
+
+def committed():
+    try:
+        return int((open_run(job.run_path)["plane"].status == 1).sum())
+    except LookupError:
+        return 0
+
+
+def when(points, act):
+    def wait():
+        while committed() < points:
+            time.sleep(0.05)
+        act()
+        time.sleep(3600)  # a node dies with the thread that started it
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
+
+
+def kill_node(node):
+    nodes.remove_node(node, allow_graceful=False)
+
+
+class Marks(logging.StreamHandler):
+    # Shows what is said, and leaves a file when a worker goes.
+    def emit(self, record):
+        super().emit(record)
+        for words, name in (("is lost", "noticed"), ("leaves with its node", "left")):
+            if words in record.getMessage():
+                (HERE / name).touch()
+
+
+logging.getLogger("landscape").addHandler(Marks())
+
+{body}
+try:
+    nodes.shutdown()
+except Exception:
+    pass
+print(json.dumps(open_run(job.run_path)["plane"].attributes["progress"]))
+"""
+
+
+def disturbed(job: Job, body: str, ray_folder: Path, nodes: int = 2, prelude: str = "") -> dict[str, object]:
+    """Run a script against a cluster of its own, in a process of its own; the landscape's progress at the end."""
+    text = SCRIPT.format(folder=str(job.folder), fast=FAST, nodes=nodes, prelude=prelude, body=textwrap.dedent(body))
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", text],
+        env={**os.environ, "RAY_TMPDIR": str(ray_folder)}, capture_output=True, text=True, timeout=270, check=False,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr[-3000:]
+    return dict(json.loads(found.stdout.strip().splitlines()[-1]), stderr=found.stderr)
+
+
+def undisturbed(job: Job) -> Surface:
+    """The reference, computed serially by a problem without trouble."""
+    calm = job.folder / "my_problem.py"
+    text = calm.read_text()
+    calm.write_text(text.replace("        trouble(x, y)\n", ""))
+    sys.modules.pop("my_problem", None)
+    try:
+        return landscape.run(read_job(job.folder / "job.yaml").replace(run="calm"))["plane"]
+    finally:
+        calm.write_text(text)
+
+
+def assert_undisturbed(job: Job) -> Surface:
+    found, expected = open_run(job.run_path)["plane"], undisturbed(job)
+    for name in ("loss", "loss_stderr"):
+        assert found[name].tobytes() == expected[name].tobytes(), name
+    assert (found.status == OK).all()
+    return found
