@@ -1,0 +1,1 @@
+"""The job file and the callback that `landscape init` writes."""

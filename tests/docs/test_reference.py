@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -97,3 +98,20 @@ def test_every_command_has_a_section():
 
     sections = {line.removeprefix("## landscape ") for line in command_line().splitlines() if line.startswith("## ")}
     assert sections == {name for name in app.resolved_commands() if not name.startswith("-")}
+
+
+def test_paths_that_the_architecture_names_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    paths = re.findall(r"`((?:landscape|cluster|tests|docs|deploy)/[\w./-]*)`", text)
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_drawing_shows_every_room():
+    import layers
+
+    table = layers.layer_table(layers.TABLE.read_text())
+    rooms = [name for line in table for names in layers.rooms_of(line).values() for name in names]
+    drawing, described = layers.draw(table), layers.describe(table)
+    assert all(f">{name}</text>" in drawing for name in rooms)
+    assert described.count("\n") == len(rooms) + 1
