@@ -38,7 +38,7 @@ nodes.wait_for_nodes()
 import cluster
 from cluster.scheduling.schedule import Policy
 from landscape.spec.job import read_job
-from landscape.surface import open_run
+from landscape.results import open_run
 
 job = read_job(HERE / "job.yaml")
 
