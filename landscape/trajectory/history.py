@@ -1,4 +1,4 @@
-"""The history of a training: one JSON object per recorded step and per epoch's end, a line each."""
+"""The history of a training: one JSON object per recorded step and per epoch's end, each on a line of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from landscape.errors import LandscapeError, shown
+from torch import Tensor
+
+from landscape.errors import JobError, LandscapeError, shown
 from landscape.folders import Folder, Place, open_folder
 from landscape.trajectory.run_files import HISTORY_FILE, contents, read_info, refusing_disk_errors
 
@@ -20,10 +22,15 @@ log = logging.getLogger("landscape")
 
 
 @dataclass(frozen=True)
-class Lines:
-    """A history's whole file, its lines as they stand with what they say, and the numbers of those that say nothing.
+class HistoryLines:
+    """A history file, taken apart.
 
-    What follows the last newline belongs to none: a crash, or a writer at work, leaves it torn.
+    Text after the last newline belongs to no line: a crash, or a writer that is still at work, leaves it incomplete.
+
+    Args:
+        data: the whole file.
+        readable: each line that can be parsed, as it stands (newline included) and as the object that it holds.
+        damaged: the numbers, from 1, of the lines that cannot be parsed.
     """
 
     data: bytes
@@ -31,8 +38,12 @@ class Lines:
     damaged: tuple[int, ...]
 
 
-def read_lines(run: Place) -> Lines:
-    """The history that counts in this run."""
+def read_lines(run: Place) -> HistoryLines:
+    """The lines of the history that counts in this run; empty where there is no history.
+
+    Raises:
+        LandscapeError: the file, or run.json, cannot be read.
+    """
     folder = open_folder(run)
     path = contents(folder, read_info(folder)).history
     try:
@@ -40,32 +51,39 @@ def read_lines(run: Place) -> Lines:
     except OSError as error:
         raise LandscapeError(f"{shown(folder.place(HISTORY_FILE))} cannot be read: {error.strerror}") from None
     readable, damaged = [], []
-    for number, line in enumerate(data.split(b"\n")[:-1], 1):
-        found = _parsed(line)
-        if found is None:
+    for number, text in enumerate(data.split(b"\n")[:-1], 1):
+        line = _parsed(text)
+        if line is None:
             damaged.append(number)
         else:
-            readable.append((line + b"\n", found))
-    return Lines(data, tuple(readable), tuple(damaged))
+            readable.append((text + b"\n", line))
+    return HistoryLines(data, tuple(readable), tuple(damaged))
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    """The JSON object on a line; None where the line holds none."""
     try:
-        found = json.loads(line)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def read_history(run: Place) -> list[dict[str, Any]]:
-    """The recorded steps and epochs, in order; empty where there are none. Lines that are damaged are left out."""
+    """The recorded steps and epochs, in order; empty where there are none.
+
+    Damaged lines are left out, with a warning that names them.
+
+    Raises:
+        LandscapeError: the file, or run.json, cannot be read.
+    """
     lines = read_lines(run)
     if lines.damaged:
         _warn(open_folder(run).place(HISTORY_FILE), lines.damaged)
-    return [each for _, each in lines.readable]
+    return [line for _, line in lines.readable]
 
 
-@lru_cache(maxsize=256)  # a page that is open reads the same lines again and again
+@lru_cache(maxsize=256)  # an open page reads the same lines again and again, and should warn once
 def _warn(place: str, damaged: tuple[int, ...]) -> None:
     more = f" and {len(damaged) - 5} more" if len(damaged) > 5 else ""
     numbers = ", ".join(map(str, damaged[:5]))
@@ -76,7 +94,7 @@ def _warn(place: str, damaged: tuple[int, ...]) -> None:
 
 
 def keep_beside(folder: Folder, data: bytes, reason: str) -> str:
-    """Put a history at history.jsonl.REASON-DIGEST, where nothing overwrites it; returns that name."""
+    """Copy a history to `history.jsonl.<reason>-<digest>`, where nothing overwrites it, and return that name."""
     name = f"{HISTORY_FILE}.{reason}-{hashlib.sha256(data).hexdigest()[:8]}"
     with refusing_disk_errors(folder.place(name)):
         folder.write(name, data)
@@ -84,13 +102,16 @@ def keep_beside(folder: Folder, data: bytes, reason: str) -> str:
 
 
 def kept_beside(folder: Folder, reason: str) -> list[str]:
-    """The names of the histories that were kept for this reason."""
-    name = re.compile(rf"{re.escape(HISTORY_FILE)}\.{reason}-[0-9a-f]{{8}}")
-    return [each for each in folder.names("") if name.fullmatch(each)]
+    """The names of the copies that `keep_beside` wrote for this reason."""
+    pattern = re.compile(rf"{re.escape(HISTORY_FILE)}\.{reason}-[0-9a-f]{{8}}")
+    return [name for name in folder.names("") if pattern.fullmatch(name)]
 
 
-class History:
-    """The history of a run that is being trained; lines survive as `Log` says."""
+class HistoryWriter:
+    """Appends to the history of a run that is being trained.
+
+    `folders.Log` says when an appended line is safe from a crash.
+    """
 
     def __init__(self, run: Place) -> None:
         self._folder = open_folder(run)
@@ -101,14 +122,38 @@ class History:
             self._log.add(history_line(line).encode())
 
     def sync(self) -> None:
+        """Make every line appended so far survive a crash of this process and a power cut."""
         with refusing_disk_errors(self._folder.name):
             self._log.sync()
 
 
 def history_line(line: Mapping[str, Any]) -> str:
+    """A line of the history as text, newline included."""
     return json.dumps(line, allow_nan=False) + "\n"
 
 
+def recorded_number(name: str, value: Any) -> float | int | None:
+    """A loss or metric as the history holds it: a number; None where it is None, NaN or infinite.
+
+    Example:
+        >>> recorded_number("loss", 0.5), recorded_number("loss", float("nan"))
+        (0.5, None)
+
+    Raises:
+        JobError: the value is not one number; the message begins with `name`.
+    """
+    if value is None:
+        return None
+    if getattr(value, "numel", lambda: 1)() != 1 or isinstance(value, (str, bytes)):
+        shape = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise JobError(f"{name}: must be one number, not {shape}; take its mean")
+    try:
+        number = value.item() if hasattr(value, "item") else value
+        return finite(number if isinstance(number, int) else float(number))
+    except (TypeError, ValueError):
+        raise JobError(f"{name}: must be one number, not {type(value).__name__}") from None
+
+
 def finite(value: Any) -> float | int | None:
-    """A number for JSON, which has no NaN and no infinity: those become None."""
+    """A number for JSON, which has no NaN and no infinity: these become None."""
     return value if isinstance(value, int) or math.isfinite(value) else None

@@ -115,9 +115,11 @@ def test_the_initial_weights_are_kept_when_0_is_listed(tmp_path):
 
 
 def test_a_snapshot_is_a_copy_that_later_training_does_not_move(tmp_path):
-    collector = train(tmp_path, 3, unit="epoch")
-    set_to(collector._model, -1)
-    assert float(read_trajectory(tmp_path).snapshot(3).load()["0.weight"][0, 0]) == 6
+    model = small_model()
+    set_to(model, 6)
+    TrajectoryCollector(tmp_path, model, intervals=[[0, 1, 2]])
+    set_to(model, -1)
+    assert float(read_trajectory(tmp_path).snapshot(0).load()["0.weight"][0, 0]) == 6
 
 
 def test_tied_weights_are_kept_once_and_transposed_layouts_come_back_equal(tmp_path):
@@ -272,9 +274,11 @@ def test_a_trajectory_that_is_there_is_replaced_only_when_told_to(tmp_path):
 def test_one_start_is_enough_where_the_history_tells_the_other(tmp_path):
     train(tmp_path, 4, steps=3, unit="epoch")
     collector = TrajectoryCollector(tmp_path, small_model(), intervals=INTERVALS, unit="epoch", start_step=7)
-    assert (collector._step, collector._epoch) == (7, 2)
+    collector.step(1.0)
+    last = read_history(tmp_path)[-1]
+    assert (last["step"], last["epoch"]) == (8, 3)
     assert read_trajectory(tmp_path).numbers == (1, 2)
-    assert [line["step"] for line in read_history(tmp_path)] == [1, 2, 3, 3, 4, 5, 6, 6, 7]
+    assert [line["step"] for line in read_history(tmp_path)] == [1, 2, 3, 3, 4, 5, 6, 6, 7, 8]
 
 
 # Reading

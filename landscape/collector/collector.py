@@ -1,0 +1,197 @@
+"""The collector, which a training loop calls after each step and each epoch.
+
+    collector = TrajectoryCollector("runs/mine", model, optimizer, unit="epoch", intervals=[[1, 2, 3], [7, 8, 9]])
+    for epoch in range(9):
+        for inputs, targets in loader:
+            ...                          # forward, backward, optimizer.step(), as ever
+            collector.step(loss)
+        collector.end_epoch()
+
+`landscape.trajectory` reads back what it keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from landscape.collector.description import describe_run, learning_rate
+from landscape.collector.network import refuse_incomplete, unwrap
+from landscape.collector.options import check_starts, checked_options
+from landscape.collector.start import INTERRUPTED, begin, go_on, refuse_existing, steps_and_epochs
+from landscape.errors import JobError, shown
+from landscape.fields import Unit
+from landscape.folders import Place, open_folder
+from landscape.parameters import state_of
+from landscape.spec.job import COLLECTED_SIZE, DEFAULT_SAMPLES
+from landscape.trajectory.history import HistoryWriter, kept_beside, recorded_number
+from landscape.trajectory.replacement import finish, remove_leftovers
+from landscape.trajectory.run_files import read_info, refusing_disk_errors, write_info
+from landscape.trajectory.snapshots import snapshot_files, versions, write_snapshot
+
+RESERVED = ("step", "epoch", "learning_rate", "epoch_end")  # keys of a line of the history that are not metrics
+
+
+class TrajectoryCollector:
+    """Keeps the weights at the listed epochs or steps, and only those, in `<run>/trajectory`.
+
+    Construct it once the weights to start from are loaded; call `step(loss)` after each `optimizer.step()` and
+    `end_epoch()` after each epoch. Each snapshot is written whole or not at all, so a crash in training loses
+    nothing that was collected. Under `torch.distributed` only rank 0 writes; on other ranks all calls do nothing.
+    Epoch or step n means: after the n-th; 0 is the state at construction.
+
+    `<run>/history.jsonl` gets one line per `step` that brings a loss or metrics: `step` and `epoch` (whole numbers
+    from 1: the epoch the step belongs to), `learning_rate` (of the first parameter group), `loss`, metrics; and one
+    per `end_epoch`, marked `"epoch_end": true`. NaN and infinite values are recorded as null. Non-persistent
+    buffers are not kept: PyTorch leaves them out of a state dict because the model makes them itself.
+
+    The history is synced to disk at each epoch's end and each snapshot. An object store cannot append to a file, so
+    there the whole history is written at these moments and every 30 s besides: a crash loses the lines since the last
+    write, and never a snapshot.
+
+    Whatever is dropped or removed goes at once: a crash leaves all of it or nothing. A training that was killed before
+    its first snapshot may simply be started again; until there is one its former history stays beside, as
+    `history.jsonl.interrupted-…`. A history with lines that cannot be read is kept as `history.jsonl.damaged-…`.
+
+    Args:
+        run: the run's folder or URL; it is made if need be.
+        model: the network; wrappers of DistributedDataParallel, DataParallel and torch.compile are looked through.
+        optimizer: its class, hyperparameters and learning rate are recorded.
+        intervals: lists of at least 3 epochs or steps each; every list becomes one trajectory landscape.
+        landscape_size: points per axis, 3 to 65536 (MindSpore's tutorial stops at 256).
+        unit: whether `intervals` count "step" or "epoch".
+        create_landscape: {"train": along the trajectory, "result": around its end}; both by default.
+        num_samples: how many samples the loss is computed on.
+        start_step: how many steps are done already, to go on after an interruption: what was collected up to there is
+            kept, what lies beyond it is dropped. It may be left out where `start_epoch` is given and the history
+            tells the step.
+        start_epoch: how many epochs are done already; `start_step` alone is enough where the history tells the epoch.
+        overwrite: remove the trajectory and the history that the run holds. Without it, and without a start, such a
+            run is refused. With a start it changes nothing.
+
+    Raises:
+        JobError: an option is not usable, or the run already holds a trajectory.
+        LandscapeError: the run cannot be written.
+    """
+
+    def __init__(
+        self,
+        run: Place,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        intervals: Sequence[Sequence[int]],
+        landscape_size: int = COLLECTED_SIZE,
+        unit: Unit = "step",
+        create_landscape: Mapping[str, bool] | None = None,
+        num_samples: int = DEFAULT_SAMPLES,
+        start_step: int = 0,
+        start_epoch: int = 0,
+        overwrite: bool = False,
+    ) -> None:
+        self.options = checked_options(intervals, landscape_size, unit, create_landscape, num_samples)
+        check_starts(start_step, start_epoch)
+        self._model, self._optimizer = unwrap(model), optimizer
+        refuse_incomplete(self._model)
+        self._folder, self._writes = open_folder(run), _is_writer()
+        self._listed = frozenset(self.options.snapshots)
+        if self._writes:
+            self._prepare_run(start_step, start_epoch, overwrite)
+
+    def _prepare_run(self, start_step: int, start_epoch: int, overwrite: bool) -> None:
+        """Make the run hold what this training begins with, and keep the weights if the start itself is listed."""
+        starting = not (start_step or start_epoch)
+        finish(self._folder)
+        refuse_existing(self._folder, self.options.unit, starting, overwrite)
+        with refusing_disk_errors(self._folder.name):
+            self._folder.make()
+        remove_leftovers(self._folder)
+        self._step, self._epoch = (0, 0) if starting else steps_and_epochs(self._folder, start_step, start_epoch)
+        self._epoch_began: int | None = self._step if starting else None
+        before = {} if starting else read_info(self._folder)
+        kept = {key: before[key] for key in ("created", "steps_per_epoch") if key in before}
+        self._info = describe_run(self._model, self._optimizer, self.options) | kept
+        if starting:
+            begin(self._folder, self._info, overwrite)
+        else:
+            go_on(self._folder, self._info, self.options.unit, self._step, self._epoch)
+        self._history = HistoryWriter(self._folder)
+        self._former_histories = kept_beside(self._folder, INTERRUPTED)
+        start = (self.options.unit, self._number)
+        if not any((unit, number) == start for unit, number, _ in snapshot_files(self._folder)):
+            self._keep_if_listed()
+
+    def step(self, loss: Tensor | float | None = None, **metrics: Any) -> None:
+        """Record one optimiser step, and keep the weights if it is a listed one.
+
+        Args:
+            loss: the step's loss, one number; without it and without metrics the history gets no line.
+            metrics: further numbers of the step, by name.
+
+        Raises:
+            JobError: a value is not one number, or a metric has a name that the collector fills in itself.
+            LandscapeError: the run cannot be written.
+        """
+        if not self._writes:
+            return
+        self._step += 1
+        if loss is not None or metrics:
+            self._record({"step": self._step, "epoch": self._epoch + 1}, {"loss": loss, **metrics})
+        if self.options.unit == "step":
+            self._keep_if_listed()
+
+    def end_epoch(self, **metrics: Any) -> None:
+        """Record the end of an epoch with its metrics, and keep the weights if it is a listed one.
+
+        Args:
+            metrics: numbers of the epoch, by name.
+
+        Raises:
+            JobError: a value is not one number, or a metric has a name that the collector fills in itself.
+            LandscapeError: the run cannot be written.
+        """
+        if not self._writes:
+            return
+        self._epoch += 1
+        self._record({"step": self._step, "epoch": self._epoch, "epoch_end": True}, metrics)
+        self._history.sync()
+        self._learn_steps_per_epoch()
+        if self.options.unit == "epoch":
+            self._keep_if_listed()
+
+    @property
+    def _number(self) -> int:
+        return self._epoch if self.options.unit == "epoch" else self._step
+
+    def _record(self, place: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        for name in values:
+            if name in RESERVED:
+                raise JobError(f"metrics: {shown(name)} is a name the collector fills in itself; choose another")
+        numbers = {name: recorded_number(name, value) for name, value in values.items()}
+        self._history.append({**place, "learning_rate": learning_rate(self._optimizer), **numbers})
+
+    def _keep_if_listed(self) -> None:
+        if self._number in self._listed:
+            state = state_of(self._model)
+            self._history.sync()
+            unit, number = self.options.unit, self._number
+            write_snapshot(self._folder, unit, number, state, step=self._step, epoch=self._epoch, **versions())
+            for name in self._former_histories:
+                self._folder.delete(name)
+            self._former_histories = []
+
+    def _learn_steps_per_epoch(self) -> None:
+        """Record the length of the first epoch that was seen from its beginning."""
+        if self._info["steps_per_epoch"] is None and self._epoch_began is not None and self._step > self._epoch_began:
+            self._info["steps_per_epoch"] = self._step - self._epoch_began
+            write_info(self._folder, self._info)
+        self._epoch_began = self._step
+
+
+def _is_writer() -> bool:
+    """Whether this process is the one that writes: rank 0, or the only one."""
+    distributed = torch.distributed
+    return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0

@@ -1,0 +1,62 @@
+"""What run.json says of a training: its model, optimiser, options and versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from landscape.parameters import persistent_buffers
+from landscape.spec.job import CollectLandscape
+from landscape.trajectory.history import finite
+from landscape.trajectory.snapshots import versions
+
+# The keys in which two starts of one training may differ.
+CHANGING = ("created", "steps_per_epoch", "versions")
+UNRECORDED = object()  # stands for a value that JSON cannot hold
+
+
+def describe_run(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None, options: CollectLandscape
+) -> dict[str, Any]:
+    """The contents of run.json when collecting begins; `steps_per_epoch` is None until an epoch has ended."""
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "model": type(model).__name__,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "buffers": sum(buffer.numel() for buffer in persistent_buffers(model).values()),
+        "optimiser": None if optimizer is None else type(optimizer).__name__,
+        "hyperparameters": [] if optimizer is None else [_hyperparameters(group) for group in optimizer.param_groups],
+        "learning_rate": learning_rate(optimizer),
+        "steps_per_epoch": None,
+        "unit": options.unit,
+        "collect_landscape": options.model_dump(mode="json"),
+        "versions": versions(),
+    }
+
+
+def learning_rate(optimizer: torch.optim.Optimizer | None) -> float | None:
+    """The learning rate of the first parameter group; None without an optimiser, or where it is not finite."""
+    return None if optimizer is None else finite(float(optimizer.param_groups[0]["lr"]))
+
+
+def _hyperparameters(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A parameter group without its parameters, as far as JSON can hold its values."""
+    values = {name: _plain(value) for name, value in group.items() if name != "params"}
+    return {name: value for name, value in values.items() if value is not UNRECORDED}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON holds it, or `UNRECORDED`."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, (int, float)):
+        return finite(value)
+    if isinstance(value, (tuple, list)):
+        return [None if element is UNRECORDED else element for element in map(_plain, value)]
+    return UNRECORDED

@@ -1,0 +1,42 @@
+"""The collector's options, checked before anything is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from landscape.errors import JobError, shown
+from landscape.spec.job import CollectLandscape, explain
+
+
+def checked_options(
+    intervals: Any, landscape_size: Any, unit: Any, create_landscape: Any, num_samples: Any
+) -> CollectLandscape:
+    """The options that say what to collect and which landscapes it stands for, as a frozen value.
+
+    Raises:
+        JobError: one of them is not usable; names it.
+    """
+    given = {
+        "landscape_size": landscape_size,
+        "unit": unit,
+        "num_samples": num_samples,
+        "intervals": intervals,
+        "create_landscape": {} if create_landscape is None else create_landscape,
+    }
+    try:
+        return CollectLandscape.model_validate(given)
+    except ValidationError as error:
+        raise JobError(explain(error, CollectLandscape)) from None
+
+
+def check_starts(start_step: int, start_epoch: int) -> None:
+    """Refuse a start that is no whole number, or negative.
+
+    Raises:
+        JobError: says which one.
+    """
+    for name, value in (("start_step", start_step), ("start_epoch", start_epoch)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise JobError(f"{name}: must be a whole number from 0 on, not {shown(value)}")

@@ -1,0 +1,140 @@
+"""How collecting starts: what the run may hold already, and what of it is kept when a training begins or goes on."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from landscape.collector.description import CHANGING
+from landscape.errors import JobError, shown
+from landscape.fields import Unit
+from landscape.folders import Folder
+from landscape.trajectory.history import HistoryLines, keep_beside, read_history, read_lines
+from landscape.trajectory.replacement import replace, staging
+from landscape.trajectory.run_files import HISTORY_FILE, read_info, refusing_disk_errors, write_info
+from landscape.trajectory.snapshots import read_trajectory, snapshot_files
+
+INTERRUPTED = "interrupted"  # the history of a training that was killed before its first snapshot
+DAMAGED = "damaged"  # the history as it was before its damaged lines were left out
+log = logging.getLogger("landscape")
+
+
+def refuse_existing(folder: Folder, unit: Unit, starting: bool, overwrite: bool) -> None:
+    """Refuse a run whose trajectory this training must not replace, or cannot continue.
+
+    Args:
+        folder: the run.
+        unit: what this training counts its snapshots by.
+        starting: whether the training begins, and does not go on.
+        overwrite: whether what the run holds may be replaced.
+
+    Raises:
+        JobError: it begins where there are snapshots already, or goes on with another unit than theirs.
+    """
+    files = snapshot_files(folder)
+    if not files or (starting and overwrite):
+        return
+    if starting:
+        kinds = " and ".join(sorted({f"{counted}s" for counted, _, _ in files}))
+        raise JobError(
+            f"run: {shown(folder.name)} already holds a trajectory of {len(files)} {kinds}; name another run, "
+            "give overwrite=True to replace it, or start_epoch or start_step to go on"
+        )
+    collected = read_trajectory(folder)
+    if collected.snapshots and collected.unit != unit:
+        raise JobError(
+            f"unit: the run was collected by {collected.unit}, not by {unit}; keep to it or name another run"
+        )
+
+
+def steps_and_epochs(folder: Folder, start_step: int, start_epoch: int) -> tuple[int, int]:
+    """How many steps and epochs are done where a training goes on.
+
+    One of the two may be 0, for not given: the history tells it, else it is worked out from the steps per epoch.
+    """
+    per_epoch = read_info(folder).get("steps_per_epoch")
+    lines = [(_count(line, "step"), _count(line, "epoch"), line.get("epoch_end")) for line in read_history(folder)]
+    known = [(step, epoch, end) for step, epoch, end in lines if step is not None and epoch is not None]
+    if not start_step:
+        steps = [step for step, epoch, _ in known if epoch <= start_epoch]
+        start_step = max(steps, default=start_epoch * (per_epoch or 0))
+    elif not start_epoch:
+        ended = [epoch for step, epoch, end in known if end and step <= start_step]
+        start_epoch = max(ended, default=start_step // per_epoch if per_epoch else 0)
+    return start_step, start_epoch
+
+
+def _count(line: Mapping[str, Any], name: str) -> int | None:
+    """A step or epoch of the history; None in a line that another program wrote without it."""
+    value = line.get(name)
+    return value if isinstance(value, int) else None
+
+
+def begin(folder: Folder, info: Mapping[str, Any], overwrite: bool) -> None:
+    """Make the run hold nothing but `info`: a history that was there is kept beside, or dropped with `overwrite`.
+
+    Raises:
+        JobError: the history is that of another training.
+    """
+    history = folder.read(HISTORY_FILE)
+    if not history and not snapshot_files(folder):
+        write_info(folder, info)
+        return
+    if history and not overwrite:
+        _refuse_other_training(folder, info)
+        keep_beside(folder, history, INTERRUPTED)
+    replace(folder, info, [], None)
+
+
+def _refuse_other_training(folder: Folder, info: Mapping[str, Any]) -> None:
+    """Refuse to begin beside a history that the same training did not leave before its first snapshot."""
+    before, now = (
+        {key: value for key, value in about.items() if key not in CHANGING} for about in (read_info(folder), info)
+    )
+    if before != json.loads(json.dumps(now)):
+        raise JobError(
+            f"run: {shown(folder.name)} holds a history of another training ({HISTORY_FILE}) and no snapshots; name "
+            "another run, give overwrite=True to replace it, or move it away"
+        )
+
+
+def go_on(folder: Folder, info: Mapping[str, Any], unit: Unit, step: int, epoch: int) -> None:
+    """Make the run hold what was collected up to this step and epoch, and nothing beyond.
+
+    Damaged lines of the history are left out, with a warning; the file as it was is kept beside.
+    """
+    lines = read_lines(folder)
+    if lines.damaged:
+        _keep_damaged(folder, lines)
+    data = b"".join(text for text, line in lines.readable if _is_done(line, step, epoch))
+    files = snapshot_files(folder)
+    last = epoch if unit == "epoch" else step
+    kept = [path for counted, number, path in files if counted != unit or number <= last]
+    if data == lines.data and len(kept) == len(files):
+        write_info(folder, info)
+        return
+    with staging(folder) as staged:
+        history = f"{staged}/{HISTORY_FILE}" if data else None
+        if history:
+            with refusing_disk_errors(folder.place(history)):
+                folder.write(history, data)
+        replace(folder, info, kept, history)
+
+
+def _is_done(line: Mapping[str, Any], step: int, epoch: int) -> bool:
+    """Whether a line of the history tells of what was done up to this step and epoch."""
+    its_step, its_epoch = _count(line, "step"), _count(line, "epoch")
+    if its_step is not None and its_step > step:
+        return False
+    return not line.get("epoch_end") or its_epoch is None or its_epoch <= epoch
+
+
+def _keep_damaged(folder: Folder, lines: HistoryLines) -> None:
+    name = keep_beside(folder, lines.data, DAMAGED)
+    count = len(lines.damaged)
+    log.warning(
+        "history %s: %d damaged line%s (first: line %d) left out of it; the file as it was is kept as %s",
+        shown(folder.place(HISTORY_FILE)), count, "s are" if count > 1 else " is", lines.damaged[0], name,
+    )  # fmt: skip
