@@ -119,3 +119,10 @@ def test_the_drawing_shows_every_room():
     drawing, described = layers.draw(table), layers.describe(table)
     assert all(f">{name}</text>" in drawing for name in rooms)
     assert described.count("\n") == len(rooms) + 1
+
+
+def test_every_variable_that_the_program_reads_is_listed():
+    sources = [path.read_text() for package in ("landscape", "cluster") for path in (ROOT / package).rglob("*.py")]
+    read = {name for text in sources for name in re.findall(r"\bLANDSCAPE_[A-Z0-9_]*[A-Z0-9]\b", text)}
+    listed = set(re.findall(r"`(LANDSCAPE_\w+)`", (ROOT / "docs" / "reference" / "environment.md").read_text()))
+    assert read == listed
