@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from landscape.errors import shown
 
@@ -84,7 +84,24 @@ class Plan:
     precision: Precision = "float32"
     batch_norm: BatchNorm = "eval"
     seed: int = 0
-    engine: str = "eager"
+    engine: Engine = Engine()
+
+    def record(self) -> dict[str, Any]:
+        """The fields as they are recorded with a landscape, the engine as text."""
+        return {**vars(self), "engine": str(self.engine)}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Plan:
+        """The plan that `record` was made of; the types and ranges of the other fields are not checked.
+
+        Raises:
+            TypeError: a field is missing or unknown, or the engine is no text.
+            ValueError: the text names no engine of this version.
+        """
+        engine = record.get("engine", str(cls.engine))
+        if not isinstance(engine, str):
+            raise TypeError("engine: must be text")
+        return cls(**{**record, "engine": Engine.parse(engine)})
 
 
 def default_plan(

@@ -63,19 +63,19 @@ def _engine(prepared: PreparedJob, evaluator: Evaluator | None, seconds: float) 
     freedom, chosen = freedom_of(prepared)
     plan = prepared.landscapes[0].plan
     size = (chosen or plan).batch_size
-    if freedom.engine != "auto":
+    if freedom.engine is not None:
         why = "the job's" if chosen is None else "as recorded"
-        return {"engine": freedom.engine, "batch_size": size, "why": why, "search_seconds": 0.0}
+        return {"engine": str(freedom.engine), "batch_size": size, "why": why, "search_seconds": 0.0}
     if evaluator is None:
         return {"engine": None, "batch_size": None, "why": "chosen on the workers", "search_seconds": None}
     found = outlook(evaluator, plan, freedom, seconds, KeptChoices.of_user())
     if found.kept is not None:
-        why = f"kept choice of {found.kept.since[:10]}"
-        return {"engine": found.kept.engine, "batch_size": found.kept.batch_size, "why": why, "search_seconds": 0.0}
+        kept, why = found.kept, f"kept choice of {found.kept.since[:10]}"
+        return {"engine": str(kept.engine), "batch_size": kept.batch_size, "why": why, "search_seconds": 0.0}
     if found.search_seconds:
         why = f"to be searched: up to {found.search_seconds:g} s and the candidate then at hand"
         return {"engine": None, "batch_size": None, "why": why, "search_seconds": found.search_seconds}
-    return {"engine": plan.engine, "batch_size": size, "why": "too short a job to search", "search_seconds": 0.0}
+    return {"engine": str(plan.engine), "batch_size": size, "why": "too short a job to search", "search_seconds": 0.0}
 
 
 def _plan_landscape(

@@ -67,7 +67,7 @@ def bench(job: Job, options: Options) -> dict[str, Any]:
 class _Row:
     """One engine in one batch size."""
 
-    engine: str
+    engine: Engine
     batch_size: int
     row: int
     chosen: bool = False
@@ -77,8 +77,7 @@ class _Row:
     @property
     def step(self) -> int:
         """The points that are computed together: those of a stack, or of a tile's row."""
-        engine = Engine.parse(self.engine)
-        return self.row if engine.superposed else engine.points
+        return self.row if self.engine.superposed else self.engine.points
 
 
 class _Bench:
@@ -103,7 +102,7 @@ class _Bench:
         rounds = race(contestants, self._options.rounds, self._options.slice_seconds, self._tell)
         found: dict[str, Any] = {
             "precision": self._precision,
-            "chosen": {"engine": tuned.plan.engine, "batch_size": tuned.plan.batch_size},
+            "chosen": {"engine": str(tuned.plan.engine), "batch_size": tuned.plan.batch_size},
             "search": [each.refused for each in tuned.trials if each.refused],
             "bare": {str(size): self._rate(typical(rounds, f"bare:{size}")) for size in bares},
             "engines": self._engines(rows, rounds),
@@ -112,7 +111,7 @@ class _Bench:
         }
         if ceilings:
             size, bare = next(iter(bares.items()))
-            forwards = {row.engine: f"forward:{k}" for k, row in enumerate(rows) if row.evaluator is not None}
+            forwards = {str(row.engine): f"forward:{k}" for k, row in enumerate(rows) if row.evaluator is not None}
             found["ceilings"] = facts.distances(ceilings, rounds, (f"bare:{size}", bare), forwards)
         if self._options.memory:
             found["memory"] = [self._memory(row, bares) for row in rows if self._counts_memory(row)]
@@ -134,7 +133,8 @@ class _Bench:
         if options.search_seconds is not None:
             points = math.ceil(options.search_seconds / (limits.share * seconds))
             limits = Limits(longest=options.search_seconds)
-        freedom = Freedom(self._job.engine, self._job.batch_size is None, points)
+        asked = None if self._job.engine == "auto" else Engine.parse(self._job.engine)
+        freedom = Freedom(asked, self._job.batch_size is None, points)
         if options.engines:
             freedom = Freedom(self._evaluator.plan.engine, False, 0)
         self._tell(f"{seconds:.3g} s a point, eager; looking for better engines")
@@ -144,12 +144,12 @@ class _Bench:
         """Plain eager first, then every engine in the batches that suit it best."""
         plan = self._evaluator.plan
         first = replace(plan, batch_size=tuned.trials[0].batch_size if tuned.trials else tuned.plan.batch_size)
-        best: dict[str, Trial] = {}
+        best: dict[Engine, Trial] = {}
         for trial in tuned.trials:
             if not trial.refused and (trial.samples_per_second or 0) > _speed(best.get(trial.engine)):
                 best[trial.engine] = trial
-        pairs = [(EAGER, first.batch_size), *((name, trial.batch_size) for name, trial in best.items())]
-        pairs += [(str(Engine.parse(name)), plan.batch_size) for name in self._options.engines]
+        pairs = [(EAGER, first.batch_size), *((engine, trial.batch_size) for engine, trial in best.items())]
+        pairs += [(engine, plan.batch_size) for engine in self._options.engines]
         pairs.append((tuned.plan.engine, tuned.plan.batch_size))
         unique = {pair: _Row(*pair, self._row) for pair in pairs}
         for row in unique.values():
@@ -191,7 +191,7 @@ class _Bench:
             Contestant(f"ours:{k}", partial(self._evaluate, row.evaluator), row.step),
             Contestant(f"forward:{k}", forward.run, row.step),
         ]
-        if Engine.parse(row.engine).points == 1 and (row.chosen or row.engine == EAGER):
+        if row.engine.points == 1 and (row.chosen or row.engine == EAGER):
             setting = Setting(self._problem, plan, self._device, self._origin, self._axes, self._points)
             found.append(Contestant(f"setting:{k}", setting.run))
         return found
@@ -214,7 +214,7 @@ class _Bench:
         ).evaluate(points)
         found = []
         for k, row in enumerate(rows):
-            entry: dict[str, Any] = {"engine": row.engine, "batch_size": row.batch_size, "chosen": row.chosen}
+            entry: dict[str, Any] = {"engine": str(row.engine), "batch_size": row.batch_size, "chosen": row.chosen}
             if row.evaluator is None:
                 found.append(entry | {"failed": row.failed})
                 continue
@@ -238,7 +238,7 @@ class _Bench:
                 bare = f"bare:{row.batch_size}"
                 found.append(
                     {
-                        "engine": row.engine,
+                        "engine": str(row.engine),
                         "batch_size": row.batch_size,
                         "seconds": typical(rounds, f"setting:{k}"),
                         "over_bare": quotient(rounds, f"setting:{k}", bare),
@@ -251,7 +251,7 @@ class _Bench:
         """Where it can be told: compiled code does not go through torch's dispatcher, which counts on a CPU."""
         if row.evaluator is None or not (row.chosen or row.engine in (EAGER, *self._options.engines)):
             return False
-        return self._device.type == "cuda" or Engine.parse(row.engine).base == "eager"
+        return self._device.type == "cuda" or row.engine.base == "eager"
 
     def _memory(self, row: _Row, bares: dict[int, Bare]) -> dict[str, Any]:
         assert row.evaluator is not None
@@ -271,7 +271,7 @@ class _Bench:
                 self._tell(f"whole grid: {start} of {len(every)} points, {seconds:.0f} s")
         bare_seconds = float(np.median(passes))
         return {
-            "engine": tuned.plan.engine, "batch_size": tuned.plan.batch_size, "points": len(every),
+            "engine": str(tuned.plan.engine), "batch_size": tuned.plan.batch_size, "points": len(every),
             "seconds": seconds, **self._rate(seconds / len(every)),
             "bare_passes": len(passes), "efficiency": bare_seconds * len(every) / seconds,
         }  # fmt: skip

@@ -103,7 +103,7 @@ def memory_of(
     axes = size * sum(each.numel() for direction in directions for each in direction.values())
     above, kept = (max(0, each - weights - axes) for each in (whole.bytes, whole.kept))
     return {
-        "engine": evaluator.plan.engine, "batch_size": evaluator.plan.batch_size,
+        "engine": str(evaluator.plan.engine), "batch_size": evaluator.plan.batch_size,
         "how": "allocator" if device.type == "cuda" else "live storages",
         "first_bytes": above, "evaluation_bytes": kept + later.bytes, "kept_bytes": kept,
         "bare_batch_bytes": one_batch.bytes, "first_ratio": above / max(1, one_batch.bytes),

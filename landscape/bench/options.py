@@ -24,7 +24,7 @@ class Options:
     """
 
     precisions: tuple[Precision, ...] = ()
-    engines: tuple[str, ...] = ()
+    engines: tuple[Engine, ...] = ()
     rounds: int = 5
     slice_seconds: float = 0.3
     search_seconds: float | None = None
@@ -50,7 +50,7 @@ def options_for(
     if rounds < 1:
         raise JobError(f"rounds: must be at least 1, not {rounds}")
     try:
-        names = tuple(str(Engine.parse(each)) for each in engines)
+        names = tuple(Engine.parse(each) for each in engines)
     except ValueError as error:
         raise JobError(f"engine: {error}") from None
     chosen = tuple(each for each in known if each in precisions)

@@ -22,7 +22,7 @@ from landscape.problem.observables import Observe
 from landscape.problem.problem import Problem
 from landscape.problem.supervised import Supervised
 
-EAGER = "eager"
+EAGER = Engine()
 
 
 def outputs_alone(model: nn.Module, batch: Batch) -> Tensor:
@@ -81,7 +81,7 @@ class SameEngine:
     def __init__(
         self, problem: Problem, samples: Batch, plan: Plan, device: torch.device, directions: Sequence[State]
     ) -> None:
-        self._plan, self._device, engine = plan, device, Engine.parse(plan.engine)
+        self._plan, self._device, engine = plan, device, plan.engine
         model = model_for(problem.model, plan, device)
         lay_out(model, channels_last=engine.channels_last)
         self._batches = batches_for(samples, plan, device)
@@ -97,7 +97,7 @@ class SameEngine:
             self._device.type, torch.bfloat16, enabled=self._plan.precision == "bfloat16", cache_enabled=False
         )
         with arithmetic(self._plan, self._device), torch.no_grad():
-            for _ in range(max(1, count // Engine.parse(self._plan.engine).points)):
+            for _ in range(max(1, count // self._plan.engine.points)):
                 for index, batch in enumerate(self._batches):
                     with autocast:
                         self._pass(index, batch)
@@ -122,7 +122,7 @@ class Setting:
         self, problem: Problem, plan: Plan, device: torch.device, origin: State, directions: Sequence[State],
         points: NDArray[np.float64],
     ) -> None:  # fmt: skip
-        self._plan, self._device, engine = plan, device, Engine.parse(plan.engine)
+        self._plan, self._device, engine = plan, device, plan.engine
         model = model_for(problem.model, plan, device)
         lay_out(model, channels_last=engine.channels_last)
         with torch.no_grad():

@@ -99,7 +99,7 @@ class Evaluator:
 
     def use(self, engine: Engine, batch_size: int | None = None) -> None:
         """Go on with another engine, and in other batches."""
-        self.plan = replace(self.plan, engine=str(engine), batch_size=batch_size or self.plan.batch_size)
+        self.plan = replace(self.plan, engine=engine, batch_size=batch_size or self.plan.batch_size)
         self._loaded.plan = self.plan
         self._set_batches(self.plan.batch_size)
         self._set_engine()
@@ -153,7 +153,7 @@ class Evaluator:
             seed_draws(self.plan.seed)
             points, batches = [list(point)], self._feed.batches(count)
             if isinstance(self._loaded.forward, Stacked):
-                points *= Engine.parse(self.plan.engine).points
+                points *= self.plan.engine.points
                 self._observe_stacked(points, batches)
             elif self._loaded.superposed is not None:
                 points *= neighbours
@@ -271,7 +271,7 @@ class Evaluator:
 
     def _stacked(self, points: Sequence[Sequence[float]]) -> Iterator[Samples]:
         """Several points at once; a last group is filled up, as other shapes would give other bits."""
-        at_once = Engine.parse(self.plan.engine).points
+        at_once = self.plan.engine.points
         for start in range(0, len(points), at_once):
             self._on_point()
             group = points[start : start + at_once]

@@ -24,7 +24,7 @@ from landscape.evaluation.module_state import ModuleState, private_copy
 from landscape.evaluation.moving import MovingWeights, lay_out
 from landscape.memory import DEVICE_BYTES
 from landscape.parameters import State
-from landscape.plan import OPTIONS, Engine, Plan
+from landscape.plan import OPTIONS, Plan
 from landscape.problem.batches import Batch, batch_length, map_tensors, tensors_of
 from landscape.problem.observables import Observe, check_observed
 from landscape.problem.user_code import kept_alive
@@ -72,7 +72,7 @@ class LoadedModel:
     def load(self, origin: State, directions: Sequence[State]) -> None:
         """Set θ₀ and the axes, in the layout of the plan's engine; `set_batches` comes next."""
         self._state.restore()
-        self._axes, engine = len(directions), Engine.parse(self.plan.engine)
+        self._axes, engine = len(directions), self.plan.engine
         lay_out(self.model, channels_last=engine.channels_last)
         self.weights = MovingWeights(self.model, origin, directions, channels_last=engine.channels_last)
 
@@ -89,7 +89,7 @@ class LoadedModel:
         self.reuse = self.superposed = self._forward = None
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-        engine = Engine.parse(self.plan.engine)
+        engine = self.plan.engine
         if engine.base == "cudagraph" and not resident:
             raise JobError(
                 "engine: cudagraph replays batches that stay where they are, and the samples do not fit the device; "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from landscape.evaluation.choice.questions import Tuned
 from landscape.evaluation.first_look import FirstLook, first_look
 from landscape.grid import Grid, Index
 from landscape.parameters import State, describe_parameters, immobile, in_first_version, layout, refuse_not_finite
-from landscape.plan import Plan, default_plan
+from landscape.plan import Engine, Plan, default_plan
 from landscape.preparation.axes import make_axes, make_coordinates, make_path
 from landscape.preparation.identity import changes, identity_of, refusal
 from landscape.preparation.provenance import provenance
@@ -87,7 +87,7 @@ class PreparedLandscape:
         return self._planned(plan)
 
     def _planned(self, plan: Plan) -> PreparedLandscape:
-        return replace(self, plan=plan, attributes={**self.attributes, "plan": asdict(plan)})
+        return replace(self, plan=plan, attributes={**self.attributes, "plan": plan.record()})
 
     @property
     def points(self) -> int:
@@ -270,7 +270,7 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
         "cosine": cosines([each.tensors for each in directions]).tolist(),
         "origin": weights.label(origin),
         "origin_step": origin if isinstance(origin, int) else None,
-        "plan": asdict(plan),
+        "plan": plan.record(),
         "provenance": provenance(weights.model, infos),
         "failures": [],
         "random_data": common.randomness.record(),
@@ -350,7 +350,7 @@ def _plan(common: _Common, stored: LandscapeStore | None) -> Plan:
     asked = {
         "batch_size": job.batch_size and min(job.batch_size, common.num_samples),
         "threads": job.threads,
-        "engine": None if job.engine == "auto" or names_a_run(job.engine) else job.engine,
+        "engine": None if job.engine == "auto" or names_a_run(job.engine) else Engine.parse(job.engine),
     }
     # What was asked for when it was made is no change, also where the memory allowed less.
     before = stored.record("job")
@@ -395,7 +395,7 @@ def existing_store(prepared: PreparedJob, landscape: PreparedLandscape) -> Lands
     if store.refusal:
         raise LandscapeError(store.refusal)
     changed = changes(store.record("identity"), landscape.identity)
-    if changed or store.record("plan") != asdict(landscape.plan):
+    if changed or store.record("plan") != landscape.plan.record():
         raise JobError(
             f"run: landscape {shown(landscape.name)} was made by another driver meanwhile; give the command again"
         )

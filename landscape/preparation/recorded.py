@@ -7,7 +7,7 @@ from typing import get_args
 
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.folders.places import locate
-from landscape.plan import BatchNorm, Engine, Plan, Precision
+from landscape.plan import BatchNorm, Plan, Precision
 from landscape.spec.job import Job, names_a_run
 from landscape.store import LandscapeStore, landscape_names
 
@@ -20,8 +20,8 @@ def recorded_plan(stored: LandscapeStore) -> Plan:
     """
     found = stored.record("plan")
     try:
-        plan = Plan(**found)
-    except TypeError:
+        plan = Plan.from_record(found)
+    except (TypeError, ValueError):
         plan = None
     if plan is None or not _is_sound(plan):
         raise LandscapeError(
@@ -40,7 +40,6 @@ def _is_sound(plan: Plan) -> bool:
         and plan.device in ("cpu", "cuda")
         and plan.precision in get_args(Precision)
         and plan.batch_norm in get_args(BatchNorm)
-        and isinstance(plan.engine, str)
     )
 
 
@@ -60,12 +59,9 @@ def borrowed_plan(job: Job, num_samples: int) -> Plan | None:
     plans = {each: recorded_plan(LandscapeStore.open(place, each)) for each in landscape_names(place)}
     if not plans:
         raise JobError(f"engine: must be a run that has landscapes, not {name}; name another one, or an engine")
-    try:
-        kinds = {(str(Engine.parse(each.engine)), each.batch_size) for each in plans.values()}
-    except ValueError as error:
-        raise JobError(f"engine: that of run {name} {error}") from None
+    kinds = {(each.engine, each.batch_size) for each in plans.values()}
     if len(kinds) > 1:
-        several = "; ".join(f"{engine}, batch_size {size}" for engine, size in sorted(kinds))
+        several = "; ".join(f"{engine}, batch_size {size}" for engine, size in sorted(kinds, key=str))
         raise JobError(f"engine: run {name} has several ({several}); name one of them, and batch_size")
     (engine, size), found = kinds.pop(), next(iter(plans.values()))
     asked = {

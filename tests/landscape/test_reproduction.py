@@ -21,7 +21,7 @@ from landscape.errors import Interrupted, JobError
 from landscape.evaluation.evaluator import Evaluator
 from landscape.grid import Grid
 from landscape.parameters import describe_parameters, state_of
-from landscape.plan import Plan
+from landscape.plan import Engine, Plan
 from landscape.problem.selection import select_samples
 from landscape.reproduction import Witness, check_point
 from landscape.store import LandscapeStore
@@ -110,7 +110,7 @@ def test_the_error_of_a_rise_is_that_of_paired_differences(engine):
     origin, infos = state_of(problem.model), describe_parameters(problem.model)
     directions = [random_direction(origin, infos, seed) for seed in (1, 2)]
     samples = select_samples(problem.data, 19, seed=0)
-    plan = Plan(batch_size=8, threads=1, device="cpu", engine=engine)
+    plan = Plan(batch_size=8, threads=1, device="cpu", engine=Engine.parse(engine))
     evaluator = Evaluator(problem.model, samples, problem.observe, plan, torch.device("cpu"))
     evaluator.load(origin, directions)
     points = np.array([[0.3, -0.2], [0.0, 0.0], [0.3, 0.5], [-1.0, 0.01]])

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from landscape.directions.making import random_direction
 from landscape.evaluation.evaluator import Evaluator
 from landscape.parameters import describe_parameters, state_of
-from landscape.plan import default_plan
+from landscape.plan import Engine, default_plan
 from landscape.problem.problem import Problem
 
 CPU = torch.device("cpu")
@@ -27,7 +27,7 @@ def drawn(model, seed):
 def evaluator(problem, samples, engine="eager", batch_size=8, directions=None, precision="float32", batch_norm="eval"):
     count = len(samples[0] if isinstance(samples, tuple) else samples)
     plan = default_plan(count, "cpu", precision, batch_norm, 0, batch_size, None)
-    made = Evaluator(problem.model, samples, problem.observe, replace(plan, engine=engine), CPU)
+    made = Evaluator(problem.model, samples, problem.observe, replace(plan, engine=Engine.parse(engine)), CPU)
     found = [drawn(problem.model, 1), drawn(problem.model, 2)] if directions is None else directions
     made.load(state_of(problem.model), found)
     return made

@@ -6,7 +6,6 @@ Weights are not in it, nor what the samples hold, nor the number of workers: the
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ def key_of(evaluator: Evaluator, plan: Plan, freedom: Freedom) -> str:
     Args:
         plan: as planned at first, before batches were made to fit.
     """
-    arithmetic = asdict(plan) | {"seed": None, "batch_size": None if freedom.batch_size else plan.batch_size}
+    arithmetic = plan.record() | {"seed": None, "batch_size": None if freedom.batch_size else plan.batch_size}
     return digest(
         {
             "scheme": SCHEME,

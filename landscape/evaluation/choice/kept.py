@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,15 @@ class Choice:
     `complete` says that a longer search would find nothing else; where it does not, its budget had run out.
     """
 
-    engine: str
+    engine: Engine
     batch_size: int
     seconds_per_point: float
     since: str
     complete: bool = False
+
+    def record(self) -> dict[str, Any]:
+        """The fields as they are kept in a file, the engine as text."""
+        return {**vars(self), "engine": str(self.engine)}
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ class KeptChoices:
 
 def _text(record: Record) -> str:
     newest = sorted(record.choices.items(), key=lambda pair: pair[1].since)[-MOST_CHOICES:]
-    choices = {f"{budget:g}": asdict(each) for budget, each in newest}
+    choices = {f"{budget:g}": each.record() for budget, each in newest}
     return json.dumps({"seconds_per_point": record.seconds_per_point, "choices": choices}, indent=1)
 
 
@@ -175,7 +179,7 @@ def _choice(found: Any) -> Choice:
         raise ValueError("no date")
     # Both are printed: parsed and written again, they hold nothing but what they should.
     since = datetime.fromisoformat(since).isoformat(timespec="seconds")
-    return Choice(str(Engine.parse(engine)), size, _seconds(found["seconds_per_point"]), since, found["complete"])
+    return Choice(Engine.parse(engine), size, _seconds(found["seconds_per_point"]), since, found["complete"])
 
 
 def _seconds(value: Any) -> float:

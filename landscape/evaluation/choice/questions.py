@@ -6,11 +6,11 @@ Plain values that travel to whoever does what is asked: this process, forked one
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from landscape.evaluation.choice.kept import Choice, Record
-from landscape.plan import Plan
+from landscape.plan import Engine, Plan
 
 DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured
 
@@ -19,7 +19,7 @@ DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured
 class Freedom:
     """What may be chosen, and for how many points: nothing is measured for a job that is over sooner."""
 
-    engine: str = "auto"  # or the one that the job asks for
+    engine: Engine | None = None  # the one that the job asks for; None: the fastest
     batch_size: bool = True
     points: int = 0
     row: int | None = None  # points of a row of the job's own tiles; else they suit the cost of a point
@@ -42,7 +42,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Candidate:
-    engine: str
+    engine: Engine
     batch_size: int
 
 
@@ -54,12 +54,16 @@ class Trial:
     ratios lie apart; None for what was not timed against another.
     """
 
-    engine: str
+    engine: Engine
     batch_size: int
     samples_per_second: float | None = None  # of one process, while all of them compute
     refused: str = ""
     over_best: float | None = None
     spread: float | None = None
+
+    def record(self) -> dict[str, Any]:
+        """The fields as they are recorded with a landscape, the engine as text."""
+        return {**vars(self), "engine": str(self.engine)}
 
 
 @dataclass(frozen=True)
@@ -80,10 +84,10 @@ class Tuned:
 
     def record(self) -> dict[str, Any]:
         return {
-            "engine": self.plan.engine,
+            "engine": str(self.plan.engine),
             "batch_size": self.plan.batch_size,
             "seconds_per_point": self.seconds_per_point,
-            "trials": [asdict(each) for each in self.trials],
+            "trials": [each.record() for each in self.trials],
             "processes": self.processes,
             "cached": bool(self.since),
             "since": self.since or None,

@@ -134,8 +134,8 @@ class Search:
             return Tuned(self._plan)  # user code that raises is left to the tiles to tell
         self._plan, self._seconds, self._warning = measured.plan, measured.seconds, measured.warning
         self._first = self._best = Candidate(self._plan.engine, self._plan.batch_size)
-        if self._freedom.engine != "auto":
-            yield from self._force(Candidate(str(Engine.parse(self._freedom.engine)), self._plan.batch_size))
+        if self._freedom.engine is not None:
+            yield from self._force(Candidate(self._freedom.engine, self._plan.batch_size))
         else:
             yield from self._choose(measured)
         plan = replace(self._plan, engine=self._best.engine, batch_size=self._best.batch_size)
@@ -233,7 +233,7 @@ class Search:
         self._end = self._clock() + budget  # all processes have been forked, so the budget starts here
         rewrites = tuple(name for name in ("channels_last", "maxima", "folded") if name in facts.options)
         self._candidates = self._foreseen(facts, rewrites)
-        for engine in Engine.parse(self._first.engine).variants(rewrites):
+        for engine in self._first.engine.variants(rewrites):
             yield from self._try(engine, self._first.batch_size)
         if "fused" in facts.options:
             # A batch normalisation between a convolution and its ReLU would keep them apart.
@@ -247,7 +247,7 @@ class Search:
 
     def _foreseen(self, facts: Facts, rewrites: Sequence[str]) -> int:
         """About how many candidates will be tried: which batch sizes are depends on which of them win."""
-        variants = len(list(Engine.parse(self._first.engine).variants(tuple(rewrites)))) - 1  # without the first itself
+        variants = len(list(self._first.engine.variants(tuple(rewrites)))) - 1  # without the first itself
         batches = 2 if self._freedom.batch_size and self._plan.batch_norm == "eval" else 0
         return variants + len({"fused", "superposed"} & set(facts.options)) + batches + len(list(self._bases()))
 
@@ -258,14 +258,14 @@ class Search:
         stages.info(
             "engine %d of about %d: %s, batches of %d; %.0f s left", self._tried, count, *_names(candidate), left,
             extra={"event": "search", "fields": {
-                "candidate": self._tried, "candidates": count, "engine": candidate.engine,
+                "candidate": self._tried, "candidates": count, "engine": str(candidate.engine),
                 "batch_size": candidate.batch_size, "seconds_left": round(left, 1),
             }},
         )  # fmt: skip
 
     @property
     def _engine(self) -> Engine:
-        return Engine.parse(self._best.engine)
+        return self._best.engine
 
     def _superposed_size(self) -> int:
         """Half of it, if that is free: two outputs are kept, which is what a batch takes at its largest."""
@@ -303,7 +303,7 @@ class Search:
 
     def _try(self, engine: Engine, batch_size: int | None = None, gain: float = GAIN) -> Asking[bool]:
         """Time a candidate against the best, round by round; whether it is the best now."""
-        candidate = Candidate(str(engine), batch_size or self._best.batch_size)
+        candidate = Candidate(engine, batch_size or self._best.batch_size)
         if candidate in self._trials or self._broken:
             return False
         if self._left() <= 0:
@@ -373,7 +373,7 @@ class Search:
 NOBODY_LEFT = "ends the process that tries it"
 
 
-def _names(candidate: Candidate) -> tuple[str, int]:
+def _names(candidate: Candidate) -> tuple[Engine, int]:
     return candidate.engine, candidate.batch_size
 
 

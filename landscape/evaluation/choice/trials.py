@@ -105,7 +105,7 @@ class Trials:
         evaluator.plan = replace(asked, batch_size=evaluator.batch_size)
         fits = evaluator.batch_size == asked.batch_size
         warning = f"batch_size: {asked.batch_size} does not fit the memory; {evaluator.batch_size} is used"
-        if request.freedom.engine != "auto":
+        if request.freedom.engine is not None:
             return Measured(evaluator.plan, seconds, evaluator.samples, warning="" if fits else warning)
         key = key_of(evaluator, asked, request.freedom)
         return Measured(evaluator.plan, seconds, evaluator.samples, key, self._kept.read(key), "" if fits else warning)
@@ -131,11 +131,11 @@ class Trials:
 
     def _free_one(self, candidate: Candidate) -> Evaluator:
         """One of the two evaluators that is not in use, set to the candidate."""
-        engine, size = Engine.parse(candidate.engine), candidate.batch_size
+        engine, size = candidate.engine, candidate.batch_size
         used = list(self._ready.values())
         if self.evaluator in used:
             if self._twin is None:
-                plan = replace(self.evaluator.plan, engine=str(engine), batch_size=size)
+                plan = replace(self.evaluator.plan, engine=engine, batch_size=size)
                 self._twin = self.evaluator.twin(plan)
                 return self._twin
             free = self._twin
@@ -148,7 +148,7 @@ class Trials:
         """Seconds per point; where the points of a row share something, a point's part of it among them."""
         evaluator = self._ready[one.candidate]
         seconds = self._time(evaluator, one.count, turn)
-        if not Engine.parse(one.candidate.engine).superposed:
+        if not one.candidate.engine.superposed:
             return seconds
         together = self._time(evaluator, one.count, turn, NEIGHBOURS)
         each = max(0.0, NEIGHBOURS * together - seconds) / (NEIGHBOURS - 1)
@@ -163,10 +163,10 @@ class Trials:
     def _check(self, request: Check) -> Checked:
         self._forget()
         points, evaluator = self._points, self.evaluator
-        if any(Engine.parse(each.engine).superposed for each in request.candidates):
+        if any(each.engine.superposed for each in request.candidates):
             points = np.concatenate([points, neighbours_of(points)])
         first = request.first
-        evaluator.use(Engine.parse(first.engine), first.batch_size)
+        evaluator.use(first.engine, first.batch_size)
         reference = evaluator.evaluate(points)
         exact = reference
         if evaluator.plan.precision not in ("float32", "float64"):
@@ -178,7 +178,7 @@ class Trials:
             if not reason:
                 # The first time it may have compiled, captured and learnt; and a stack of points costs the same
                 # however full.
-                seconds = evaluator.evaluate(self._points[:1]).seconds / Engine.parse(candidate.engine).points
+                seconds = evaluator.evaluate(self._points[:1]).seconds / candidate.engine.points
                 return Checked(candidate, seconds, tuple(refused))
             refused.append(reason)
         return Checked(None, refused=tuple(refused))
@@ -186,7 +186,7 @@ class Trials:
     def _off(self, candidate: Candidate, points: Points, exact: Values, allowed: Mapping[str, Points]) -> str:
         """Why a candidate cannot be used; empty where it can."""
         try:
-            self.evaluator.use(Engine.parse(candidate.engine), candidate.batch_size)
+            self.evaluator.use(candidate.engine, candidate.batch_size)
             found = self.evaluator.evaluate(points)
         except (Interrupted, SamplesChanged):
             raise
@@ -203,7 +203,7 @@ class Trials:
         self._forget()
         plan, evaluator = request.plan, self.evaluator
         if evaluator.plan != plan:
-            evaluator.use(Engine.parse(plan.engine), plan.batch_size)
+            evaluator.use(plan.engine, plan.batch_size)
         return precision_error(evaluator, self._points)
 
     def _forget(self) -> None:
@@ -251,7 +251,7 @@ def neighbours_of(points: Points) -> Points:
 
 def in_float32(plan: Plan) -> Plan:
     """The reference for a lower precision."""
-    return replace(plan, precision="float32", engine="eager")
+    return replace(plan, precision="float32", engine=Engine())
 
 
 def precision_error(evaluator: Evaluator, points: Points) -> dict[str, float | int | None] | None:

@@ -12,7 +12,7 @@ from cluster.process import console
 from cluster.process.logs import configure
 from landscape.evaluation.choice.questions import Candidate, Freedom
 from landscape.evaluation.choice.search import Search
-from landscape.plan import Plan
+from landscape.plan import Engine, Plan
 from landscape.progress import CHOOSING, stage
 
 pytestmark = pytest.mark.usefixtures("logging_as_it_was")
@@ -22,7 +22,7 @@ def tell_a_candidate() -> None:
     search = Search(Plan(batch_size=256, threads=1, device="cpu"), Freedom(points=10**9), clock=lambda: 0.0)
     search._end, search._candidates = 12.0, 7
     stage(CHOOSING)
-    search._tell(Candidate("eager+maxima", 64))
+    search._tell(Candidate(Engine(maxima=True), 64))
 
 
 def test_a_terminal_shows_the_candidate_beside_the_stage(monkeypatch):

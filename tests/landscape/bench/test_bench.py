@@ -26,7 +26,7 @@ from landscape.choosing import make_evaluator
 from landscape.errors import LandscapeError
 from landscape.evaluation.choice.search import Search
 from landscape.evaluation.engines.forward import make_forward
-from landscape.plan import Plan
+from landscape.plan import Engine, Plan
 from landscape.preparation.preparing import prepare
 
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ def job(tmp_path):
 
 def test_the_figures_of_a_row_belong_together(job):
     engines = ("eager+channels_last", "eager+folded", "vmap:4")
-    found = bench(job, replace(BRIEF, precisions=("float32", "bfloat16"), engines=engines))
+    found = bench(job, replace(BRIEF, precisions=("float32", "bfloat16"), engines=tuple(map(Engine.parse, engines))))
     assert [each["precision"] for each in found["precisions"]] == ["float32", "bfloat16"]
     for precision in found["precisions"]:
         assert [row["engine"] for row in precision["engines"]] == ["eager", *engines]
@@ -58,7 +58,7 @@ def test_the_figures_of_a_row_belong_together(job):
 
 
 def test_every_row_agrees_with_eager_float32(job):
-    found = bench(job, replace(BRIEF, engines=("eager+channels_last+folded", "vmap:4")))
+    found = bench(job, replace(BRIEF, engines=(Engine.parse("eager+channels_last+folded"), Engine.parse("vmap:4"))))
     for precision, tolerance in zip(found["precisions"], (1e-5, 0.05), strict=True):
         for row in precision["engines"]:
             assert "failed" not in row
@@ -79,7 +79,7 @@ def test_compiled_rows_agree_and_count_no_memory_on_a_cpu(job):
 
 def test_what_cannot_be_run_is_a_row_that_says_so(tmp_path):
     job = make_job(tmp_path / "run", quadratic_problem, [LANDSCAPE], num_samples=23, device="cpu")
-    found = bench(job, replace(BRIEF, precisions=("float32",), engines=("eager+folded",)))
+    found = bench(job, replace(BRIEF, precisions=("float32",), engines=(Engine.parse("eager+folded"),)))
     eager, folded = found["precisions"][0]["engines"]
     assert "failed" not in eager
     assert "no convolution" in folded["failed"]
@@ -102,7 +102,7 @@ def test_every_engine_that_the_search_measured_has_a_row(tmp_path, monkeypatch):
 
 
 def test_the_whole_grid_is_evaluated_when_asked(job):
-    found = bench(job, replace(BRIEF, precisions=("float32",), engines=("eager",), full=True))
+    found = bench(job, replace(BRIEF, precisions=("float32",), engines=(Engine(),), full=True))
     full = found["precisions"][0]["full"]
     assert full["points"] == 35
     assert full["points_per_second"] == pytest.approx(35 / full["seconds"])
@@ -112,7 +112,10 @@ def test_the_whole_grid_is_evaluated_when_asked(job):
 def test_nothing_is_written_and_the_model_is_left_alone(job, tmp_path):
     problem = conv_problem()
     before = {name: each.clone() for name, each in problem.model.state_dict().items()}
-    bench(job.replace(problem=lambda: problem), replace(BRIEF, precisions=("float32",), engines=("eager+folded",)))
+    bench(
+        job.replace(problem=lambda: problem),
+        replace(BRIEF, precisions=("float32",), engines=(Engine.parse("eager+folded"),)),
+    )
     assert not (tmp_path / "run").exists()
     assert all(torch.equal(each, before[name]) for name, each in problem.model.state_dict().items())
 
@@ -166,7 +169,7 @@ def test_the_forward_pass_of_an_engine_is_the_models(engine, monkeypatch):
     problem, made = conv_problem(), []
     monkeypatch.setattr(yardsticks, "make_forward", lambda *given: made.append(make_forward(*given)) or made[-1])
     seen: list[torch.Tensor] = []
-    plan = Plan(16, 1, "cpu", engine=engine)
+    plan = Plan(16, 1, "cpu", engine=Engine.parse(engine))
     directions = [{name: torch.ones_like(each) for name, each in problem.model.named_parameters()}]
     samples = image_samples()
     forward = SameEngine(problem, samples, plan, CPU, directions)
@@ -246,13 +249,13 @@ def test_the_peak_of_a_pass_is_its_largest_pair_of_activations():
 
 
 def test_memory_of_an_evaluation_is_told_beside_that_of_a_bare_batch(job):
-    found = bench(job, replace(BRIEF, precisions=("float32",), engines=("eager",)))
+    found = bench(job, replace(BRIEF, precisions=("float32",), engines=(Engine(),)))
     [memory] = found["precisions"][0]["memory"]
     assert 0 < memory["kept_bytes"] < memory["evaluation_bytes"] <= memory["first_bytes"]
     assert memory["ratio"] == pytest.approx(memory["evaluation_bytes"] / memory["bare_batch_bytes"])
     # The convolution's output, [14, 4, 4, 4] floats, and what is made of it.
     assert memory["bare_batch_bytes"] >= 2 * 14 * 64 * 4
-    again = bench(job, replace(BRIEF, precisions=("float32",), engines=("eager",)))
+    again = bench(job, replace(BRIEF, precisions=("float32",), engines=(Engine(),)))
     assert again["precisions"][0]["memory"] == [memory]
 
 
@@ -335,7 +338,7 @@ def test_the_module_needs_neither_ray_nor_the_cluster():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_is_measured_with_its_own_engines_and_memory(tmp_path):
     job = recipe_job("lenet", str(tmp_path / "run"), samples=256, size=5, device="cuda")
-    found = bench(job, replace(BRIEF, engines=("cudagraph", "vmap:4")))
+    found = bench(job, replace(BRIEF, engines=(Engine("cudagraph"), Engine.parse("vmap:4"))))
     assert [each["precision"] for each in found["precisions"]] == ["float32", "tf32", "bfloat16"]
     for precision in found["precisions"]:
         assert not any("failed" in row for row in precision["engines"])

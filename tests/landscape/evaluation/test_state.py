@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 
 def evaluator(model, samples, observe, directions=(), **fields) -> Evaluator:
-    plan = Plan(**({"batch_size": 4, "threads": 1, "device": "cpu"} | fields))
+    plan = Plan.from_record({"batch_size": 4, "threads": 1, "device": "cpu"} | fields)
     found = Evaluator(model, samples, observe, plan, CPU)
     found.load(state_of(model), list(directions))
     return found

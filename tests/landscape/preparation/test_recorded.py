@@ -50,7 +50,7 @@ def test_a_job_takes_the_engine_and_the_batches_of_another_run(tmp_path, problem
 def test_its_place_is_relative_to_the_job_file(tmp_path, other):
     (tmp_path / "job.yaml").write_text("{run: mine, problem: 'a:b', engine: ./other, landscapes: [{name: plane}]}")
     plan = borrowed_plan(read_job(tmp_path / "job.yaml"), 6)
-    assert (plan.engine, plan.batch_size) == (ENGINE, 6)  # a batch holds no more than there are
+    assert (str(plan.engine), plan.batch_size) == (ENGINE, 6)  # a batch holds no more than there are
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,12 @@ def test_a_recorded_plan_that_cannot_be_is_refused(other, field, value):
     store = LandscapeStore.open(str(other), "plane", write=True)
     store.update_attributes(plan=store.attributes["plan"] | {field: value})
     with pytest.raises(LandscapeError, match=r"its recorded plan .* is not one of this version"):
+        recorded_plan(LandscapeStore.open(str(other), "plane"))
+
+
+@pytest.mark.parametrize("value", ["warp", "eager+warp", 7])
+def test_a_recorded_engine_that_this_version_does_not_know_is_refused(other, value):
+    store = LandscapeStore.open(str(other), "plane", write=True)
+    store.update_attributes(plan=store.attributes["plan"] | {"engine": value})
+    with pytest.raises(LandscapeError, match=r"its recorded plan .* is not one of this version; update the software"):
         recorded_plan(LandscapeStore.open(str(other), "plane"))

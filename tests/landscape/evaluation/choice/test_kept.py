@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from landscape.evaluation.choice.kept import LARGEST_FILE, MOST_FILES, Choice, KeptChoices, Record
+from landscape.plan import Engine
 
 KEY = "ab" * 32
-CHOICE = Choice("eager+maxima", 64, 0.01, "2026-11-21T10:00:00+00:00", True)
-RECORD = Record(0.02, {4.0: CHOICE, 1.0: Choice("eager", 256, 0.02, "2026-11-20T10:00:00+00:00")})
+CHOICE = Choice(Engine.parse("eager+maxima"), 64, 0.01, "2026-11-21T10:00:00+00:00", True)
+RECORD = Record(0.02, {4.0: CHOICE, 1.0: Choice(Engine.parse("eager"), 256, 0.02, "2026-11-20T10:00:00+00:00")})
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -35,7 +36,7 @@ def test_a_choice_holds_for_its_budget_and_one_that_left_nothing_untried_for_eve
     assert RECORD.choice_for(4.0) is RECORD.choice_for(16.0) is CHOICE
     cut_short = Record(0.02, {1.0: first})
     assert cut_short.choice_for(4.0) is None
-    later = Choice("vmap:8", 64, 0.01, "2026-11-22T10:00:00+00:00", True)
+    later = Choice(Engine.parse("vmap:8"), 64, 0.01, "2026-11-22T10:00:00+00:00", True)
     assert RECORD.with_choice(60.0, later).choice_for(16.0) is CHOICE  # the first of them, for ever
     assert RECORD.without(CHOICE).choice_for(4.0) is None
 
@@ -70,7 +71,7 @@ def test_without_a_folder_nothing_is_kept():
 
 
 def _changed(**changes):
-    return json.dumps({"seconds_per_point": 1, "choices": {"4": {**vars(CHOICE), **changes}}})
+    return json.dumps({"seconds_per_point": 1, "choices": {"4": CHOICE.record() | changes}})
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_two_processes_that_search_at_once_end_with_the_same_choice(tmp_path):
 def test_what_is_kept_stays_and_what_was_dropped_goes(tmp_path):
     kept = KeptChoices(tmp_path)
     kept.write(KEY, RECORD)
-    later = Record(0.5, {4.0: Choice("eager", 8, 0.1, "2026-11-22T10:00:00+00:00")})
+    later = Record(0.5, {4.0: Choice(Engine.parse("eager"), 8, 0.1, "2026-11-22T10:00:00+00:00")})
     assert kept.write(KEY, later) == kept.read(KEY) == RECORD
     replaced = kept.write(KEY, later, dropped=CHOICE)
     assert replaced == kept.read(KEY)

@@ -31,10 +31,11 @@ from landscape.evaluation.choice.questions import (
 )
 from landscape.evaluation.choice.trials import Trials
 from landscape.evaluation.choice.tuning import tune
+from landscape.plan import Engine
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 
-ONE, OTHER = (Slice(Candidate("eager", size), 1, 1) for size in (8, 4))
+ONE, OTHER = (Slice(Candidate(Engine(), size), 1, 1) for size in (8, 4))
 
 
 def trials(observe=None):

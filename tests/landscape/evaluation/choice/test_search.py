@@ -29,7 +29,7 @@ from landscape.evaluation.choice.questions import (
     follow,
 )
 from landscape.evaluation.choice.search import GAIN, Search, budget_of, verdict
-from landscape.plan import Plan
+from landscape.plan import Engine, Plan
 
 PLAN = Plan(batch_size=256, threads=1, device="cpu")
 FACTS = Facts(("channels_last", "maxima"), 4096, 16, 2, 10_000, 1000, True)
@@ -145,12 +145,12 @@ def test_a_batch_that_spoils_the_shared_cache_does_not_win():
 
 def test_the_best_of_all_combinations_wins():
     def speed(candidate):
-        return 4096.0 * (1.2 if "maxima" in candidate.engine else 1.0) * (1.3 if "channels" in candidate.engine else 1)
+        return 4096.0 * (1.2 if candidate.engine.maxima else 1.0) * (1.3 if candidate.engine.channels_last else 1)
 
     found = Machine(speed).search()
-    assert found.plan.engine == "eager+channels_last+maxima"
+    assert found.plan.engine == Engine.parse("eager+channels_last+maxima")
     assert found.seconds_per_point == 0.5
-    assert {each.engine for each in found.trials} >= {"eager", "eager+maxima", "eager+channels_last"}
+    assert {str(each.engine) for each in found.trials} >= {"eager", "eager+maxima", "eager+channels_last"}
 
 
 def test_noise_does_not_choose():
@@ -164,7 +164,9 @@ def test_every_round_times_both_and_neither_is_always_first():
     machine = Machine(flat, noise=0.3)
     machine.search()
     timed = [(each.turn, each.one.candidate) for each in machine.asked if isinstance(each, Time)]
-    firsts = {each == Candidate("eager", 256) for (turn, each), _ in zip(timed[::2], timed[1::2], strict=True)}
+    firsts = {
+        each == Candidate(Engine.parse("eager"), 256) for (turn, each), _ in zip(timed[::2], timed[1::2], strict=True)
+    }
     assert firsts == {True, False}
     assert all(a[0] == b[0] and a[1] != b[1] for a, b in zip(timed[::2], timed[1::2], strict=True))
 
@@ -188,11 +190,11 @@ def test_what_a_search_of_full_length_found_serves_all_and_no_other_that_was_cut
 
 def test_a_winner_that_is_off_gives_way_to_the_one_before():
     def speed(candidate):
-        return 4096.0 * {"eager": 1.0, "eager+channels_last": 1.5, "eager+maxima": 2.0}.get(candidate.engine, 0.1)
+        return 4096.0 * {"eager": 1.0, "eager+channels_last": 1.5, "eager+maxima": 2.0}.get(str(candidate.engine), 0.1)
 
-    off = Candidate("eager+maxima", 256)
+    off = Candidate(Engine.parse("eager+maxima"), 256)
     found = Machine(speed, refused=[off]).search(longest=32.0)
-    assert found.plan.engine == "eager+channels_last"
+    assert found.plan.engine == Engine.parse("eager+channels_last")
     assert next(each for each in found.trials if each.engine == off.engine).refused == "is off by 1 in loss"
 
 
@@ -207,12 +209,12 @@ def test_what_fails_anywhere_is_out():
 
 def test_where_nobody_is_left_the_best_so_far_is_taken_and_nothing_is_kept():
     def speed(candidate):
-        return 4096.0 * (2.0 if candidate.engine == "eager+channels_last" else 1.0)
+        return 4096.0 * (2.0 if candidate.engine == Engine(channels_last=True) else 1.0)
 
-    killer = Candidate("eager+maxima", 256)
+    killer = Candidate(Engine.parse("eager+maxima"), 256)
     machine = Machine(speed, dies=[killer])
     found = machine.search()
-    assert found.plan.engine == "eager+channels_last"
+    assert found.plan.engine == Engine.parse("eager+channels_last")
     assert (
         next(each for each in found.trials if each.engine == killer.engine).refused == "ends the process that tries it"
     )
@@ -237,7 +239,7 @@ def test_a_job_finds_its_own_choice_and_one_that_left_nothing_untried_serves_all
         assert again.since == machine.kept.choices[60.0].since
         assert again.record()["cached"] is True
     assert not any(isinstance(each, (Time, SetUp)) for each in machine.asked)
-    assert machine.checked[-1] == Candidate("eager", 64)  # checked before it is used
+    assert machine.checked[-1] == Candidate(Engine.parse("eager"), 64)  # checked before it is used
 
 
 def test_a_job_that_is_over_sooner_neither_searches_nor_takes_a_choice():
@@ -254,27 +256,29 @@ def test_how_long_a_job_is_follows_from_the_first_time_it_was_measured():
     record = Record(0.5)
     short = Machine(by_batch(64), kept=record).search(replace(MANY, points=25))
     assert short.plan == PLAN
-    choice = Choice("eager", 64, 0.3, "2026-11-21T10:00:00+00:00")
+    choice = Choice(Engine.parse("eager"), 64, 0.3, "2026-11-21T10:00:00+00:00")
     kept = Record(2.0, {1.0: choice})
     assert Machine(flat, kept=kept).search(replace(MANY, points=10)).plan.batch_size == 64
 
 
 def test_a_kept_choice_that_is_off_is_dropped_and_searched_anew():
-    choice = Choice("eager+maxima", 64, 0.3, "2026-11-21T10:00:00+00:00", True)
-    machine = Machine(by_batch(64), kept=Record(1.0, {60.0: choice}), refused=[Candidate("eager+maxima", 64)])
+    choice = Choice(Engine.parse("eager+maxima"), 64, 0.3, "2026-11-21T10:00:00+00:00", True)
+    machine = Machine(
+        by_batch(64), kept=Record(1.0, {60.0: choice}), refused=[Candidate(Engine.parse("eager+maxima"), 64)]
+    )
     found = machine.search()
     assert found.plan.batch_size == 64
-    assert found.plan.engine == "eager"
+    assert found.plan.engine == Engine.parse("eager")
     assert not found.since
-    assert machine.kept.choices[60.0].engine == "eager"
+    assert machine.kept.choices[60.0].engine == Engine.parse("eager")
 
 
 @pytest.mark.parametrize("size, freedom", [(5000, MANY), (64, replace(MANY, batch_size=False))])
 def test_a_kept_choice_that_no_search_of_this_job_can_have_made_is_not_taken(size, freedom):
-    choice = Choice("eager+maxima", size, 0.3, "2026-11-21T10:00:00+00:00", True)
+    choice = Choice(Engine.parse("eager+maxima"), size, 0.3, "2026-11-21T10:00:00+00:00", True)
     machine = Machine(flat, kept=Record(1.0, {60.0: choice}))
     assert machine.search(freedom).plan == PLAN
-    assert Candidate("eager+maxima", size) not in machine.checked
+    assert Candidate(Engine.parse("eager+maxima"), size) not in machine.checked
 
 
 class Racing(Machine):
@@ -291,28 +295,28 @@ class Racing(Machine):
 
 
 def test_of_two_that_search_at_once_both_take_what_was_kept_first():
-    first = Choice("eager", 1024, 0.3, "2026-11-21T10:00:00+00:00", True)
+    first = Choice(Engine.parse("eager"), 1024, 0.3, "2026-11-21T10:00:00+00:00", True)
     machine = Racing(by_batch(64), other=Record(1.1, {60.0: first}))
     found = machine.search()
     assert (found.plan.batch_size, found.since, found.seconds_per_point) == (1024, first.since, 0.3)
     assert machine.kept == Record(1.1, {60.0: first})
-    off = Racing(by_batch(64), other=Record(1.1, {60.0: first}), refused=[Candidate("eager", 1024)])
+    off = Racing(by_batch(64), other=Record(1.1, {60.0: first}), refused=[Candidate(Engine.parse("eager"), 1024)])
     assert off.search().plan.batch_size == 64, "what is wrong here is not taken"
 
 
 def test_a_choice_that_was_dropped_gives_way_to_the_new_one():
-    old = Choice("eager+maxima", 64, 0.3, "2026-11-21T10:00:00+00:00", True)
+    old = Choice(Engine.parse("eager+maxima"), 64, 0.3, "2026-11-21T10:00:00+00:00", True)
     record = Record(1.0, {60.0: old})
-    machine = Racing(by_batch(64), other=record, kept=record, refused=[Candidate("eager+maxima", 64)])
+    machine = Racing(by_batch(64), other=record, kept=record, refused=[Candidate(Engine.parse("eager+maxima"), 64)])
     machine.search()
-    assert machine.kept.choices[60.0].engine == "eager"
+    assert machine.kept.choices[60.0].engine == Engine.parse("eager")
 
 
 def test_every_candidate_is_told_with_how_many_there_are_and_the_seconds_left(caplog):
     caplog.set_level(logging.INFO, "landscape.stages.search")
     found = Machine(flat, noise=0.3).search()
     fields = [each.fields for each in caplog.records if each.name == "landscape.stages.search"]
-    tried = [(each.engine, each.batch_size) for each in found.trials if each.over_best is not None]
+    tried = [(str(each.engine), each.batch_size) for each in found.trials if each.over_best is not None]
     assert [(each["engine"], each["batch_size"]) for each in fields] == tried
     assert [each["candidate"] for each in fields] == list(range(1, len(tried) + 1))
     assert fields[-1]["candidates"] == fields[0]["candidates"] >= len(tried)
@@ -325,7 +329,7 @@ def test_once_the_time_is_over_no_further_candidate_is_checked():
     """The last winner is, as part of its own time; here it is off, and its check takes all the time there is."""
 
     def speed(candidate):
-        return 4096.0 * {"eager": 1.0, "eager+channels_last": 1.5, "eager+maxima": 2.0}.get(candidate.engine, 0.1)
+        return 4096.0 * {"eager": 1.0, "eager+channels_last": 1.5, "eager+maxima": 2.0}.get(str(candidate.engine), 0.1)
 
     class Slow(Machine):
         def __call__(self, request):
@@ -333,7 +337,7 @@ def test_once_the_time_is_over_no_further_candidate_is_checked():
                 self.now += 100.0
             return super().__call__(request)
 
-    off = Candidate("eager+maxima", 256)
+    off = Candidate(Engine.parse("eager+maxima"), 256)
     machine = Slow(speed, refused=[off])
     assert machine.search(longest=32.0).plan == PLAN
     assert machine.checked == [off]
@@ -342,7 +346,7 @@ def test_once_the_time_is_over_no_further_candidate_is_checked():
 
 def test_an_engine_that_is_asked_for_is_checked_and_nothing_is_searched_or_kept():
     machine = Machine(by_batch(64))
-    found = machine.search(Freedom("eager+maxima", points=10**9))
-    assert found.plan == replace(PLAN, engine="eager+maxima")
+    found = machine.search(Freedom(Engine(maxima=True), points=10**9))
+    assert found.plan == replace(PLAN, engine=Engine(maxima=True))
     assert machine.kept is None
     assert not any(isinstance(each, (Look, SetUp, Time)) for each in machine.asked)

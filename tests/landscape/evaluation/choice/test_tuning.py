@@ -22,6 +22,7 @@ from landscape.evaluation.choice.trials import Trials
 from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.engines import pooling
 from landscape.grid import Grid, axis_coordinates
+from landscape.plan import Engine
 from landscape.preparation.preparing import prepare
 from landscape.store import LandscapeStore
 from landscape.views.prepared.wording import precision_text
@@ -46,7 +47,7 @@ def test_every_rewrite_is_tried_and_the_choice_agrees():
     expected = evaluator(problem, samples).evaluate(POINTS).mean["loss"]
     made = evaluator(problem, samples)
     found = tune(made, grid(), Freedom(points=MANY), **SHORT)
-    tried = {each.engine for each in found.trials}
+    tried = {str(each.engine) for each in found.trials}
     assert {"eager", "eager+channels_last", "eager+maxima", "eager+folded"} <= tried
     assert all(any(option in engine for engine in tried) for option in ("fused", "superposed"))
     assert all(each.samples_per_second or each.refused for each in found.trials)
@@ -60,7 +61,7 @@ def test_only_rewrites_that_change_something_are_tried():
     model = nn.Sequential(nn.Linear(18, 8), nn.ReLU(), nn.Linear(8, 3))
     samples = (torch.randn(40, 18), torch.randint(0, 3, (40,)))
     found = tune(evaluator(Problem.supervised(model, samples), samples), grid(), Freedom(points=MANY), **SHORT)
-    tried = {each.engine for each in found.trials}
+    tried = {str(each.engine) for each in found.trials}
     assert {"eager", "eager+fused"} <= tried
     assert not any(option in engine for engine in tried for option in ("channels_last", "maxima", "folded"))
 
@@ -70,16 +71,16 @@ def test_what_batch_norms_keep_apart_is_folded_and_fused():
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()).eval()
     samples = (torch.randn(40, 1, 6, 6), torch.randint(0, 64, (40,)))
     found = tune(evaluator(Problem.supervised(model, samples), samples), grid(), Freedom(points=MANY), **SHORT)
-    fused = [each for each in found.trials if "fused" in each.engine]
+    fused = [each for each in found.trials if each.engine.fused]
     assert fused
-    assert all("folded+fused" in each.engine for each in fused)
+    assert all(each.engine.folded for each in fused)
     assert any(each.samples_per_second for each in fused)
 
 
 def test_nothing_is_measured_for_a_job_that_is_over_sooner():
     problem, samples = pooled_problem()
     found = tune(evaluator(problem, samples), grid(), Freedom(points=81))
-    assert (found.plan.engine, found.trials) == ("eager", ())
+    assert (found.plan.engine, found.trials) == (Engine(), ())
     assert Limits().share * found.seconds_per_point * 81 < Limits().shortest
 
 
@@ -87,22 +88,22 @@ def test_a_rewrite_that_is_off_is_refused(monkeypatch):
     problem, samples = pooled_problem()
     right = pooling.pool_by_maxima
     monkeypatch.setattr(pooling, "pool_by_maxima", lambda *args, **options: right(*args, **options) + 1e-3)
-    off, other = Candidate("eager+maxima", 8), Candidate("eager+channels_last", 8)
+    off, other = Candidate(Engine(maxima=True), 8), Candidate(Engine(channels_last=True), 8)
     checked = Trials(evaluator(problem, samples), grid(), KeptChoices(None)).answer(
-        Check(Candidate("eager", 8), (off, other))
+        Check(Candidate(Engine(), 8), (off, other))
     )
     assert checked.accepted == other
     assert "is off by" in checked.refused[0]
-    forced = tune(evaluator(problem, samples), grid(), Freedom("eager+maxima"))
-    assert forced.plan.engine == "eager"
+    forced = tune(evaluator(problem, samples), grid(), Freedom(Engine(maxima=True)))
+    assert forced.plan.engine == Engine()
     assert "is off by" in forced.trials[0].refused
     assert "eager+maxima is not used, as it is off by" in forced.warning
 
 
 def test_an_engine_that_cannot_run_here_gives_way_with_one_line():
     problem, samples = pooled_problem()
-    found = tune(evaluator(problem, samples), grid(), Freedom("cudagraph"))
-    assert found.plan.engine == "eager"
+    found = tune(evaluator(problem, samples), grid(), Freedom(Engine("cudagraph")))
+    assert found.plan.engine == Engine()
     assert found.warning.startswith("engine: cudagraph is not used, as it fails: ")
     assert "\n" not in found.warning
 
@@ -167,9 +168,9 @@ def test_what_a_lower_precision_costs_is_recorded(tmp_path):
 def test_a_job_left_open_is_free_and_one_that_is_not_is_not(tmp_path):
     problem, _ = pooled_problem()
     job = make_job(tmp_path, lambda: problem, [{"name": "plane", "size": 3}], num_samples=21)
-    assert freedom_of(prepare(job)) == (Freedom("auto", True, 9), None)
+    assert freedom_of(prepare(job)) == (Freedom(None, True, 9), None)
     fixed = prepare(job.replace(batch_size=4, engine="compile"))
-    assert freedom_of(fixed) == (Freedom("compile", False, 9), None)
+    assert freedom_of(fixed) == (Freedom(Engine("compile"), False, 9), None)
 
 
 def test_the_cost_of_a_point_is_that_of_its_share_of_a_stack(monkeypatch):
@@ -185,6 +186,6 @@ def test_the_cost_of_a_point_is_that_of_its_share_of_a_stack(monkeypatch):
         return problem.observe(model, batch)
 
     made = evaluator(Problem(problem.model, samples, observe), samples)
-    found = tune(made, grid(), Freedom("vmap:32", points=81))
-    assert found.plan.engine == "vmap:32"
+    found = tune(made, grid(), Freedom(Engine.parse("vmap:32"), points=81))
+    assert found.plan.engine == Engine.parse("vmap:32")
     assert 0.05 / 32 <= found.seconds_per_point < 0.05 / 6

@@ -219,7 +219,9 @@ def test_engines_of_a_gpu_agree(engine):
     plan = default_plan(21, "cuda", "float32", "eval", 0, 8, None)
     values = []
     for name in ("eager", engine):
-        made = Evaluator(problem.model, samples, problem.observe, replace(plan, engine=name), torch.device("cuda:0"))
+        made = Evaluator(
+            problem.model, samples, problem.observe, replace(plan, engine=Engine.parse(name)), torch.device("cuda:0")
+        )
         made.load(state_of(problem.model), [drawn(problem.model, 1), drawn(problem.model, 2)])
         values.append(made.evaluate(POINTS).mean["loss"])
     np.testing.assert_allclose(values[1], values[0], rtol=1e-5)

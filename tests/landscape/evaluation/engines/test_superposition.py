@@ -233,8 +233,10 @@ class Late(nn.Module):
 def test_what_cannot_be_superposed_is_refused_with_its_reason(model, observe, reason):
     samples = torch.randn(20, 6)
     samples[-1, 0] = 1000
-    found = tune(evaluator(Problem(model, samples, observe), samples), grid(), Freedom("eager+superposed"))
-    assert found.plan.engine == "eager"
+    found = tune(
+        evaluator(Problem(model, samples, observe), samples), grid(), Freedom(Engine.parse("eager+superposed"))
+    )
+    assert found.plan.engine == Engine()
     assert reason in found.trials[0].refused
     assert found.warning.startswith("engine: eager+superposed is not used, as it fails")
 

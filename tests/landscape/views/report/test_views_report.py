@@ -19,6 +19,7 @@ import pytest
 
 from landscape.errors import LandscapeError
 from landscape.evaluation.choice.questions import Trial
+from landscape.plan import Engine
 from landscape.progress import Failure
 from landscape.tasks import Task
 from landscape.views import find_browser, write_report
@@ -200,9 +201,9 @@ def test_batch_norm_is_named_only_where_the_model_has_any(make: ModuleType) -> N
 
 def test_the_choice_of_an_engine_is_said_in_words(make: ModuleType) -> None:
     trials = [
-        asdict(Trial("eager", 256, 1240.4)),
-        asdict(Trial("eager+folded", 128, refused="differs by 0.1")),
-        asdict(Trial("compiled", 64)),
+        Trial(Engine.parse("eager"), 256, 1240.4).record(),
+        Trial(Engine.parse("eager+folded"), 128, refused="differs by 0.1").record(),
+        Trial(Engine.parse("compile"), 64).record(),
     ]
 
     def rows(**record: Any) -> list[tuple[str, str]]:
@@ -221,7 +222,7 @@ def test_the_choice_of_an_engine_is_said_in_words(make: ModuleType) -> None:
         ("engine", "the fastest of 3 tried, 0.0123 s a point when measured"),
         ("engine tried", "eager, batches of 256: 1\u202f240 samples/s"),
         ("engine tried", "eager+folded, batches of 128: differs by 0.1"),
-        ("engine tried", "compiled, batches of 64: not timed"),
+        ("engine tried", "compile, batches of 64: not timed"),
     ]
 
 
