@@ -29,7 +29,7 @@ nitpick_ignore_regex = [
 ]
 default_role = "code"  # docstrings write `name` for code
 
-myst_enable_extensions = ["colon_fence", "attrs_block", "dollarmath"]
+myst_enable_extensions = ["colon_fence", "attrs_block"]
 myst_heading_anchors = 3
 
 autodoc_typehints = "signature"

@@ -35,6 +35,7 @@ class Block:
     code: str
     file: str = ""
     not_run: str = ""
+    hidden: bool = False
 
     @property
     def place(self) -> str:
@@ -51,7 +52,7 @@ def blocks_of(page: Path) -> list[Block]:
         if match["key"]:
             notes[match["key"]] = match["value"]
         elif match["setup"] is not None:
-            blocks.append(Block(page, line, "python", match["setup"]))
+            blocks.append(Block(page, line, "python", match["setup"], hidden=True))
         else:
             language = match["language"].strip()
             if not language.startswith("{") and language not in SHOWN:

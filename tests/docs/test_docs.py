@@ -7,7 +7,6 @@ above the block, and is checked as far as that goes: commands by the real parser
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import re
@@ -127,9 +126,6 @@ def carry_out(line: str, place: str) -> None:
         case ["python", file]:
             sys.argv[:] = [file]
             runpy.run_path(file, run_name="__main__")
-        case ["python", "-c", code, ">", file]:
-            with open(file, "w") as output, contextlib.redirect_stdout(output):
-                exec(code, {})
         case ["make", *targets]:
             assert {each for each in targets if "=" not in each} <= TARGETS, f"{place}: {line}"
         case ["pip", "install", *arguments]:
@@ -179,3 +175,9 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
     """Those of the site itself are checked where it is built."""
     for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_are_as_wide_as_a_page_shows(page: Path) -> None:
+    shown = [block for block in blocks_of(page) if not block.hidden]
+    assert [line for block in shown for line in block.code.splitlines() if len(line) > 92] == []
