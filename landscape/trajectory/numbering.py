@@ -1,4 +1,4 @@
-"""Which epoch or step each checkpoint of a training is: from the numbers in its name, else from what lies inside it."""
+"""Which epoch or step each checkpoint of a training is: told by the numbers in its name, else by what it holds."""
 
 from __future__ import annotations
 
@@ -15,23 +15,28 @@ from landscape.fields import Unit
 STEP_WORDS = ("step", "steps", "iter", "iters", "iteration", "iterations", "it", "update", "updates", "globalstep")
 EPOCH_WORDS = ("epoch", "epochs", "ep")
 OTHER_WORDS = ("ckpt", "checkpoint", "chkpt", "model", "weights", "state", "snapshot", "")
-# What trainings call it in a checkpoint: Lightning, transformers, detectron2, fairseq and hand-written loops.
+# The keys under which Lightning, transformers, detectron2, fairseq and hand-written loops keep a step or an epoch.
 STEP_KEYS = ("global_step", "step", "iteration", "iter", "num_updates", "steps", "n_iter", "it")
 EPOCH_KEYS = ("epoch", "epochs", "current_epoch")
-LARGEST = 10**15 - 1  # what the name of a snapshot holds
+LARGEST = 10**15 - 1  # the name of a snapshot holds 15 digits
 LEVELS = 3  # the name of the file, of its folder, and of the folder above
-# A whole number with the word before and after it: `epoch=3-step=1200`, `60_steps`; no part of 1.5, 2k or 1e5.
+# A whole number with the word before and after it: `epoch=3-step=1200`, `60_steps`. Parts of 1.5, 2k or 1e5 are none.
 _NUMBER = re.compile(
     r"(?P<before>[A-Za-z]*)[_\-= .]*(?<!\d)(?<!\d[.eE])(?P<number>\d{1,15})(?!\d|\.\d|[kKmMbBeE](?![A-Za-z]))"
     r"(?:(?=[_\-]?(?P<after>[A-Za-z]+)(?![A-Za-z]|[_\-= ]*\d)))?"
 )
+# A number in a name is known by its word, and by how many numbers with that word stand before it.
+Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """The number of each checkpoint in the order they were given, what they count, and where they were found.
+    """The numbers of checkpoints.
 
-    `source` is "name", "inside" or "order": 1, 2, 3, … as nothing tells.
+    Args:
+        numbers: the number of each checkpoint, in the order in which the checkpoints were given.
+        unit: what the numbers count.
+        source: where they come from: "name", "inside" the files, or "order": 1, 2, 3, … because nothing tells them.
     """
 
     numbers: tuple[int, ...]
@@ -40,73 +45,108 @@ class Numbers:
 
 
 def numbers_from_names(files: Sequence[Path], unit: Unit | None = None) -> Numbers | None:
-    """The number that tells these names apart; None where none does, or several do.
+    """The numbers that tell these files apart by their names.
 
-    That of the names of the files counts; where all are alike, that of their folders.
+    The names of the files are looked at; where these are all alike, the names of their folders.
+
+    Args:
+        files: the checkpoints.
+        unit: what the numbers count; None takes what the names call them, else steps.
+
+    Returns:
+        The numbers; None where the names hold none that tells the files apart, or several that might be meant.
+
+    Example:
+        >>> numbers_from_names([Path("ckpt_0.pt"), Path("ckpt_60.pt")])
+        Numbers(numbers=(0, 60), unit='step', source='name')
+        >>> numbers_from_names([Path("epoch=1-step=390.ckpt"), Path("epoch=2-step=780.ckpt")])
+        Numbers(numbers=(390, 780), unit='step', source='name')
     """
     for level in range(LEVELS):
         names = [_name(file, level) for file in files]
         numbers = [_numbers_in(name) for name in names]
         if len(set(names)) > 1 or (len(files) == 1 and numbers[0]):
-            # Of one file alone, or of folders, any number may mean anything: lenet5.pt, seed2/.
+            # In the name of a single file, or of a folder, any number may mean anything: lenet5.pt, seed2/.
             return _from_words(numbers, unit, any_word=level == 0 and len(files) > 1, bare=level == 0 or len(files) > 1)
     return None
 
 
 def _name(file: Path, level: int) -> str:
-    """That of the file without an ending such as .pt, or of one of the folders above it."""
+    """The name of the file without an ending such as .pt (level 0), or of the folder that many levels above it."""
     if level == 0:
         return file.stem if re.fullmatch(r"\.[A-Za-z]+", file.suffix) else file.name
     parents = list(file.absolute().parents)
     return parents[level - 1].name if level <= len(parents) else ""
 
 
-def _numbers_in(name: str) -> dict[tuple[str, int], int]:
-    """Every number in a name by its word, and by how often that word came before."""
-    found: dict[tuple[str, int], int] = {}
+def _numbers_in(name: str) -> dict[Key, int]:
+    """Every number in a name."""
+    numbers: dict[Key, int] = {}
     for match in _NUMBER.finditer(name):
         before, after = match["before"].lower(), (match["after"] or "").lower()
         word = after if before not in (*STEP_WORDS, *EPOCH_WORDS) and after in (*STEP_WORDS, *EPOCH_WORDS) else before
-        found[word, sum(each[0] == word for each in found)] = int(match["number"])
-    return found
+        numbers[word, sum(known == word for known, _ in numbers)] = int(match["number"])
+    return numbers
 
 
-def _from_words(
-    names: Sequence[Mapping[tuple[str, int], int]], unit: Unit | None, *, any_word: bool, bare: bool
-) -> Numbers | None:
-    """The numbers under the one word that tells the files apart: of a step, else of an epoch, else of a checkpoint."""
-    if all(len(each) == 1 for each in names) and len({key for each in names for key in each}) > 1:
-        names = [dict.fromkeys([("", 0)], *each.values()) for each in names]  # a_0, b_60: words that tell nothing
-    telling = [key for key in names[0] if all(key in each for each in names) and _differ([each[key] for each in names])]
+def _from_words(names: Sequence[Mapping[Key, int]], unit: Unit | None, *, any_word: bool, bare: bool) -> Numbers | None:
+    """The numbers under the one word that tells the files apart: a step's, else an epoch's, else a checkpoint's.
+
+    Args:
+        names: the numbers in each name.
+        unit: see `numbers_from_names`; where it is "epoch", words of epochs come before those of steps.
+        any_word: whether a word that means nothing to us serves as well, as the last choice.
+        bare: whether a number without a word serves.
+    """
+    if all(len(numbers) == 1 for numbers in names) and len({key for numbers in names for key in numbers}) > 1:
+        # One number in each name, with words that differ, as in a_0 and b_60: the words tell nothing.
+        names = [dict.fromkeys([("", 0)], *numbers.values()) for numbers in names]
+    telling = [
+        key
+        for key in names[0]
+        if all(key in numbers for numbers in names) and _all_differ([numbers[key] for numbers in names])
+    ]
     ranks: list[tuple[tuple[str, ...], Unit]] = [(STEP_WORDS, "step"), (EPOCH_WORDS, "epoch")]
     known = tuple(word for word in OTHER_WORDS if word or bare)
     anything = tuple({word for word, _ in telling}) if any_word else ()
     for words, counted in [*(ranks if unit != "epoch" else reversed(ranks)), (known, "step"), (anything, "step")]:
         fitting = [key for key in telling if key[0] in words]
         if fitting:
-            numbers = tuple(each[fitting[0]] for each in names)
-            return Numbers(numbers, unit or counted, "name") if len(fitting) == 1 else None
+            values = tuple(numbers[fitting[0]] for numbers in names)
+            return Numbers(values, unit or counted, "name") if len(fitting) == 1 else None
     return None
 
 
-def _differ(numbers: Sequence[int]) -> bool:
+def _all_differ(numbers: Sequence[int]) -> bool:
     return len(set(numbers)) == len(numbers)
 
 
-def numbers_from_inside(found: Sequence[Mapping[str, Any]], unit: Unit | None = None) -> Numbers | None:
-    """The step, else the epoch, that every one of these checkpoints holds, a different one each."""
+def numbers_from_inside(checkpoints: Sequence[Mapping[str, Any]], unit: Unit | None = None) -> Numbers | None:
+    """The step, else the epoch, that every one of these checkpoints holds, a different one each.
+
+    Args:
+        checkpoints: what each checkpoint holds besides its weights (see `weight_files.read_about`).
+        unit: what the numbers count; None takes what the checkpoints call them.
+
+    Returns:
+        The numbers; None where a checkpoint holds none, or two hold the same.
+
+    Example:
+        >>> numbers_from_inside([{"epoch": 1}, {"epoch": 4}])
+        Numbers(numbers=(1, 4), unit='epoch', source='inside')
+    """
     ranks: list[tuple[tuple[str, ...], Unit]] = [(STEP_KEYS, "step"), (EPOCH_KEYS, "epoch")]
     for keys, counted in ranks if unit != "epoch" else reversed(ranks):
         for key in keys:
-            numbers = [whole_number(each.get(key)) for each in found]
+            numbers = [whole_number(checkpoint.get(key)) for checkpoint in checkpoints]
             known = [number for number in numbers if number is not None]
-            if len(known) == len(found) and _differ(known):
+            if len(known) == len(checkpoints) and _all_differ(known):
                 return Numbers(tuple(known), unit or counted, "inside")
     return None
 
 
 def whole_number(value: Any) -> int | None:
-    """A number that can be an epoch or step: also as a tensor of one element, or as text in a file's metadata."""
+    """The epoch or step that a value holds: a whole number, a tensor of one element, or digits; None for others."""
     if getattr(value, "numel", lambda: 0)() == 1:
         value = value.item()
     if isinstance(value, str) and re.fullmatch(r"\d{1,15}", value):
@@ -119,7 +159,7 @@ def refuse_unclear(files: Sequence[Path]) -> None:
     """Refuse files whose names differ in their numbers, and which still cannot be put in order.
 
     Raises:
-        JobError: names a file without a number, or two that share theirs.
+        JobError: names a file without a number, or two files that share theirs.
     """
     names = [_name(file, 0) for file in files]
     digits = [tuple(re.findall(r"\d+", name)) for name in names]

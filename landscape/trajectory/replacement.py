@@ -1,9 +1,14 @@
-"""Another trajectory in place of the one that a run holds: a crash at any moment leaves the one or the other.
+"""Puts another trajectory in place of the one that a run holds: a crash at any moment leaves one or the other.
 
-What is new is written beside, into a folder of its own. Then one whole write of run.json says that the snapshots and
-the history there are the run's: before it the run is as it was, from it on every reader sees the new. Only then is the
-old deleted and the new put at its usual place, and at last run.json written again without that word. Each of these
-steps may be done twice, so whoever writes to the run next ends what a crash has left.
+It goes in four steps:
+
+1. The new files are written into a folder of their own beside the trajectory.
+2. One whole write of run.json names them as the snapshots and the history that count. Before it the run is as it was;
+   from it on every reader sees the new ones.
+3. The old files are deleted, and the new ones are copied to their usual places.
+4. run.json is written again without those names, and the folder beside is deleted.
+
+Steps 3 and 4 may be done twice, so whoever writes to the run next finishes what a crash has left undone.
 """
 
 from __future__ import annotations
@@ -30,24 +35,28 @@ from landscape.trajectory.run_files import (
     write_info,
 )
 
-OWN_STEMS = ("run", "history", "checkpoint")  # of what is written right in the folder of a run, besides `driver`
-HEAD = 4096  # bytes of a snapshot that tell its format
+# Temporary files right in the folder of a run are named after these, apart from the driver's own.
+OWN_STEMS = ("run", "history", "checkpoint")
+HEAD = 4096  # bytes at the beginning of a snapshot that hold the name of its format
 
 
 @contextlib.contextmanager
 def staging(folder: Folder) -> Iterator[str]:
-    """The name of a folder to write into what will replace the trajectory; it goes when the block ends."""
+    """The name of a folder to write the new files into; it is deleted when the block ends.
+
+    It stays where run.json names files in it, since `finish` needs these, and where run.json cannot be read.
+    """
     name = f".{FOLDER}-{os.getpid()}-{secrets.token_hex(4)}{PARTIAL}"
     try:
         yield name
     finally:
-        # A replacement that was decided and could not be ended lives there; where that is not known, it stays as well.
         with contextlib.suppress(LandscapeError, OSError):
-            if not any(path.startswith(f"{name}/") for path in _named(read_info(folder).get(REPLACING))):
+            if not any(path.startswith(f"{name}/") for path in _paths(read_info(folder).get(REPLACING))):
                 folder.delete_below(name)
 
 
-def _named(replacing: Any) -> list[str]:
+def _paths(replacing: Any) -> list[str]:
+    """The paths that run.json names under `REPLACING`; none where it has no such entry."""
     return [] if replacing is None else [*replacing["snapshots"], *filter(None, [replacing["history"]])]
 
 
@@ -55,51 +64,59 @@ def replace(folder: Folder, info: Mapping[str, Any], snapshots: Sequence[str], h
     """Make these the run's snapshots, history and run.json, and nothing else.
 
     Args:
-        snapshots: their paths in the run: staged, or of those that it holds already.
-        history: the path of a staged one, HISTORY_FILE to keep what is there, or None for none.
+        folder: the run.
+        info: the contents of the new run.json.
+        snapshots: the paths of the snapshots in the run: staged ones, or some that it holds already.
+        history: the path of a staged history, HISTORY_FILE to keep the one that is there, or None for none.
 
     Raises:
-        LandscapeError: the disk is full or rights are missing; or what was staged has been removed by another process.
+        LandscapeError: the disk is full or rights are missing; or another process has removed what was staged.
     """
-    chosen = {"snapshots": list(snapshots), "history": history}
-    if _missing(folder, chosen):
+    named = {"snapshots": list(snapshots), "history": history}
+    if _is_any_missing(folder, named):
         raise LandscapeError(
-            f"run {shown(folder.name)}: what was to replace its trajectory was removed by another process; do it again"
+            f"run {shown(folder.name)}: another process has removed the files that were to replace its trajectory; "
+            "do it again"
         )
-    write_info(folder, {**info, REPLACING: chosen})
+    write_info(folder, {**info, REPLACING: named})
     finish(folder)
 
 
-def _missing(folder: Folder, chosen: Any) -> bool:
-    paths = [path.rpartition("/") for path in _named(chosen)]
-    there = {below: folder.names(below) for below in {below for below, _, _ in paths if below}}
-    return any(below and name not in there[below] for below, _, name in paths)
+def _is_any_missing(folder: Folder, replacing: Any) -> bool:
+    """Whether a file that is named below a folder is not there; HISTORY_FILE itself may be absent."""
+    paths = [path.rpartition("/") for path in _paths(replacing)]
+    names = {below: folder.names(below) for below in {below for below, _, _ in paths if below}}
+    return any(below and name not in names[below] for below, _, name in paths)
 
 
 def finish(folder: Folder) -> None:
-    """End a replacement that was decided and cut off, if there is one.
+    """Finish a replacement that run.json names and that was cut off, if there is one.
 
     Raises:
-        LandscapeError: the disk is full or rights are missing; or what replaces is gone.
+        LandscapeError: the disk is full or rights are missing; or the new files are gone.
     """
     info = read_info(folder)
     if REPLACING not in info:
         return
-    chosen = contents(folder, info)
-    if _missing(folder, info[REPLACING]):
+    new = contents(folder, info)
+    if _is_any_missing(folder, info[REPLACING]):
         raise LandscapeError(
             f"run {shown(folder.name)}: files that its run.json names under {REPLACING!r} are gone; restore them, or "
             "delete run.json and import or collect again"
         )
     with refusing_disk_errors(folder.name):
-        _move(folder, chosen.snapshots, chosen.history)
+        _move(folder, new.snapshots, new.history)
         write_info(folder, {key: value for key, value in info.items() if key != REPLACING})
-        for staged in {path.rpartition("/")[0] for path in _named(info[REPLACING])} - {"", FOLDER}:
+        for staged in {path.rpartition("/")[0] for path in _paths(info[REPLACING])} - {"", FOLDER}:
             folder.delete_below(staged)
 
 
 def _move(folder: Folder, snapshots: Sequence[str], history: str | None) -> None:
-    """The old away, then the new to its usual place: whatever is not synced yet counts nowhere."""
+    """Delete the old files, then copy the new ones to their usual places.
+
+    As long as run.json names the new files, only they count. Afterwards every snapshot in the folder counts, so the
+    deletions are synced before that: no old file may come back with a power cut.
+    """
     names = {path.rpartition("/")[2] for path in snapshots}
     for name in folder.names(FOLDER):
         if SNAPSHOT_NAME.fullmatch(name) and name not in names:
@@ -116,12 +133,16 @@ def _move(folder: Folder, snapshots: Sequence[str], history: str | None) -> None
 
 
 def remove_leftovers(folder: Folder) -> None:
-    """Delete what processes that are no more left half written, known by the exact names that are given to it."""
+    """Delete the temporary files that processes which have ended left behind, known by their exact names.
+
+    Raises:
+        LandscapeError: rights are missing.
+    """
     with refusing_disk_errors(folder.name):
-        used = {path.rpartition("/")[0] for path in _named(read_info(folder).get(REPLACING))}
+        used = {path.rpartition("/")[0] for path in _paths(read_info(folder).get(REPLACING))}
         for name in folder.folders(""):
-            # A process number says nothing of what was written to an object store from elsewhere.
-            if STAGED.fullmatch(name) and name not in used and ("://" in folder.name or _is_left(name)):
+            # In an object store the writer may be on another machine, where its process number says nothing here.
+            if STAGED.fullmatch(name) and name not in used and ("://" in folder.name or _is_abandoned(name)):
                 folder.delete_below(name)
         for name in folder.names(""):
             if (left_by_the_dead(name) or "").partition(".")[0] in OWN_STEMS:
@@ -132,13 +153,14 @@ def remove_leftovers(folder: Folder) -> None:
                 folder.delete(f"{FOLDER}/{name}")
 
 
-def _is_left(staged: str) -> bool:
+def _is_abandoned(staged: str) -> bool:
+    """Whether the process that a staging folder is named after has ended."""
     match = STAGED.fullmatch(staged)
     return match is not None and left_by_the_dead(f".{FOLDER}-{match[1]}{PARTIAL}") is not None
 
 
 def _is_cut_off(folder: Folder, name: str) -> bool:
-    """Whether it is the temporary file of safetensors, with a snapshot in it that was cut off: its head tells."""
+    """Whether this is a temporary file of safetensors' own that holds the beginning of a snapshot, or nothing."""
     if not (name.startswith(".tmp") and len(name) == len(".tmp") + 6):
         return False
     head = folder.read_range(f"{FOLDER}/{name}", 0, HEAD)

@@ -1,4 +1,4 @@
-"""The snapshots of a run: written whole, read back, chosen by their numbers."""
+"""The snapshots of a run: each written whole and read back; together they are the run's trajectory."""
 
 from __future__ import annotations
 
@@ -27,13 +27,22 @@ from landscape.trajectory.run_files import (
     writing,
 )
 
-HEADER, LARGEST_HEADER = 16384, 100_000_000  # bytes: what is read at once, and what safetensors allows
+HEADER, LARGEST_HEADER = 16384, 100_000_000  # bytes of a header: read at once, and the most that safetensors allows
 UNITS: tuple[Unit, ...] = ("epoch", "step")
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The weights at one epoch or step; `source` names the checkpoint it was imported from, or is empty."""
+    """The file that holds the weights at one epoch or step.
+
+    Args:
+        unit: what `number` counts.
+        number: the epoch or step.
+        path: the whole path or URL of the file.
+        step: how many steps were done then; None where the file does not say it.
+        epoch: how many epochs were done then; None where the file does not say it.
+        source: the checkpoint that it was imported from; empty where it was collected.
+    """
 
     unit: Unit
     number: int
@@ -43,10 +52,10 @@ class Snapshot:
     source: str = ""
 
     def load(self) -> dict[str, Tensor]:
-        """Parameters and persistent buffers, on the CPU.
+        """The parameters and persistent buffers by name, on the CPU.
 
         Raises:
-            LandscapeError: the file is damaged; names it.
+            LandscapeError: the file is damaged, or cannot be read; names it.
         """
         folder, name = split_path(self.path)
         try:
@@ -55,7 +64,7 @@ class Snapshot:
                 with safe_open(file, framework="pt") as opened:
                     metadata = opened.metadata() or {}
         except (SafetensorError, OSError) as error:
-            raise LandscapeError(f"{_damaged(self.path)}: {_line(error)}") from None
+            raise LandscapeError(f"{_damaged(self.path)}: {_reason(error)}") from None
         if metadata.get("digest") != state_digest(state):
             raise LandscapeError(f"{_damaged(self.path)}: its tensors do not match their digest")
         return state
@@ -71,71 +80,93 @@ class Trajectory:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        return tuple(each.number for each in self.snapshots)
+        return tuple(snapshot.number for snapshot in self.snapshots)
 
     def select(self, numbers: Sequence[int] | Literal["all"]) -> Trajectory:
-        """The part with these epochs or steps, ascending, each once.
+        """The part of the trajectory with these epochs or steps, ascending, each once.
 
         Raises:
             JobError: one of them was not collected; lists those that were.
         """
         if numbers == "all":
             return self
-        return Trajectory(self.run, self.unit, tuple(self.snapshot(int(each)) for each in sorted(set(numbers))))
+        return Trajectory(self.run, self.unit, tuple(self.snapshot(int(number)) for number in sorted(set(numbers))))
 
     def snapshot(self, number: int) -> Snapshot:
-        """The snapshot of one epoch or step; raises `JobError` like `select`."""
-        for each in self.snapshots:
-            if each.number == number:
-                return each
+        """The snapshot of one epoch or step.
+
+        Raises:
+            JobError: it was not collected; lists those that were.
+        """
+        for snapshot in self.snapshots:
+            if snapshot.number == number:
+                return snapshot
         there = f"{self.unit}s {ranges(self.numbers)}" if self.snapshots else "none"
         raise JobError(f"trajectory: {self.unit} {number} is not in run {shown(self.run)}; collected there: {there}")
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Ascending numbers in short: 0-3, 7, 10-40 by 10, at most 12 such pieces."""
-    pieces: list[list[int]] = []
+    """Ascending numbers in short, as at most 12 ranges.
+
+    Example:
+        >>> ranges([0, 1, 2, 3, 10, 20, 30, 40])
+        '0-3, 10-40 by 10'
+    """
+    progressions: list[list[int]] = []
     for number in numbers:
-        run = pieces[-1] if pieces else []
-        if run and (len(run) == 1 or number - run[-1] == run[1] - run[0]):
-            run.append(number)
+        last = progressions[-1] if progressions else []
+        if last and (len(last) == 1 or number - last[-1] == last[1] - last[0]):
+            last.append(number)
         else:
-            pieces.append([number])
-    words = [word for piece in pieces for word in _piece(piece)]
+            progressions.append([number])
+    words = [word for progression in progressions for word in _words(progression)]
     return ", ".join(words) if len(words) <= 12 else ", ".join([*words[:6], "…", *words[-5:]])
 
 
-def _piece(run: list[int]) -> list[str]:
-    if len(run) <= 2 and (len(run) == 1 or run[1] - run[0] > 1):
-        return [str(number) for number in run]
-    stride = run[1] - run[0]
-    return [f"{run[0]}-{run[-1]}" + (f" by {stride}" if stride > 1 else "")]
+def _words(progression: list[int]) -> list[str]:
+    """An arithmetic progression as one range; one of two numbers that are no neighbours as these numbers."""
+    if len(progression) <= 2 and (len(progression) == 1 or progression[1] - progression[0] > 1):
+        return [str(number) for number in progression]
+    stride = progression[1] - progression[0]
+    return [f"{progression[0]}-{progression[-1]}" + (f" by {stride}" if stride > 1 else "")]
 
 
 def read_trajectory(run: Place) -> Trajectory:
-    """The snapshots of a run; an empty trajectory where there are none. Reads their headers only.
+    """The snapshots of a run, of whose files only the headers are read.
+
+    Args:
+        run: the run's folder or URL.
+
+    Returns:
+        The trajectory; an empty one where the run holds no snapshots, or does not exist.
 
     Raises:
-        LandscapeError: the run holds snapshots by epoch and by step, and run.json does not say which count.
+        LandscapeError: run.json cannot be read; or the run holds snapshots by epoch and by step, and run.json does not
+            say which of them count.
     """
     folder = open_folder(run)
     info = read_info(folder)
-    found = [Snapshot(unit, number, folder.place(path)) for unit, number, path in snapshot_files(folder, info)]
-    units = sorted({each.unit for each in found})
+    snapshots = [Snapshot(unit, number, folder.place(path)) for unit, number, path in snapshot_files(folder, info)]
+    units = sorted({snapshot.unit for snapshot in snapshots})
     recorded = info.get("unit")
     unit: Unit = recorded if recorded in UNITS else (units[0] if units else "epoch")
     if len(units) > 1 and recorded not in UNITS:
         raise LandscapeError(f"run {shown(folder.name)} holds snapshots by epoch and by step; move one kind away")
-    chosen = sorted((each for each in found if each.unit == unit), key=lambda each: each.number)
-    return Trajectory(_named(run), unit, tuple(folder.map(_described, chosen)))
+    counted = sorted(
+        (snapshot for snapshot in snapshots if snapshot.unit == unit), key=lambda snapshot: snapshot.number
+    )
+    return Trajectory(_name_of(run), unit, tuple(folder.map(_described, counted)))
 
 
-def _named(run: Place) -> str:
+def _name_of(run: Place) -> str:
     return run.name if isinstance(run, Folder) else str(run)
 
 
 def _described(snapshot: Snapshot) -> Snapshot:
-    """With step, epoch and source from the file; a damaged one stays as it is and says so when it is loaded."""
+    """The snapshot with the step, epoch and source that its file records.
+
+    A damaged file leaves it as it is: loading it will say what is wrong.
+    """
     try:
         metadata = _metadata(*split_path(snapshot.path))
         step, epoch = (int(metadata[key]) if metadata.get(key) else None for key in ("step", "epoch"))
@@ -145,7 +176,7 @@ def _described(snapshot: Snapshot) -> Snapshot:
 
 
 def _metadata(folder: Folder, name: str) -> dict[str, str]:
-    """That of a safetensors file: eight bytes of header length, then the header, a JSON object."""
+    """The metadata of a safetensors file, which begins with eight bytes of header length and the header as JSON."""
     start = folder.read_range(name, 0, HEADER)
     length = int.from_bytes(start[:8], "little")
     if not 0 < length <= LARGEST_HEADER:
@@ -153,21 +184,32 @@ def _metadata(folder: Folder, name: str) -> dict[str, str]:
     if length > len(start) - 8:
         start += folder.read_range(name, len(start), length + 8 - len(start))
     header = json.loads(start[8 : 8 + length])
-    found = header.get("__metadata__") if isinstance(header, dict) else None
-    return {key: str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+    metadata = header.get("__metadata__") if isinstance(header, dict) else None
+    return {key: str(value) for key, value in metadata.items()} if isinstance(metadata, dict) else {}
 
 
 def _damaged(path: str) -> str:
     return f"snapshot {shown(path)} is damaged; restore it, or delete it and collect or import it again"
 
 
-def _line(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     reason = isinstance(error, OSError) and error.strerror
     return reason or message_of(error) or type(error).__name__
 
 
 def snapshot_files(run: Place, info: Mapping[str, Any] | None = None) -> list[tuple[Unit, int, str]]:
-    """Unit, number and path, relative to the run, of every snapshot; `info` spares reading run.json again."""
+    """The unit, number and path of every snapshot that counts.
+
+    Args:
+        run: the run.
+        info: the contents of run.json; None reads it.
+
+    Returns:
+        One (unit, number, path) per snapshot, in no particular order; paths are relative to the run.
+
+    Raises:
+        LandscapeError: run.json cannot be read, or names other files than snapshots of this run.
+    """
     paths = contents(run, read_info(run) if info is None else info).snapshots
     matches = [(SNAPSHOT_NAME.fullmatch(path.rpartition("/")[2]), path) for path in paths]
     return [(_unit(match[1]), int(match[2]), path) for match, path in matches if match]
@@ -178,9 +220,21 @@ def _unit(word: str) -> Unit:
 
 
 def write_snapshot(run: Place, unit: Unit, number: int, state: State, *, below: str = FOLDER, **about: Any) -> str:
-    """Write one snapshot whole, and return its path in the run.
+    """Write one snapshot, whole or not at all.
 
-    `about` (step, epoch, versions, source) joins its metadata, None left out; `below` is the folder to write it to.
+    Args:
+        run: the run.
+        unit: what `number` counts.
+        number: the epoch or step.
+        state: parameters and persistent buffers by name.
+        below: the folder in the run to write it to.
+        about: what else its metadata record (step, epoch, versions, source); values that are None are left out.
+
+    Returns:
+        Its path in the run.
+
+    Raises:
+        LandscapeError: the disk is full, or rights are missing.
     """
     described = {"format": SNAPSHOT_FORMAT, "unit": unit, "number": number, "digest": state_digest(state), **about}
     metadata = {key: str(value) for key, value in described.items() if value is not None}
@@ -191,5 +245,5 @@ def write_snapshot(run: Place, unit: Unit, number: int, state: State, *, below: 
 
 
 def versions() -> dict[str, str]:
-    """The versions that decide what a snapshot holds."""
+    """The versions of Python, torch and this package, as snapshots and run.json record them."""
     return {"python": platform.python_version(), "torch": torch.__version__, "landscape": __version__}

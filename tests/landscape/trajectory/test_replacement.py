@@ -320,7 +320,7 @@ def test_a_run_json_that_names_what_is_not_its_own_is_refused(tmp_path, replacin
     (tmp_path / "run.json").write_text(json.dumps(read_info(tmp_path) | {"replacing": replacing}))
     before = everything(tmp_path)
     for act in (read_trajectory, read_history, collect):
-        with pytest.raises(LandscapeError, match=r"run\.json' says of 'replacing'"):
+        with pytest.raises(LandscapeError, match=r"run\.json' must name snapshots and a history of this run"):
             act(tmp_path)
     assert everything(tmp_path) == before
 
