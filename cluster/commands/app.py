@@ -198,6 +198,22 @@ def run(
         Also attach to a cluster that is not on this machine and asks for no token.
     run
         The run folder or URL.
+    num_samples
+        Samples that every value is the mean of.
+    seed
+        Decides which samples are taken.
+    batch_size
+        Samples per forward pass.
+    precision
+        float32, tf32, bfloat16 or float64.
+    batch_norm
+        eval, batch or recalibrate: what normalisation layers do.
+    device
+        auto, cpu or cuda.
+    threads
+        CPU threads of each worker.
+    num_gpus
+        GPUs of each worker: a share from 0 to 1, or a whole number.
     device_ids
         Which GPUs of this machine a local Ray may use.
     """

@@ -50,6 +50,14 @@ def bench(
         How often everything is timed.
     search
         Seconds for choosing an engine; default: as a run of the job.
+    num_samples
+        Samples that every value is the mean of, instead of the file's.
+    batch_size
+        Samples per forward pass, instead of the file's.
+    device
+        auto, cpu or cuda, instead of the file's.
+    threads
+        CPU threads, instead of the file's.
     quick
         Leave out Ray and the start-up, and measure briefly.
     full

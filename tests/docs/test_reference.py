@@ -91,6 +91,12 @@ def test_every_field_of_a_job_is_described():
         assert undescribed <= {"kind"}, name
 
 
+def test_every_option_says_what_it_does():
+    from generated import command_line
+
+    assert [line for line in command_line().splitlines() if re.match(r"\* `.*`:\s*$", line)] == []
+
+
 def test_every_command_has_a_section():
     from generated import command_line
 
