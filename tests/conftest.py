@@ -52,7 +52,13 @@ def logging_as_it_was() -> Iterator[None]:
         logging.getLogger(name).setLevel(each)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
+    """Tests that share a Ray run one after another, in one process; what is slow is skipped unless asked for."""
+    items.sort(key=lambda item: "local_ray" not in item.fixturenames)
+    for item in items:
+        if "local_ray" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("ray"))
     if "slow" not in (config.option.markexpr or ""):
         for item in items:
             if item.get_closest_marker("slow"):

@@ -153,16 +153,50 @@ def ray_folder() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="module")
-def local_ray() -> Iterator[None]:
-    """One private Ray with room for several workers, shared by the tests of a module."""
-    import ray
+class SharedRay:
+    """One private Ray of this process, with room for several workers."""
 
-    folder = tempfile.mkdtemp(prefix="ll")
-    ray.init(
-        address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error",
-        _temp_dir=folder, object_store_memory=100_000_000,
-    )  # fmt: skip
-    yield
-    ray.shutdown()
-    shutil.rmtree(folder, ignore_errors=True)
+    def __init__(self) -> None:
+        self.folder = ""
+
+    def start(self) -> None:
+        import ray
+
+        if not self.folder:
+            self.folder = tempfile.mkdtemp(prefix="ll")
+            ray.init(
+                address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error",
+                _temp_dir=self.folder, object_store_memory=100_000_000,
+            )  # fmt: skip
+
+    def stop(self) -> None:
+        if self.folder:
+            import ray
+
+            ray.shutdown()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder = ""
+
+
+@pytest.fixture(scope="session")
+def shared_ray() -> Iterator[SharedRay]:
+    shared = SharedRay()
+    yield shared
+    shared.stop()
+
+
+@pytest.fixture(autouse=True)
+def _ray_for_whom_asks(request: pytest.FixtureRequest, shared_ray: SharedRay) -> None:
+    """Start it before a test's own fixtures change the environment, and end it before a test that did not ask.
+
+    Its threads would go along where that one forks. Those that ask run one after another: `tests/conftest.py`.
+    """
+    if "local_ray" in request.fixturenames:
+        shared_ray.start()
+    else:
+        shared_ray.stop()
+
+
+@pytest.fixture
+def local_ray() -> None:
+    """The Ray of this process, which the tests that ask for it share."""

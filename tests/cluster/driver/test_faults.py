@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import textwrap
 
+import pytest
 from faults import assert_undisturbed, disturbed
 
+import cluster
 import landscape
+from cluster.scheduling.policy import Policy
 from landscape.surface import OK
-
-SLOW = """
-    def trouble(x, y):
-        time.sleep(0.02)
-"""
 
 
 def test_a_node_is_lost_and_another_one_comes(make_job, ray_folder):
@@ -36,6 +34,7 @@ def test_a_node_is_lost_and_another_one_comes(make_job, ray_folder):
     assert progress["state"] == "complete"
 
 
+@pytest.mark.slow  # a cluster of several nodes
 def test_all_nodes_are_lost_and_one_comes_back(make_job, ray_folder):
     job = make_job(
         """
@@ -61,6 +60,7 @@ def test_all_nodes_are_lost_and_one_comes_back(make_job, ray_folder):
     assert_undisturbed(job)
 
 
+@pytest.mark.slow  # a cluster of several nodes
 def test_workers_join_as_nodes_do_without_being_asked(make_job, ray_folder):
     job = make_job(
         """
@@ -83,6 +83,7 @@ def test_workers_join_as_nodes_do_without_being_asked(make_job, ray_folder):
     assert progress["workers"] == 4
 
 
+@pytest.mark.slow  # a cluster of several nodes
 def test_a_draining_node_ends_its_tiles_and_gets_no_more(make_job, ray_folder):
     job = make_job(
         """
@@ -115,7 +116,7 @@ def test_a_draining_node_ends_its_tiles_and_gets_no_more(make_job, ray_folder):
     assert "leaves with its node" in str(progress["stderr"])
 
 
-def test_a_worker_that_hangs_is_killed_and_replaced(make_job, ray_folder):
+def test_a_worker_that_hangs_is_killed_and_replaced(make_job, local_ray, caplog):
     job = make_job(
         """
         def trouble(x, y):
@@ -124,16 +125,12 @@ def test_a_worker_that_hangs_is_killed_and_replaced(make_job, ray_folder):
         """,
         tile=[1],
     )
-    progress = disturbed(
-        job,
-        "cluster.run(job, workers=2, address=nodes.address, policy=Policy(hang_seconds=15, straggler_done=10**6))",
-        ray_folder,
-    )
+    cluster.run(job, workers=2, policy=Policy(hang_seconds=8, straggler_done=10**6))
     assert_undisturbed(job)
-    assert "no progress" in str(progress["stderr"])
+    assert "no progress" in caplog.text
 
 
-def test_a_straggler_is_overtaken_by_a_backup(make_job, ray_folder):
+def test_a_straggler_is_overtaken_by_a_backup(make_job, local_ray, caplog):
     job = make_job(
         """
         def trouble(x, y):
@@ -142,38 +139,38 @@ def test_a_straggler_is_overtaken_by_a_backup(make_job, ray_folder):
         """,
         tile=[1],
     )
-    progress = disturbed(
-        job,
-        "cluster.run(job, workers=2, address=nodes.address)",  # which would wait for the slow one, or take it for hung
-        ray_folder,
-    )
+    found = cluster.run(job, workers=2)["plane"]  # which would wait for the slow one, or take it for hung
     assert_undisturbed(job)
-    assert progress["retries"] == 0
-    assert "is lost" not in str(progress["stderr"])
+    assert found.attributes["progress"]["retries"] == 0
+    assert "is lost" not in caplog.text
 
 
-def test_a_worker_that_answers_nan_where_others_do_not_is_dismissed(make_job, ray_folder):
-    job = make_job(SLOW.replace("0.02", "0.2"), tile=[1])
+def test_a_worker_that_answers_nan_where_others_do_not_is_dismissed(make_job, local_ray, caplog):
+    job = make_job(
+        """
+        def trouble(x, y):
+            company(3, after=20)  # whoever is alone is believed, and on a busy machine the others come late
+        """,
+        tile=[1],
+    )
     file = job.folder / "my_problem.py"
     sick = textwrap.dedent("""
         mine = f'sick-{os.getpid()}'
-        company(1)
-        if x > 0.6 and once('first'):
-            company(3)  # whoever is alone is believed, and on a busy machine the others come late
+        if points_seen() > 20 and x > 0.6 and once('first'):
             note(mine, '')
         if (HERE / mine).exists():
             loss = loss * float('nan')
     """)
     sick = textwrap.indent(sick, "    ")
     file.write_text(file.read_text().replace('    return {"loss"', sick + '    return {"loss"'))
-    progress = disturbed(job, "cluster.run(job, workers=3, address=nodes.address)", ray_folder)
+    cluster.run(job, workers=3)
     for left in job.folder.glob("sick-*"):
         left.unlink()
     assert_undisturbed(job)
-    assert "two others agree" in str(progress["stderr"])
+    assert "two others agree" in caplog.text
 
 
-def test_answers_of_the_wrong_shape_cost_the_worker_not_the_tile(make_job, ray_folder):
+def test_answers_of_the_wrong_shape_cost_the_worker_not_the_tile(make_job, local_ray, caplog):
     job = make_job(tile=[1])
     file = job.folder / "my_problem.py"
     file.write_text(
@@ -188,14 +185,14 @@ def test_answers_of_the_wrong_shape_cost_the_worker_not_the_tile(make_job, ray_f
                 return evaluation.Values({k: v[:0] for k, v in values.mean.items()}, values.stderr, values.seconds)
             return values
 
-        if "ray" in __import__("sys").modules:
+        if sys.argv[0].endswith("default_worker.py"):
             evaluation.Evaluator.evaluate = lie
         """)
     )
-    progress = disturbed(job, "cluster.run(job, workers=2, address=nodes.address)", ray_folder)
+    cluster.run(job, workers=2)
     assert (job.folder / "lied").exists()
     assert_undisturbed(job)
-    assert "wrong shape" in str(progress["stderr"])
+    assert "wrong shape" in caplog.text
 
 
 def test_out_of_memory_halves_the_batch_of_the_whole_job_before_anything_is_kept(make_job):

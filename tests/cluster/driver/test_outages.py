@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
+import itertools
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from counting import WITNESS
-from faults import assert_undisturbed, disturbed, undisturbed
+from faults import assert_undisturbed, undisturbed
 from network import can_make_namespaces, kill, plug_cable, pull_cable, two_machines, wait_for
 
 import cluster
+from cluster.driver.driver import Driver
 from cluster.scheduling.policy import Policy
 from cluster.status import run_status
+from cluster.workers.crew import RayCrew
+from landscape.errors import LandscapeError
+from landscape.progress import Progress
 from landscape.results import open_run
 from landscape.spec.job import Job
-from landscape.surface import NOT_COMPUTED, OK, QUARANTINED
+from landscape.surface import OK
+from landscape.tally import Tally
 
 CLI = (sys.executable, "-W", "ignore", "-m", "cluster")
 
@@ -71,6 +78,7 @@ def slow_until_hurried(make_job: Callable[..., Job], tmp_path: Path) -> tuple[Jo
 needs_namespaces = pytest.mark.skipif(not can_make_namespaces(), reason="needs root, `ip`, `unshare` and `nsenter`")
 
 
+@pytest.mark.slow  # more than a minute: two machines start, and the second one twice
 @needs_namespaces
 def test_a_node_is_cut_off_and_comes_back(make_job, tmp_path):
     job, hurry = slow_until_hurried(make_job, tmp_path)
@@ -137,15 +145,9 @@ def test_the_driver_is_killed_and_started_on_another_machine(make_job, tmp_path)
 
 
 @pytest.fixture
-def run_on_small_disk(make_job, tmp_path) -> Iterator[tuple[Job, Path]]:
+def run_on_small_disk(make_job) -> Iterator[tuple[Job, Path]]:
     """A job whose store lies on a disk of its own; the lock, which is held open, does not."""
-    job = make_job(
-        """
-        def trouble(x, y):
-            held(40, "hurry")
-        """,
-        tile=[1],
-    )
+    job = make_job(tile=[1])
     place = Path(job.run_path) / "landscapes.zarr"
     place.mkdir(parents=True)
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True)
@@ -155,52 +157,46 @@ def run_on_small_disk(make_job, tmp_path) -> Iterator[tuple[Job, Path]]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def compute(job: Job, ray_folder: Path) -> subprocess.Popen[str]:
-    environment = {**os.environ, "RAY_TMPDIR": str(ray_folder)}
-    command = [*CLI, "run", str(job.folder / "job.yaml"), "--workers=2"]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def fill(place: Path) -> None:
+    with open(place / "filler", "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
 
 
-def fill(place: Path) -> Path:
-    filler = place / "filler"
-    with open(filler, "wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError:
-            return filler
+def remount(place: Path, option: str) -> None:
+    """The disk stays open while a file is being written."""
+    command = ["mount", "-o", f"remount,{option}", str(place)]
+    wait_for(lambda: subprocess.run(command, capture_output=True).returncode == 0, f"the disk to be {option}")
 
 
-@pytest.mark.parametrize("trouble, words", [("full", "No space left"), ("read-only", "Read-only file system")])
-def test_the_disk_fills_up_or_is_closed_in_mid_run(run_on_small_disk, ray_folder, trouble, words):
-    job, place = run_on_small_disk
-    driver = compute(job, ray_folder)
-    wait_for(lambda: committed(job.run_path) > 5 or driver.poll() is not None, "some tiles")
-    if trouble == "full":
-        filler = fill(place)
-    else:  # refused while a file is being written
-        remount = ["mount", "-o", "remount,ro", str(place)]
-        wait_for(lambda: subprocess.run(remount, capture_output=True).returncode == 0, "the disk to close")
-    (job.folder / "hurry").touch()
-    _, errors = driver.communicate(timeout=120)
-    assert driver.returncode == 1, errors
-    assert "Traceback" not in errors
-    assert [line for line in errors.splitlines() if words in line] == errors.splitlines()[-1:], errors
-    assert "the same command again" in errors
+TROUBLES = {
+    "No space left": (fill, lambda place: (place / "filler").unlink()),
+    "Read-only file system": (lambda place: remount(place, "ro"), lambda place: remount(place, "rw")),
+}
+
+
+@pytest.mark.parametrize("words", TROUBLES)
+def test_the_disk_fills_up_or_is_closed_in_mid_run(run_on_small_disk, local_ray, words):
+    """Between two receipts of the driver, which writes what the workers compute."""
+    (job, place), (begin, end), done = run_on_small_disk, TROUBLES[words], []
+
+    def watch(progress: Progress) -> None:
+        if progress.points_done > 5 and not done:
+            done.append(progress.points_done)
+            begin(place)
+
+    with pytest.raises(LandscapeError, match=words) as failed:
+        cluster.run(job, workers=2, observer=watch)
+    assert len(str(failed.value).splitlines()) == 1
+    assert "the same command again" in str(failed.value)
     surface = open_run(job.run_path)["plane"]
-    done, expected = surface.status == OK, undisturbed(job)
-    assert 5 < done.sum() < done.size
-    np.testing.assert_array_equal(surface.loss[done], expected.loss[done])
-    if trouble == "full":
-        filler.unlink()
-    else:
-        subprocess.run(["mount", "-o", "remount,rw", str(place)], check=True)
+    known, expected = surface.status == OK, undisturbed(job)
+    assert 5 < known.sum() < known.size
+    np.testing.assert_array_equal(surface.loss[known], expected.loss[known])
+    end(place)
     before = chunk_files(job.run_path)
-    again = compute(job, ray_folder)
-    _, errors = again.communicate(timeout=200)
-    assert again.returncode == 0, errors
+    found = cluster.run(job, workers=2)["plane"]
     assert {file: each for file, each in chunk_files(job.run_path).items() if file in before} == before
-    found = open_run(job.run_path)["plane"]
     assert (found.status == OK).all()
     for name in ("loss", "loss_stderr"):
         assert found[name].tobytes() == expected[name].tobytes(), name
@@ -208,51 +204,52 @@ def test_the_disk_fills_up_or_is_closed_in_mid_run(run_on_small_disk, ray_folder
 
 # -- the clock ------------------------------------------------------------------------------------------------------
 
-JUMPS = """
-import itertools, threading, time
-_real = {name: getattr(time, name) for name in ("time", "monotonic")}
-_jumps, _now, leaps = itertools.cycle([7200.0, 0.0, -7200.0, 86400.0, -90000.0]), [0.0], []
+LEAPS = (7200.0, 0.0, -7200.0, 86400.0, -90000.0)
 
 
-def _leap():
-    # gRPC works out its deadlines with this clock and watches them by another, which no leap of a real clock parts.
-    while not ray.is_initialized():
-        time.sleep(0.01)
-    while True:
-        time.sleep(0.3)
-        _now[0] = next(_jumps)
-        leaps.append(_now[0])
-        if len(leaps) > 5 and committed() > 10:
-            (HERE / "leapt").touch()
+@pytest.fixture
+def leaping_clock(monkeypatch) -> Iterator[list[float]]:
+    """The leaps so far of the clocks that Python code of this process reads, from when the first is asked for."""
+    leaps, over = [0.0], threading.Event()
+
+    def leap() -> None:
+        for each in itertools.cycle(LEAPS):
+            if over.wait(0.3):
+                return
+            leaps.append(each)
+
+    real = {name: getattr(time, name) for name in ("time", "monotonic")}
+    for name, clock in real.items():
+        monkeypatch.setattr(time, name, lambda clock=clock: clock() + leaps[-1])
+    for made in (Driver, RayCrew, Tally):  # their default is the clock that was there when they were imported
+        defaults = [time.monotonic if each is real["monotonic"] else each for each in made.__init__.__defaults__]
+        assert time.monotonic in defaults
+        monkeypatch.setattr(made.__init__, "__defaults__", tuple(defaults))
+    leaper = threading.Thread(target=leap, daemon=True)
+    leaper.start()
+    yield leaps
+    over.set()
+    leaper.join()
 
 
-for _name, _clock in _real.items():
-    setattr(time, _name, lambda clock=_clock: clock() + _now[0])
-threading.Thread(target=_leap, daemon=True).start()
-"""
-
-
-def test_the_clock_jumps_by_hours_under_the_driver(make_job, ray_folder):
+def test_the_clock_jumps_by_hours_under_the_driver(make_job, local_ray, leaping_clock, caplog):
     job = make_job(
         """
         def trouble(x, y):
-            time.sleep(0.02)
             held(40, "leapt")
         """,
         tile=[1],
     )
-    progress = disturbed(
-        job,
-        """
-        cluster.run(job, workers=2, address=nodes.address)
-        assert len(leaps) > 5
-        """,
-        ray_folder,
-        prelude=JUMPS,
-    )
+
+    def watch(progress: Progress) -> None:
+        if progress.points_done > 10 and len(leaping_clock) > 6:
+            (job.folder / "leapt").touch()
+
+    found = cluster.run(job, workers=2, observer=watch)["plane"]
+    assert len(leaping_clock) > 6
     assert_undisturbed(job)
-    assert progress["retries"] == 0
-    assert "no progress" not in str(progress["stderr"]), "nobody was taken for hung"
+    assert found.attributes["progress"]["retries"] == 0
+    assert "no progress" not in caplog.text, "nobody was taken for hung"
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------
@@ -290,35 +287,3 @@ def test_a_host_without_memory_takes_smaller_batches_then_another_worker(make_jo
     assert sorted(found.attributes["progress"]["reduced_batches"].values()) == [10]
     expected = undisturbed(job)
     np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-6)
-
-
-# -- what kills ------------------------------------------------------------------------------------------------------
-
-
-def test_a_tile_that_kills_ends_with_4_and_the_next_run_retries_it_alone(make_job, ray_folder):
-    job = make_job(
-        """
-        def trouble(x, y):
-            if x == 1.0 and y == 3.0 and not (HERE / "healed").exists():
-                os.kill(os.getpid(), signal.SIGKILL)
-        """,
-        tile=[1],
-    )
-    driver = compute(job, ray_folder)
-    _, errors = driver.communicate(timeout=200)
-    assert driver.returncode == 4, errors
-    surface = open_run(job.run_path)["plane"]
-    assert (surface.status == QUARANTINED).sum() == 1
-    assert not (surface.status == NOT_COMPUTED).any()
-    (failure,) = run_status(job.run_path)["landscapes"][0]["failures"]
-    assert failure["attempts"] == 3
-    assert "worker died" in failure["cause"]
-    (job.folder / "healed").touch()
-    before, points = chunk_files(job.run_path), (job.folder / "points.log").read_text().splitlines()
-    again = compute(job, ray_folder)
-    _, errors = again.communicate(timeout=200)
-    assert again.returncode == 0, errors
-    after = chunk_files(job.run_path)
-    assert {file.name for file, each in before.items() if after[file] != each} == {"8"}
-    assert len((job.folder / "points.log").read_text().splitlines()) - len(points) == 1 + WITNESS
-    assert_undisturbed(job)
