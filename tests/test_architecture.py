@@ -53,7 +53,7 @@ ALLOWED = {
         "cluster/submit/",
     },
     "grpc": {"cluster/session/attach.py"},
-    "plotly": {"landscape/views/"},
+    "plotly": {"landscape/views/figures/", "landscape/views/exports/", "landscape/views/report/"},
     "kaleido": {"landscape/views/exports/"},
     "zarr": {"landscape/store/"},
     "obstore": {"landscape/folders/", "landscape/store/"},
@@ -198,6 +198,14 @@ def test_outside_libraries_have_their_places(path):
     for package in {module.split(".")[0] for module in imports(path)} & set(ALLOWED):
         places = ALLOWED[package]
         assert any(place == one or (one.endswith("/") and place.startswith(one)) for one in places), package
+
+
+def test_figures_are_drawn_from_prepared_values():
+    naming = {path.name for path in sources("landscape/views/figures") if "import Surface" in path.read_text()}
+    assert naming == {"draw.py"}, "prepare in views/prepared what a drawing shows"
+    used = {module for path in sources("landscape/views/figures") for module in imports(path)}
+    rooms = {room_of_module(module) for module in used} - {None}
+    assert rooms == {"landscape/views", "landscape/errors", "landscape/surface"}
 
 
 def declared() -> Iterator[str]:

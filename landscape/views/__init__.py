@@ -2,16 +2,21 @@
 
 from landscape.views.exports.export import FORMATS, export, export_name
 from landscape.views.exports.pictures import Browser, browser, find_browser
-from landscape.views.figures.draw import KINDS, figure, figure_name
-from landscape.views.figures.theme import COLOUR_SCALES, config
-from landscape.views.prepared.prepare import Grid, prepare
+from landscape.views.figures.colours import COLOUR_SCALES
+from landscape.views.figures.draw import figure, figure_name
+from landscape.views.figures.kinds import KINDS
+from landscape.views.figures.theme import config
+from landscape.views.prepared.figure_data import FigureData, prepare_figure
 from landscape.views.report.page import write_report
+
+Grid, prepare = FigureData, prepare_figure  # their names in version 0.1.0
 
 __all__ = [
     "COLOUR_SCALES",
     "FORMATS",
     "KINDS",
     "Browser",
+    "FigureData",
     "Grid",
     "browser",
     "config",
@@ -21,5 +26,6 @@ __all__ = [
     "figure_name",
     "find_browser",
     "prepare",
+    "prepare_figure",
     "write_report",
 ]

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.surface import Surface
-from landscape.views.figures.isolines import grid_cells, relief
 from landscape.views.prepared.scale import drawn_values, point_states
+from landscape.views.prepared.triangles import grid_cells, triangulated
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -39,7 +39,7 @@ def write_stl(surface: Surface, path: Path, observable: str = "loss", log: bool 
         raise JobError(f"format: stl needs 2 axes, {shown(surface.name)} has {len(surface.axes)}; use vtk")
     states = point_states(np.asarray(surface[observable], np.float64), surface.status, log)
     height = drawn_values(np.asarray(surface[observable], np.float64), states, log)
-    points, triangles = relief(surface.alpha, surface.beta, height)
+    points, triangles = triangulated(surface.alpha, surface.beta, height)
     if not len(triangles):
         raise LandscapeError(
             f"stl: {shown(surface.name)} has no square of computed {observable} yet; compute more of it first"

@@ -6,89 +6,110 @@ The loss has the band of its rise over the origin where that is known: the error
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from landscape.views.figures.holes import hatched, hole_name, hole_names, present_states
+from landscape.views.figures.colours import CURVES, DARK_CURVES
 from landscape.views.figures.layout import TICKS_PX, Style, base_layout, finish, make_frame, text, wrapped
-from landscape.views.figures.overlay import flat_labels, flat_path, legend_names
+from landscape.views.figures.missing import hatched
+from landscape.views.figures.path import flat_labels, flat_path, legend_names
 from landscape.views.figures.pointer import pointer_text, pointer_values
-from landscape.views.prepared.prepare import Grid
+from landscape.views.prepared.figure_data import FigureData
+from landscape.views.prepared.missing import legend_name, missing_names, missing_states
+from landscape.views.prepared.path import DrawnPath
 from landscape.views.prepared.scale import nice_ticks
-from landscape.views.prepared.track import Track
 from landscape.views.prepared.wording import wrap
 
 Floats = NDArray[np.float64]
 
 PLOT_PX, PANEL_PX, GAP_PX = 620, 300, 34
-COLOURS = ("#2f5d9b", "#b35c00", "#3a7d44", "#7a4fa3")  # told apart by panel first, by colour second
-DARK_COLOURS = ("#7fb0ef", "#f0a04b", "#7cc88a", "#c09ae0")
+SNAPSHOT_NAME = "loss at the snapshot itself"
 
 
-def draw_curve(grids: Sequence[Grid], style: Style) -> go.Figure:
+@dataclass(frozen=True)
+class Panel:
+    """The place of one panel, counted from above: the names of its axes, and its part [bottom, top] of the height."""
+
+    number: int
+    x: str
+    y: str
+    bottom: float
+    top: float
+
+    @property
+    def axes(self) -> dict[str, str]:
+        return {"xaxis": self.x, "yaxis": self.y}
+
+
+def draw_curve(data: FigureData, style: Style) -> go.Figure:
     """One panel per prepared observable, above one another on a common axis."""
-    first = grids[0]
-    x_title = first.axes[0].title
-    height = PANEL_PX if len(grids) == 1 else PANEL_PX * 0.72 * len(grids) + GAP_PX * (len(grids) - 1)
-    named = list(dict.fromkeys(band_name(grid) for grid in grids if grid.shape_error is not None))
-    named += [*(legend_names(first.track)), "loss at the snapshot itself"] if first.track is not None else []
-    below = TICKS_PX + 17 * len(wrap(x_title, PLOT_PX, 13))
-    names = [*named, *hole_names(first.states)]
-    frame = make_frame(first, style, (PLOT_PX, height), left=76, right=28, below=below, legend=names)
-    layout = base_layout(first, style, frame) | {
-        "xaxis": {"title": {"text": wrapped(x_title, PLOT_PX)}, "range": _x_range(first)}
-    }
-    layout["xaxis"]["anchor"] = "y" if len(grids) == 1 else f"y{len(grids)}"
-    for k in range(len(grids) - 1):  # the panels above share the axis, without its words
-        key = f"xaxis{k + 2}"
-        layout[key] = {"anchor": f"y{k + 1 if k else ''}", "matches": "x", "showticklabels": False}
-    gap = GAP_PX / height
-    share = (1 - gap * (len(grids) - 1)) / len(grids)
+    observables = (data, *data.beside)
+    count = len(observables)
+    height = PANEL_PX if count == 1 else PANEL_PX * 0.72 * count + GAP_PX * (count - 1)
+    below = TICKS_PX + 17 * len(wrap(data.axes[0].title, PLOT_PX, 13))
+    names = _legend(observables)
+    frame = make_frame(data, style, (PLOT_PX, height), left=76, right=28, below=below, legend=names)
+    places = panels(count, GAP_PX / height)
+    layout = base_layout(data, style, frame) | _x_axes(data, places)
     traces: list[Any] = []
-    for k, grid in enumerate(grids):
-        top = 1 - k * (share + gap)
-        limits = y_limits(grid)
-        layout[f"yaxis{k + 1 if k else ''}"] = _y_axis(grid, limits, top - share, top) | {
-            "anchor": "x" if k == len(grids) - 1 else f"x{k + 2}"
-        }
-        same_band = [j for j, each in enumerate(grids) if band_name(each) == band_name(grid)]
-        traces += _panel(grid, k, len(grids), limits, style, same_band[0])
-    if first.track is not None and first.observable == "loss":
-        track = _over_curve(first, first.track)
-        panel = {"xaxis": "x" if len(grids) == 1 else "x2", "yaxis": "y"}
-        traces += [trace.update(panel) for trace in flat_path(track, style, joined=False)]
-        layout["annotations"] = [
-            *layout["annotations"],
-            *(
-                each | {"xref": panel["xaxis"], "yref": "y"}
-                for each in _log_labels(flat_labels(track), first.scale.log)
-            ),
-        ]
-    return finish(first, traces, layout, {"plot": [PLOT_PX, height], "below": below, "equal": False})
+    for panel, one in zip(places, observables, strict=True):
+        limits = y_limits(one)
+        layout[f"yaxis{panel.y[1:]}"] = _y_axis(one, limits, panel)
+        first = next(k for k, other in enumerate(observables) if band_name(other) == band_name(one))
+        traces += _panel(one, panel, limits, style, band_in_legend=panel.number == first)
+    if data.path is not None and data.observable == "loss":
+        path = _over_curve(data, data.path)
+        traces += [trace.update(places[0].axes) for trace in flat_path(path, style, joined=False)]
+        labels = _log_labels(flat_labels(path), data.scale.log)
+        in_panel = {"xref": places[0].x, "yref": places[0].y}
+        layout["annotations"] = [*layout["annotations"], *(label | in_panel for label in labels)]
+    return finish(data, traces, layout, {"plot": [PLOT_PX, height], "below": below, "equal": False})
 
 
-def y_limits(grid: Grid) -> tuple[float, float]:
-    """The drawn range of the panel: the scale's, and the band and the path as far as they stay near it.
+def panels(count: int, gap: float) -> list[Panel]:
+    """`count` panels of equal height from the top down, `gap` of the whole height apart.
+
+    The lowest one has plotly's first x axis, which is labelled; the others share its range.
+    """
+    share = (1 - gap * (count - 1)) / count
+    tops = [1 - k * (share + gap) for k in range(count)]
+    return [
+        Panel(k, "x" if k == count - 1 else f"x{k + 2}", f"y{k + 1}" if k else "y", top - share, top)
+        for k, top in enumerate(tops)
+    ]
+
+
+def _legend(observables: Sequence[FigureData]) -> list[str]:
+    """The legend entries of all panels."""
+    first = observables[0]
+    names = list(dict.fromkeys(band_name(one) for one in observables if one.shape_error is not None))
+    names += [*legend_names(first.path), SNAPSHOT_NAME] if first.path is not None else []
+    return [*names, *missing_names(first.states)]
+
+
+def y_limits(data: FigureData) -> tuple[float, float]:
+    """The range of the panel in drawn units: the scale's, and the band and the path as far as they stay near it.
 
     A band that is broad all along is shown whole, or noise would pass for a shape; one that spreads at an end is not.
     """
-    low, high = grid.scale.low, grid.scale.high
+    low, high = data.scale.low, data.scale.high
     span = high - low
-    reach, extra = 0.3 * span, [grid.drawn]
-    if grid.shape_error is not None:
+    reach, shown = 0.3 * span, [data.drawn]
+    if data.shape_error is not None:
         with np.errstate(invalid="ignore", divide="ignore"):
-            edges = [grid.values - 2 * grid.shape_error, grid.values + 2 * grid.shape_error]
-            edges = [np.log10(np.where(edge > 0, edge, np.nan)) if grid.scale.log else edge for edge in edges]
-            half = edges[1] - grid.drawn
-        extra += edges
+            edges = [data.values - 2 * data.shape_error, data.values + 2 * data.shape_error]
+            edges = [np.log10(np.where(edge > 0, edge, np.nan)) if data.scale.log else edge for edge in edges]
+            half = edges[1] - data.drawn
+        shown += edges
         half = half[np.isfinite(half)]
         reach = max(reach, 1.5 * float(np.median(half))) if half.size else reach
-    if grid.track is not None:
-        extra.append(grid.track.height)
-    near = np.concatenate([each[np.isfinite(each)] for each in extra])
+    if data.path is not None:
+        shown.append(data.path.height)
+    near = np.concatenate([values[np.isfinite(values)] for values in shown])
     near = near[(near >= low - reach) & (near <= high + reach)]
     low, high = min(low, near.min(initial=low)), max(high, near.max(initial=high))
     pad = 0.05 * (high - low)
@@ -96,7 +117,11 @@ def y_limits(grid: Grid) -> tuple[float, float]:
 
 
 def band(x: Floats, values: Floats, error: Floats, floor: float) -> tuple[list[float | None], list[float | None]]:
-    """Outlines of values ± 2·error as closed polygons, one per gapless stretch; nothing reaches below `floor`."""
+    """Outlines of values ± 2·error as closed polygons, one per gapless stretch; nothing reaches below `floor`.
+
+    Returns:
+        x and y of the corners, with None after each polygon.
+    """
     lower, upper = np.maximum(values - 2 * error, floor), values + 2 * error
     known = np.isfinite(lower) & np.isfinite(upper)
     edges = np.flatnonzero(np.diff(np.concatenate([[0], known.astype(np.int8), [0]])))
@@ -108,100 +133,136 @@ def band(x: Floats, values: Floats, error: Floats, floor: float) -> tuple[list[f
     return xs, ys
 
 
-def band_name(grid: Grid) -> str:
+def band_name(data: FigureData) -> str:
     """What the band around a curve is, in the legend."""
-    return "± 2 standard errors" + ("" if grid.rise_error is None else " of the rise over the origin")
+    return "± 2 standard errors" + ("" if data.rise_error is None else " of the rise over the origin")
 
 
-def _panel(grid: Grid, k: int, count: int, limits: tuple[float, float], style: Style, first_of_kind: int) -> list[Any]:
-    x = grid.axes[0].coordinates
-    axis = {"xaxis": "x" if k == count - 1 else f"x{k + 2}", "yaxis": f"y{k + 1 if k else ''}"}
-    colour = (DARK_COLOURS if style.theme == "dark" else COLOURS)[k % len(COLOURS)]
-    bottom, top = (grid.scale.real(each) for each in limits)
-    shown = np.where(np.isfinite(grid.drawn), grid.values, np.nan)
-    rows = np.stack([grid.states, grid.states])
-    traces: list[Any] = hatched(rows, x, np.array([bottom, top]), present_states(grid.states), style.theme, **axis)
-    for code, trace in zip(present_states(grid.states), traces, strict=True):
-        trace.update(name=hole_name(code, int((grid.states == code).sum())), legendgroup=str(code), showlegend=k == 0)
-    if grid.shape_error is not None:
-        floor = bottom if grid.scale.log else -np.inf
-        xs, ys = band(x, shown, grid.shape_error, floor)
-        fill = {"fill": "toself", "fillcolor": colour, "opacity": 0.24, "line": {"width": 0}, "mode": "lines"}
-        traces.append(
-            go.Scatter(
-                x=xs,
-                y=ys,
-                name=band_name(grid),
-                legendgroup=band_name(grid),
-                showlegend=k == first_of_kind,
-                hoverinfo="skip",
-                meta={"role": "band", "fills": {"light": COLOURS[k % 4], "dark": DARK_COLOURS[k % 4]}},
-                **fill,
-                **axis,
-            )
-        )
-    name = grid.observable.replace("_", " ")
-    raw, value = pointer_values(grid)
-    traces.append(
-        go.Scatter(
-            x=x,
-            y=shown,
-            customdata=raw,
-            mode="lines+markers" if len(x) <= 60 else "lines",
-            line={"color": colour, "width": 2},
-            marker={"size": 4, "color": colour},
-            hovertemplate=f"{grid.axes[0].name} %{{x:.4g}}<br>{pointer_text(text(name), value)}<extra></extra>",
-            name=name,
-            connectgaps=False,
-            showlegend=False,
-            meta={"role": "field", "colours": {"light": COLOURS[k % 4], "dark": DARK_COLOURS[k % 4]}},
-            **axis,
-        )
-    )
-    if k == 0 and grid.track is not None and np.isfinite(grid.track.loss).any() and grid.observable == "loss":
-        marker = {"symbol": "circle-open", "size": 8, "color": colour, "line": {"width": 1.6}}
-        hover = {"hovertext": list(grid.track.hover), "hoverinfo": "text"}
-        traces.append(
-            go.Scatter(
-                x=grid.track.places[0],
-                y=grid.track.loss,
-                mode="markers",
-                marker=marker,
-                name="loss at the snapshot itself",
-                **axis,
-                **hover,
-            )
-        )
+def _panel(
+    data: FigureData, panel: Panel, limits: tuple[float, float], style: Style, band_in_legend: bool
+) -> list[Any]:
+    """The traces of one panel: missing stretches, band, curve, and the loss at the snapshots themselves."""
+    ends = (data.scale.real(limits[0]), data.scale.real(limits[1]))
+    shown = np.where(np.isfinite(data.drawn), data.values, np.nan)
+    traces: list[Any] = _missing(data, panel, ends, style)
+    if data.shape_error is not None:
+        traces.append(_band(data, shown, panel, ends[0], style, band_in_legend))
+    traces.append(_curve(data, shown, panel, style))
+    path = data.path
+    if panel.number == 0 and path is not None and np.isfinite(path.loss).any() and data.observable == "loss":
+        traces.append(_snapshots(path, panel, style))
     return traces
 
 
-def _y_axis(grid: Grid, limits: tuple[float, float], bottom: float, top: float) -> dict[str, Any]:
+def _missing(data: FigureData, panel: Panel, ends: tuple[float, float], style: Style) -> list[Any]:
+    """Hatched stretches over the whole height of the panel; only the first panel's are in the legend."""
+    rows = np.stack([data.states, data.states])
+    codes = missing_states(data.states)
+    traces = hatched(rows, data.axes[0].coordinates, np.array(ends), codes, style.theme, **panel.axes)
+    for code, trace in zip(codes, traces, strict=True):
+        name = legend_name(code, int((data.states == code).sum()))
+        trace.update(name=name, legendgroup=str(code), showlegend=panel.number == 0)
+    return traces
+
+
+def _band(data: FigureData, shown: Floats, panel: Panel, bottom: float, style: Style, in_legend: bool) -> go.Scatter:
+    assert data.shape_error is not None
+    floor = bottom if data.scale.log else -np.inf
+    xs, ys = band(data.axes[0].coordinates, shown, data.shape_error, floor)
+    fills = _colours(panel)
+    return go.Scatter(
+        x=xs,
+        y=ys,
+        name=band_name(data),
+        legendgroup=band_name(data),
+        showlegend=in_legend,
+        hoverinfo="skip",
+        meta={"role": "band", "fills": fills},
+        fill="toself",
+        fillcolor=fills[style.theme],
+        opacity=0.24,
+        line={"width": 0},
+        mode="lines",
+        **panel.axes,
+    )
+
+
+def _curve(data: FigureData, shown: Floats, panel: Panel, style: Style) -> go.Scatter:
+    axis, colours = data.axes[0], _colours(panel)
+    name = data.observable.replace("_", " ")
+    raw, value = pointer_values(data)
+    return go.Scatter(
+        x=axis.coordinates,
+        y=shown,
+        customdata=raw,
+        mode="lines+markers" if len(axis.coordinates) <= 60 else "lines",
+        line={"color": colours[style.theme], "width": 2},
+        marker={"size": 4, "color": colours[style.theme]},
+        hovertemplate=f"{axis.name} %{{x:.4g}}<br>{pointer_text(text(name), value)}<extra></extra>",
+        name=name,
+        connectgaps=False,
+        showlegend=False,
+        meta={"role": "field", "colours": colours},
+        **panel.axes,
+    )
+
+
+def _snapshots(path: DrawnPath, panel: Panel, style: Style) -> go.Scatter:
+    """The loss at the real snapshots, which need not lie on the line."""
+    colour = _colours(panel)[style.theme]
+    return go.Scatter(
+        x=path.places[0],
+        y=path.loss,
+        mode="markers",
+        marker={"symbol": "circle-open", "size": 8, "color": colour, "line": {"width": 1.6}},
+        name=SNAPSHOT_NAME,
+        hovertext=list(path.hover),
+        hoverinfo="text",
+        **panel.axes,
+    )
+
+
+def _colours(panel: Panel) -> dict[str, str]:
+    """The colour of a panel's curve, per theme."""
+    return {"light": CURVES[panel.number % len(CURVES)], "dark": DARK_CURVES[panel.number % len(DARK_CURVES)]}
+
+
+def _x_axes(data: FigureData, places: Sequence[Panel]) -> dict[str, Any]:
+    """The common axis under the lowest panel; the panels above share it, without its words."""
+    axis: dict[str, Any] = {"title": {"text": wrapped(data.axes[0].title, PLOT_PX)}, "range": _x_range(data)}
+    layout = {"xaxis": axis | {"anchor": places[-1].y}}
+    for panel in places[:-1]:
+        layout[f"xaxis{panel.x[1:]}"] = {"anchor": panel.y, "matches": "x", "showticklabels": False}
+    return layout
+
+
+def _y_axis(data: FigureData, limits: tuple[float, float], panel: Panel) -> dict[str, Any]:
     axis: dict[str, Any] = {
-        "title": {"text": text(grid.observable.replace("_", " "))},
-        "domain": [max(bottom, 0.0), min(top, 1.0)],
+        "title": {"text": text(data.observable.replace("_", " "))},
+        "domain": [max(panel.bottom, 0.0), min(panel.top, 1.0)],
         "range": list(limits),
     }
-    if grid.scale.log:
+    if data.scale.log:
         ticks, texts = nice_ticks(*limits, log=True)
         axis |= {"type": "log", "tickmode": "array", "tickvals": [10.0**tick for tick in ticks], "ticktext": texts}
-    return axis
+    return axis | {"anchor": panel.x}
 
 
-def _x_range(grid: Grid) -> list[float]:
-    low, high = float(grid.axes[0].coordinates[0]), float(grid.axes[0].coordinates[-1])
-    if grid.track is not None:
-        low, high = min(low, float(grid.track.places[0].min())), max(high, float(grid.track.places[0].max()))
+def _x_range(data: FigureData) -> list[float]:
+    low, high = float(data.axes[0].coordinates[0]), float(data.axes[0].coordinates[-1])
+    if data.path is not None:
+        low, high = min(low, float(data.path.places[0].min())), max(high, float(data.path.places[0].max()))
     margin = 0.02 * (high - low)
     return [low - margin, high + margin]
 
 
-def _over_curve(grid: Grid, track: Track) -> Track:
-    """The path as a plane's path: its height in place of the second axis, in real values."""
-    height = np.array([grid.scale.real(float(each)) for each in track.height])
-    labels = tuple(label for label in track.labels if np.isfinite(height[label.index]))
-    return Track(track.unit, track.numbers, (track.places[0], height), track.height, track.loss, track.hover, labels)
+def _over_curve(data: FigureData, path: DrawnPath) -> DrawnPath:
+    """The path as one of a plane: its height, in real values, in place of the second axis."""
+    height = np.array([data.scale.real(float(drawn)) for drawn in path.height])
+    labels = tuple(label for label in path.labels if np.isfinite(height[label.index]))
+    return replace(path, places=(path.places[0], height), labels=labels)
 
 
 def _log_labels(labels: list[dict[str, Any]], log: bool) -> list[dict[str, Any]]:
     """Annotations on a logarithmic axis are placed by the logarithm."""
-    return [each | {"y": float(np.log10(each["y"]))} for each in labels] if log else labels
+    return [label | {"y": float(np.log10(label["y"]))} for label in labels] if log else labels

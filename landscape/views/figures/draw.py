@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import plotly.graph_objects as go
 
 from landscape.errors import JobError, nearest, shown
 from landscape.surface import Surface
-from landscape.views.figures.curve import draw_curve
-from landscape.views.figures.flat import draw_contour, draw_slices, draw_topographic
+from landscape.views.figures.colours import DEFAULT_SCALE, check_scale
+from landscape.views.figures.kinds import KIND_TABLE, kinds_of
 from landscape.views.figures.layout import Style
-from landscape.views.figures.relief import draw_surface, draw_volume
-from landscape.views.figures.theme import COLOUR_SCALES, DEFAULT_SCALE, TEMPLATES
-from landscape.views.prepared.prepare import Grid, means, prepare
+from landscape.views.figures.theme import TEMPLATES
+from landscape.views.prepared.figure_data import prepare_figure
 from landscape.views.prepared.wording import file_name
-
-# The first of each is the default.
-KINDS: dict[int, tuple[str, ...]] = {1: ("curve",), 2: ("topographic", "contour", "surface"), 3: ("slices", "volume")}
-DRAW: dict[str, Callable[[Grid, Style], go.Figure]] = {
-    "contour": draw_contour,
-    "topographic": draw_topographic,
-    "surface": draw_surface,
-    "slices": draw_slices,
-    "volume": draw_volume,
-}
 
 
 def figure(
@@ -69,27 +57,30 @@ def figure(
     if unknown:
         wrong = next(iter(unknown))
         raise JobError(f"figure: unknown option {shown(wrong)}; {nearest(wrong, figure.__kwdefaults__ or ())}")
-    chosen = choose_kind(surface, kind)
+    chosen = KIND_TABLE[choose_kind(surface, kind)]
     if theme not in TEMPLATES:
         raise JobError(f"theme: unknown {shown(theme)}; {nearest(str(theme), TEMPLATES)}")
-    if colour_scale not in COLOUR_SCALES:
-        raise JobError(f"colour_scale: unknown {shown(colour_scale)}; {nearest(str(colour_scale), COLOUR_SCALES)}")
-    style = Style(colour_scale, theme, path_colour, path_width, title, caption, animate)
-    options: dict[str, Any] = {"log": log, "levels": levels, "path": path, "max_points": max_points}
-    grid = prepare(surface, observable, zmin=zmin, zmax=zmax, **options)
-    if chosen != "curve":
-        return DRAW[chosen](grid, style)
-    beside = [name for name in ("accuracy",) if observable == "loss" and name in means(surface)]
-    options["log"] = False  # the panels beside the loss are fractions
-    return draw_curve([grid, *(prepare(surface, name, **options) for name in beside)], style)
+    style = Style(check_scale(colour_scale), theme, path_colour, path_width, title, caption, animate)
+    data = prepare_figure(
+        surface,
+        observable,
+        log=log,
+        zmin=zmin,
+        zmax=zmax,
+        levels=levels,
+        path=path,
+        max_points=max_points,
+        beside=chosen.beside,
+    )
+    return chosen.draw(data, style)
 
 
 def choose_kind(surface: Surface, kind: str | None) -> str:
     """The kind to draw: the given one if it fits the number of axes, the default without one."""
-    fitting = KINDS[len(surface.axes)]
+    fitting = kinds_of(len(surface.axes))
     if kind is None:
         return fitting[0]
-    if kind not in {each for kinds in KINDS.values() for each in kinds}:
+    if kind not in KIND_TABLE:
         raise JobError(f"kind: unknown {shown(kind)}; {nearest(str(kind), fitting)} (for {len(surface.axes)} axes)")
     if kind not in fitting:
         raise JobError(

@@ -10,7 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from landscape.views.figures.theme import TEMPLATES
-from landscape.views.prepared.prepare import Grid
+from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.scale import Scale
 from landscape.views.prepared.wording import wrap
 
@@ -67,7 +67,7 @@ def wrapped(plain: str, width: float, font: float = 13) -> str:
 
 
 def make_frame(
-    grid: Grid,
+    data: FigureData,
     style: Style,
     plot: tuple[float, float],
     *,
@@ -81,7 +81,7 @@ def make_frame(
     left, right = left + spare / 2, right + spare / 2
     width = plot[0] + left + right
     rows = legend_rows(legend, plot[0])
-    lines = wrap(sentence(grid.caption), width - 50, CAPTION_FONT) if style.caption else []
+    lines = wrap(sentence(data.caption), width - 50, CAPTION_FONT) if style.caption else []
     legend_at = below + 10
     caption_at = legend_at + rows * 22 + (8 if rows else 0)
     bottom = caption_at + len(lines) * (CAPTION_FONT + 4) + (14 if lines else 4)
@@ -97,7 +97,7 @@ def legend_rows(names: Sequence[str], width: float) -> int:
     return 1 if sum(widths) <= width else -(-len(names) // max(1, int(width / max(widths))))
 
 
-def base_layout(grid: Grid, style: Style, frame: Frame) -> dict[str, Any]:
+def base_layout(data: FigureData, style: Style, frame: Frame) -> dict[str, Any]:
     """The layout that all kinds start from."""
     left, right, top, bottom = frame.margins
     layout: dict[str, Any] = {
@@ -118,7 +118,7 @@ def base_layout(grid: Grid, style: Style, frame: Frame) -> dict[str, Any]:
         "annotations": caption_annotations(frame),
     }
     if style.title:
-        layout["title"] = {"text": wrapped(grid.title, frame.width - 40, 17), "y": 1 - 24 / frame.height}
+        layout["title"] = {"text": wrapped(data.title, frame.width - 40, 17), "y": 1 - 24 / frame.height}
     return layout
 
 
@@ -146,11 +146,11 @@ def caption_annotations(frame: Frame) -> list[dict[str, Any]]:
     ]
 
 
-def colour_bar(grid: Grid, length: float) -> dict[str, Any]:
+def colour_bar(data: FigureData, length: float) -> dict[str, Any]:
     """The colour bar with real values at its ticks, whatever the scale."""
-    ticks, texts = spread_ticks(grid.scale, length)
+    ticks, texts = spread_ticks(data.scale, length)
     return {
-        "title": {"text": text(grid.observable.replace("_", " ")), "side": "top", "font": {"size": 13}},
+        "title": {"text": text(data.observable.replace("_", " ")), "side": "top", "font": {"size": 13}},
         "thickness": 14,
         "len": length,
         "lenmode": "pixels",
@@ -174,7 +174,7 @@ def spread_ticks(scale: Scale, length: float, spacing: float = 15) -> tuple[list
     return list(scale.ticks), texts
 
 
-def finish(grid: Grid, traces: Sequence[Any], layout: dict[str, Any], meta: dict[str, Any]) -> go.Figure:
+def finish(data: FigureData, traces: Sequence[Any], layout: dict[str, Any], meta: dict[str, Any]) -> go.Figure:
     """The figure; `meta` is what the report's script needs to fit it to the page."""
-    layout["meta"] = meta | {"caption": sentence(grid.caption)}
+    layout["meta"] = meta | {"caption": sentence(data.caption)}
     return go.Figure(list(traces), layout)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.views.prepared.prepare import Grid
+from landscape.views.prepared.figure_data import FigureData
 
 
-def pointer_values(grid: Grid) -> tuple[NDArray[np.float64], str]:
+def pointer_values(data: FigureData) -> tuple[NDArray[np.float64], str]:
     """Per point the numbers [..., columns], and plotly's template that shows them."""
-    columns = [grid.values]
+    columns = [data.values]
     value = "%{customdata[0]:.5g}"
-    if grid.error is not None:
-        columns.append(2 * grid.error)
+    if data.error is not None:
+        columns.append(2 * data.error)
         value += " ± %{customdata[1]:.2g}"
-    if grid.rise is not None and grid.rise_error is not None:
+    if data.rise is not None and data.rise_error is not None:
         k = len(columns)
-        columns += [grid.rise, 2 * grid.rise_error]
+        columns += [data.rise, 2 * data.rise_error]
         value += f"|%{{customdata[{k}]:.4g}} ± %{{customdata[{k + 1}]:.2g}}"
     return np.stack(columns, axis=-1), value
 
@@ -26,3 +26,10 @@ def pointer_text(name: str, value: str) -> str:
     """The lines for one observable."""
     shown, _, rise = value.partition("|")
     return f"<b>{name} {shown}</b>" + (f"<br>rise over the origin {rise}" if rise else "")
+
+
+def plane_hover(data: FigureData) -> str:
+    """Plotly's template for a point of two axes."""
+    names = [axis.name for axis in data.axes]
+    value = pointer_text(data.observable.replace("_", " "), pointer_values(data)[1])
+    return f"{names[0]} %{{x:.4g}}<br>{names[1]} %{{y:.4g}}<br>{value}<extra></extra>"

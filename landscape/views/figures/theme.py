@@ -1,4 +1,4 @@
-"""Looks shared by all figures: colour scales, light and dark templates, marks for holes, the page's buttons."""
+"""Looks shared by all figures: light and dark templates, hatches for missing points, the buttons beside a figure."""
 
 from __future__ import annotations
 
@@ -6,27 +6,14 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-from plotly.colors import get_colorscale, sample_colorscale
 
-from landscape.errors import JobError, nearest, shown
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED
 from landscape.views.prepared.scale import NO_LOGARITHM
 
-COLOUR_SCALES = (
-    "cividis",
-    "viridis",
-    "magma",
-    "inferno",
-    "plasma",
-    "turbo",
-    "jet",
-    "rdbu",
-)  # first three: safe for all
-DEFAULT_SCALE = "viridis"
 FONT = "Inter, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 PATH_COLOUR, PATH_HALO = "#d6336c", "#ffffff"
 
-# Holes differ by hatch and by symbol, so that they can be told apart without colour too.
+# The reasons for a missing point differ by hatch and by symbol, so that they can be told apart without colour too.
 HATCH = {
     NOT_COMPUTED: {"shape": "/", "fgcolor": "#b4bac4", "bgcolor": "#eceef1", "symbol": "square", "solid": "#9aa3b0"},
     NOT_FINITE: {"shape": "x", "fgcolor": "#ffffff", "bgcolor": "#3b3f46", "symbol": "circle", "solid": "#3b3f46"},
@@ -39,17 +26,6 @@ DARK_HATCH = {
     QUARANTINED: {"fgcolor": "#ffb37a", "bgcolor": "#5a2a08"},
     NO_LOGARITHM: {"fgcolor": "#98a3b3", "bgcolor": "#14181f"},
 }
-
-
-def colour_scale(name: str, low: float = 0.0, high: float = 1.0) -> list[list[Any]]:
-    """The named scale as [[position, colour], …]; `low` and `high` cut off ends too faint for thin lines."""
-    if name not in COLOUR_SCALES:
-        raise JobError(f"colour_scale: unknown {shown(name)}; {nearest(str(name), COLOUR_SCALES)}")
-    positions = np.linspace(0, 1, 33)
-    base = get_colorscale("RdBu_r" if name == "rdbu" else name.capitalize())
-    # Rounding must not step beyond the ends of the scale, where plotly looks for a colour that is not there.
-    colours = sample_colorscale(base, np.clip(low + (high - low) * positions, 0.0, 1.0))
-    return [[float(position), colour] for position, colour in zip(positions, colours, strict=True)]
 
 
 def _template(ink: str, muted: str, paper: str, plot: str, line: str) -> go.layout.Template:

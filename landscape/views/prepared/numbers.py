@@ -9,7 +9,7 @@ import numpy as np
 
 from landscape.surface import Axis, Surface
 from landscape.views.prepared import wording
-from landscape.views.prepared.prepare import rise_over_origin, standard_error
+from landscape.views.prepared.figure_data import rise_over_origin, standard_error
 from landscape.views.prepared.scale import number
 
 Row = tuple[str, str]

@@ -17,11 +17,13 @@ from landscape.errors import LandscapeError
 from landscape.folders.lock import driver_alive
 from landscape.surface import Surface
 from landscape.views.exports.files import whole_file
-from landscape.views.figures.draw import KINDS, figure, figure_name
-from landscape.views.figures.history import draw_history, prepare_history
+from landscape.views.figures.draw import figure, figure_name
+from landscape.views.figures.history import draw_history
+from landscape.views.figures.kinds import KIND_TABLE, kinds_of
 from landscape.views.figures.theme import TEMPLATES, config
+from landscape.views.prepared.figure_data import means
+from landscape.views.prepared.history import prepare_history
 from landscape.views.prepared.numbers import Row, landscape_rows, observable_rows, provenance_rows
-from landscape.views.prepared.prepare import means
 from landscape.views.prepared.wording import (
     finite,
     is_computed,
@@ -34,15 +36,6 @@ from landscape.views.prepared.wording import (
 )
 from landscape.views.report.bundle import Bundle
 
-KIND_NAMES = {
-    "contour": "Contour lines",
-    "topographic": "Topographic",
-    "surface": "3-D surface",
-    "curve": "Curve",
-    "slices": "Slices",
-    "volume": "Volume",
-}
-TAB_ORDER = ("contour", "topographic", "surface", "curve", "slices", "volume")
 STATES = ("complete", "running", "interrupted", "partial")
 POINTS_PER_AXIS = {1: 20_000, 2: 256, 3: 40}  # keeps the page a few MB; the caption says when points were left out
 INFO_NAMES = {
@@ -131,7 +124,7 @@ def _lead(surfaces: Sequence[Surface]) -> str:
 
 def _section(surface: Surface, index: int, bundle: Bundle) -> str:
     """One landscape: its figures into the bundle, its words into HTML."""
-    kinds = sorted(KINDS[len(surface.axes)], key=TAB_ORDER.index)
+    kinds = sorted(kinds_of(len(surface.axes)), key=lambda kind: KIND_TABLE[kind].tab)
     observables = ["loss"] if len(surface.axes) == 1 else means(surface)
     for observable in observables:
         for log in (False, True):
@@ -144,7 +137,7 @@ def _section(surface: Surface, index: int, bundle: Bundle) -> str:
                 bundle.add(f"{index}/{kind}/{observable}/{log}", drawn)
     first = {"index": index, "kind": kinds[0], "observable": observables[0]}
     choices = [
-        _buttons("kind", [(kind, KIND_NAMES[kind]) for kind in kinds], "View"),
+        _buttons("kind", [(kind, KIND_TABLE[kind].title) for kind in kinds], "View"),
         _buttons("log", [("false", "Linear"), ("true", "Logarithmic")], "Scale"),
         _buttons("observable", [(each, observable_title(each)) for each in observables], "Observable"),
     ]

@@ -19,7 +19,7 @@ from landscape.errors import JobError, LandscapeError
 from landscape.views import FORMATS, Browser, export, export_name
 from landscape.views.exports import pictures
 from landscape.views.exports.export import files_beside
-from landscape.views.figures.isolines import relief
+from landscape.views.prepared.triangles import triangulated
 
 
 def columns(path: Path) -> dict[str, np.ndarray]:
@@ -119,8 +119,8 @@ def test_stl_is_the_relief_of_the_finite_squares(make: ModuleType, tmp_path: Pat
     np.testing.assert_allclose(mesh.points[:, 2], np.log10(height) if log else height, atol=2e-6)
 
 
-def test_relief_faces_upwards() -> None:
-    points, triangles = relief(np.arange(4.0), np.arange(3.0), np.random.default_rng(0).random((3, 4)))
+def test_triangles_face_upwards() -> None:
+    points, triangles = triangulated(np.arange(4.0), np.arange(3.0), np.random.default_rng(0).random((3, 4)))
     a, b, c = (points[triangles[:, k]] for k in range(3))
     assert (np.cross(b - a, c - a)[:, 2] > 0).all()
 

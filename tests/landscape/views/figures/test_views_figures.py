@@ -12,11 +12,14 @@ import pytest
 
 from landscape.errors import JobError
 from landscape.views import KINDS, config, figure, figure_name
+from landscape.views.figures.colours import COLOUR_SCALES, COLOUR_TABLE, colour_scale
 from landscape.views.figures.curve import band, y_limits
-from landscape.views.figures.drape import PIECES, draped
-from landscape.views.figures.overlay import LIFT
-from landscape.views.figures.theme import COLOUR_SCALES, colour_scale
-from landscape.views.prepared.prepare import prepare
+from landscape.views.figures.kinds import KIND_TABLE, Kind
+from landscape.views.figures.layout import Style
+from landscape.views.figures.path import LIFT
+from landscape.views.prepared.figure_data import FigureData, prepare_figure
+from landscape.views.prepared.path_on_surface import PIECES, path_on_surface
+from landscape.views.report.page import render_report
 
 
 def traces(drawn: go.Figure, role: str) -> list[Any]:
@@ -104,24 +107,24 @@ def test_many_lines_are_labelled_every_few(make: ModuleType) -> None:
     assert all(heavy.colorbar.ticktext)
 
 
-def test_holes_have_hatches_and_legends_of_their_own(make: ModuleType) -> None:
-    holes = traces(figure(make.holed()), "hole")
-    assert [trace.name for trace in holes] == [
+def test_missing_points_have_hatches_and_legends_of_their_own(make: ModuleType) -> None:
+    missing = traces(figure(make.holed()), "missing")
+    assert [trace.name for trace in missing] == [
         "not computed: 80 points",
         "not finite: 40 points",
         "quarantined: 16 points",
     ]
-    assert len({trace.fillpattern.shape for trace in holes}) == 3
-    assert all(trace.showlegend for trace in holes)
-    assert traces(figure(make.quadratic()), "hole") == []
+    assert len({trace.fillpattern.shape for trace in missing}) == 3
+    assert all(trace.showlegend for trace in missing)
+    assert traces(figure(make.quadratic()), "missing") == []
 
 
 def test_zero_loss_on_a_log_scale_is_marked(make: ModuleType) -> None:
     surface = make.quadratic(21, 21, offset=0.0)
     for kind in ("contour", "topographic", "surface"):
-        names = [trace.name for trace in traces(figure(surface, kind, log=True), "hole")]
+        names = [trace.name for trace in traces(figure(surface, kind, log=True), "missing")]
         assert names == ["no logarithm (zero or below): 1 point"]
-    assert traces(figure(surface, "contour"), "hole") == []
+    assert traces(figure(surface, "contour"), "missing") == []
 
 
 def test_nothing_computed_yet_still_draws(make: ModuleType) -> None:
@@ -129,7 +132,7 @@ def test_nothing_computed_yet_still_draws(make: ModuleType) -> None:
     empty = {name: np.full(values.shape, np.nan) for name, values in surface.observables.items()}
     surface = dataclasses.replace(surface, observables=empty, status=np.zeros((6, 8), np.uint8))
     for kind in KINDS[2]:
-        assert traces(figure(surface, kind, log=True), "hole")[0].name == "not computed: 48 points"
+        assert traces(figure(surface, kind, log=True), "missing")[0].name == "not computed: 48 points"
 
 
 def test_path_has_start_end_and_numbers(make: ModuleType) -> None:
@@ -160,10 +163,10 @@ def test_the_path_between_snapshots_follows_the_surface(make: ModuleType) -> Non
     height = grid[None] ** 2 + grid[:, None] ** 2
     places = (np.array([-0.9, 0.9, 0.9]), np.array([-0.2, -0.2, 0.7]))
     ends = places[0] ** 2 + places[1] ** 2 + 0.05
-    line = draped(places, ends, grid, grid, height)
+    line = path_on_surface(places, ends, grid, grid, height)
     np.testing.assert_allclose(line[:, 2], line[:, 0] ** 2 + line[:, 1] ** 2 + 0.05, atol=1e-4)
     np.testing.assert_array_equal(line[::PIECES, 2], ends)
-    gap = draped(places, np.array([np.nan, 1.0, 2.0]), grid, grid, height)
+    gap = path_on_surface(places, np.array([np.nan, 1.0, 2.0]), grid, grid, height)
     assert np.isnan(gap[:PIECES, 2]).all()
     assert np.isfinite(gap[PIECES:, 2]).all()
 
@@ -234,11 +237,11 @@ def test_slices_hold_each_plane_of_the_grid(make: ModuleType) -> None:
     assert [step.label for step in drawn.layout.sliders[0].steps][4] == "0"
 
 
-def test_volume_shells_lie_where_the_closed_form_puts_them(make: ModuleType) -> None:
+def test_isosurfaces_of_a_volume_lie_where_the_closed_form_puts_them(make: ModuleType) -> None:
     drawn = figure(make.block(), "volume")
-    shells = [trace for trace in drawn.data if trace.type == "mesh3d"]
-    assert len(shells) >= 2
-    for trace in shells:
+    meshes = [trace for trace in drawn.data if trace.type == "mesh3d"]
+    assert len(meshes) >= 2
+    for trace in meshes:
         level = float(trace.name.split("= ")[1])
         loss = 0.1 + trace.x**2 + 2 * trace.y**2 + 3 * trace.z**2
         np.testing.assert_allclose(loss, level, atol=0.06)
@@ -281,7 +284,39 @@ def test_a_band_that_is_broad_all_along_is_shown_whole(make: ModuleType) -> None
     for error, limits in ((0.02, (0.04, 0.16)), (np.where(np.arange(29) > 26, 5.0, 0.001), (0.08, 0.12))):
         stderr = np.broadcast_to(error, 29).astype(float)
         observables = {"loss": line.loss, "accuracy": noise, "accuracy_stderr": stderr}
-        low, high = y_limits(prepare(dataclasses.replace(line, observables=observables), "accuracy"))
+        low, high = y_limits(prepare_figure(dataclasses.replace(line, observables=observables), "accuracy"))
         shown = (noise - 2 * stderr >= low) & (noise + 2 * stderr <= high)
         assert shown[:27].all()
         assert limits[0] <= low < high <= limits[1]
+
+
+def test_a_kind_is_added_by_one_line_of_the_table(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw_heat(data: FigureData, style: Style) -> go.Figure:
+        meta = {"plot": [1, 1], "below": 0, "equal": True, "caption": data.caption[0]}
+        return go.Figure(go.Heatmap(z=data.drawn, colorscale=colour_scale(style.colour_scale)), {"meta": meta})
+
+    monkeypatch.setitem(KIND_TABLE, "heat", Kind(2, "Heat map", draw_heat))
+    surface = make.quadratic(9, 7)
+    np.testing.assert_array_equal(figure(surface, "heat", log=True).data[0].z, np.log10(surface.loss))
+    assert figure(surface).data[0].type == "contour"
+    assert figure_name(surface, "heat") == "minimum-heat"
+    page = render_report([surface])
+    assert "Heat map" in page
+    assert '"0/heat/accuracy/True"' in page
+    with pytest.raises(JobError, match="'heat' does not fit 'line'"):
+        figure(make.line(), "heat")
+
+
+def test_a_colour_scale_is_added_by_one_line_of_the_table(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(COLOUR_TABLE, "ice", "ice_r")
+    for kind in ("contour", "topographic", "surface"):
+        assert figure(make.quadratic(9, 7), kind, colour_scale="ice").data
+    assert colour_scale("ice") != colour_scale("viridis")
+
+
+def test_names_of_the_version_before_still_serve() -> None:
+    from landscape.views import COLOUR_SCALES, Grid, prepare
+
+    assert (Grid, prepare) == (FigureData, prepare_figure)
+    assert KINDS == {1: ("curve",), 2: ("topographic", "contour", "surface"), 3: ("slices", "volume")}
+    assert COLOUR_SCALES == ("cividis", "viridis", "magma", "inferno", "plasma", "turbo", "jet", "rdbu")

@@ -23,7 +23,7 @@ from landscape.plan import Engine
 from landscape.progress import Failure
 from landscape.tasks import Task
 from landscape.views import find_browser, write_report
-from landscape.views.figures.history import Interval, name_rows, prepare_history
+from landscape.views.prepared.history import Interval, name_rows, prepare_history
 from landscape.views.prepared.numbers import duration, landscape_rows, observable_rows, provenance_rows
 from landscape.views.prepared.wording import caption, state_text
 from landscape.views.report.page import render_report

@@ -1,4 +1,4 @@
-"""Surfaces of equal value through three axes, by marching tetrahedra; cubes with a corner missing stay open.
+"""Isosurfaces of a field over three axes, by marching tetrahedra; cubes with a missing corner are left open.
 
 Plotly's own isosurface draws nothing at all as soon as one value is missing.
 """
@@ -15,8 +15,12 @@ Indices = NDArray[np.int64]
 TETRAHEDRA = np.array([[0, 1, 3, 7], [0, 3, 2, 7], [0, 2, 6, 7], [0, 6, 4, 7], [0, 4, 5, 7], [0, 5, 1, 7]])
 
 
-def shell(values: Floats, axes: tuple[Floats, Floats, Floats], level: float) -> tuple[Floats, Indices]:
-    """Vertices [n, 3] and triangles [m, 3] where the linearly interpolated `values` [z, y, x] equal `level`."""
+def isosurface(values: Floats, axes: tuple[Floats, Floats, Floats], level: float) -> tuple[Floats, Indices]:
+    """Where the linearly interpolated `values` [z, y, x] equal `level`, over the coordinates `axes` (x, y, z).
+
+    Returns:
+        Vertices [n, 3] and, per triangle, the numbers of its corners [m, 3].
+    """
     flat = values.ravel()
     corners = _tetrahedra(values)
     inside = flat[corners] < level

@@ -29,10 +29,12 @@ class Label:
 
 
 @dataclass(frozen=True, eq=False)
-class Track(Comparable):
-    """The path in order; `height` is the drawn loss at the projected point, NaN where unknown or not drawable.
+class DrawnPath(Comparable):
+    """The snapshots of a trajectory as drawn, in order; `unit` is what `numbers` count, step or epoch.
 
-    `loss` is the loss at the real snapshots, off the plane.
+    `places` are their coordinates, one array per axis. `height` is the loss at the projection of each on the axes, in
+    drawn units, and NaN where it is not known or has no logarithm. `loss` is the loss at the snapshots themselves,
+    which lie off the plane.
     """
 
     unit: str
@@ -52,7 +54,7 @@ class Track(Comparable):
         return f"start ({self.unit} {self.numbers[0]})"
 
 
-def prepare_track(surface: Surface, observable: str, log: bool) -> Track | None:
+def prepare_path(surface: Surface, observable: str, log: bool) -> DrawnPath | None:
     """The path of `surface` on its own axes, or None where it has none."""
     path = surface.path
     names = [axis.name for axis in surface.axes]
@@ -64,7 +66,7 @@ def prepare_track(surface: Surface, observable: str, log: bool) -> Track | None:
     spans = [float(np.ptp(axis.coordinates)) or 1.0 for axis in surface.axes]
     scaled = [place / max(spans) for place in places]
     flat = np.stack([scaled[0], scaled[1] if len(scaled) > 1 else np.zeros_like(scaled[0])], axis=1)
-    return Track(
+    return DrawnPath(
         unit=path.unit,
         numbers=tuple(int(each) for each in path.step),
         places=places,

@@ -1,4 +1,4 @@
-"""The path between its snapshots on a 3-D surface: straight in the plane, it follows the surface in height."""
+"""The path between its snapshots on a 3-D surface: straight in the plane, in height it follows the surface."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Floats = NDArray[np.float64]
 PIECES = 12  # per stretch between two snapshots
 
 
-def interpolated(alpha: Floats, beta: Floats, height: Floats, x: Floats, y: Floats) -> Floats:
-    """The height [beta, alpha] at the points (x, y), bilinear; NaN outside the grid and beside a hole."""
+def bilinear(alpha: Floats, beta: Floats, height: Floats, x: Floats, y: Floats) -> Floats:
+    """The `height` [beta, alpha] at the points (x, y); NaN outside the grid and beside a missing value."""
     i = np.clip(np.searchsorted(alpha, x, side="right") - 1, 0, len(alpha) - 2)
     j = np.clip(np.searchsorted(beta, y, side="right") - 1, 0, len(beta) - 2)
     u, v = (x - alpha[i]) / (alpha[i + 1] - alpha[i]), (y - beta[j]) / (beta[j + 1] - beta[j])
@@ -21,11 +21,17 @@ def interpolated(alpha: Floats, beta: Floats, height: Floats, x: Floats, y: Floa
     return np.where(inside, (1 - v) * low + v * high, np.nan)
 
 
-def draped(places: tuple[Floats, Floats], ends: Floats, alpha: Floats, beta: Floats, height: Floats) -> Floats:
-    """[(n − 1)·PIECES + 1, 3]: the path over the surface, exactly at `ends` in the n snapshots.
+def path_on_surface(places: tuple[Floats, Floats], ends: Floats, alpha: Floats, beta: Floats, height: Floats) -> Floats:
+    """The path over the surface `height` [beta, alpha], at exactly the heights `ends` in its n snapshots.
 
-    Between two snapshots the surface's height is shifted to meet both ends; a straight line where the surface
-    is not known, nothing where an end is not.
+    Between two snapshots the surface's height is shifted so that it meets both ends. Where the surface is not known,
+    the path is a straight line; where the height of an end is not known, nothing is drawn.
+
+    Args:
+        places: x and y of the snapshots, [n] each.
+
+    Returns:
+        [(n − 1)·PIECES + 1, 3] points.
     """
     if len(ends) < 2:
         return np.stack([*places, ends], axis=1)
@@ -34,8 +40,8 @@ def draped(places: tuple[Floats, Floats], ends: Floats, alpha: Floats, beta: Flo
     x, y, chord = (np.interp(t, whole, each) for each in (*places, ends))
     start = np.minimum(t.astype(int), len(ends) - 2)
     share = t - start
-    below = interpolated(alpha, beta, height, x, y)
-    at_ends = interpolated(alpha, beta, height, *places)
+    below = bilinear(alpha, beta, height, x, y)
+    at_ends = bilinear(alpha, beta, height, *places)
     bend = below - ((1 - share) * at_ends[start] + share * at_ends[start + 1])
     z = chord + np.where(np.isfinite(bend), bend, 0.0)
     known = np.isfinite(ends)

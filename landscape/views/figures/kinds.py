@@ -1,0 +1,51 @@
+"""The kinds of drawings: for how many axes each is, what the report calls it, and what draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from landscape.views.figures.contour import draw_contour
+from landscape.views.figures.curve import draw_curve
+from landscape.views.figures.layout import Style
+from landscape.views.figures.slices import draw_slices
+from landscape.views.figures.surface import draw_surface
+from landscape.views.figures.topographic import draw_topographic
+from landscape.views.figures.volume import draw_volume
+from landscape.views.prepared.figure_data import FigureData
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One way to draw a landscape of `axes` axes.
+
+    `title` is the report's word for it and `tab` its place among the report's buttons, the lowest first. `beside` are
+    observables that are drawn along with the loss, as far as the surface has them.
+    """
+
+    axes: int
+    title: str
+    draw: Callable[[FigureData, Style], go.Figure]
+    tab: int = 9
+    beside: tuple[str, ...] = ()
+
+
+# A kind is a line here and a file that draws it. Of each number of axes the first is the default.
+KIND_TABLE = {
+    "curve": Kind(1, "Curve", draw_curve, beside=("accuracy",)),
+    "topographic": Kind(2, "Topographic", draw_topographic, tab=2),
+    "contour": Kind(2, "Contour lines", draw_contour, tab=1),
+    "surface": Kind(2, "3-D surface", draw_surface, tab=3),
+    "slices": Kind(3, "Slices", draw_slices, tab=1),
+    "volume": Kind(3, "Volume", draw_volume, tab=2),
+}
+
+
+def kinds_of(axes: int) -> tuple[str, ...]:
+    """The kinds for a landscape of that many axes; the first is the default."""
+    return tuple(name for name, kind in KIND_TABLE.items() if kind.axes == axes)
+
+
+KINDS = {axes: kinds_of(axes) for axes in (1, 2, 3)}

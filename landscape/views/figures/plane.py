@@ -1,0 +1,153 @@
+"""What the drawings of two axes on a plane share: size, axes, isolines, missing points, the path on top."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from landscape.views.figures.animation import animate
+from landscape.views.figures.colours import colour_scale
+from landscape.views.figures.layout import (
+    TICKS_PX,
+    Frame,
+    Style,
+    base_layout,
+    colour_bar,
+    finish,
+    make_frame,
+    wrapped,
+)
+from landscape.views.figures.missing import hatched
+from landscape.views.figures.path import flat_labels, flat_path, legend_names
+from landscape.views.figures.pointer import plane_hover, pointer_values
+from landscape.views.figures.theme import typed
+from landscape.views.prepared.figure_data import FigureData
+from landscape.views.prepared.missing import missing_names, missing_states
+from landscape.views.prepared.wording import wrap
+
+PLOT_PX, TALLEST_PX, WIDEST_PX, LOWEST_PX = 560, 640, 820, 150
+SHORTEST_BAR_PX = 190.0
+SMOOTHING = 0.6
+
+
+def plot_size(data: FigureData) -> tuple[float, float]:
+    """Width and height of the plot area in pixels; one scale for both axes wherever that is drawable."""
+    if not data.equal:
+        return PLOT_PX, 0.8 * PLOT_PX
+    width = max(PLOT_PX, min(WIDEST_PX, LOWEST_PX / data.ratio))
+    height = width * data.ratio
+    return (width, height) if height <= TALLEST_PX else (TALLEST_PX / data.ratio, TALLEST_PX)
+
+
+def bar_length(data: FigureData) -> float:
+    """The length of the colour bar beside the plot, in pixels."""
+    return max(plot_size(data)[1], SHORTEST_BAR_PX)
+
+
+def draw_plane(
+    data: FigureData,
+    field: Sequence[go.Contour],
+    style: Style,
+    *,
+    room: float = 0,
+    all_states: NDArray[np.uint8] | None = None,
+) -> go.Figure:
+    """The figure around the traces `field` that show the values.
+
+    Args:
+        room: pixels to keep free below the axis, for a slider.
+        all_states: the states of which the legend has entries, where they are more than those of this plane.
+    """
+    states = data.states if all_states is None else all_states
+    plot = plot_size(data)
+    x_lines = len(wrap(data.axes[0].title, plot[0], 13))
+    y_lines = len(wrap(data.axes[1].title, max(plot[1], 200), 13))
+    below = TICKS_PX + 17 * x_lines + room
+    names = [*legend_names(data.path), *missing_names(states)]
+    frame = make_frame(data, style, plot, left=56 + 17 * y_lines, below=below, legend=names)
+    traces: list[Any] = [*field, *missing_cells(data, missing_states(states), style)]
+    layout = base_layout(data, style, frame) | _axes(data, frame)
+    if data.path is not None:
+        traces += flat_path(data.path, style)
+        layout["annotations"] = [*layout["annotations"], *flat_labels(data.path)]
+    figure = finish(data, traces, layout, {"plot": list(plot), "below": below, "equal": data.equal})
+    if style.animate and data.path is not None and len(data.path.numbers) > 1 and not room:
+        animate(figure, data.path)
+    return figure
+
+
+def _axes(data: FigureData, frame: Frame) -> dict[str, Any]:
+    ranges = _ranges(data)
+    layout: dict[str, Any] = {
+        "xaxis": {
+            "title": {"text": wrapped(data.axes[0].title, frame.plot[0])},
+            "range": ranges[0],
+            "showgrid": False,
+            "zeroline": False,
+        },
+        "yaxis": {
+            "title": {"text": wrapped(data.axes[1].title, max(frame.plot[1], 200))},
+            "range": ranges[1],
+            "showgrid": False,
+            "zeroline": False,
+        },
+    }
+    if data.equal:
+        layout["xaxis"]["constrain"] = "domain"
+        layout["yaxis"] |= {"scaleanchor": "x", "scaleratio": 1, "constrain": "domain", "constraintoward": "top"}
+    return layout
+
+
+def _ranges(data: FigureData) -> tuple[list[float], list[float]]:
+    """The grid's own extent, wider where the path leaves it: nothing of the path is cut off."""
+    ranges = []
+    for k, axis in enumerate(data.axes[:2]):
+        low, high = float(axis.coordinates[0]), float(axis.coordinates[-1])
+        if data.path is not None:
+            place = data.path.places[k]
+            margin = 0.03 * axis.span
+            low = low if place.min() >= low else float(place.min()) - margin
+            high = high if place.max() <= high else float(place.max()) + margin
+        ranges.append([low, high])
+    return ranges[0], ranges[1]
+
+
+def filled(data: FigureData, style: Style, bar: float) -> go.Contour:
+    """Bands of colour with thin lines between them, and a colour bar of `bar` pixels."""
+    scale = data.scale
+    contours = {"start": scale.start, "end": scale.stop, "size": scale.step, "coloring": "fill", "showlines": True}
+    return contour_trace(
+        data,
+        contours=contours,
+        line={"width": 0.7, "color": "rgba(255,255,255,0.55)", "smoothing": SMOOTHING},
+        colorscale=colour_scale(style.colour_scale),
+        colorbar=colour_bar(data, bar),
+        meta={"role": "field"},
+    )
+
+
+def contour_trace(data: FigureData, **look: Any) -> go.Contour:
+    """The values as plotly's contour trace; `look` are options of that trace."""
+    return go.Contour(
+        x=data.axes[0].coordinates,
+        y=data.axes[1].coordinates,
+        z=typed(data.drawn),
+        customdata=typed(pointer_values(data)[0]),
+        hovertemplate=plane_hover(data),
+        autocontour=False,
+        zmin=data.scale.low,
+        zmax=data.scale.high,
+        connectgaps=False,
+        name=data.observable,
+        showlegend=False,
+        **look,
+    )
+
+
+def missing_cells(data: FigureData, codes: Sequence[int], style: Style) -> list[go.Scatter]:
+    """One hatched trace per code, empty where nothing of this plane is missing for that reason."""
+    return hatched(data.states, data.axes[0].coordinates, data.axes[1].coordinates, codes, style.theme)

@@ -1,0 +1,67 @@
+"""What the drawings in space share: the scene's axes and camera, the legend, the path on top."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from landscape.views.figures.animation import animate
+from landscape.views.figures.layout import Style, base_layout, finish, make_frame, wrapped
+from landscape.views.figures.path import legend_names, space_labels, space_path
+from landscape.views.prepared.figure_data import FigureData
+from landscape.views.prepared.missing import missing_names
+from landscape.views.prepared.path import DrawnPath
+
+Floats = NDArray[np.float64]
+
+SCENE_PX = (680, 540)
+COLOUR_BAR_PX = 320
+CAMERA = {"eye": {"x": 0.95, "y": -1.35, "z": 0.95}, "center": {"x": 0.03, "y": 0, "z": -0.2}}
+
+
+@dataclass(frozen=True, eq=False)
+class PathInSpace:
+    """The path with the heights of its n snapshots, and the points [m, 3] of the line that joins them."""
+
+    path: DrawnPath
+    height: Floats
+    line: Floats
+
+
+def draw_scene(
+    data: FigureData,
+    traces: list[Any],
+    style: Style,
+    *,
+    z_axis: dict[str, Any],
+    aspect: list[float],
+    overlay: PathInSpace | None,
+) -> go.Figure:
+    """The scene around the traces, with the path on top of them.
+
+    Args:
+        z_axis: plotly's layout of the third axis.
+        aspect: the lengths of the three axes in the picture, x first.
+    """
+    path = [] if overlay is None else space_path(overlay.path, style, overlay.height, overlay.line)
+    names = [*(legend_names(data.path) if path else []), *missing_names(data.states)]
+    frame = make_frame(data, style, SCENE_PX, left=20, right=100, legend=names)
+    layout = base_layout(data, style, frame)
+    layout["scene"] = {
+        "xaxis": {"title": {"text": wrapped(data.axes[0].title, 260, 12)}},
+        "yaxis": {"title": {"text": wrapped(data.axes[1].title, 260, 12)}},
+        "zaxis": z_axis,
+        "aspectmode": "manual",
+        "aspectratio": dict(zip("xyz", aspect, strict=True)),
+        "camera": CAMERA,
+    }
+    if overlay is not None:
+        layout["scene"]["annotations"] = space_labels(overlay.path, overlay.height)
+    figure = finish(data, [*traces, *path], layout, {"plot": list(SCENE_PX), "below": 0, "equal": False, "space": True})
+    if style.animate and path and overlay is not None and len(overlay.path.numbers) > 1:
+        animate(figure, overlay.path)
+    return figure

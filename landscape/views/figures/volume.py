@@ -1,0 +1,91 @@
+"""Three axes as a volume: nested isosurfaces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+from plotly.colors import sample_colorscale
+
+from landscape.views.figures.colours import colour_scale
+from landscape.views.figures.layout import Style, colour_bar, text
+from landscape.views.figures.missing import symbols
+from landscape.views.figures.scene import COLOUR_BAR_PX, PathInSpace, draw_scene
+from landscape.views.figures.theme import typed
+from landscape.views.prepared.figure_data import FigureData
+from landscape.views.prepared.isosurfaces import isosurface
+from landscape.views.prepared.scale import number
+
+Floats = NDArray[np.float64]
+
+MOST_LEVELS = 5
+SHORTEST = 0.2  # of the longest axis: a shorter one is stretched to this
+
+
+def draw_volume(data: FigureData, style: Style) -> go.Figure:
+    """Nested isosurfaces through the three axes."""
+    levels = isosurface_levels(data)
+    coordinates = (data.axes[0].coordinates, data.axes[1].coordinates, data.axes[2].coordinates)
+    traces: list[Any] = [_isosurface(data, style, level, coordinates) for level in levels]
+    traces += [_lone_colour_bar(data, style), *symbols(data.states, coordinates, None)]
+    longest = max(axis.span for axis in data.axes)
+    aspect = [max(axis.span / longest, SHORTEST) for axis in data.axes]
+    z_axis = {"title": {"text": text(data.axes[2].name)}}
+    path = data.path
+    overlay = None if path is None else PathInSpace(path, path.places[2], np.stack(path.places, axis=1))
+    data = replace(data, caption=(*data.caption, *_notes(data, levels)))
+    return draw_scene(data, traces, style, z_axis=z_axis, aspect=aspect, overlay=overlay)
+
+
+def isosurface_levels(data: FigureData) -> tuple[float, ...]:
+    """A few of the contour levels, the lower ones: isosurfaces of high values would hide those that they enclose."""
+    low, high = data.scale.low, data.scale.high
+    fitting = [level for level in data.scale.ticks if level <= low + 0.6 * (high - low)] or list(data.scale.ticks[:1])
+    return tuple(fitting[:: -(-len(fitting) // MOST_LEVELS)])
+
+
+def _notes(data: FigureData, levels: tuple[float, ...]) -> list[str]:
+    """What the caption adds: the levels, and the axis that the scene has no room to name in full."""
+    values = ", ".join(number(data.scale.real(level), 3) for level in levels)
+    spans = [axis.span for axis in data.axes]
+    stretched = ["A short axis is stretched to a fifth of the longest"] if max(spans) > 5 * min(spans) else []
+    return [f"Isosurfaces at {values}", *stretched, f"Upwards {data.axes[2].title}"]
+
+
+def _isosurface(data: FigureData, style: Style, level: float, coordinates: tuple[Floats, Floats, Floats]) -> go.Mesh3d:
+    vertices, triangles = isosurface(data.drawn, coordinates, level)
+    share = (level - data.scale.low) / (data.scale.high - data.scale.low)
+    x, y, z = (typed(vertices[:, k]) for k in range(3))
+    i, j, k = (triangles[:, column].astype(np.int32) for column in range(3))
+    name = f"{text(data.observable.replace('_', ' '))} = {number(data.scale.real(level), 3)}"
+    return go.Mesh3d(
+        x=x,
+        y=y,
+        z=z,
+        i=i,
+        j=j,
+        k=k,
+        color=sample_colorscale(colour_scale(style.colour_scale), [min(max(share, 0.0), 1.0)])[0],
+        opacity=0.5 - 0.38 * share / 0.6 if share < 0.6 else 0.12,
+        lighting={"ambient": 0.65, "diffuse": 0.6, "specular": 0.1, "roughness": 0.8, "fresnel": 0.1},
+        name=name,
+        hovertemplate=f"alpha %{{x:.4g}}<br>beta %{{y:.4g}}<br>gamma %{{z:.4g}}<br><b>{name}</b><extra></extra>",
+        showlegend=False,
+        meta={"role": "field"},
+    )
+
+
+def _lone_colour_bar(data: FigureData, style: Style) -> go.Scatter3d:
+    """A trace without points that brings the colour bar for all isosurfaces."""
+    marker = {
+        "color": [data.scale.low],
+        "cmin": data.scale.low,
+        "cmax": data.scale.high,
+        "colorscale": colour_scale(style.colour_scale),
+        "colorbar": colour_bar(data, COLOUR_BAR_PX),
+        "showscale": True,
+    }
+    return go.Scatter3d(x=[None], y=[None], z=[None], mode="markers", marker=marker, showlegend=False, hoverinfo="skip")
