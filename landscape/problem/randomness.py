@@ -1,4 +1,4 @@
-"""Whether samples are random: some of them are read again under the same seed, and under another one."""
+"""Whether reading the data draws random numbers: some samples are read again, under the same seed and another one."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from landscape.problem.batches import Batch, batch_length, field_names
 from landscape.problem.selection import chosen_indices
 from landscape.problem.sources import Items, Stream, seed_of, source_of
 
-READ_AGAIN = 16  # samples; of a stream its first batch
-LISTED = 5  # fields in a warning
+READ_AGAIN = 16  # samples of a map-style data set; of an iterable it is the first batch
+LISTED = 5  # fields that a warning names
 
 
 @dataclass(frozen=True)
 class Randomness:
-    """Which fields of the batches are random, as far as was seen.
+    """Which fields of the batches are random, as far as the compared samples show.
 
     Args:
-        fields: differ under another seed; the job's own seed decides them.
-        unseeded: differ under one seed too: drawn from a generator of the data's own, which no seed of ours reaches.
+        fields: those that differ under another seed, so the job's seed decides them.
+        unseeded: those that differ under the same seed too: they are drawn from a generator of the data's own, which
+            no seed of ours reaches.
         checked: how many samples were compared.
-        unchecked: why none were, or not all kinds.
+        unchecked: why samples could not be compared; empty where they were.
     """
 
     fields: tuple[str, ...] = ()
@@ -36,43 +37,54 @@ class Randomness:
     unchecked: str = ""
 
     def record(self) -> dict[str, Any]:
+        """The value as JSON holds it."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
     @classmethod
     def of_record(cls, record: Any) -> Randomness | None:
-        """What a landscape has recorded; None where it has nothing that can be read."""
+        """The value that `record` made; None where a landscape has recorded nothing that can be read."""
         try:
-            found = cls(tuple(record["fields"]), tuple(record["unseeded"]), record["checked"], record["unchecked"])
+            value = cls(tuple(record["fields"]), tuple(record["unseeded"]), record["checked"], record["unchecked"])
         except (KeyError, TypeError):
             return None
-        words = (*found.fields, *found.unseeded, found.unchecked)
-        return found if all(isinstance(each, str) for each in words) and type(found.checked) is int else None
+        texts = (*value.fields, *value.unseeded, value.unchecked)
+        return value if all(isinstance(text, str) for text in texts) and type(value.checked) is int else None
 
     def warnings(self) -> list[str]:
-        found = []
+        """What the user is told; empty where no field is random."""
+        lines = []
         if self.unseeded:
-            found.append(
+            lines.append(
                 f"data: {_listed(self.unseeded)} differ each time they are read, under one seed too, as the data draw "
                 "from a generator of their own: a job that is stopped may be refused when it goes on, and two runs "
                 "differ; draw from torch's, numpy's or random's global generator, or return the evaluation transform"
             )
         if self.fields:
-            found.append(
+            lines.append(
                 f"data: {_listed(self.fields)} are random, as training's augmentation is; they are drawn once, under "
                 "the job's seed, and are the same at every point, so the landscape is that of these draws; for that "
                 "of the data as they are return the evaluation transform (no random crop, flip, noise or shuffling)"
             )
         if self.unchecked:
-            found.append(f"data: whether the samples are random was not looked at: {self.unchecked}")
-        return found
+            lines.append(f"data: it was not checked whether the samples are random: {self.unchecked}")
+        return lines
 
 
 def look_for_randomness(data: Any, num_samples: int, seed: int) -> Randomness:
-    """Read at most `READ_AGAIN` of a job's samples twice more: under its seed and under another.
+    """Read some of a job's samples twice more, under its seed and under another, and compare.
 
-    Where they differ they are read under the other seed once more, to tell what no seed reaches: two readings in a
-    row, so that data that alternate do not seem seeded. Of an iterable its first batch is read so. The process's
-    generators are left alone.
+    Fields that differ are read once more under the other seed, and compared with the reading just before: what
+    differs even then no seed of ours reaches. Two readings in a row are compared, so that data which alternate between
+    two values do not seem to follow the seed. The process's random number generators are left as they were.
+
+    Args:
+        data: what `Problem.data` holds.
+        num_samples: how many samples the job chooses; at most `READ_AGAIN` of them are read, of an iterable the first
+            batch.
+        seed: the job's seed.
+
+    Returns:
+        What differs; data that cannot be read again are no error, and `unchecked` says so.
     """
     source = source_of(data)
     if not isinstance(source, (Items, Stream)):
@@ -81,28 +93,31 @@ def look_for_randomness(data: Any, num_samples: int, seed: int) -> Randomness:
         return Randomness(
             unchecked=f"{source.name} can be read once only; return a list, a DataLoader or a class with __iter__"
         )
-    read = _some_items(source, num_samples, seed) if isinstance(source, Items) else _first_batch(source)
+    read = _reader_of_items(source, num_samples, seed) if isinstance(source, Items) else _reader_of_first_batch(source)
     try:
         with fixed_seeds(seed):
             another = seed_of(seed, "another")
-            first, other = read(seed), read(another)
-            differ = tuple(differing(first, other))
-            unseeded = tuple(differing(other, read(another))) if differ else ()
+            first, second = read(seed), read(another)
+            differ = tuple(differing(first, second))
+            unseeded = tuple(differing(second, read(another))) if differ else ()
     except JobError as error:
         return Randomness(unchecked=f"they cannot be read a second time: {message_of(error).removeprefix('data: ')}")
-    return Randomness(tuple(each for each in differ if each not in unseeded), unseeded, batch_length(first))
+    return Randomness(tuple(name for name in differ if name not in unseeded), unseeded, batch_length(first))
 
 
-def _some_items(data: Items, num_samples: int, seed: int) -> Callable[[int], Batch]:
+def _reader_of_items(data: Items, num_samples: int, seed: int) -> Callable[[int], Batch]:
+    """A function that reads some of the chosen samples, always the same ones, under the seed that it is given."""
     length = data.length()
     chosen = chosen_indices(length, num_samples, seed)
     some = chosen[:: max(1, len(chosen) // READ_AGAIN)][:READ_AGAIN]
-    return lambda draws: data.collated(list(data.read(some, length, draws)), draws, 0)
+    return lambda seed: data.collated(list(data.read(some, length, seed)), seed, 0)
 
 
-def _first_batch(data: Stream) -> Callable[[int], Batch]:
-    def read(draws: int) -> Batch:
-        batches = data.batches(draws)
+def _reader_of_first_batch(data: Stream) -> Callable[[int], Batch]:
+    """A function that reads the first batch under the seed that it is given."""
+
+    def read(seed: int) -> Batch:
+        batches = data.batches(seed)
         batch = next(batches, None)
         if batch is None:
             raise JobError(f"{data.name} is empty when it is iterated over anew")
@@ -112,7 +127,12 @@ def _first_batch(data: Stream) -> Callable[[int], Batch]:
 
 
 def differing(one: Batch, other: Batch) -> Iterator[str]:
-    """The fields that are not the same bytes in both batches, in words: 'inputs (field 0)', a key of a dict."""
+    """The fields that do not hold the same bytes in both batches, in words: 'inputs (field 0)', a key of a dict.
+
+    Example:
+        >>> list(differing((torch.zeros(2), torch.zeros(2)), (torch.zeros(2), torch.ones(2))))
+        ['targets (field 1)']
+    """
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         if not _same(one, other):
             yield "samples"
@@ -127,11 +147,12 @@ def differing(one: Batch, other: Batch) -> Iterator[str]:
 
 def _same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        bits = [each.contiguous().reshape(-1).view(torch.uint8) for each in (one, other)]
-        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(*bits)
+        first, second = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
+        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(first, second)
     return not any(True for _ in differing(one, other))
 
 
 def _listed(names: tuple[str, ...]) -> str:
+    """At most `LISTED` names as a list in words: 'a, b and 3 more fields'."""
     few = [*names[:LISTED], *([f"{len(names) - LISTED} more fields"] if len(names) > LISTED else [])]
     return " and ".join(filter(None, [", ".join(few[:-1]), few[-1]]))

@@ -1,6 +1,7 @@
-"""Where samples come from: tensors, data sets and iterables of batches, read under seeds of the job's own.
+"""Where samples come from: tensors, map-style data sets and iterables of batches, read under seeds of the job's own.
 
-A sample's seed follows from the job's and its number alone, so that it is the same whatever else is read.
+The seed that a sample is read under follows from the job's seed and the sample's number alone, so what it draws is the
+same whatever else is read.
 """
 
 from __future__ import annotations
@@ -23,38 +24,62 @@ from landscape.errors import JobError, flat
 from landscape.problem.batches import Batch, map_tensors, tensors_of
 from landscape.problem.user_code import calling
 
-# Beyond this an iterable that does not tell its length is taken for endless, where no more samples are asked for.
+# An iterable that has no length is taken for endless beyond this, unless more samples are asked for.
 MOST_BATCHES, MOST_SAMPLES = 100_000, 2_000_000
-LONGEST_TOLD = 10_000_000  # batches: a length beyond it is not believed
-BATCHES_TOLD = 10_000  # of such an iterable, when a line tells that it is still being read
+LARGEST_LENGTH = 10_000_000  # batches: a longer iterable's length is not believed
+WARN_AFTER = 10_000  # batches of an iterable without a length; a warning then says that it is still being read
 
-END = object()
+END = object()  # what `next` returns when an iterable has ended
 
 log = logging.getLogger("landscape")
 
 
 def seed_of(seed: int, *place: object) -> int:
-    """The seed of what is drawn at a place, such as ('sample', 7): 63 bits."""
+    """The seed under which something is read.
+
+    Args:
+        seed: the job's seed.
+        place: what is read, such as ("sample", 7).
+
+    Returns:
+        63 bits of the SHA-256 of both, as a number.
+    """
     text = f"{seed} {' '.join(map(str, place))}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 1
 
 
 @dataclass(frozen=True)
 class Items:
-    """A map-style data set, and how its samples become a batch."""
+    """A map-style data set, and the function that makes a batch of its samples."""
 
     data: Any
     collate: Callable[[list[Any]], Any]
 
     @property
     def name(self) -> str:
+        """The data set's class, for messages."""
         return _name_of(self.data)
 
     def length(self) -> int:
+        """How many samples the data set has.
+
+        Raises:
+            JobError: its `__len__` raises.
+        """
         with calling(f"data: len() of {self.name}"):
             return len(self.data)
 
     def read(self, indices: Iterable[int], length: int, seed: int) -> Iterator[Any]:
+        """The samples at these indices, one after the other, as the data set returns them.
+
+        Args:
+            indices: which samples.
+            length: how many samples there are, for messages.
+            seed: the job's seed; each sample draws from one of its own that follows from it.
+
+        Raises:
+            JobError: the data set raises; names the sample.
+        """
         name = self.name
         for index in indices:
             seed_draws(seed_of(seed, "sample", index))
@@ -63,7 +88,16 @@ class Items:
             yield item
 
     def collated(self, items: list[Any], seed: int, first: int) -> Batch:
-        """These samples as a batch, the first of them being the one at position `first` of those chosen."""
+        """These samples as a batch on the CPU.
+
+        Args:
+            items: samples, as `read` yields them.
+            seed: the job's seed; the batch draws from one of its own that follows from it and from `first`.
+            first: the position of the first of them among the chosen samples.
+
+        Raises:
+            JobError: the collate function raises, or returns something that is no batch of tensors.
+        """
         seed_draws(seed_of(seed, "batch", first))
         with calling(f"data: the collate function, given {len(items)} samples of {self.name},"):
             batch = self.collate(items)
@@ -78,22 +112,31 @@ class Stream:
 
     @property
     def name(self) -> str:
+        """Its class, or that of a loader's data set, for messages."""
         return _name_of(self.data.dataset if isinstance(self.data, DataLoader) else self.data)
 
     @property
     def once(self) -> bool:
-        """Whether it can be read a single time, as a generator can."""
+        """Whether it can be read only once, as is the case for a generator."""
         return hasattr(self.data, "__next__")
 
     def length(self) -> int | None:
-        """How many batches it says it has, where it does."""
+        """How many batches it says that it has; None where it does not say it, as is usual of an iterable."""
         try:
             with calling(f"data: len() of {self.name}"):
                 return len(self.data)
-        except JobError:  # as is usual of an iterable
+        except JobError:
             return None
 
     def batches(self, seed: int) -> Iterator[Batch]:
+        """Its batches, on the CPU, with arrays turned into tensors.
+
+        Args:
+            seed: the job's seed; each batch draws from one of its own that follows from it.
+
+        Raises:
+            JobError: the iterable raises, or yields something that is no batch; names the batch.
+        """
         data = _seeded(self.data, seed_of(seed, "loader")) if isinstance(self.data, DataLoader) else self.data
         seed_draws(seed_of(seed, "begin"))
         with calling(f"data: iter() of {self.name}"):
@@ -109,7 +152,13 @@ class Stream:
 
 
 def source_of(data: Any) -> Batch | Items | Stream:
-    """The data as tensors, which need no reading, or as what is to be read.
+    """Which kind of data this is.
+
+    Args:
+        data: what `Problem.data` holds.
+
+    Returns:
+        Tensors, as one batch on the CPU that holds all samples; else the map-style data set or the iterable to read.
 
     Raises:
         JobError: it is none of the known kinds.
@@ -132,20 +181,20 @@ def source_of(data: Any) -> Batch | Items | Stream:
 
 
 def _of_loader(loader: DataLoader[Any]) -> Items | Stream:
-    """The data set behind a loader, whose own shuffling and drop_last depend on who reads it."""
+    """The data set behind a loader: the loader's own shuffling and `drop_last` would decide which samples there are."""
     dataset = loader.dataset
     if isinstance(dataset, IterableDataset):
         return Stream(loader)
-    if loader.batch_sampler is None:  # batch_size=None: the data set's items are batches
+    if loader.batch_sampler is None:  # batch_size=None means that the data set's items are batches
         return Stream(_Batches(dataset, loader.collate_fn))
     if isinstance(loader.sampler, SubsetRandomSampler):
-        dataset = Subset(dataset, sorted({int(i) for i in loader.sampler.indices}))
+        dataset = Subset(dataset, sorted({int(index) for index in loader.sampler.indices}))
     return Items(dataset, loader.collate_fn)
 
 
 @dataclass(frozen=True)
 class _Batches:
-    """A data set whose items are batches."""
+    """An iterable over a map-style data set whose items are batches already."""
 
     data: Any
     convert: Callable[[Any], Any]
@@ -158,35 +207,47 @@ class _Batches:
 
 
 def _seeded(loader: DataLoader[Any], seed: int) -> DataLoader[Any]:
-    """The same loader, whose worker processes begin anew and draw from this seed, with torch, numpy and `random`."""
-    found = copy.copy(loader)
-    found.generator = torch.Generator().manual_seed(seed)
-    found._iterator = None
-    return found
+    """A copy of the loader whose worker processes start anew and draw from this seed."""
+    seeded = copy.copy(loader)
+    seeded.generator = torch.Generator().manual_seed(seed)
+    seeded._iterator = None  # persistent workers would go on with what they drew before
+    return seeded
 
 
 @dataclass(frozen=True)
 class Bound:
-    """How much of a stream is read before it is taken for endless; by numbers alone, so that it is the same each time.
+    """How much of an iterable is read before it is taken for endless.
 
-    A stream that tells its length may be as long, within reason.
+    Counts decide, not time, so that the same data are accepted or refused each time. An iterable that has a length may
+    be as long as it says, up to `LARGEST_LENGTH` batches.
+
+    Args:
+        name: what messages call the iterable.
+        length: how many batches it says that it has; None where it does not say it.
+        wanted: how many samples are to be chosen.
     """
 
     name: str
     length: int | None
-    wanted: int  # samples that are to be chosen
+    wanted: int
 
     @property
     def batches(self) -> int:
-        return max(MOST_BATCHES, 10 * self.wanted, min(self.length or 0, LONGEST_TOLD))
+        """The most batches that are read."""
+        return max(MOST_BATCHES, 10 * self.wanted, min(self.length or 0, LARGEST_LENGTH))
 
     @property
     def samples(self) -> int:
+        """The most samples that are read of an iterable without a length."""
         return max(MOST_SAMPLES, 100 * self.wanted)
 
     def check(self, batches: int, samples: int) -> None:
-        """Refuse a stream of which so much was read; tell before that it is being read."""
-        if batches == BATCHES_TOLD and self.length is None:
+        """Refuse an iterable that went on after so many batches and samples; warn once before that.
+
+        Raises:
+            JobError: it is taken for endless.
+        """
+        if batches == WARN_AFTER and self.length is None:
             log.warning(
                 "data: %s has given %d batches so far and does not tell its length; it is read to its end, or to %d "
                 "batches", self.name, batches, self.batches,
@@ -200,6 +261,11 @@ class Bound:
 
 
 def numpy_to_tensors(data: Any) -> Any:
+    """The data with numpy arrays, also inside dicts, tuples and lists, as tensors that share their memory.
+
+    Raises:
+        JobError: an array does not hold numbers.
+    """
     if isinstance(data, np.ndarray):
         try:
             return torch.from_numpy(data)
@@ -207,15 +273,16 @@ def numpy_to_tensors(data: Any) -> Any:
             raise JobError(f"data: arrays must hold numbers, not {flat(str(data.dtype))}") from None
     if isinstance(data, Mapping):
         return {key: numpy_to_tensors(value) for key, value in data.items()}
-    return type(data)(numpy_to_tensors(each) for each in data) if type(data) in (tuple, list) else data
+    return type(data)(numpy_to_tensors(element) for element in data) if type(data) in (tuple, list) else data
 
 
 def _is_list_of_tensors(data: Any) -> bool:
+    """Whether this is a short list of tensors with one first dimension: the fields of all samples, not the samples."""
     return (
         isinstance(data, list)
         and bool(data)
-        and all(isinstance(each, Tensor) for each in data)
-        and (len({each.shape[:1] for each in data}) == 1 and len(data) <= 8)
+        and all(isinstance(tensor, Tensor) for tensor in data)
+        and (len({tensor.shape[:1] for tensor in data}) == 1 and len(data) <= 8)
     )
 
 
@@ -225,7 +292,7 @@ def _holds_batches(data: Any) -> bool:
         return False
     try:
         return any(tensor.dim() > 0 for tensor in tensors_of(numpy_to_tensors(data[0])))
-    except JobError:  # a plain number among them: a sample's label
+    except JobError:  # it holds a plain number, so it is a sample with its label
         return False
 
 

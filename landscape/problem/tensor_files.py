@@ -1,6 +1,6 @@
-"""Tensors too large for memory: appended row by row to files without a name, and mapped back as tensors.
+"""Tensors that are too large for memory: written row by row to files without a name, and mapped back as tensors.
 
-The files lie in the folder for temporary files ($TMPDIR). As they have no name they are gone when the last process
+The files lie in the folder for temporary files ($TMPDIR). As they have no name, they are gone when the last process
 that uses them ends, however it ends.
 """
 
@@ -19,10 +19,10 @@ from landscape.errors import JobError, one_line
 
 
 class TensorFiles:
-    """One file per tensor; all of them have the same number of rows.
+    """One file per tensor of a batch; all of them have the same number of rows, the samples.
 
     Args:
-        like: tensors [rows, …] whose types and row shapes the appended ones have.
+        like: tensors [rows, …]; what is appended must have their types and row shapes.
     """
 
     def __init__(self, like: Sequence[Tensor]) -> None:
@@ -32,6 +32,14 @@ class TensorFiles:
         self.rows = 0
 
     def append(self, tensors: Sequence[Tensor]) -> None:
+        """Add rows to every file.
+
+        Args:
+            tensors: one tensor [rows, …] per file, all with the same number of rows.
+
+        Raises:
+            JobError: a tensor has another type or row shape than those before, or the disk is full.
+        """
         for tensor, (dtype, shape), file in zip(tensors, self._like, self._files, strict=True):
             if (tensor.dtype, tensor.shape[1:]) != (dtype, shape):
                 raise JobError(
@@ -40,7 +48,7 @@ class TensorFiles:
                     "pad them to one length in the data set"
                 )
             try:
-                # Written, not set through the map: pages of a map count as memory of this process.
+                # Written to the file, not through a map of it: a map's pages count as memory of this process.
                 file.write(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
                 file.flush()
             except OSError as error:
@@ -51,14 +59,15 @@ class TensorFiles:
         self.rows += len(tensors[0])
 
     def descriptors(self) -> list[int]:
-        """Of the files; closed when they are mapped."""
+        """The files' descriptors; `mapped` closes them."""
         return [file.fileno() for file in self._files]
 
     def mapped(self) -> list[Tensor]:
-        """The rows as tensors whose memory is the file, which goes when they do. No more can be appended."""
-        found = [map_rows(each, self.rows, *like) for each, like in zip(self.descriptors(), self._like, strict=True)]
+        """The rows as tensors whose memory is the file; it goes when they do. Nothing can be appended afterwards."""
+        files = zip(self.descriptors(), self._like, strict=True)
+        tensors = [map_rows(descriptor, self.rows, dtype, shape) for descriptor, (dtype, shape) in files]
         self._closing()
-        return found
+        return tensors
 
 
 def _close(files: Sequence[IO[bytes]]) -> None:
@@ -67,9 +76,9 @@ def _close(files: Sequence[IO[bytes]]) -> None:
 
 
 def map_rows(descriptor: int, rows: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """The file behind a descriptor as a tensor [rows, *shape]; an empty one cannot be mapped and need not be."""
+    """Map the file behind a descriptor as a tensor [rows, *shape]; the descriptor may be closed afterwards."""
     count = rows * torch.Size(shape).numel()
-    if count == 0:
+    if count == 0:  # mmap refuses an empty file
         return torch.empty((rows, *shape), dtype=dtype)
     whole = mmap.mmap(descriptor, count * dtype.itemsize)
     return torch.frombuffer(whole, dtype=dtype, count=count).view(rows, *shape)

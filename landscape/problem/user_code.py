@@ -1,4 +1,4 @@
-"""Calling code of the user's: in the job's folder, and with whatever it raises told in one line that names where."""
+"""Calls code of the user's in the job's folder, and turns whatever it raises into one line that names the place."""
 
 from __future__ import annotations
 
@@ -14,22 +14,33 @@ from pathlib import Path
 
 from landscape.errors import JobError, LandscapeError, flat, message_of, one_line
 
+# The folders that files of a traceback lie in: of this project, of Python's own library, of installed libraries.
 PACKAGE = Path(__file__).parents[1]
 OURS = (str(PACKAGE), str(PACKAGE.parent / "cluster"))
 STANDARD = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-TORCH = tuple(os.path.join(each, "torch", "") for each in INSTALLED)
-# What torch makes of an exception in a loader's worker: the traceback is the message.
+TORCH = tuple(os.path.join(folder, "torch", "") for folder in INSTALLED)
+# An exception in a worker process of a DataLoader has the whole traceback as its message, after this line.
 IN_A_WORKER = "Original Traceback (most recent call last):"
 PLACE = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
 
 
 @contextlib.contextmanager
 def calling(what: str, remedy: str = "") -> Iterator[None]:
-    """Code of the user's, called for `what`; whatever it raises becomes one line.
+    """Turn whatever the block raises into one line; our own errors pass as they are.
+
+    Args:
+        what: what the block does, as the beginning of the message: 'data: sample 7 of Images'.
+        remedy: the end of the message.
 
     Raises:
-        JobError: it raised, or asked to end the process.
+        JobError: the block raised, or asked to end the process.
+
+    Example:
+        >>> with calling("data: sample 7 of Images"):
+        ...     raise ValueError("no such file")
+        Traceback (most recent call last):
+        landscape.errors.JobError: data: sample 7 of Images raised ValueError: no such file
     """
     try:
         yield
@@ -40,15 +51,18 @@ def calling(what: str, remedy: str = "") -> Iterator[None]:
 
 
 class Exited(RuntimeError):
-    """User code asked to end the process, in words; an exception like others, so that it never counts as success."""
+    """User code asked to end the process, as `sys.exit(0)` does.
+
+    It is an ordinary exception, so that such an end is never taken for success.
+    """
 
 
 @contextlib.contextmanager
 def kept_alive() -> Iterator[None]:
-    """What user code raises to end the process, such as `sys.exit(0)`, is an exception like others; Ctrl-C is not.
+    """Turn what user code raises to end the process, such as `SystemExit`, into an exception; Ctrl-C passes as it is.
 
     Raises:
-        Exited: it did.
+        Exited: the block asked to end the process.
     """
     try:
         yield
@@ -64,34 +78,35 @@ def in_words(error: BaseException) -> str:
         return message_of(error)
     place = place_of(error)
     where = f" ({place})" if place else ""
-    told = _text(error)
+    text = _text(error)
     if isinstance(error, SystemExit):
         return f"called sys.exit({'' if error.code is None else message_of(error)}){where}"
     if isinstance(error, RecursionError):
         return f"calls itself without end{where}"
     if isinstance(error, MemoryError):
-        return f"ran out of memory{told and ': ' + message_of(error)}{where}"
-    if IN_A_WORKER in told:
-        return f"raised {flat(told.rstrip().splitlines()[-1])}{where}"
+        return f"ran out of memory{text and ': ' + message_of(error)}{where}"
+    if IN_A_WORKER in text:
+        return f"raised {flat(text.rstrip().splitlines()[-1])}{where}"
     return f"raised {one_line(error)}{where}"
 
 
 def cause_of(error: BaseException) -> str:
-    """The cause of a failed task: the exception, in words where its name tells how Python works inside."""
+    """The cause of a failed task: 'Type: message', or words where the type would tell the user nothing."""
     return in_words(error) if isinstance(error, (Exited, RecursionError, MemoryError)) else one_line(error)
 
 
 def place_of(error: BaseException) -> str:
-    """The innermost line of the user's own that an exception came through, as 'file:line'; '' where there is none.
+    """The line of code to look at, as 'file:line'; empty where there is none.
 
-    Of code that is installed among the libraries it is the outermost line, the one that was called from here; torch
-    complains of what it was given.
+    It is the innermost line of the user's own files that the exception came through. Where the user's code is itself
+    installed among the libraries, it is the outermost installed line, the one that was called from here. Lines of
+    torch are never named: torch complains of what it was given.
     """
-    found = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    found += [(file, int(line)) for file, line in PLACE.findall(_text(error))]
-    outside = [each for each in found if not each[0].startswith(("<", *OURS))]
-    users = [each for each in outside if not each[0].startswith((*INSTALLED, *STANDARD))]
-    installed = [each for each in outside if each[0].startswith(INSTALLED) and not each[0].startswith(TORCH)]
+    lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    lines += [(file, int(line)) for file, line in PLACE.findall(_text(error))]
+    outside = [(file, line) for file, line in lines if not file.startswith(("<", *OURS))]
+    users = [(file, line) for file, line in outside if not file.startswith((*INSTALLED, *STANDARD))]
+    installed = [(file, line) for file, line in outside if file.startswith(INSTALLED) and not file.startswith(TORCH)]
     chosen = users[-1:] or installed[:1]
     if not chosen:
         return ""
@@ -104,31 +119,31 @@ def place_of(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:
+    except Exception:  # the exception's own __str__ fails
         return ""
 
 
 @contextlib.contextmanager
 def in_folder(folder: Path) -> Iterator[None]:
-    """Code of the user's runs with this folder as working directory, where there is such a folder.
+    """Run the block with this folder as the working directory, if there is such a folder.
 
-    The working directory belongs to the whole process, so threads of the caller's see the other one meanwhile.
-    Modules that are looked up relative to the caller's directory are still found.
+    The working directory belongs to the whole process, so other threads see this one meanwhile. Entries of `sys.path`
+    that are relative to the caller's directory still work.
     """
     try:
         before = os.getcwd()
-    except OSError:  # it was deleted: nothing can be relative to it
+    except OSError:  # the directory was deleted, so nothing can be relative to it
         before = ""
     if before == str(folder) or not folder.is_dir():
         yield
         return
-    tempfile.gettempdir()  # a relative TMPDIR is resolved when it is first asked for
-    relative = {os.path.join(before, each): each for each in sys.path if not os.path.isabs(each)} if before else {}
-    sys.path[:] = [each if os.path.isabs(each) else os.path.join(before, each) for each in sys.path]
+    tempfile.gettempdir()  # resolves a relative TMPDIR, once and for all, while the directory is still the caller's
+    relative = {os.path.join(before, entry): entry for entry in sys.path if not os.path.isabs(entry)} if before else {}
+    sys.path[:] = [entry if os.path.isabs(entry) else os.path.join(before, entry) for entry in sys.path]
     os.chdir(folder)
     try:
         yield
     finally:
-        sys.path[:] = [relative.get(each, each) for each in sys.path]
+        sys.path[:] = [relative.get(entry, entry) for entry in sys.path]
         with contextlib.suppress(OSError):
             os.chdir(before or folder)

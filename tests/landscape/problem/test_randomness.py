@@ -133,7 +133,7 @@ class Once(Images):
 def test_what_cannot_be_looked_at_is_told():
     found = look_for_randomness((each for each in [(IMAGES, CLASSES)]), 20, 0)
     assert found.warnings() == [
-        "data: whether the samples are random was not looked at: generator can be read once only; return a list, a "
+        "data: it was not checked whether the samples are random: generator can be read once only; return a list, a "
         "DataLoader or a class with __iter__"
     ]
     (warning,) = look_for_randomness(Once(), 20, 0).warnings()

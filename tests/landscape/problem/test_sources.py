@@ -100,7 +100,7 @@ def test_workers_that_live_on_begin_anew():
 @pytest.fixture
 def low_bound(monkeypatch):
     monkeypatch.setattr(sources, "MOST_BATCHES", 50)
-    monkeypatch.setattr(sources, "BATCHES_TOLD", 20)
+    monkeypatch.setattr(sources, "WARN_AFTER", 20)
 
 
 ENDLESS = {
