@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from landscape.pipeline import run
     from landscape.problem.problem import Problem
     from landscape.results import Run, open_run
-    from landscape.spec.job import (
+    from landscape.spec import (
         CollectLandscape,
         FileDirection,
         Job,
@@ -36,7 +36,7 @@ _HOMES = {
     "pipeline": ("run",),
     "problem.problem": ("Problem",),
     "evaluation.choice.questions": ("Limits",),
-    "spec.job": (
+    "spec": (
         "CollectLandscape",
         "FileDirection",
         "Job",

@@ -13,10 +13,10 @@ from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.evaluator import Evaluator
 from landscape.grid import Grid, Index, choose_tile_shape
 from landscape.plan import Engine, Plan
-from landscape.preparation.preparing import PreparedJob, PreparedLandscape
+from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.problem.user_code import in_folder
 from landscape.progress import CHOOSING, stage
-from landscape.spec.job import Job, names_a_run
+from landscape.spec import Job, names_a_run
 from landscape.store import landscape_names
 
 log = logging.getLogger("landscape")

@@ -15,12 +15,12 @@ from landscape.errors import Interrupted, StoreError, shown
 from landscape.evaluation.choice.questions import Limits
 from landscape.evaluation.evaluator import Evaluator
 from landscape.folders.lock import run_lock
-from landscape.preparation.preparing import PreparedJob, PreparedLandscape, prepare
+from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.problem.user_code import in_folder
 from landscape.progress import PREPARING, Failure, Observer, stage
 from landscape.reproduction import NotReproduced, check_reproduction
 from landscape.results import Run
-from landscape.spec.job import Job
+from landscape.spec import Job
 from landscape.store import write_error
 from landscape.tally import Tally
 from landscape.tasks import (

@@ -17,7 +17,7 @@ from landscape.evaluation.evaluator import Evaluator, Values
 from landscape.evaluation.loaded import SamplesChanged
 from landscape.grid import Index, coarse_to_fine_order, tile_counts
 from landscape.parameters import State
-from landscape.preparation.preparing import PreparedJob, PreparedLandscape, create_store, existing_store
+from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store
 from landscape.problem.observables import OtherObservables
 from landscape.problem.user_code import cause_of
 from landscape.store import LandscapeStore

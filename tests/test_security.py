@@ -13,7 +13,7 @@ import yaml
 
 import landscape
 from landscape.errors import JobError, flat, masked, one_line, shown
-from landscape.spec.job import Job, read_job
+from landscape.spec import Job, read_job
 
 ROOT = Path(__file__).parents[1]
 SECRETS = {

@@ -35,7 +35,7 @@ from landscape.errors import (
 )
 
 if TYPE_CHECKING:
-    from landscape.spec.job import Job
+    from landscape.spec import Job
 
 app = App(
     name="landscape",
@@ -230,7 +230,7 @@ def run(
 
 
 def _job(path: Path, **overrides: Any) -> Job:
-    from landscape.spec.job import read_job
+    from landscape.spec import read_job
 
     found = read_job(path, **overrides)
     bind(run=found.run_path)

@@ -67,7 +67,7 @@ def bench(
     """
     from cluster.commands.benching import bench_job, bench_report
     from landscape.bench import options_for
-    from landscape.spec.job import read_job
+    from landscape.spec import read_job
 
     options = options_for(precision or (), engine or (), rounds, search=search, quick=quick, full=full, tell=_say)
     given = read_job(job, num_samples=num_samples, batch_size=batch_size, device=device, threads=threads)

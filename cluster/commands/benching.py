@@ -15,9 +15,9 @@ from landscape.bench.timing import quotient
 from landscape.errors import JobError, LandscapeError
 from landscape.fields import MAX_SIZE
 from landscape.pipeline import run as run_serially
-from landscape.preparation.preparing import prepare
+from landscape.preparation import prepare
 from landscape.progress import Progress
-from landscape.spec.job import Job, Landscape
+from landscape.spec import Job, Landscape
 
 TILES, TILE_SECONDS, ROUNDS = 16, 1.2, 3
 MOST_TILES = 256  # where so many are over before a second worker has come, none is coming

@@ -6,7 +6,7 @@ from cluster.process.console import ProgressDisplay
 from cluster.process.streams import diverted, put
 from cluster.status import run_status, status_text
 from landscape.errors import DONE, PARTIAL, printable
-from landscape.spec.job import Job
+from landscape.spec import Job
 
 
 def compute(

@@ -11,8 +11,8 @@ from cluster.process.console import seconds_text
 from cluster.process.logs import bind, say
 from cluster.process.streams import diverted, put
 from landscape.errors import DONE, PARTIAL, LandscapeError
-from landscape.preparation.preparing import collected_landscapes
-from landscape.spec.job import Job
+from landscape.preparation import collected_landscapes
+from landscape.spec import Job
 
 NUM_SAMPLES = 512
 

@@ -28,7 +28,7 @@ def examine(address: str) -> Iterator[Finding]:
     import ray
 
     from cluster.session.session import ray_session
-    from landscape.spec.job import Job
+    from landscape.spec import Job
 
     start = time.monotonic()
     answer = check_address(address, allow_open=True)

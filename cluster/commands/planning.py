@@ -16,9 +16,9 @@ from landscape.evaluation.choice.tuning import outlook, tune
 from landscape.evaluation.evaluator import Evaluator
 from landscape.fields import MAX_SIZE
 from landscape.grid import Grid, size_through_zero, tile_counts
-from landscape.preparation.preparing import PreparedJob, PreparedLandscape, prepare
+from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.problem.user_code import in_folder
-from landscape.spec.job import Job
+from landscape.spec import Job
 from landscape.store import LandscapeStore
 
 CALIBRATED_BYTES = 8  # per value: float64

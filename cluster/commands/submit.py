@@ -44,7 +44,7 @@ def submit(
         ray: a Ray cluster's dashboard; kuberay: Kubernetes with KubeRay; slurm: sbatch.
     """
     from cluster.submit.common import refuse_settings
-    from landscape.spec.job import read_job
+    from landscape.spec import read_job
 
     targets: dict[str, ToRay | ToKubeRay | ToSlurm] = {"ray": ray, "kuberay": kuberay, "slurm": slurm}
     _refuse_others_options(target, targets)

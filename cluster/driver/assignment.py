@@ -8,9 +8,9 @@ from typing import Any
 
 from cluster.workers.packing import pack_directions, pack_state
 from cluster.workers.worker import Payload
-from landscape.preparation.preparing import PreparedLandscape
+from landscape.preparation import PreparedLandscape
 from landscape.reproduction import ATTRIBUTE, NotReproduced, Witness, check_point, other_network, recorded, refusal
-from landscape.spec.job import Job
+from landscape.spec import Job
 from landscape.store import LandscapeStore
 from landscape.tally import Recorded, Tally
 from landscape.tasks import TaskList, missing_tasks, start_tally

@@ -26,11 +26,11 @@ from landscape.evaluation.choice.search import Search
 from landscape.folders.lock import run_lock
 from landscape.memory import keep_freed_memory
 from landscape.pipeline import run_prepared
-from landscape.preparation.preparing import PreparedJob, create_store, existing_store, prepare
+from landscape.preparation import PreparedJob, create_store, existing_store, prepare
 from landscape.progress import CHOOSING, PREPARING, Failure, Observer, stage
 from landscape.reproduction import NotReproduced, Witness
 from landscape.results import Run
-from landscape.spec.job import Job
+from landscape.spec import Job
 from landscape.store import write_error
 from landscape.tasks import OpenLandscape, Outcome, Task, commit_all, make_work, quarantine, task_points, well_formed
 

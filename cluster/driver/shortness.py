@@ -18,7 +18,7 @@ from landscape.evaluation.choice.questions import Limits
 from landscape.evaluation.choice.search import budget_of
 from landscape.evaluation.choice.trials import measure_point
 from landscape.memory import release_memory
-from landscape.preparation.preparing import PreparedJob
+from landscape.preparation import PreparedJob
 from landscape.problem.user_code import in_folder
 
 # From the end of the preparation to the first tile committed by a worker, less the tile: 7.1 to 9.4 s on 2 idle cores

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from landscape.errors import JobError
-from landscape.spec.job import Job
+from landscape.spec import Job
 
 Resources = Mapping[str, float]
 

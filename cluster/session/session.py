@@ -20,7 +20,7 @@ from cluster.session.upload import upload
 from landscape.devices import cores
 from landscape.errors import ClusterUnreachableError, JobError, one_line
 from landscape.progress import stage
-from landscape.spec.job import Job
+from landscape.spec import Job
 
 NODE_GROUP = "ray.io/node-group"
 

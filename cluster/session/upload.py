@@ -12,7 +12,7 @@ from cluster.session.attach import IN_A_RAY_JOB
 from cluster.shipping.archive import archived
 from cluster.shipping.listing import omitted_line
 from cluster.shipping.walk import list_folder
-from landscape.spec.job import Job
+from landscape.spec import Job
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cluster.options import checked_workers
 from cluster.session.upload import callback_files
@@ -17,7 +16,7 @@ from cluster.shipping.walk import list_folder
 from landscape.digests import digest
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.folders.places import locate
-from landscape.spec.job import FileDirection, Job, TowardsDirection
+from landscape.spec import Job
 
 # KubeRay refuses names above 47 characters; "landscape-", a digest of 8 and an attempt leave this many.
 LONGEST_NAME = 24
@@ -136,13 +135,7 @@ def quoted(words: Iterable[str]) -> str:
 def named_files(job: Job) -> Iterator[str]:
     """The files that a job names, as they stand in it: weights and directions."""
     for landscape in job.landscapes:
-        references: list[Any] = [landscape.origin]
-        for each in landscape.directions:
-            if isinstance(each, FileDirection):
-                references.append(each.path)
-            elif isinstance(each, TowardsDirection):
-                references.append(each.target)
-        yield from (each for each in references if isinstance(each, str) and each not in ("problem", "first", "last"))
+        yield from landscape.named_files()
 
 
 def refuse_settings(job: Job, target: str, workers_gpus: float | None, cpus: int | None, nodes: int = 1) -> None:

@@ -29,7 +29,7 @@ from cluster.submit.common import (
 )
 from cluster.submit.ray_jobs import next_attempt
 from landscape.errors import ClusterUnreachableError, JobError, LandscapeError, NotFoundError, shown
-from landscape.spec.job import Job
+from landscape.spec import Job
 
 LONGEST_NAME = 47  # KubeRay adds suffixes to make the names of pods and services, which hold 63
 LARGEST_FILES = 900_000  # bytes in a ConfigMap, which holds 1 MiB with its names

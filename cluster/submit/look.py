@@ -22,7 +22,7 @@ from typing import Any
 
 from cluster.shipping.listing import SECRET, THE_RUN, Listing
 from landscape.errors import JobError, LandscapeError, StoreError, flat, message_of, one_line, shown
-from landscape.spec.job import Job, Landscape, PcaDirection, TowardsDirection
+from landscape.spec import Job, Landscape
 
 LOOK_SECONDS = 180.0
 STORE_SECONDS = 30  # for an object store to tell what the run holds: one that is not there is asked for minutes
@@ -257,7 +257,7 @@ def child() -> None:
     begun = report.stat().st_ctime_ns
     import torch  # noqa: F401  before the hook, as it opens much
 
-    from landscape.spec.job import read_job
+    from landscape.spec import read_job
 
     opened = Opened()
     opened.hear_safetensors()
@@ -288,7 +288,7 @@ def child() -> None:
 
 
 def _prepare_locally(job: Job, fresh: str) -> list[str]:
-    from landscape.preparation.preparing import prepare
+    from landscape.preparation import prepare
 
     if os.path.isdir(job.run_path) and os.access(job.run_path, os.W_OK):
         prepare(job)
@@ -299,7 +299,7 @@ def _prepare_locally(job: Job, fresh: str) -> list[str]:
 
 def _prepare_remotely(job: Job) -> list[str]:
     """Compare with what the run holds; a remark where that cannot be read from here."""
-    from landscape.preparation.preparing import prepare
+    from landscape.preparation import prepare
 
     try:
         prepare(job)
@@ -310,20 +310,10 @@ def _prepare_remotely(job: Job) -> list[str]:
 
 def _prepare_anew(job: Job, fresh: str) -> None:
     """Prepare what of the job needs no trajectory, as if its run were begun anew."""
-    from landscape.preparation.preparing import prepare
+    from landscape.preparation import prepare
 
-    here = tuple(each for each in job.landscapes if not _needs_trajectory(each))
+    here = tuple(each for each in job.landscapes if not each.needs_trajectory)
     prepare(job.replace(run=str(Path(fresh) / "run"), landscapes=here or (Landscape(name="look", size=(3, 3)),)))
-
-
-def _needs_trajectory(landscape: Landscape) -> bool:
-    references: list[Any] = [landscape.origin]
-    for each in landscape.directions:
-        if isinstance(each, PcaDirection):
-            return True
-        if isinstance(each, TowardsDirection):
-            references.append(each.target)
-    return any(isinstance(each, int) or each in ("first", "last") for each in references)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cluster.shipping.listing import Listing
     from cluster.submit.common import Submission
     from cluster.submit.kuberay import KubeRayOptions
-    from landscape.spec.job import Job
+    from landscape.spec import Job
 
 Flag = Annotated[bool, Parameter(negative="")]
 Words = Annotated[list[str] | None, Parameter(negative="")]

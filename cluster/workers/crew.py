@@ -31,7 +31,7 @@ from cluster.workers.worker import Look, ProblemSource, Receipt, Worker
 from landscape.errors import printable
 from landscape.evaluation.choice.questions import Request
 from landscape.memory import host_limit
-from landscape.preparation.preparing import PreparedJob
+from landscape.preparation import PreparedJob
 from landscape.problem.batches import Batch, batch_bytes
 from landscape.progress import stage
 from landscape.tasks import Work

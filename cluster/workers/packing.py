@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from landscape.directions.making import DirectionTensors, random_direction
+from landscape.directions import DirectionTensors, SeededDirection, seeded
 from landscape.errors import JobError
 from landscape.parameters import ParameterInfo, State, direction_digest, in_first_version
 from landscape.problem.batches import Batch
-from landscape.spec.job import RandomDirection
 
 RECIPE_BYTES = 1 << 30  # a random direction above it travels as its seed, as it is kept in the store
 
@@ -58,7 +57,7 @@ class Recipe:
     A norm is a sum, and how many threads share it decides how it rounds: they are as many as the driver's.
     """
 
-    spec: RandomDirection
+    spec: SeededDirection
     digest: str
     threads: int
 
@@ -72,12 +71,14 @@ def pack_directions(
 ) -> list[Mapping[str, Packed] | Recipe]:
     """The directions as tensors; random ones of more than `at_most` bytes as their recipes."""
     at_most = RECIPE_BYTES if at_most is None else at_most
-    return [
-        Recipe(_random_spec(each.attributes), str(each.attributes["digest"]), torch.get_num_threads())
-        if each.attributes.get("kind") == "random" and _size(each.tensors) > at_most
-        else pack_state(each.tensors)
-        for each in directions
-    ]
+    return [_pack_direction(each, at_most) for each in directions]
+
+
+def _pack_direction(direction: DirectionTensors, at_most: int) -> Mapping[str, Packed] | Recipe:
+    spec = seeded(direction.attributes) if _size(direction.tensors) > at_most else None
+    if spec is None:
+        return pack_state(direction.tensors)
+    return Recipe(spec, str(direction.attributes["digest"]), torch.get_num_threads())
 
 
 @contextlib.contextmanager
@@ -88,10 +89,6 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _random_spec(attributes: Mapping[str, Any]) -> RandomDirection:
-    return RandomDirection(**{name: attributes[name] for name in ("seed", "normalise", "ignore")})
 
 
 def _size(state: State) -> int:
@@ -109,11 +106,10 @@ def unpack_direction(
     if not isinstance(packed, Recipe):
         return unpack_state(packed)
     spec = packed.spec
-    assert spec.seed is not None
     # A landscape of version 0.1.0 keeps the scaling that it was begun with; the digest tells which it is.
     for infos in dict.fromkeys((tuple(parameters), in_first_version(parameters))):
         with _threads(packed.threads):
-            found = random_direction(origin, infos, spec.seed, spec.normalise, spec.ignore)
+            found = spec.draw(origin, infos)
         if direction_digest(found) == packed.digest:
             return found
     raise OtherDirection(

@@ -21,7 +21,7 @@ from landscape.bench.problems import RECIPES, recipe_job
 from landscape.bench.table import bench_text
 from landscape.errors import JobError, LandscapeError
 from landscape.plan import Precision
-from landscape.spec.job import Job, read_job
+from landscape.spec import Job, read_job
 
 SYNTHETIC = "weights are random and data synthetic: the speed is real, the landscape means nothing"
 

@@ -27,9 +27,9 @@ from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.evaluator import Evaluator
 from landscape.grid import Grid, Tile
 from landscape.plan import Engine, Precision
-from landscape.preparation.preparing import PreparedJob, PreparedLandscape, prepare
+from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.problem.user_code import in_folder
-from landscape.spec.job import Job
+from landscape.spec import Job
 
 MEMORY_POINTS = 3
 TILE_POINTS = 64

@@ -19,7 +19,7 @@ from landscape.errors import JobError, nearest, shown
 from landscape.problem.problem import Problem
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet
-from landscape.spec.job import Job
+from landscape.spec import Job
 
 Data = tuple[Tensor, Tensor]
 SEED = 0

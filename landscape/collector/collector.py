@@ -26,7 +26,7 @@ from landscape.errors import JobError, shown
 from landscape.fields import Unit
 from landscape.folders import Place, open_folder
 from landscape.parameters import state_of
-from landscape.spec.job import COLLECTED_SIZE, DEFAULT_SAMPLES
+from landscape.spec import COLLECTED_SIZE, DEFAULT_SAMPLES
 from landscape.trajectory.history import HistoryWriter, kept_beside, recorded_number
 from landscape.trajectory.replacement import finish, remove_leftovers
 from landscape.trajectory.run_files import read_info, refusing_disk_errors, write_info

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape.parameters import persistent_buffers
-from landscape.spec.job import CollectLandscape
+from landscape.spec import CollectLandscape
 from landscape.trajectory.history import finite
 from landscape.trajectory.snapshots import versions
 

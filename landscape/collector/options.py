@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from landscape.errors import JobError, shown
-from landscape.spec.job import CollectLandscape, explain
+from landscape.fields import explain
+from landscape.spec import CollectLandscape
 
 
 def checked_options(

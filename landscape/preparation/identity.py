@@ -9,32 +9,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from landscape.errors import shown
-from landscape.folders.places import locate
-from landscape.parameters import state_digest
 from landscape.preparation.axes import axis_ranges
-from landscape.preparation.weights import Weights
-from landscape.spec.job import Direction, FileDirection, Job, Landscape, PcaDirection, TowardsDirection
-from landscape.trajectory.weight_files import load_weights
+from landscape.preparation.context import LandscapeContext
+from landscape.spec.job import Job
 
 
 def identity_of(
-    job: Job,
-    spec: Landscape,
-    weights: Weights,
-    origin: int | str,
-    samples: str,
-    num_samples: int,
-    observables: Sequence[str],
+    job: Job, context: LandscapeContext, samples: str, num_samples: int, observables: Sequence[str]
 ) -> dict[str, Any]:
     """The identity of one landscape of a job.
 
     Args:
         samples: the digest of the chosen samples, of which there are `num_samples`.
     """
+    ranges = axis_ranges(context.spec)
     return {
-        "origin": weights.digest(origin),
-        "directions": [_direction_identity(each, weights) for each in spec.directions],
-        "coordinates": [[n, *(limits or ["fitted"])] for n, limits in zip(spec.size, axis_ranges(spec), strict=True)],
+        "origin": context.digest(context.reference),
+        "directions": [each.identity(context) for each in context.axes],
+        "coordinates": [[n, *(limits or ["fitted"])] for n, limits in zip(context.spec.size, ranges, strict=True)],
         "observables": list(observables),
         "num_samples": num_samples,
         "samples": samples,
@@ -42,19 +34,6 @@ def identity_of(
         "precision": job.precision,
         "batch_norm": job.batch_norm,
     }
-
-
-def _direction_identity(spec: Direction, weights: Weights) -> dict[str, Any]:
-    found = spec.model_dump(mode="json")
-    if isinstance(spec, TowardsDirection):
-        return {"kind": "towards", "target": weights.digest(spec.target)}
-    if isinstance(spec, FileDirection):
-        del found["path"]
-        return found | {"tensors": state_digest(load_weights(locate(spec.path, weights.folder)))}
-    if isinstance(spec, PcaDirection):
-        numbers = weights.trajectory.select(spec.trajectory).numbers
-        return {"kind": "pca", "component": spec.component, "snapshots": {str(n): weights.digest(n) for n in numbers}}
-    return found
 
 
 def refusal(name: str, changed: Sequence[str], remedy: str) -> str:

@@ -7,7 +7,8 @@ from typing import get_args
 
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.folders.places import locate
-from landscape.plan import BatchNorm, Plan, Precision
+from landscape.plan import BatchNorm, Engine, Plan, Precision, default_plan
+from landscape.preparation.identity import refusal
 from landscape.spec.job import Job, names_a_run
 from landscape.store import LandscapeStore, landscape_names
 
@@ -75,3 +76,42 @@ def borrowed_plan(job: Job, num_samples: int) -> Plan | None:
             f"engine: run {name} computes with {', '.join(other)}, the job with {mine}; make them agree, or name one"
         )
     return replace(found, engine=engine, batch_size=min(size, num_samples))
+
+
+def plan_of(job: Job, stored: LandscapeStore | None, num_samples: int, device: str) -> Plan:
+    """The recorded plan of a landscape on disk, else the default.
+
+    Args:
+        num_samples: the samples of the job, which a batch holds at most.
+        device: the kind of device that a new landscape is planned for.
+
+    Raises:
+        JobError: the job contradicts the record.
+    """
+    if stored is None:
+        return default_plan(num_samples, device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads)
+    plan = recorded_plan(stored)
+    changed = _contradictions(job, stored, plan, num_samples)
+    if changed:
+        raise JobError(refusal(stored.name, changed, "leave it out to go on as before"))
+    return plan
+
+
+def _contradictions(job: Job, stored: LandscapeStore, plan: Plan, num_samples: int) -> list[str]:
+    """What the job asks for now, and did not ask for when the landscape was made, that its plan is not."""
+    asked = {
+        "batch_size": job.batch_size and min(job.batch_size, num_samples),
+        "threads": job.threads,
+        "engine": None if job.engine == "auto" or names_a_run(job.engine) else Engine.parse(job.engine),
+    }
+    # What was asked for when it was made is no change, also where the memory allowed less.
+    before = stored.record("job")
+    changed = [
+        f"{field} {getattr(plan, field)} to {value}"
+        for field, value in asked.items()
+        if value is not None and value != getattr(plan, field) and getattr(job, field) != before.get(field)
+    ]
+    if job.engine != before.get("engine") and (other := borrowed_plan(job, num_samples)) is not None:
+        both = (("engine", plan.engine, other.engine), ("batch_size", plan.batch_size, other.batch_size))
+        changed += [f"{field} {mine} to {theirs}" for field, mine, theirs in both if mine != theirs]
+    return changed

@@ -11,6 +11,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
+from landscape.directions import is_seeded
 from landscape.grid import Grid, Index
 from landscape.parameters import State, flatten
 from landscape.surface import RISE_STDERR
@@ -95,7 +96,7 @@ def _make_directions(
 ) -> None:
     size = sum(int(np.prod(place["shape"], dtype=np.int64)) for place in layout)
     fits = 4 * size * len(directions) <= DIRECTION_BYTES
-    stored = [fits or axis["kind"] != "random" for axis in axes]
+    stored = [fits or not is_seeded(axis["kind"]) for axis in axes]
     array = group.create_array(
         "directions", shape=(len(directions), size), chunks=(1, min(max(size, 1), DIRECTION_CHUNK)), dtype=np.float32,
         fill_value=0.0, compressors=[Crc32cCodec()], dimension_names=("axis", "parameter"),

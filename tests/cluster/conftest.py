@@ -14,7 +14,7 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from landscape.spec.job import Job, read_job
+from landscape.spec import Job, read_job
 
 # A model of two weights whose coordinates on the plane are the weights themselves, so that a test can say what
 # happens at which point. Every evaluated point leaves a line in points.log, and its GPU one in devices.log. What a

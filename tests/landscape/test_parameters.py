@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from landscape import Job, JobError, Problem, run
-from landscape.directions.making import DirectionTensors, normalise_direction, random_direction
+from landscape.directions import DirectionTensors
+from landscape.directions.random import random_direction
+from landscape.directions.scaling import normalise_direction
 from landscape.parameters import (
     ParameterInfo,
     combine,
@@ -34,7 +36,7 @@ from landscape.parameters import (
     state_of,
     unflatten,
 )
-from landscape.preparation.preparing import create_store, prepare
+from landscape.preparation import create_store, prepare
 
 # -- filter normalisation ------------------------------------------------------------------------------------
 

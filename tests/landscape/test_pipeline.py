@@ -35,7 +35,7 @@ from torch import nn
 from landscape import JobError, Problem, open_run, run
 from landscape.devices import cores
 from landscape.errors import Interrupted, LandscapeError
-from landscape.preparation.preparing import prepare
+from landscape.preparation import prepare
 from landscape.store import LandscapeStore
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"

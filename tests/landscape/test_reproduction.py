@@ -16,7 +16,7 @@ from small_models import conv_problem, make_job, quadratic_problem, wandering, w
 from torch import nn
 
 from landscape import Problem, open_run, read_job, run
-from landscape.directions.making import random_direction
+from landscape.directions.random import random_direction
 from landscape.errors import Interrupted, JobError
 from landscape.evaluation.evaluator import Evaluator
 from landscape.grid import Grid

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from landscape import Job, Problem
 from landscape.choosing import freedom_of, make_evaluator, tune_landscape
-from landscape.preparation.preparing import prepare
+from landscape.preparation import prepare
 
 
 @dataclass(frozen=True)

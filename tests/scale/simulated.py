@@ -28,8 +28,8 @@ from landscape.evaluation.choice.questions import Request
 from landscape.evaluation.evaluator import Values
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.plan import Plan
-from landscape.preparation.preparing import PreparedJob, PreparedLandscape
-from landscape.spec.job import Job
+from landscape.preparation import PreparedJob, PreparedLandscape
+from landscape.spec import Job
 from landscape.store import Examination
 from landscape.tasks import Outcome, Work
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import landscape
 from landscape.results import open_run
-from landscape.spec.job import Job, read_job
+from landscape.spec import Job, read_job
 from landscape.surface import OK, Surface
 
 # Ray notices a dead node after 15 s by default; here after about 1 s. One that only is slow to answer has 10 s.
@@ -37,7 +37,7 @@ nodes.wait_for_nodes()
 {prelude}
 import cluster
 from cluster.scheduling.schedule import Policy
-from landscape.spec.job import read_job
+from landscape.spec import read_job
 from landscape.results import open_run
 
 job = read_job(HERE / "job.yaml")

@@ -10,7 +10,7 @@ from small_models import image_samples
 from torch import nn
 from torch.nn import functional as F
 
-from landscape.directions.making import random_direction
+from landscape.directions.random import random_direction
 from landscape.evaluation.evaluator import Evaluator
 from landscape.parameters import describe_parameters, state_of
 from landscape.plan import Engine, default_plan

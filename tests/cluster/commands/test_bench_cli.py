@@ -14,7 +14,7 @@ from cluster.commands.benching import TooFewTiles, Watch, bench_report, over_ser
 from cluster.commands.startup import first_tile, startup, write_job
 from landscape.errors import LandscapeError
 from landscape.progress import Progress
-from landscape.spec.job import read_job
+from landscape.spec import read_job
 from landscape.store import LandscapeStore
 
 ROW = {"engine": "eager", "batch_size": 16, "chosen": True, "seconds_per_point": 0.05}

@@ -10,7 +10,7 @@ import pytest
 import cluster
 import landscape
 from landscape.evaluation.choice.questions import Limits
-from landscape.spec.job import Job, read_job
+from landscape.spec import Job, read_job
 from landscape.surface import OK
 
 pytestmark = pytest.mark.usefixtures("local_ray")

@@ -14,7 +14,7 @@ import cluster
 import landscape
 from landscape.errors import Interrupted, JobError
 from landscape.results import open_run
-from landscape.spec.job import Job, read_job
+from landscape.spec import Job, read_job
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
 from landscape.trajectory.snapshots import write_snapshot
 

@@ -26,7 +26,7 @@ from cluster.workers.crew import RayCrew
 from landscape.errors import LandscapeError
 from landscape.progress import Progress
 from landscape.results import open_run
-from landscape.spec.job import Job
+from landscape.spec import Job
 from landscape.surface import OK
 from landscape.tally import Tally
 

@@ -17,7 +17,7 @@ import landscape
 from cluster.commands.entry import main
 from landscape.folders.lock import run_lock
 from landscape.parameters import state_digest
-from landscape.spec.job import read_job
+from landscape.spec import read_job
 from landscape.surface import OK
 from landscape.trajectory.snapshots import read_trajectory
 

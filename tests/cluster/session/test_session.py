@@ -16,7 +16,7 @@ from cluster.session.placement import Placement, Supply, explain_placement, plac
 from cluster.session.upload import upload
 from landscape.errors import JobError
 from landscape.results import open_run
-from landscape.spec.job import Job
+from landscape.spec import Job
 
 PLAIN = {"run": "r", "problem": "a:b"}
 
@@ -127,7 +127,7 @@ def test_each_worker_sees_the_gpu_it_was_given_and_no_other(make_job, ray_folder
         nodes.add_node(num_cpus=2, num_gpus=2)
         nodes.wait_for_nodes()
         import cluster
-        from landscape.spec.job import read_job
+        from landscape.spec import read_job
         cluster.run(read_job({str(job.folder / "job.yaml")!r}, device="auto"), address=nodes.address)
         nodes.shutdown()
         print("{{}}")
@@ -154,7 +154,7 @@ def test_device_ids_restrict_a_local_ray(make_job, ray_folder):
         import os, torch
         torch.cuda.device_count = lambda: 4   # a machine with four GPUs, as far as the session can tell
         import cluster
-        from landscape.spec.job import read_job
+        from landscape.spec import read_job
         cluster.run(read_job({str(job.folder / "job.yaml")!r}))
         assert "CUDA_VISIBLE_DEVICES" not in os.environ
         print("{{}}")
@@ -207,7 +207,7 @@ def test_what_runs_on_gpus_alone_is_looked_at_by_a_worker(make_job, ray_folder, 
         torch.cuda.device_count = lambda: 1   # as far as the session can tell
         import cluster
         from landscape.errors import JobError
-        from landscape.spec.job import read_job
+        from landscape.spec import read_job
         try:
             cluster.run(read_job({str(job.folder / "job.yaml")!r}, problem="gpu_problem:problem", device="cuda"))
             print(json.dumps([0, ""]))

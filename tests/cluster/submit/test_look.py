@@ -14,7 +14,7 @@ import landscape
 from cluster.submit.common import folder_listing
 from cluster.submit.look import Opened, compare, foreign, look
 from landscape.errors import JobError
-from landscape.spec.job import Job, read_job
+from landscape.spec import Job, read_job
 
 BODY = """
 import torch

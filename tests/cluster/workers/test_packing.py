@@ -10,10 +10,11 @@ import cluster
 import landscape
 from cluster.workers import packing
 from cluster.workers.packing import OtherDirection, Recipe, pack_directions, unpack_direction
-from landscape.directions.making import DirectionTensors, random_direction
+from landscape.directions import DirectionTensors
+from landscape.directions.random import random_direction
 from landscape.errors import JobError
 from landscape.parameters import describe_parameters, direction_digest, in_first_version, state_of
-from landscape.spec.job import Job, RandomDirection
+from landscape.spec import Job, RandomDirection
 
 
 def model() -> nn.Module:
@@ -74,7 +75,7 @@ def test_a_direction_is_drawn_with_as_many_threads_as_the_driver_has(monkeypatch
         seen.append(torch.get_num_threads())
         return random_direction(*given)
 
-    monkeypatch.setattr(packing, "random_direction", counting)
+    monkeypatch.setattr("landscape.directions.random.random_direction", counting)
     before = torch.get_num_threads()
     unpack_direction(Recipe(recipe.spec, recipe.digest, before + 3), state_of(model()), describe_parameters(model()))
     assert (seen, torch.get_num_threads()) == ([before + 3], before)

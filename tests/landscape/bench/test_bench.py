@@ -27,7 +27,7 @@ from landscape.errors import LandscapeError
 from landscape.evaluation.choice.search import Search
 from landscape.evaluation.engines.forward import make_forward
 from landscape.plan import Engine, Plan
-from landscape.preparation.preparing import prepare
+from landscape.preparation import prepare
 
 CPU = torch.device("cpu")
 BRIEF = Options(rounds=3, slice_seconds=0.002, search_seconds=0.0)

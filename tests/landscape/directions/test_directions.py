@@ -23,17 +23,13 @@ from small_models import (
 from torch import nn
 
 from landscape import JobError, run
-from landscape.directions.making import (
-    cosines,
-    principal_components,
-    project,
-    random_direction,
-    random_walk_variance,
-    supplied_direction,
-    towards_direction,
-)
+from landscape.directions.components import principal_components, random_walk_variance
+from landscape.directions.file import supplied_direction
+from landscape.directions.plane import cosines, project
+from landscape.directions.random import random_direction
+from landscape.directions.towards import towards_direction
 from landscape.parameters import combine, describe_parameters, state_of
-from landscape.spec.job import DEFAULTS
+from landscape.spec import DEFAULTS
 
 NAMES = ("matrix", "vector", "scalar")
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from landscape import JobError, Problem, run
 from landscape.evaluation.first_look import first_look
-from landscape.preparation.preparing import prepare
+from landscape.preparation import prepare
 from landscape.surface import QUARANTINED
 
 CPU = torch.device("cpu")

@@ -12,8 +12,8 @@ from small_models import make_job, raw_directions, write_trajectory
 from torch import nn
 
 from landscape import JobError, Problem, run
-from landscape.directions.making import towards_direction
-from landscape.preparation.preparing import prepare
+from landscape.directions.towards import towards_direction
+from landscape.preparation import prepare
 from landscape.problem.batches import not_finite
 
 SAMPLES = torch.randn(12, 3, generator=torch.Generator().manual_seed(1))

@@ -10,7 +10,7 @@ from small_models import make_job, plan_on_disk
 
 from landscape import JobError, LandscapeError, run
 from landscape.preparation.recorded import borrowed_plan, recorded_plan
-from landscape.spec.job import read_job
+from landscape.spec import read_job
 from landscape.store import LandscapeStore
 
 ENGINE = "eager+channels_last+folded"

@@ -9,7 +9,7 @@ from small_models import make_job, quadratic_problem, wandering, write_trajector
 
 from cluster.commands.planning import plan_job, plan_text
 from landscape import run
-from landscape.preparation.preparing import prepare
+from landscape.preparation import prepare
 
 SPEC = {"name": "mine", "size": 3}
 

@@ -18,11 +18,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomS
 
 from landscape import JobError, Problem, run
 from landscape.evaluation.evaluator import Evaluator, Plan
-from landscape.preparation.preparing import prepare
+from landscape.preparation import prepare
 from landscape.problem.batches import batch_length, map_tensors, samples_digest, split_batches, tensors_of
 from landscape.problem.callback import import_callback, load_problem
 from landscape.problem.selection import select_samples
-from landscape.spec.job import Job
+from landscape.spec import Job
 
 INPUTS, TARGETS = torch.arange(60.0).reshape(20, 3), torch.arange(20)
 

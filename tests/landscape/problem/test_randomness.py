@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from cluster.commands.planning import plan_job, plan_text
 from landscape import JobError, Problem, open_run, run
 from landscape.errors import Interrupted
-from landscape.preparation.preparing import prepare
+from landscape.preparation import prepare
 from landscape.problem.randomness import Randomness, look_for_randomness
 from landscape.store import LandscapeStore
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from landscape import CollectLandscape, Job, JobError, Landscape, NotFoundError, read_job
 from landscape.digests import canonical_json, digest
 from landscape.errors import printable
-from landscape.spec.job import DEFAULTS, RandomDirection, with_defaults_of
+from landscape.spec import DEFAULTS, RandomDirection, with_defaults_of
 
 MINIMAL = {"run": "runs/a", "problem": "mine:problem"}
 

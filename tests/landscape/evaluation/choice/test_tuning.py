@@ -23,7 +23,7 @@ from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.engines import pooling
 from landscape.grid import Grid, axis_coordinates
 from landscape.plan import Engine
-from landscape.preparation.preparing import prepare
+from landscape.preparation import prepare
 from landscape.store import LandscapeStore
 from landscape.views.prepared.wording import precision_text
 

@@ -1,0 +1,85 @@
+"""A random direction: Gaussian, drawn from a seed, scaled to the weights (Li et al. 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, Self
+
+from landscape.directions.base import SeededDirection
+from landscape.directions.options import DEFAULT_IGNORE, Ignored, Normalise, scaling_label
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from landscape.directions.context import Context
+    from landscape.parameters import ParameterInfo, State
+
+
+class RandomDirection(SeededDirection):
+    """A Gaussian direction drawn from `seed`, scaled to the weights as `normalise` says (Li et al. 2018)."""
+
+    kind: Literal["random"] = "random"
+    normalise: Normalise = "filter"
+    """Scale each filter, each layer or the whole direction to the norm of the weights there, or leave it as drawn."""
+    ignore: tuple[Ignored, ...] = DEFAULT_IGNORE
+    """What does not move: biases, normalisation layers."""
+
+    def under_defaults(self, version: int) -> Self:
+        """Under version 1 a direction that was written out ignored nothing."""
+        return self if version > 1 or "ignore" in self.model_fields_set else self.model_copy(update={"ignore": ()})
+
+    def draw(self, origin: State, infos: Sequence[ParameterInfo]) -> dict[str, Tensor]:
+        assert self.seed is not None
+        return random_direction(origin, infos, self.seed, self.normalise, self.ignore)
+
+    def label(self, context: Context) -> str:
+        return f"random direction (seed {self.seed}, {scaling_label(self.normalise, self.ignore)})"
+
+
+def random_direction(
+    origin: State,
+    infos: Sequence[ParameterInfo],
+    seed: int,
+    normalise: Normalise = "filter",
+    ignore: Sequence[Ignored] = DEFAULT_IGNORE,
+) -> dict[str, Tensor]:
+    """A Gaussian direction from `seed`, normalised to the weights.
+
+    d ~ N(0, I) is drawn for every parameter in order, moved or not, so that what is ignored does not change
+    the rest; then `normalise_direction` applies. Frozen parameters and buffers never move.
+
+    Args:
+        origin: the weights that it is scaled to.
+        infos: what each parameter is, in the order in which they are drawn.
+        ignore: the roles of parameters that stay still.
+
+    Returns:
+        A float32 tensor per parameter that moves, in its shape.
+
+    Raises:
+        JobError: no parameter moves.
+
+    >>> import torch
+    >>> from landscape.parameters import describe_parameters, state_of
+    >>> model = torch.nn.Linear(2, 3)
+    >>> direction = random_direction(state_of(model), describe_parameters(model), seed=1)
+    >>> list(direction)  # the bias is ignored
+    ['weight']
+    >>> rows = direction["weight"].norm(dim=1), model.weight.norm(dim=1)  # a filter is a row
+    >>> torch.allclose(*rows)
+    True
+    """
+    import torch
+
+    from landscape.directions.scaling import normalise_direction, refuse_immobile
+
+    moved = [info for info in infos if info.trainable and info.role not in ignore]
+    refuse_immobile(moved, infos, ignore)
+    names = {info.name for info in moved}
+    generator, direction = torch.Generator().manual_seed(seed), dict[str, "Tensor"]()
+    for info in infos:
+        drawn = {info.name: torch.randn(info.shape, generator=generator, dtype=torch.float32)}
+        if info.name in names:
+            # Tensor by tensor where that gives the same, so that a large model's float64 never exists all at once.
+            direction |= drawn if normalise == "model" else normalise_direction(drawn, origin, [info], normalise)
+    return normalise_direction(direction, origin, moved, "model") if normalise == "model" else direction

@@ -1,0 +1,79 @@
+"""What the directions of one landscape ask for: the weights of its run, its problem and its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, TypeVar, cast
+
+from torch import Tensor
+
+from landscape.directions.base import DirectionSpec
+from landscape.directions.context import Workers
+from landscape.folders.places import locate
+from landscape.parameters import ParameterInfo, State
+from landscape.preparation.weights import Weights
+from landscape.problem.batches import Batch
+from landscape.problem.problem import Problem
+from landscape.spec.landscape import Landscape
+from landscape.trajectory.weight_files import load_weights
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LandscapeContext:
+    """A `landscape.directions.Context` of one landscape of a job."""
+
+    spec: Landscape
+    weights: Weights
+    infos: Sequence[ParameterInfo]
+    problem: Problem
+    samples: Batch
+    workers: Workers | None = None
+    _known: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def reference(self) -> int | str:
+        """The origin by its name in the job, `first` and `last` as the number of their snapshot.
+
+        A job that leaves it out means the last snapshot that a direction is made from, else the last of the run, else
+        the weights that the callback returns.
+        """
+        if self.spec.origin is not None:
+            return self.weights.resolve(self.spec.origin)
+        numbers = self.snapshots(self.spec.snapshots or "all")
+        return numbers[-1] if numbers else "problem"
+
+    @property
+    def origin(self) -> State:
+        return self.weights.state(self.reference)
+
+    @property
+    def axes(self) -> Sequence[DirectionSpec]:
+        return self.spec.directions
+
+    @property
+    def unit(self) -> str:
+        return self.weights.trajectory.unit
+
+    def state(self, reference: int | str) -> State:
+        return self.weights.state(reference)
+
+    def digest(self, reference: int | str) -> str:
+        return self.weights.digest(reference)
+
+    def name(self, reference: int | str) -> str:
+        return self.weights.label(reference)
+
+    def snapshots(self, selection: Sequence[int] | Literal["all"]) -> tuple[int, ...]:
+        return self.weights.trajectory.select(selection).numbers
+
+    def tensors(self, path: str) -> dict[str, Tensor]:
+        return load_weights(locate(path, self.weights.folder))
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        if key not in self._known:
+            self._known[key] = make()
+        return cast(T, self._known[key])

@@ -1,0 +1,79 @@
+"""A job that is prepared: all that evaluating its landscapes needs, as values."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from landscape.directions.base import DirectionTensors
+from landscape.evaluation.choice.questions import Tuned
+from landscape.grid import Grid
+from landscape.parameters import State
+from landscape.plan import Plan, default_plan
+from landscape.problem.batches import Batch
+from landscape.problem.problem import Problem
+from landscape.spec.job import Job
+from landscape.store import PathPlan
+
+log = logging.getLogger("landscape")
+
+
+@dataclass(frozen=True)
+class PreparedLandscape:
+    """One landscape, ready to be evaluated: weights, axes, grid, path, and the record of what they are."""
+
+    name: str
+    origin: State
+    directions: tuple[DirectionTensors, ...]
+    grid: Grid
+    path: PathPlan | None
+    plan: Plan
+    identity: Mapping[str, Any]
+    attributes: Mapping[str, Any]
+    observables: tuple[str, ...]
+    snapshot_state: Callable[[int], State] = field(repr=False)
+
+    def in_batches(self, batch_size: int) -> PreparedLandscape:
+        """The same landscape in other batches, recorded as such."""
+        return self._planned(replace(self.plan, batch_size=batch_size))
+
+    def tuned(self, tuned: Tuned) -> PreparedLandscape:
+        """The same landscape with the plan that was chosen by measuring; how is recorded with it."""
+        record = {**self.attributes["provenance"], "engine": tuned.record()}
+        attributes = {**self.attributes, "provenance": record, "precision_error": tuned.precision_error}
+        return replace(self, attributes=attributes)._planned(tuned.plan)
+
+    def on_device(self, device: str, job: Job) -> PreparedLandscape:
+        """The same landscape planned for the kind of device that the workers have."""
+        samples = int(self.attributes["num_samples"])
+        plan = default_plan(samples, device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads)
+        return self._planned(plan)
+
+    def _planned(self, plan: Plan) -> PreparedLandscape:
+        return replace(self, plan=plan, attributes={**self.attributes, "plan": plan.record()})
+
+    @property
+    def points(self) -> int:
+        """Evaluations in all: the grid's points, and two per snapshot of the path."""
+        return self.grid.points + (2 * len(self.path.step) if self.path else 0)
+
+
+@dataclass(frozen=True)
+class PreparedJob:
+    job: Job
+    run: str
+    problem: Problem
+    samples: Batch
+    landscapes: tuple[PreparedLandscape, ...]
+    looked: bool = True  # whether `observe` was seen to return the observables, or the first worker must look
+    warnings: tuple[str, ...] = ()  # a line each on what may be meant otherwise; each names its remedy
+    folder: Path = field(default_factory=Path.cwd)  # the working directory of the user's code, as the callback left it
+    borrowed: Plan | None = None  # of the run whose engine the job takes, where none of its own stands on disk
+
+    def log_warnings(self) -> None:
+        """Say them once, before the first value."""
+        for each in self.warnings:
+            log.warning("%s", each)

@@ -1,0 +1,45 @@
+"""The landscapes on disk that prepared ones are written to: gone on with, or made anew."""
+
+from __future__ import annotations
+
+from landscape.errors import JobError, LandscapeError, shown
+from landscape.grid import Index
+from landscape.parameters import describe_parameters, layout
+from landscape.preparation.identity import changes
+from landscape.preparation.prepared import PreparedJob, PreparedLandscape
+from landscape.store import LandscapeStore
+
+
+def existing_store(prepared: PreparedJob, landscape: PreparedLandscape) -> LandscapeStore | None:
+    """The landscape on disk, open for going on, its coordinates and directions mended where damaged."""
+    store = LandscapeStore.find(prepared.run, landscape.name, write=True)
+    if store is None:
+        return None
+    if store.refusal:
+        raise LandscapeError(store.refusal)
+    changed = changes(store.record("identity"), landscape.identity)
+    if changed or store.record("plan") != landscape.plan.record():
+        raise JobError(
+            f"run: landscape {shown(landscape.name)} was made by another driver meanwhile; give the command again"
+        )
+    recomputed = [each.attributes["digest"] for each in landscape.directions]
+    if recomputed != store.direction_digests():
+        raise JobError(
+            f"directions: those of landscape {shown(landscape.name)} had to be made anew, and this machine rounds them "
+            "differently; go on where it was begun, or give it another name or run"
+        )
+    if store.check_constants():
+        store.repair_constants(landscape.grid, [each.tensors for each in landscape.directions], landscape.path)
+    return store
+
+
+def create_store(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape: Index) -> LandscapeStore:
+    states = [each.tensors for each in landscape.directions]
+    moved = [name for name in landscape.origin if any(name in state for state in states)]
+    parameters = [info.name for info in describe_parameters(prepared.problem.model)]
+    names = [*parameters, *(name for name in moved if name not in parameters)]
+    return LandscapeStore.create(
+        prepared.run, landscape.name, landscape.grid, tile_shape, landscape.observables,
+        axes=[each.attributes for each in landscape.directions], directions=states,
+        layout=layout(landscape.origin, names), path=landscape.path, attributes=landscape.attributes,
+    )  # fmt: skip

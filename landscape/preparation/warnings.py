@@ -1,0 +1,47 @@
+"""What a job may mean otherwise: a line each, which names the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from landscape.devices import cores
+from landscape.preparation.weights import Weights
+from landscape.problem.batches import Batch, batch_length, not_finite
+from landscape.spec.job import Job
+from landscape.spec.landscape import Landscape
+
+THREADS_PER_CORE = 4  # above it nothing computes faster, on any machine
+
+
+def thread_warnings(job: Job) -> list[str]:
+    """The workers may have more cores than this machine, so many threads are not refused here."""
+    if (job.threads or 1) <= THREADS_PER_CORE * cores():
+        return []
+    return [
+        f"threads: {job.threads} per worker are more than {THREADS_PER_CORE} times the {cores()} cores here, which "
+        "makes points slower unless the workers' machines are larger; leave threads out, or name fewer"
+    ]
+
+
+def origin_warnings(specs: Sequence[Landscape], weights: Weights, *, implied: bool) -> list[str]:
+    """Where the trajectory's last weights are taken though nobody named them, and the callback's are others.
+
+    Args:
+        implied: whether the landscapes are those that the collector's options stand for, and none is in the job.
+    """
+    unnamed = [each.name for each in specs if (each.origin is None or implied) and each.snapshots is None]
+    if not unnamed or not weights.trajectory.numbers or weights.digest("last") == weights.digest("problem"):
+        return []
+    return [
+        f"origin: {weights.label('last')} of the trajectory is the origin of {', '.join(unnamed)}, and the callback "
+        "returns other weights; `origin: problem` in a landscape takes the callback's, `origin: last` says that these "
+        "are meant"
+    ]
+
+
+def data_warnings(samples: Batch) -> list[str]:
+    return [
+        f"data: {name} hold NaN or infinity in {count} of the {batch_length(samples)} samples, and so may the loss at "
+        "every point; leave these samples out, or mask what is missing"
+        for name, count in not_finite(samples).items()
+    ]

@@ -1,0 +1,162 @@
+"""One landscape as a job describes it: its directions, its grid and its origin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from numbers import Integral
+from typing import Any, Literal, Self
+
+from pydantic import TypeAdapter, field_validator, model_validator
+
+from landscape.directions.kinds import Direction
+from landscape.directions.options import DEFAULT_IGNORE
+from landscape.directions.pca import PcaDirection
+from landscape.errors import shown
+from landscape.fields import (
+    Axes,
+    Frozen,
+    Ranges,
+    Reference,
+    Sizes,
+    Snapshots,
+    is_list,
+    pair,
+    refuse_coinciding,
+    snapshots,
+)
+from landscape.grid import AXIS_NAMES
+
+DEFAULT_SIZE = 41  # odd: a symmetric range then has a point at the origin
+LONGEST_LANDSCAPE_NAME = 100
+
+
+class Landscape(Frozen):
+    """One grid around one origin: 1 to 3 directions, or `trajectory` for a PCA plane fitted to the path."""
+
+    name: str
+    """Letters, digits, `.`, `-` and `_`; different from the others of the job in more than case."""
+    origin: Reference | None = None
+    """Where the axes cross: a snapshot's number, `first`, `last`, `problem` (the callback's weights), or a file of
+    weights; default: `last` where the run has a trajectory, else `problem`.
+    """
+    directions: tuple[Direction, ...] = ()
+    """One direction per axis, 1 to 3 of them; default: two random ones, filter-normalised."""
+    trajectory: Snapshots | None = None
+    """Short for principal components of these snapshots (numbers, or `all`): the range is fitted to the path, and the
+    path drawn.
+    """
+    axes: Axes | None = None
+    """How many principal components `trajectory` takes; default: 2."""
+    size: Sizes = (DEFAULT_SIZE,)
+    """Points per axis, one number or one per axis. An odd one has a point at the middle of the range."""
+    range: Ranges | None = None
+    """[low, high], or one such pair per axis. Default: [-1, 1]; a `towards` axis has both ends among its points;
+    `trajectory` is fitted to the path.
+    """
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        plain = name.replace("-", "").replace("_", "").replace(".", "")
+        if not (plain.isascii() and plain.isalnum() and name[0].isalnum()) or len(name) > LONGEST_LANDSCAPE_NAME:
+            raise ValueError(
+                f"must be letters, digits, '.', '-' and '_', at most {LONGEST_LANDSCAPE_NAME}, not {shown(name)}"
+            )
+        if name == "zarr.json":
+            raise ValueError("must not be 'zarr.json', a file of the store; choose another")
+        return name
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def _sizes(cls, value: Any) -> Any:
+        return tuple(value) if is_list(value) else (value,)
+
+    @field_validator("range", mode="before")
+    @classmethod
+    def _ranges(cls, value: Any) -> Any:
+        if value is None:
+            return None
+        if is_list(value) and value and is_list(value[0]):
+            return tuple(pair(limits) for limits in value)
+        return (pair(value),)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_directions(cls, data: Any) -> Any:
+        """Turn the short form `trajectory:` into directions, and give a landscape without any its two random ones."""
+        if not isinstance(data, Mapping):
+            return data
+        data = dict(data)
+        if data.get("trajectory") is not None:
+            data["directions"] = _along_trajectory(data)
+        elif data.get("axes") is not None:
+            raise ValueError("axes goes with trajectory only; otherwise list one direction per axis")
+        elif data.get("directions") is None:
+            data["directions"] = [
+                {"kind": "random", "seed": seed, "normalise": "filter", "ignore": DEFAULT_IGNORE} for seed in (1, 2)
+            ]
+        return data
+
+    @model_validator(mode="after")
+    def _per_axis(self) -> Self:
+        """Give every axis its size, its range and its seed."""
+        count = len(self.directions)
+        if not 1 <= count <= len(AXIS_NAMES):
+            raise ValueError(f"directions must list 1, 2 or 3 directions, one per axis, not {count}")
+        for field in ("size", "range"):
+            values = getattr(self, field)
+            if values is not None and len(values) == 1:
+                object.__setattr__(self, field, values * count)
+            elif values is not None and len(values) != count:
+                raise ValueError(f"{field} must be one for all axes or one per axis ({count}), not {len(values)}")
+        for points, (low, high) in zip(self.size, self.range or (), strict=False):
+            refuse_coinciding(low, high, points)
+        object.__setattr__(self, "directions", tuple(each.on_axis(k) for k, each in enumerate(self.directions)))
+        _refuse_equal(self.directions)
+        return self
+
+    @property
+    def axis_names(self) -> tuple[str, ...]:
+        """The names of its axes: alpha, beta, gamma, as many as it has directions."""
+        return AXIS_NAMES[: len(self.directions)]
+
+    def named_files(self) -> Iterator[str]:
+        """The files that it names, as they stand in it: weights and directions."""
+        for reference in [self.origin, *(name for each in self.directions for name in (*each.files, *each.weights))]:
+            if isinstance(reference, str) and reference not in ("problem", "first", "last"):
+                yield reference
+
+    @property
+    def snapshots(self) -> tuple[int, ...] | Literal["all"] | None:
+        """The snapshots that its first axis of that sort is made from; None where no axis is made from snapshots."""
+        return next((each.snapshots for each in self.directions if each.snapshots is not None), None)
+
+    @property
+    def needs_trajectory(self) -> bool:
+        """Whether it names snapshots, which its run must hold."""
+        references = [self.origin, *(reference for each in self.directions for reference in each.weights)]
+        named = any(isinstance(each, int) or each in ("first", "last") for each in references)
+        return named or self.snapshots is not None
+
+
+def _along_trajectory(data: Mapping[str, Any]) -> tuple[Direction, ...]:
+    """The directions that the short form `trajectory:` stands for; none where its field's own check will refuse it."""
+    axes = 2 if data.get("axes") is None else data["axes"]
+    if type(axes) is bool or not isinstance(axes, Integral) or axes not in (1, 2, 3):
+        raise ValueError(f"axes must be 1, 2 or 3, not {shown(axes)}")
+    try:
+        chosen = snapshots(data["trajectory"])
+    except ValueError:
+        return ()
+    components = tuple(PcaDirection(trajectory=chosen, component=k + 1) for k in range(int(axes)))
+    given = data.get("directions")
+    if given and TypeAdapter(tuple[Direction, ...]).validate_python(given) != components:
+        raise ValueError("trajectory and directions exclude each other: keep one of them")
+    return components
+
+
+def _refuse_equal(directions: tuple[Direction, ...]) -> None:
+    described = [direction.model_dump_json() for direction in directions]
+    for axis, text in enumerate(described):
+        if text in described[:axis]:
+            raise ValueError(f"directions {described.index(text) + 1} and {axis + 1} are the same: {text}; change one")

@@ -1,0 +1,48 @@
+"""A job read from its YAML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from landscape.errors import JobError, NotFoundError, message_of, shown
+from landscape.folders.places import locate
+from landscape.spec.job import Job
+from landscape.spec.strict_yaml import MAX_BYTES, parse_yaml
+
+YAML_TYPES = {
+    type(None): "nothing",
+    list: "a list",
+    str: "one text",
+    int: "a number",
+    float: "a number",
+    bool: "a bool",
+}
+
+
+def read_job(path: str | Path, **overrides: Any) -> Job:
+    """Read a YAML job file; `overrides` that are not None replace its fields.
+
+    Raises:
+        NotFoundError: there is no such file.
+        JobError: it is not YAML, or not a job.
+    """
+    file, name = Path(path), f"job file {shown(str(path), 100)}"
+    try:
+        with open(file, "rb") as opened:
+            data = parse_yaml(opened.read(MAX_BYTES + 1))
+    except FileNotFoundError:
+        raise NotFoundError(f"{name} does not exist; `landscape init` writes one to start from") from None
+    except OSError as error:
+        raise JobError(f"{name} cannot be read: {error.strerror or message_of(error)}") from None
+    except ValueError as error:
+        raise JobError(f"{name}: {error}") from None
+    if not isinstance(data, dict):
+        raise JobError(f"{name} must hold 'key: value' lines, not {YAML_TYPES.get(type(data), 'a value')}")
+    run = overrides.get("run")
+    if isinstance(run, str) and run.strip():
+        overrides["run"] = locate(run, Path.cwd())
+    data.update({key: value for key, value in overrides.items() if value is not None})
+    job = Job(**data)
+    job._folder = file.absolute().parent
+    return job
