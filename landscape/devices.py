@@ -1,4 +1,4 @@
-"""What this process may compute with: its cores, its device, and the memory that they keep."""
+"""What this process may compute with: its cores and its device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from landscape.errors import JobError
 
 
 def cores() -> int:
-    """The cores that this process may use: a Slurm job or a container may have fewer than its machine."""
+    """How many cores this process may use: a Slurm job or a container may have fewer than its machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -22,7 +22,10 @@ def device_here() -> torch.device:
 
 
 def processor_name(device: torch.device) -> str:
-    """What computes: the GPU's name, or the CPU's with the vector instructions that torch uses of it."""
+    """The name of the GPU; or that of the CPU with its vector instructions that torch uses.
+
+    Measurements and recorded bits hold for one processor, which this text identifies.
+    """
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:
@@ -34,7 +37,14 @@ def processor_name(device: torch.device) -> str:
 
 
 def pick_device(wanted: str) -> torch.device:
-    """`auto` is the first GPU where there is one, else the CPU."""
+    """The device that a job asks for.
+
+    Args:
+        wanted: "cpu", "cuda" or "auto", which is the first GPU where there is one, else the CPU.
+
+    Raises:
+        JobError: "cuda" is asked for, and there is no GPU.
+    """
     if wanted == "cuda" and not torch.cuda.is_available():
         raise JobError("device: cuda is asked for, but torch sees no GPU here; use device: cpu or auto")
     return torch.device("cpu") if wanted == "cpu" else device_here()

@@ -1,4 +1,4 @@
-"""The random draws of torch, numpy and `random`: seeded, put back as they were, and noticed."""
+"""The global random number generators of torch, numpy and `random`: seeded, restored, and watched for use."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
+SEEDS_OF_NUMPY = 1 << 32  # numpy's global generator takes seeds below this
+
 
 def seed_draws(seed: int) -> None:
-    """Have torch, numpy and `random` draw from this seed, as `torch.manual_seed` does on the CPU and the GPUs in use.
+    """Seed the global generators of torch, on the CPU and the GPUs in use, of numpy and of `random`.
 
-    That one writes down a stack trace for every kind of device that is not in use, which costs several times what a
-    point of a small model does.
+    It is called for every point. `torch.manual_seed` would do the same, but it records a stack trace for every kind of
+    device that is not in use, which takes several times as long as a point of a small model.
     """
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -25,28 +27,34 @@ def seed_draws(seed: int) -> None:
     np.random.seed(seed % SEEDS_OF_NUMPY)  # noqa: NPY002 - users draw from the global generator
 
 
-SEEDS_OF_NUMPY = 1 << 32
-
-
 @contextlib.contextmanager
 def fixed_seeds(seed: int) -> Iterator[None]:
-    """Code of the user's draws from this seed, with torch, numpy or `random`; the process is left as it was found."""
-    first, before = not torch.cuda.is_initialized(), torch.initial_seed()  # type: ignore[no-untyped-call]
-    first = first and torch.cuda.is_available()  # the code may be the first to use the GPU: seeded when it does
+    """Seed the global generators for the block, and restore them afterwards.
+
+    Example:
+        >>> with fixed_seeds(1):
+        ...     first = random.random()
+        >>> with fixed_seeds(1):
+        ...     random.random() == first
+        True
+    """
+    unused, before = not torch.cuda.is_initialized(), torch.initial_seed()  # type: ignore[no-untyped-call]
+    # The block may be the first to use the GPU, whose generators then start from the seed that is set here.
+    unused = unused and torch.cuda.is_available()
     with kept_draws():
         seed_draws(seed)
-        if first:
+        if unused:
             torch.cuda.manual_seed_all(seed)
         try:
             yield
         finally:
-            if first:
+            if unused:
                 torch.cuda.manual_seed_all(before)
 
 
 @contextlib.contextmanager
 def kept_draws() -> Iterator[None]:
-    """What the generators of torch, numpy and `random` draw next is afterwards what it was before."""
+    """Restore the global generators after the block: what is drawn next does not depend on it."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices, device_type="cuda"):
@@ -59,21 +67,28 @@ def kept_draws() -> Iterator[None]:
 
 @dataclass
 class Draws:
-    """Whether any generator of torch, numpy or `random` was drawn from."""
+    """Whether random numbers were drawn from a global generator; known once the block of `noticed_draws` has ended."""
 
     happened: bool = False
 
 
 @contextlib.contextmanager
 def noticed_draws() -> Iterator[Draws]:
-    """Tell afterwards whether anything inside drew random numbers from the generators of the process."""
-    found, before = Draws(), _generators()
-    yield found
-    found.happened = _generators() != before
+    """Notice whether the block draws random numbers from a global generator.
+
+    Example:
+        >>> with noticed_draws() as draws:
+        ...     number = random.random()
+        >>> draws.happened
+        True
+    """
+    draws, before = Draws(), _generator_states()
+    yield draws
+    draws.happened = _generator_states() != before
 
 
-def _generators() -> list[Any]:
+def _generator_states() -> list[Any]:
     array = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
     used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    torchs = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if used else [])]
-    return [random.getstate(), array["pos"], array["key"].tobytes(), *(each.numpy().tobytes() for each in torchs)]
+    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if used else [])]
+    return [random.getstate(), array["pos"], array["key"].tobytes(), *(state.numpy().tobytes() for state in states)]

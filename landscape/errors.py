@@ -1,6 +1,7 @@
-"""The errors a user meets: one or two lines that name the argument, the rule, the value and the remedy.
+"""The errors that a user meets, and the functions that put values and other exceptions into their messages.
 
-What an error repeats of a user's value is bounded, printable, and without passwords and keys.
+A message has one or two lines, `field: rule, not value; remedy`. Whatever it repeats of a user's value or of another
+exception is bounded in length, printable, and without passwords and keys.
 """
 
 from __future__ import annotations
@@ -15,20 +16,21 @@ from typing import Any
 DONE, FAILED, BAD_USAGE, NOT_FOUND, PARTIAL, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
 LONGEST_VALUE = 200  # characters of a value that a message repeats
-LONGEST_SEARCHED = 20_000  # characters of it in which keys are looked for
-LONGEST_NUMBER = 1024  # bits of a whole number that are spelled out
-MOST_ELEMENTS = 12  # of each list or dict in it
-LONGEST_LINE = 300  # characters of another's exception
-LONGEST_TOLD = 1000  # characters of a line of an error of ours
-MOST_NAMES = 24  # that a remedy lists
+LONGEST_SEARCHED = 20_000  # characters of a value that are searched for passwords and keys
+LONGEST_NUMBER = 1024  # bits of a whole number that is spelled out
+MOST_ELEMENTS = 12  # of each list or dict in a value
+LONGEST_LINE = 300  # characters of the message of another library's exception
+LONGEST_TOLD = 1000  # characters of each line of an error of ours
+MOST_NAMES = 24  # names that a remedy lists
 
-# What moves the cursor, changes colours, reverses the direction of reading or cannot be encoded; not \n and \t.
+# Characters that move the cursor, change colours, reverse the direction of reading or cannot be encoded. Line breaks
+# and tabs are none of them.
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 
-_END = r"\s\"'\\<>"  # what ends a URL in a text, also in one of JSON
-# name:password@, where the password may hold a slash, as the secret keys of S3 do; host:port/ is no such thing.
+_END = r"\s\"'\\<>"  # the characters that end a URL in a text, or in JSON
+# name:password@, where the password may hold a slash, as the secret keys of S3 do; host:port/ is not taken for it.
 _USER = re.compile(rf"(?<=://)(?:[^{_END}/?#]*@|[^{_END}/@?#]+:(?!\d{{1,5}}/)[^{_END}@]*@)")
-# All of a query: who signs a URL chooses the names.
+# A whole query is masked, since whoever signs a URL chooses the names of its parameters.
 _QUERY = re.compile(rf"(://[^{_END}?#]*)(?:\?[^{_END}]+|#[^{_END}]*=[^{_END}]*)")
 _SECRET_NAMES = (
     r"sig|[\w.-]*(?:signature|token|secret|passw|credential|api[-_]?key|access[-_]?key|account[-_]?key)[\w.-]*"
@@ -41,7 +43,7 @@ _BEARER = re.compile(rf"(?i)\b(bearer|basic)[ \t]+(?=[^{_END}]*[\d.=/+_-])[^{_EN
 
 
 class LandscapeError(Exception):
-    """Base of all errors raised on purpose; `exit_code` is what the command line ends with."""
+    """Base of all errors that are raised on purpose; `exit_code` is what a command then exits with."""
 
     exit_code = FAILED
 
@@ -53,10 +55,13 @@ class JobError(LandscapeError, ValueError):
 
 
 class NotFoundError(LandscapeError, KeyError):
-    """A run, landscape, snapshot or file that was named does not exist; a KeyError, so that `name in run` works."""
+    """A run, landscape, snapshot or file that was named does not exist.
+
+    It is a KeyError, so that `name in run` works.
+    """
 
     exit_code = NOT_FOUND
-    __str__ = Exception.__str__  # KeyError's would put the message in quotes
+    __str__ = Exception.__str__  # KeyError's own would put the message in quotes
 
 
 class ClusterUnreachableError(LandscapeError, ConnectionError):
@@ -66,9 +71,12 @@ class ClusterUnreachableError(LandscapeError, ConnectionError):
 
 
 class StoreError(LandscapeError):
-    """An object store does not answer, or refuses; never a sign of damage: what it holds is as it was.
+    """An object store does not answer, or refuses. What it holds is as it was: this is never a sign of damage.
 
-    `reason` is the cause alone; `passing` says that a connection broke, which another try may mend.
+    Args:
+        message: the whole message.
+        reason: the cause alone.
+        passing: whether a connection broke, so that another attempt may succeed.
     """
 
     def __init__(self, message: str, *, reason: str = "", passing: bool = False) -> None:
@@ -77,13 +85,18 @@ class StoreError(LandscapeError):
 
 
 class Interrupted(LandscapeError):
-    """SIGINT or SIGTERM arrived: the store is valid and the same command goes on."""
+    """SIGINT or SIGTERM arrived. The store is valid, and the same command continues the job."""
 
     exit_code = INTERRUPTED
 
 
 def masked(text: str) -> str:
-    """The text without passwords, keys and queries of URLs, such as a user's own argument that an error repeats."""
+    """The text without passwords, keys and the queries of URLs.
+
+    Example:
+        >>> masked("s3://name:secret@bucket/run?X-Amz-Signature=12ab")
+        's3://…@bucket/run?…'
+    """
     if "://" in text:
         text = _QUERY.sub(r"\1?…", _USER.sub("…@", text))
     text = _VARIABLE.sub(r"\1…", _PARAMETER.sub(r"\1…", text))
@@ -91,7 +104,7 @@ def masked(text: str) -> str:
 
 
 def holds_credentials(url: str) -> bool:
-    """Whether something in a URL would be masked."""
+    """Whether a URL holds something that `masked` would leave out."""
     return "://" in url and masked(url) != url
 
 
@@ -100,11 +113,16 @@ def printable(text: str) -> str:
 
     Line breaks and tabs stay. The spelling is JSON's own, so a JSON text means the same before and after.
     """
-    return UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return UNPRINTABLE.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
 
 
 def capped(text: str, longest: int) -> str:
-    """The text, its middle left out where it is longer than that."""
+    """The text in at most `longest` characters: the middle of a longer one is left out.
+
+    Example:
+        >>> capped("abcdefghij", 5)
+        'ab…ij'
+    """
     if len(text) <= longest:
         return text
     left = (longest - 1) // 2
@@ -112,16 +130,24 @@ def capped(text: str, longest: int) -> str:
 
 
 def flat(text: str, longest: int = LONGEST_LINE) -> str:
-    """The text as one printable line of at most so many characters."""
-    # What a whitespace run or an escape sequence hides is not worth reading megabytes for.
+    """The text as one printable line of at most `longest` characters, without passwords and keys.
+
+    Example:
+        >>> flat("two\\n  lines")
+        'two lines'
+    """
+    # A long text is cut before the rest is done: what follows megabytes of white space is not worth the time.
     return capped(printable(" ".join(masked(capped(text, 20 * longest)).split())), longest)
 
 
 def _brief(value: object, depth: int = 4) -> str:
-    """A repr that looks at a bounded part of the value, however large it is or claims to be."""
+    """A repr of a bounded part of the value, however large the value is or claims to be.
+
+    `depth` is how many levels of lists and dicts inside one another it enters.
+    """
     if isinstance(value, str):
-        # Masked before it is cut: what is left of a URL would not be known for one.
-        return repr(capped(masked(value[:LONGEST_SEARCHED]), LONGEST_VALUE - 2))  # for its quotes
+        # The text is masked before it is cut, because what is left of a URL would not be recognised as one.
+        return repr(capped(masked(value[:LONGEST_SEARCHED]), LONGEST_VALUE - 2))  # two characters are its quotes
     if isinstance(value, bytes):
         return repr(value[:LONGEST_VALUE])
     if isinstance(value, int) and value.bit_length() > LONGEST_NUMBER:
@@ -130,7 +156,7 @@ def _brief(value: object, depth: int = 4) -> str:
         pieces = [f"{_brief(key, depth - 1)}: {_brief(value[key], depth - 1)}" for key in _first(value, depth)]
         return "{" + ", ".join(pieces + ["..."] * (len(value) > len(pieces))) + "}"
     if isinstance(value, (list, tuple, set, frozenset)):
-        pieces = [_brief(each, depth - 1) for each in _first(value, depth)]
+        pieces = [_brief(element, depth - 1) for element in _first(value, depth)]
         left, right = "[]" if isinstance(value, list) else "()" if isinstance(value, tuple) else "{}"
         return left + ", ".join(pieces + ["..."] * (len(value) > len(pieces))) + right
     return repr(value)
@@ -141,25 +167,35 @@ def _first(values: Iterable[Any], depth: int) -> Iterable[Any]:
 
 
 def shown(value: object, longest: int = LONGEST_VALUE) -> str:
-    """A value as a message repeats it: its repr, bounded in length and in the time that it takes to make."""
+    """A value as a message repeats it: its repr, bounded in length and in the time that it takes to make.
+
+    Example:
+        >>> shown(["a", "b"])
+        "['a', 'b']"
+    """
     try:
         return flat(_brief(value), longest)
-    except Exception:  # the value's own code
+    except Exception:  # the value's own __repr__ or __len__ fails
         return f"a value of type {flat(type(value).__name__, 60)}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A remedy for a wrong name: the closest known one, then the list of all."""
-    names = [str(each) for each in known]
+    """A remedy for a wrong name: the known name that is closest to it, then the list of all known names.
+
+    Example:
+        >>> nearest("acuracy", ["accuracy", "top5", "error"])
+        "did you mean 'accuracy'? known: accuracy, top5, error"
+    """
+    names = [str(known_name) for known_name in known]
     close = difflib.get_close_matches(name[:LONGEST_VALUE], names, n=1, cutoff=0.5)
     hint = f"did you mean {shown(close[0])}? " if close else ""
     left = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    listed = ", ".join(flat(each, LONGEST_VALUE) for each in names[:MOST_NAMES])
+    listed = ", ".join(flat(known_name, LONGEST_VALUE) for known_name in names[:MOST_NAMES])
     return f"{hint}known: {listed or 'none'}{left}"
 
 
 def message_of(error: BaseException, longest: int = LONGEST_LINE) -> str:
-    """What an exception says, on one line; also where its own code to say it fails."""
+    """The message of an exception on one line of at most `longest` characters, even where its `__str__` fails."""
     try:
         return flat(str(error), longest)
     except Exception:
@@ -167,12 +203,17 @@ def message_of(error: BaseException, longest: int = LONGEST_LINE) -> str:
 
 
 def few_lines(text: str) -> str:
-    """A message as a person is told it: at most three lines, each printable and of bounded length."""
+    """A message as a command prints it: at most three lines, each printable and of bounded length."""
     return "\n".join(flat(line, LONGEST_TOLD) for line in text.splitlines()[:3])
 
 
 def one_line(error: BaseException, longest: int = LONGEST_LINE) -> str:
-    """An exception as 'Type: message' on one line of at most so many characters."""
+    """An exception as 'Type: message' on one line of at most `longest` characters.
+
+    Example:
+        >>> one_line(ValueError("no such file"))
+        'ValueError: no such file'
+    """
     name = flat(type(error).__name__, 60)
     text = message_of(error, longest - len(name) - 2)
     return f"{name}: {text}" if text else name

@@ -1,4 +1,4 @@
-"""How many bytes of samples the host and the device may hold: a share of what is free, or what the environment says."""
+"""Memory of the host and the device: how much the samples may take, how much is free, how freed memory is kept."""
 
 from __future__ import annotations
 
@@ -12,34 +12,42 @@ import torch
 
 from landscape.errors import JobError, shown
 
-HOST_BYTES, DEVICE_BYTES = "LANDSCAPE_HOST_BYTES", "LANDSCAPE_DEVICE_BYTES"
-SHARE_OF_HOST = 0.25  # while they are collected and handed to workers, there are up to three copies
-SHARE_OF_DEVICE = 0.5  # the rest is for the model and its activations
+HOST_BYTES, DEVICE_BYTES = "LANDSCAPE_HOST_BYTES", "LANDSCAPE_DEVICE_BYTES"  # environment variables
+SHARE_OF_HOST = 0.25  # of the free memory: while samples are read and sent to workers, there are up to three copies
+SHARE_OF_DEVICE = 0.5  # of the free memory: the rest is for the model and its activations
 
 
 def host_limit() -> int:
-    """Bytes of samples above which they are kept on disk."""
-    return _asked(HOST_BYTES) or int(SHARE_OF_HOST * _available())
+    """The bytes of samples above which they are kept on disk: the variable's value, or a share of the free memory.
+
+    Raises:
+        JobError: the variable LANDSCAPE_HOST_BYTES holds no number of bytes.
+    """
+    return _from_environment(HOST_BYTES) or int(SHARE_OF_HOST * _available())
 
 
 def device_limit(device: torch.device) -> int:
-    """Bytes of samples above which they are not kept on the device. On the CPU it is the host's memory that counts."""
-    asked = _asked(DEVICE_BYTES)
-    if asked is not None:
-        return asked
+    """The bytes of samples above which they are not kept on the device; for the CPU the host's memory counts.
+
+    Raises:
+        JobError: the variable LANDSCAPE_DEVICE_BYTES holds no number of bytes.
+    """
+    limit = _from_environment(DEVICE_BYTES)
+    if limit is not None:
+        return limit
     return int(SHARE_OF_DEVICE * free_bytes(device)) if device.type == "cuda" else host_limit()
 
 
 def free_bytes(device: torch.device) -> int:
-    """What a device can still give, and for the CPU the host."""
+    """How many bytes can still be had on a device; for the CPU, on the host."""
     if device.type != "cuda":
         return _available()
-    # What torch has taken from the device and not handed out is free as well.
+    # Memory that torch has reserved on the device without using it is free as well.
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0] + cached)
 
 
-def _asked(variable: str) -> int | None:
+def _from_environment(variable: str) -> int | None:
     text = os.environ.get(variable, "")
     if not text:
         return None
@@ -49,11 +57,11 @@ def _asked(variable: str) -> int | None:
 
 
 def _available() -> int:
-    """What can be had without swapping; a container or a Slurm job may have less than its machine."""
-    return min([_of_machine(), *_of_group()])
+    """The bytes that can be had without swapping; a container or a Slurm job may have less than its machine."""
+    return min([_free_of_machine(), *_limits_of_control_groups()])
 
 
-def _of_machine() -> int:
+def _free_of_machine() -> int:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
@@ -61,51 +69,53 @@ def _of_machine() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def _of_group() -> list[int]:
-    """What the control groups of this process allow, where they allow less than everything."""
-    root, found = Path("/sys/fs/cgroup"), []
+def _limits_of_control_groups() -> list[int]:
+    """The bytes that each control group of this process may use, of those groups that have a limit."""
+    root = Path("/sys/fs/cgroup")
+    limits: list[int] = []
     try:
         own = root / Path("/proc/self/cgroup").read_text().splitlines()[-1].rpartition(":")[2].lstrip("/")
     except (OSError, IndexError):
         return []
     for folder in {own, *own.parents, root}:
         if folder.is_relative_to(root):
-            found += _number(folder / "memory.max")
-    return found
+            limits += _number_in(folder / "memory.max")
+    return limits
 
 
-def _number(file: Path) -> list[int]:
+def _number_in(file: Path) -> list[int]:
     try:
         return [int(file.read_text())]
-    except (OSError, ValueError):  # not there, or "max"
+    except (OSError, ValueError):  # there is no such file, or it says "max": no limit
         return []
 
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-KEPT = 1 << 30  # bytes
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # options of glibc's mallopt
+LARGEST_KEPT = 1 << 30  # bytes: smaller allocations are kept by the C library when they are freed
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep what this process frees, for processes that only evaluate.
+    """Have the C library keep the memory that this process frees; for processes that only evaluate.
 
-    Otherwise a batch's larger activations are given back and faulted in anew, page by page, for every batch: up to a
-    quarter of a forward pass on the CPU. Where there is no glibc nothing changes.
+    Otherwise the larger activations of a batch are given back to the system, and the next batch faults them in again
+    page by page, which takes up to a quarter of a forward pass on the CPU. Without glibc nothing changes.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
-        mallopt(M_MMAP_THRESHOLD, KEPT)
-        mallopt(M_TRIM_THRESHOLD, KEPT)
+        mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
+        mallopt(M_TRIM_THRESHOLD, LARGEST_KEPT)
 
 
 def release_memory() -> None:
-    """Give back what this process holds of the GPUs and does not use, for others that compute on them."""
+    """Give back the GPU memory that this process has reserved and does not use, so that other processes can have it."""
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that the device's or the host's memory does not suffice."""
+    """Whether an exception says that the memory of the device or of the host does not suffice."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # torch's allocator on the CPU
+    # Torch's allocator on the CPU raises a plain RuntimeError.
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

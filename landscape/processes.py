@@ -1,4 +1,4 @@
-"""Other processes of this machine: whether one lives, and who ends with whom."""
+"""Other processes of this machine: whether one is alive, and which of them end together."""
 
 from __future__ import annotations
 
@@ -7,33 +7,36 @@ import os
 import signal
 import sys
 
-_DEATH_SIGNAL, _SUBREAPER = 1, 36  # of Linux's prctl
+_DEATH_SIGNAL, _SUBREAPER = 1, 36  # the options PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of Linux's prctl
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is a process of this number; it may be another one than it was."""
+    """Whether a process with this number is running; it may be a later one that was given the same number."""
     if pid <= 0:
         return False
     try:
         os.kill(pid, 0)
     except PermissionError:
-        return True  # another user's
+        return True  # it belongs to another user
     except (OSError, OverflowError):
         return False
     return True
 
 
 def end_with_parent() -> None:
-    """This process is killed when the one that forked it ends, from now on: ask afterwards whether it still lives."""
+    """Have this process killed when the one that started it ends (Linux only).
+
+    The parent may have ended just before this call, so the caller asks afterwards whether it is still alive.
+    """
     _prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """What descends from this process stays below it when those between end."""
+    """Make this process the parent of its descendants whose own parents end (Linux only)."""
     _prctl(_SUBREAPER, 1)
 
 
 def _prctl(option: int, value: int) -> None:
-    """Linux alone has it; elsewhere a killed process leaves those below it to themselves."""
+    """Set an option of this process; systems other than Linux have none, so orphans are left to themselves there."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
