@@ -6,7 +6,9 @@ threads, so that each interruption costs a fork; it prints one JSON object.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib
 import json
 import os
 import random
@@ -175,31 +177,59 @@ def forked(work: Callable[[], Any]) -> tuple[int, str]:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), told
 
 
+def preload(work: Callable[[], Any]) -> None:
+    """Import here what `work` imports, as a process of its own finds out: what is forked from here imports no more.
+
+    Much is imported when it is first asked for only, and each of thousands of processes would compile it anew.
+    """
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os.write(write, json.dumps(sorted(sys.modules)).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        names = json.loads(pipe.read())
+    assert os.waitpid(child, 0)[1] == 0
+    for name in names:
+        if name.partition(".")[0] in ("landscape", "cluster", "numpy", "zarr"):
+            with contextlib.suppress(ImportError):  # what is not to be imported by name
+                importlib.import_module(name)
+
+
 def under(run: Path, handler: Handler) -> None:
     Disk(run, handler).install()
     session(run)
 
 
-def calm_run(folder: Path) -> tuple[Path, list[Call]]:
-    """The undisturbed run, and the changes of the disk it takes."""
-    run, log = folder / "calm" / "run", folder / "calm.log"
-    run.parent.mkdir(parents=True)
+def changes(work: Callable[[Handler], Any], log: Path) -> list[Call]:
+    """The changes of the disk that work makes in a process of its own, without the bytes of its writes."""
 
-    def work() -> None:
+    def noted() -> None:
         calls: list[Call] = []
 
         def note(call: Call, change: Callable[..., Any]) -> Any:
             calls.append(call)
             return perform(call, change)
 
-        under(run, note)
+        work(note)
         text = [{"kind": each.kind, "path": each.path, "target": each.target} for each in calls]
         log.write_text(json.dumps(text))
 
-    code, told = forked(work)
+    code, told = forked(noted)
     assert code == 0, code
     assert not told, told
-    return run, [Call(**each) for each in json.loads(log.read_text())]
+    return [Call(**each) for each in json.loads(log.read_text())]
+
+
+def calm_run(folder: Path) -> tuple[Path, list[Call]]:
+    """The undisturbed run, and the changes of the disk it takes."""
+    run = folder / "calm" / "run"
+    run.parent.mkdir(parents=True)
+    return run, changes(lambda handler: under(run, handler), folder / "calm.log")
 
 
 def fresh(folder: Path, name: str) -> Path:
@@ -236,14 +266,21 @@ def count(folder: Path) -> dict[str, Any]:
     return {"calls": [[each.kind, each.path, each.target] for each in calls]}
 
 
-def kill(folder: Path, every: str, seed: str, sample: str) -> dict[str, Any]:
+def part_of(cases: list[int], share: str) -> list[int]:
+    """Of `K/N` every N-th case, beginning with the K-th (from 0): N processes do all of them."""
+    first, step = map(int, share.split("/"))
+    return cases[first::step]
+
+
+def kill(folder: Path, every: str, seed: str, sample: str, share: str) -> dict[str, Any]:
     """Die before every change, and in the middle of every write: at those whose paths have a part of `every` (separated
-    by commas; or `all`), and at a sample of the rest."""
+    by commas; or `all`), and at a sample of the rest; of these the share `K/N`."""
     calm, calls = calm_run(folder)
     parts = every.split(",")
     places = range(len(calls)) if every == "all" else [n for n, call in enumerate(calls) if _touches(call, parts)]
     rest = sorted({*range(len(calls))} - {*places})
-    chosen = sorted({*places, *random.Random(int(seed)).sample(rest, min(int(sample), len(rest)))})
+    sampled = random.Random(int(seed)).sample(rest, min(int(sample), len(rest)))
+    chosen = part_of(sorted({*places, *sampled}), share)
     wrong, killed = [], 0
     for number in chosen:
         for torn in (False, True)[: 1 + (calls[number].kind == "write")]:
@@ -282,8 +319,11 @@ def again(folder: Path, seed: str, runs: str) -> dict[str, Any]:
     return {"killed": killed, "wrong": wrong}
 
 
-def power(folder: Path, seed: str, sample: str, worlds: str) -> dict[str, Any]:
-    """Cut the power at every promise and at a sample of the changes, and go on in several of the possible worlds."""
+def power(folder: Path, seed: str, sample: str, worlds: str, share: str) -> dict[str, Any]:
+    """Cut the power at every promise and at a sample of the changes, and go on in several of the possible worlds.
+
+    Of these cuts the share `K/N`.
+    """
     calm, _ = calm_run(folder)
     run, log = fresh(folder, "logged"), folder / "entries"
     code, told = forked(lambda: _write_log(run, log))
@@ -293,7 +333,7 @@ def power(folder: Path, seed: str, sample: str, worlds: str) -> dict[str, Any]:
     chance = random.Random(int(seed))
     promises = [n + 1 for n, each in enumerate(entries) if not isinstance(each, Call)]
     wanted = len(entries) if sample == "all" else int(sample)
-    cuts = sorted({*promises, *chance.sample(range(len(entries) + 1), min(wanted, len(entries)))})
+    cuts = part_of(sorted({*promises, *chance.sample(range(len(entries) + 1), min(wanted, len(entries)))}), share)
     wrong, tried = [], 0
     for cut, model, kept in _at(entries, run, cuts):
         for keep in [0.0, 1.0, *[0.5] * int(worlds)]:
@@ -303,7 +343,8 @@ def power(folder: Path, seed: str, sample: str, worlds: str) -> dict[str, Any]:
             tried += 1
             if problem:
                 wrong.append(f"cut {cut} keep {keep} after {str(entries[cut - 1])[:150]}: {problem}")
-    return {"entries": len(entries), "promises": len(promises), "worlds": tried, "wrong": wrong}
+    made = len({*cuts} & {*promises})
+    return {"entries": len(entries), "cuts": len(cuts), "promises": made, "worlds": tried, "wrong": wrong}
 
 
 def _at(entries: list[Any], run: Path, cuts: list[int]) -> Iterator[tuple[int, Model, list[Any]]]:
@@ -370,5 +411,8 @@ if __name__ == "__main__":
     if sys.argv[1] != "count":
         # A killed process takes nothing with it that the kernel has: only the model of a power cut asks what is synced.
         disk.REAL_FSYNC = os.fsync = lambda descriptor: None
+        place = Path(sys.argv[2]) / "preloaded"
+        place.mkdir()
+        preload(lambda: (session(place / "run"), inspect(place / "run", place / "run", intact=True)))
     task = {"count": count, "kill": kill, "again": again, "power": power}[sys.argv[1]]
     print(json.dumps(task(Path(sys.argv[2]), *sys.argv[3:])))

@@ -16,8 +16,8 @@ from typing import Any
 
 import disk
 import torch
-from crash_scene import contents, forked, fresh
-from disk import Call, Disk, die_at
+from crash_scene import changes, contents, forked, fresh, preload
+from disk import Call, Disk, Handler, die_at
 from power import Chooser, Log, Model
 
 from landscape import TrajectoryCollector
@@ -95,23 +95,24 @@ def verdict(kind: str, run: Path, known: tuple[dict[str, Any], dict[str, Any], d
 
 
 def kill(kind: str, folder: Path) -> dict[str, Any]:
-    known = expected(kind, folder)
-    wrong, states, number, code = [], set(), 0, -9
-    while code == -9:
-        for torn in (False, True):
+    known, run = expected(kind, folder), fresh(folder, "counted")
+    before(run)
+
+    def work(run: Path, handler: Handler) -> None:
+        Disk(run, handler).install()
+        REPLACE[kind](run)
+
+    calls = changes(lambda handler: work(run, handler), folder / "calls")
+    wrong, states = [], set()
+    for number, call in enumerate(calls):
+        for torn in (False, True)[: 1 + (call.kind == "write")]:
             run = fresh(folder, "killed")
             before(run)
-
-            def work(run: Path = run, number: int = number, torn: bool = torn) -> None:
-                Disk(run, die_at(number, torn)).install()
-                REPLACE[kind](run)
-
-            code, told = forked(work)
+            code, told = forked(lambda r=run, n=number, t=torn: work(r, die_at(n, t)))  # type: ignore[misc]
             states.add("old" if believed(run) == known[0] else "new")
-            problem = told or verdict(kind, run, known)
+            problem = told or ("" if code == -9 else "not killed") or verdict(kind, run, known)
             wrong += [f"{number} torn={torn}: {problem}"] if problem else []
-        number += 1
-    return {"changes": number - 1, "states": sorted(states), "wrong": wrong}
+    return {"changes": len(calls), "states": sorted(states), "wrong": wrong}
 
 
 def power(kind: str, folder: Path) -> dict[str, Any]:
@@ -152,6 +153,7 @@ def power(kind: str, folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    preload(lambda: expected(sys.argv[2], Path(sys.argv[3]) / "preloaded"))
     assert len(os.listdir("/proc/self/task")) == 1, "a fork keeps one thread only"
     if sys.argv[1] == "kill":
         disk.REAL_FSYNC = os.fsync = lambda descriptor: None
