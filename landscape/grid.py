@@ -26,6 +26,11 @@ def axis_coordinates(size: int, low: float, high: float) -> Floats:
 
     xᵢ = (low·(n−1−i) + high·i) / (n−1) in rational arithmetic on the decimals as the user wrote them, rounded
     once. So the grid holds 0 exactly where the decimals do: 15 points from −0.2 to 1.2 pass through 0.0 and 1.0.
+
+    >>> axis_coordinates(5, -1, 1).tolist()
+    [-1.0, -0.5, 0.0, 0.5, 1.0]
+    >>> axis_coordinates(15, -0.2, 1.2)[[0, 2, 12, 14]].tolist()
+    [-0.2, 0.0, 1.0, 1.2]
     """
     first, last, steps = Fraction(repr(float(low))), Fraction(repr(float(high))), size - 1
     values = [float((first * (steps - i) + last * i) / steps) for i in range(size)]
@@ -37,6 +42,9 @@ def coordinates_through_zero(size: int, low: float, high: float) -> Floats:
 
     xᵢ = (i − k)·h with the smallest step h = max(−low/k, high/(n−1−k)) over the places k of zero. One end is hit
     exactly; the other lies at most one step beyond.
+
+    >>> coordinates_through_zero(5, -0.9, 3.0).tolist()
+    [-1.0, 0.0, 1.0, 2.0, 3.0]
     """
     first, last, steps = Fraction(low), Fraction(high), size - 1
     below = steps * -first / (last - first)  # how many steps would lie below zero if they could be divided
@@ -50,6 +58,9 @@ def coordinates_through_zero_and_one(size: int) -> Floats | None:
 
     xᵢ = (i − k)/m with the largest m for which m + 2⌈m/5⌉ ≤ size − 1: m steps from 0 to 1 and ⌈m/5⌉ beyond each.
     The one or two steps that may be left go to the ends, the upper one first. None for 3 points, which are too few.
+
+    >>> coordinates_through_zero_and_one(8).tolist()
+    [-0.2, 0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2]
     """
     steps = size - 1
     fitting = (m for m in range(5 * steps // 7, 0, -1) if m + 2 * -(-m // 5) <= steps)
@@ -61,7 +72,13 @@ def coordinates_through_zero_and_one(size: int) -> Floats | None:
 
 
 def size_through_zero(size: int, low: float, high: float) -> int | None:
-    """The least size from `size` on whose `axis_coordinates` from `low` to `high` hold 0; None where none does."""
+    """The least number of points, `size` or more, for which `axis_coordinates` from `low` to `high` hold 0.
+
+    None where 0 lies outside the range.
+
+    >>> size_through_zero(40, -1, 1)
+    41
+    """
     first, last = Fraction(repr(float(low))), Fraction(repr(float(high)))
     if not first <= 0 <= last:
         return None
@@ -71,7 +88,12 @@ def size_through_zero(size: int, low: float, high: float) -> int | None:
 
 @dataclass(frozen=True)
 class Grid:
-    """Axes by name with their coordinates. Arrays over the grid have the axes reversed: [beta, alpha]."""
+    """Axes by name with their coordinates. Arrays over the grid have the axes reversed: [beta, alpha].
+
+    Attributes:
+        names: alpha, beta, gamma, as many as there are axes.
+        coordinates: the float64 coordinates of each axis, ascending.
+    """
 
     names: tuple[str, ...]
     coordinates: tuple[Floats, ...]
@@ -79,26 +101,34 @@ class Grid:
     @property
     def shape(self) -> Index:
         """The shape of arrays over the grid."""
-        return tuple(len(each) for each in reversed(self.coordinates))
+        return tuple(len(axis) for axis in reversed(self.coordinates))
 
     @property
     def dimensions(self) -> tuple[str, ...]:
+        """The axis that each dimension of arrays over the grid belongs to."""
         return tuple(reversed(self.names))
 
     @property
     def points(self) -> int:
+        """How many points the grid has."""
         return math.prod(self.shape)
 
     def tile_points(self, tile: Tile) -> Floats:
         """The coordinates [points, axes] of a tile's points in C order; column k belongs to axis k."""
         per_dimension = [self.coordinates[-1 - d][window] for d, window in enumerate(tile.windows)]
         mesh = np.meshgrid(*per_dimension, indexing="ij")
-        return np.stack([each.reshape(-1) for each in reversed(mesh)], axis=1)
+        return np.stack([values.reshape(-1) for values in reversed(mesh)], axis=1)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A whole chunk of points: its index among the tiles and its window, per array dimension."""
+    """A whole chunk of points.
+
+    Attributes:
+        index: its place among the tiles, per array dimension.
+        start: its first point, per array dimension.
+        stop: the point after its last, per array dimension.
+    """
 
     index: Index
     start: Index
@@ -106,23 +136,39 @@ class Tile:
 
     @property
     def windows(self) -> tuple[slice, ...]:
+        """What of an array over the grid it covers."""
         return tuple(slice(a, b) for a, b in zip(self.start, self.stop, strict=True))
 
     @property
     def shape(self) -> Index:
+        """Its points per array dimension."""
         return tuple(b - a for a, b in zip(self.start, self.stop, strict=True))
 
     @property
     def points(self) -> int:
+        """How many points it has."""
         return math.prod(self.shape)
 
 
 def tile_counts(shape: Sequence[int], tile_shape: Sequence[int]) -> Index:
-    """How many tiles there are along each dimension; the last one may be cut off by the grid's end."""
+    """How many tiles there are along each dimension; the last one may be cut off by the grid's end.
+
+    Args:
+        shape: of arrays over the grid, in points.
+        tile_shape: of a tile, in points.
+
+    >>> tile_counts((5, 7), (3, 3))
+    (2, 3)
+    """
     return tuple(-(-n // t) for n, t in zip(shape, tile_shape, strict=True))
 
 
 def tile_at(index: Index, shape: Sequence[int], tile_shape: Sequence[int]) -> Tile:
+    """The tile of that index, cut off by the grid's end.
+
+    >>> tile_at((1, 2), (5, 7), (3, 3))
+    Tile(index=(1, 2), start=(3, 6), stop=(5, 7))
+    """
     start = tuple(i * t for i, t in zip(index, tile_shape, strict=True))
     stop = tuple(min(a + t, n) for a, t, n in zip(start, tile_shape, shape, strict=True))
     return Tile(tuple(index), start, stop)
@@ -131,15 +177,24 @@ def tile_at(index: Index, shape: Sequence[int], tile_shape: Sequence[int]) -> Ti
 def coarse_to_fine(counts: Sequence[int]) -> Iterator[Index]:
     """All tile indices, each once, in the order of `coarse_to_fine_order`."""
     order = coarse_to_fine_order(np.ones(counts, np.bool_))
-    yield from zip(*(each.tolist() for each in np.unravel_index(order, tuple(counts))), strict=True)
+    yield from zip(*(places.tolist() for places in np.unravel_index(order, tuple(counts))), strict=True)
 
 
 def coarse_to_fine_order(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     """The tiles in `mask` by their number in C order: first those on a coarse lattice, then on ever finer ones.
 
-    The lattice of stride s = 2ᵏ holds the indices whose every component is a multiple of s; the finest one that
-    still holds an index has the lowest bit set in any component. The picture thus fills evenly, and an
-    interrupted job leaves a coarse picture instead of half a fine one.
+    The lattice of stride s = 2ᵏ holds the indices all of whose components are multiples of s. The coarsest lattice
+    that holds an index has the stride of the lowest bit that is set in any component. The picture thus fills evenly,
+    and an interrupted job leaves a coarse picture instead of half a fine one.
+
+    Args:
+        mask: which tiles to visit, over the counts of tiles per dimension.
+
+    Returns:
+        Their numbers in C order, in the order of the visit.
+
+    >>> coarse_to_fine_order(np.ones(5, bool)).tolist()
+    [0, 4, 2, 1, 3]
     """
     numbers = np.flatnonzero(mask)
     components = np.unravel_index(numbers, mask.shape)
@@ -151,19 +206,27 @@ def coarse_to_fine_order(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
 def choose_tile_shape(shape: Sequence[int], seconds_per_point: float, workers: int) -> Index:
     """The shape of a tile that costs about 10 s, shorter in short jobs, with at least four tiles per worker.
 
-    Each edge lies between 1 and 64 points and grows by halves so that tiles stay as square as the grid allows.
+    Each edge lies between 1 and 64 points; tiles are as square as the grid allows.
+
+    Args:
+        shape: of arrays over the grid, in points.
+        seconds_per_point: what one evaluation takes, as measured.
+        workers: how many of them share the tiles.
+
+    >>> choose_tile_shape((1000, 1000), seconds_per_point=0.1, workers=2)
+    (10, 10)
     """
     points = math.prod(shape)
     fair_share = points * seconds_per_point / (4 * TILES_PER_WORKER * workers)
     seconds = min(TILE_SECONDS, max(SHORTEST_TILE_SECONDS, fair_share))
     budget = max(1, min(int(seconds / max(seconds_per_point, 1e-9)), points // (TILES_PER_WORKER * workers)))
     edge = max(1, int(budget ** (1 / len(shape)) + 1e-9))
-    found = [min(n, edge, MAX_TILE_EDGE) for n in shape]
+    edges = [min(n, edge, MAX_TILE_EDGE) for n in shape]
     for d in reversed(range(len(shape))):
         # What a short dimension leaves of the budget goes to the others.
-        others = math.prod(found[:d] + found[d + 1 :])
-        found[d] = max(1, min(shape[d], MAX_TILE_EDGE, budget // others))
-    while math.prod(tile_counts(shape, found)) < min(points, TILES_PER_WORKER * workers):
-        d = max(range(len(found)), key=found.__getitem__)
-        found[d] = -(-found[d] // 2)
-    return tuple(found)
+        others = math.prod(edges[:d] + edges[d + 1 :])
+        edges[d] = max(1, min(shape[d], MAX_TILE_EDGE, budget // others))
+    while math.prod(tile_counts(shape, edges)) < min(points, TILES_PER_WORKER * workers):
+        d = max(range(len(edges)), key=edges.__getitem__)
+        edges[d] = -(-edges[d] // 2)
+    return tuple(edges)
