@@ -93,7 +93,7 @@ def _zarr() -> Iterator[Finding]:
 
 
 def _browser() -> Iterator[Finding]:
-    from landscape.views.exports.pictures import find_browser
+    from landscape.views.exports.browser import find_browser
 
     try:
         found = version("kaleido")

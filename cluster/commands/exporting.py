@@ -13,7 +13,6 @@ from landscape.results import Run, open_run
 from landscape.surface import Surface
 
 REPORT = "report"
-BY_BROWSER = ("png", "svg")
 
 
 def export_run(
@@ -26,14 +25,14 @@ def export_run(
         JobError: an unknown format, kind or observable.
     """
     from landscape.views import write_report
-    from landscape.views.exports.export import FORMATS, export, export_name, files_beside
-    from landscape.views.exports.pictures import browser
+    from landscape.views.exports.browser import browser
+    from landscape.views.exports.export import FORMAT_TABLE, export, export_name, files_beside
     from landscape.views.prepared.wording import stopped
 
     wanted = [each.strip() for each in formats]
     for each in wanted:
-        if each not in (*FORMATS, REPORT):
-            raise JobError(f"to: unknown format {shown(each)}; {nearest(each, (*FORMATS, REPORT))}")
+        if each not in (*FORMAT_TABLE, REPORT):
+            raise JobError(f"to: unknown format {shown(each)}; {nearest(each, (*FORMAT_TABLE, REPORT))}")
     opened = open_run(run)
     folder = out or _default_folder(opened.path)
     folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +43,8 @@ def export_run(
         write_report(opened, folder / "report.html")
         yield folder / "report.html"
     # One browser for all pictures: starting it costs more than drawing.
-    with browser() if set(wanted) & set(BY_BROWSER) else contextlib.nullcontext() as drawing:
+    pictures = any(FORMAT_TABLE[each].pictures for each in wanted if each != REPORT)
+    with browser() if pictures else contextlib.nullcontext() as drawing:
         for read in surfaces:
             surface = read if alive else stopped(read)
             for each in wanted:

@@ -1,7 +1,7 @@
 """Pictures of landscapes: prepared as comparable numbers, then drawn, exported, or gathered in a report."""
 
+from landscape.views.exports.browser import Browser, browser, find_browser
 from landscape.views.exports.export import FORMATS, export, export_name
-from landscape.views.exports.pictures import Browser, browser, find_browser
 from landscape.views.figures.colours import COLOUR_SCALES
 from landscape.views.figures.draw import figure, figure_name
 from landscape.views.figures.kinds import KINDS

@@ -1,4 +1,4 @@
-"""A surface as geometry: VTK with every array on the grid, STL as a relief to look at or to print."""
+"""A surface as geometry: VTK with every array on the grid, STL as a height field to look at or to print."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.surface import Surface
+from landscape.views.exports.format import Request, Writer
 from landscape.views.prepared.scale import drawn_values, point_states
 from landscape.views.prepared.triangles import grid_cells, triangulated
 
@@ -33,19 +34,30 @@ def write_vtk(surface: Surface, path: Path) -> None:
     meshio.write(path, mesh, file_format="vtk")
 
 
-def write_stl(surface: Surface, path: Path, observable: str = "loss", log: bool = False) -> None:
-    """A relief over two axes, the observable (or its log10) as height; squares with a missing corner are left out."""
+def render_stl(surface: Surface, request: Request) -> Writer:
+    """The observable (or its log10) as height over two axes; squares with a missing corner are left out.
+
+    Raises:
+        JobError: the surface has another number of axes, or no such observable.
+        LandscapeError: no square has all its corners yet, or meshio is not installed.
+    """
+    observable = request.observable
     if len(surface.axes) != 2:
         raise JobError(f"format: stl needs 2 axes, {shown(surface.name)} has {len(surface.axes)}; use vtk")
-    states = point_states(np.asarray(surface[observable], np.float64), surface.status, log)
-    height = drawn_values(np.asarray(surface[observable], np.float64), states, log)
+    states = point_states(np.asarray(surface[observable], np.float64), surface.status, request.log)
+    height = drawn_values(np.asarray(surface[observable], np.float64), states, request.log)
     points, triangles = triangulated(surface.alpha, surface.beta, height)
     if not len(triangles):
         raise LandscapeError(
             f"stl: {shown(surface.name)} has no square of computed {observable} yet; compute more of it first"
         )
     meshio = _meshio()
-    meshio.write(path, meshio.Mesh(points, [("triangle", triangles)]), file_format="stl", binary=True)
+    mesh = meshio.Mesh(points, [("triangle", triangles)])
+
+    def write(path: Path) -> None:
+        meshio.write(path, mesh, file_format="stl", binary=True)
+
+    return write
 
 
 def grid_points(surface: Surface) -> Floats:

@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 
 from landscape.errors import JobError, LandscapeError
+from landscape.surface import ProjectedPath, Surface
 from landscape.views import FORMATS, Browser, export, export_name
-from landscape.views.exports import pictures
-from landscape.views.exports.export import files_beside
+from landscape.views.exports import browser
+from landscape.views.exports.export import FORMAT_TABLE, files_beside
+from landscape.views.exports.format import Format, Request, Writer, data_format, observable_stem
 from landscape.views.prepared.triangles import triangulated
 
 
@@ -178,7 +180,7 @@ def test_lines_on_a_log_scale_carry_real_values(make: ModuleType, tmp_path: Path
 def test_without_a_browser_the_message_says_how_to_get_one(
     make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pictures, "find_browser", lambda: None)
+    monkeypatch.setattr(browser, "find_browser", lambda: None)
     with pytest.raises(LandscapeError, match=r"apt install chromium.*BROWSER_PATH"):
         export(make.line(), "png", tmp_path / "a.png")
     assert list(tmp_path.iterdir()) == []
@@ -188,7 +190,7 @@ def test_a_browser_that_does_not_start_is_named(
     make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("kaleido")
-    monkeypatch.setattr(pictures, "find_browser", lambda: "/usr/bin/odd")
+    monkeypatch.setattr(browser, "find_browser", lambda: "/usr/bin/odd")
 
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("it crashed")
@@ -229,3 +231,36 @@ def test_names_tell_files_apart(make: ModuleType) -> None:
     assert names[:2] == ["minimum-topographic-log.html", "minimum-topographic-log.png"]
     assert names[3] == "minimum.csv"
     assert len(set(names)) == len(FORMATS)
+
+
+def test_a_format_is_added_by_one_line_of_the_table(
+    make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def render_rows(surface: Surface, request: Request) -> Writer:
+        values = surface[request.observable]
+        return lambda path: np.savetxt(path, values)
+
+    def write_lowest(surface: Surface, path: Path) -> None:
+        path.write_text(json.dumps(surface.minimum()))
+
+    def write_steps(trajectory: ProjectedPath, path: Path) -> None:
+        path.write_text(str(trajectory.step.tolist()))
+
+    monkeypatch.setitem(FORMAT_TABLE, "rows", Format(render_rows, observable_stem))
+    monkeypatch.setitem(FORMAT_TABLE, "lowest", data_format(write_lowest, write_steps))
+    surface = make.pca_plane()
+    rows = export(
+        surface, "rows", tmp_path / export_name(surface, "rows", observable="accuracy"), observable="accuracy"
+    )
+    np.testing.assert_array_equal(np.loadtxt(rows), surface.accuracy)
+    assert rows.name == "epochs-1-26-accuracy.rows"
+    lowest = export(surface, "lowest", tmp_path / export_name(surface, "lowest"))
+    assert json.loads(lowest.read_text()) == surface.minimum()
+    assert [path.name for path in files_beside(surface, "lowest", lowest)] == ["epochs-1-26+path.lowest"]
+    assert json.loads((tmp_path / "epochs-1-26+path.lowest").read_text()) == surface.path.step.tolist()
+    with pytest.raises(JobError, match="unknown 'row'; did you mean 'rows'"):
+        export(surface, "row", tmp_path / "a")
+
+
+def test_the_formats_of_the_version_before_are_there() -> None:
+    assert FORMATS == ("html", "png", "svg", "csv", "npz", "vtk", "stl")

@@ -1,0 +1,92 @@
+"""Figures as PNG and SVG, drawn by the system's Chromium through kaleido; one browser serves many pictures."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import plotly.graph_objects as go
+
+from landscape.errors import LandscapeError, shown
+
+PATIENCE = 180.0  # seconds for one picture; software 3-D on a busy machine takes some ten
+NO_BROWSER = (
+    "png and svg are drawn by Chromium or Chrome, and none was found; install one "
+    "(Debian, Ubuntu: apt install chromium) or set the environment variable BROWSER_PATH to its executable"
+)
+
+
+def find_browser() -> str | None:
+    """The browser that kaleido would use: BROWSER_PATH, its own download, or the system's."""
+    try:
+        from choreographer.browsers.chromium import Chromium
+    except ImportError:
+        return None
+    try:
+        found = Chromium.find_browser(skip_local=False)
+    except Exception:  # looking at odd paths may raise anything; then there is none to use
+        return None
+    return str(found) if found else None
+
+
+class Browser:
+    """A running browser. Make one with `browser()`."""
+
+    def __init__(self, kaleido: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._kaleido, self._loop = kaleido, loop
+
+    def draw(self, figure: go.Figure, format: str, scale: float = 2.0) -> bytes:
+        """The figure as the bytes of a PNG or SVG file, `scale` pixels per unit of its width and height."""
+        layout = figure.layout
+        options = {"format": format, "width": layout.width or 800, "height": layout.height or 600, "scale": scale}
+        return bytes(_wait(self._kaleido.calc_fig(figure.to_dict(), opts=options), self._loop))
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """Start a browser for as many pictures as wanted; it ends with the block.
+
+    Raises:
+        LandscapeError: kaleido or a browser is missing, or it does not start.
+    """
+    try:
+        from kaleido import Kaleido
+    except ImportError:
+        raise LandscapeError("png and svg need the package kaleido; `pip install kaleido`") from None
+    path = find_browser()
+    if path is None:
+        raise LandscapeError(NO_BROWSER)
+    # A loop of its own, in a thread of its own: the caller may itself run inside one, as in a notebook.
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        kaleido = _open(Kaleido, path, loop)
+        try:
+            yield Browser(kaleido, loop)
+        finally:
+            _wait(kaleido.__aexit__(None, None, None), loop)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        if not loop.is_running():
+            loop.close()
+
+
+def _open(make: Any, path: str, loop: asyncio.AbstractEventLoop) -> Any:
+    async def start() -> Any:
+        return await make(n=1, timeout=PATIENCE).__aenter__()
+
+    try:
+        return _wait(start(), loop)
+    except Exception as error:
+        raise LandscapeError(
+            f"the browser {shown(path)} does not start ({error}); set BROWSER_PATH to another one"
+        ) from error
+
+
+def _wait(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Any:
+    return asyncio.run_coroutine_threadsafe(work, loop).result(PATIENCE)
