@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from cluster.process.console import seconds_text
 from landscape.errors import LandscapeError, NotFoundError, StoreError, flat, printable
 from landscape.folders.lock import driver_alive
+from landscape.record import plain
 from landscape.results import Run, open_run
 from landscape.store import LandscapeStore, root_problems, survey
 from landscape.surface import NOT_COMPUTED, QUARANTINED
@@ -100,12 +101,13 @@ def _unreadable_status(name: str, cause: str) -> dict[str, Any]:
 
 def _landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
     """Counted from the committed status of the points, not from what the driver last said."""
-    progress = dict(store.attributes.get("progress", {}))
+    record = store.record
+    progress = record.progress
     counts = store.counts()
     missing, failed = counts[NOT_COMPUTED], counts[QUARANTINED]
     finished = "partial" if failed else "complete"
     state = ("running" if alive else "interrupted") if missing else finished
-    rate = progress.get("rate") or 0.0
+    rate = progress.rate or 0.0
     running = state == "running"
     return {
         "name": store.name,
@@ -118,19 +120,19 @@ def _landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "failed": int(failed),
         "rate": rate,
         "eta_seconds": missing / rate if running and rate else None,
-        "seconds": progress.get("seconds"),
-        "engine": store.attributes.get("plan", {}).get("engine"),
-        "precision": store.attributes.get("precision"),
-        "precision_error": store.attributes.get("precision_error"),
-        "workers": progress.get("workers"),
-        "by_worker": progress.get("by_worker", []),
-        "reduced_batches": progress.get("reduced_batches", {}),
-        "retries": progress.get("retries", 0),
-        "updated": progress.get("updated"),
+        "seconds": progress.seconds,
+        "engine": record.plan.engine if record.plan else None,
+        "precision": record.precision,
+        "precision_error": plain(record.precision_error),
+        "workers": progress.workers,
+        "by_worker": plain(progress.by_worker),
+        "reduced_batches": progress.reduced_batches,
+        "retries": progress.retries,
+        "updated": progress.updated,
         "minimum": store.minimum() if store.tile_count <= MOST_TILES else {},
-        "origin_loss": store.attributes.get("origin_loss"),
-        "origin_loss_stderr": store.attributes.get("origin_loss_stderr"),
-        "failures": list(store.attributes.get("failures", [])),
+        "origin_loss": record.origin_loss,
+        "origin_loss_stderr": record.origin_loss_stderr,
+        "failures": plain(record.failures),
         "problems": list(store.own_problems),
     }
 
@@ -244,8 +246,8 @@ def _validate(store: LandscapeStore) -> dict[str, Any]:
     damaged += store.check_directions()
     return {
         "name": store.name,
-        "schema_version": store.attributes["schema_version"],
-        "digest": store.attributes.get("digest"),
+        "schema_version": store.record.schema_version,
+        "digest": store.record.digest,
         "tiles": store.tile_count,
         "missing_tiles": int(examined.missing_mask.sum()),
         "damaged": damaged,

@@ -5,19 +5,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field, Strict
+
+Text = Annotated[str, Strict()]
 
 
 @dataclass(frozen=True)
 class Failure:
     """A task that was given up: what it was, how often and where it was tried, and why it failed."""
 
-    task: str
-    attempts: int
-    worker: str
-    cause: str
-    traceback: str = ""
-    host: str = ""
-    node: str = ""
+    task: Text
+    attempts: Annotated[int, Strict(), Field(ge=0, lt=1 << 53)]
+    worker: Text
+    cause: Text
+    traceback: Text = ""
+    host: Text = ""
+    node: Text = ""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
 
 import numpy as np
 
@@ -19,14 +19,14 @@ from landscape.errors import Interrupted, JobError
 from landscape.evaluation.evaluator import Evaluator, Values
 from landscape.grid import Grid
 from landscape.memory import is_out_of_memory
+from landscape.record import CheckRecord, Record
 from landscape.store import LandscapeStore
 
-ATTRIBUTE = "check"
 ROUNDING = 1e-3  # relative: what kernels that add in no fixed order may differ by, from one call to the next
 COARSE_ROUNDING = 3e-2  # the same in bfloat16
 # What two landscapes of a run must share for the loss at their origin to be the same, up to rounding.
-SAME_ORIGIN = ("origin", "samples", "num_samples", "seed", "precision", "batch_norm")
-SAME_PLAN = ("engine", "batch_size", "device")
+SAME_ORIGIN = attrgetter("origin", "samples", "num_samples", "seed", "precision", "batch_norm")  # of the identities
+SAME_PLAN = attrgetter("engine", "batch_size", "device")  # of the plans
 Numbers = Mapping[str, float]  # `loss`, `loss_stderr`, …
 
 
@@ -44,19 +44,15 @@ class Witness:
     processor: str = ""
     repeatable: bool = True
 
-    def attributes(self) -> dict[str, Any]:
+    def record(self) -> CheckRecord:
         """As a landscape keeps it; the values in hexadecimal, which keeps every bit, NaN and infinity among them."""
-        kept = {
-            "point": list(self.point),
-            "values": {name: float(value).hex() for name, value in self.values.items()},
-            "processor": self.processor,
-            "repeatable": self.repeatable,
-        }
-        found: dict[str, Any] = {ATTRIBUTE: kept}
-        for name in ("loss", "loss_stderr"):
-            value = self.origin.get(name, math.nan)
-            found[f"origin_{name}"] = value if math.isfinite(value) else None
-        return found
+        values = {name: float(value).hex() for name, value in self.values.items()}
+        return CheckRecord(point=self.point, values=values, processor=self.processor, repeatable=self.repeatable)
+
+    def origin_value(self, name: str) -> float | None:
+        """A value at the origin; None where it is not known or not finite."""
+        value = self.origin.get(name, math.nan)
+        return value if math.isfinite(value) else None
 
     def differs_from(self, other: Witness) -> str:
         """The first value with other bits here than there, or beyond rounding where bits cannot be asked for; or ''."""
@@ -119,10 +115,10 @@ def recorded(store: LandscapeStore, grid: Grid) -> Witness | None:
 
     Landscapes of version 0.1.0 have none. Tiles that needed smaller batches have other bits, and are passed over.
     """
-    kept = _parsed(store.attributes.get(ATTRIBUTE), len(grid.coordinates))
+    kept = _witness(store.record.check, len(grid.coordinates))
     if kept is not None:
         return kept
-    reduced = set(store.attributes.get("progress", {}).get("reduced_batches", {}))
+    reduced = store.record.progress.reduced_batches
     found = store.computed_point(lambda tile: f"tile {tile}" not in reduced)
     if found is None:
         return None
@@ -131,15 +127,26 @@ def recorded(store: LandscapeStore, grid: Grid) -> Witness | None:
     return Witness(point, values, {})
 
 
-def _parsed(record: Any, axes: int) -> Witness | None:
-    """A record as it was kept; one that is damaged counts as none."""
-    try:
-        point = tuple(float(each) for each in record["point"])
-        values = {str(name): float.fromhex(value) for name, value in record["values"].items()}
-        processor, repeatable = str(record.get("processor", "")), record.get("repeatable") is not False
-    except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
+def _witness(record: CheckRecord | None, axes: int) -> Witness | None:
+    """What a landscape has kept; a record that is damaged counts as none."""
+    if record is None or len(record.point) != axes or not record.values:
         return None
-    return Witness(point, values, {}, processor, repeatable) if len(point) == axes and values else None
+    try:
+        values = {name: float.fromhex(value) for name, value in record.values.items()}
+    except (ValueError, OverflowError):
+        return None
+    return Witness(record.point, values, {}, record.processor, record.repeatable)
+
+
+def keep_witness(store: LandscapeStore, witness: Witness) -> None:
+    """Keep with the landscape what every process must reproduce, unless it has such a record, were it damaged."""
+    if store.record.has_check:
+        return
+    store.update_attributes(
+        check=witness.record(),
+        origin_loss=witness.origin_value("loss"),
+        origin_loss_stderr=witness.origin_value("loss_stderr"),
+    )
 
 
 def other_network(store: LandscapeStore, found: Witness) -> str:
@@ -148,26 +155,24 @@ def other_network(store: LandscapeStore, found: Witness) -> str:
     So is found that the code has changed between two landscapes of a run, of which the second holds nothing yet.
     """
     here = found.origin.get("loss", math.nan)
-    precision = store.attributes.get("plan", {}).get("precision")
-    rounding = COARSE_ROUNDING if precision == "bfloat16" else ROUNDING
-    for name, attributes in store.siblings().items():
-        there = attributes.get("origin_loss")
-        if not isinstance(there, float) or not math.isfinite(here) or not _same_origin(store.attributes, attributes):
+    plan = store.record.plan
+    rounding = COARSE_ROUNDING if plan is not None and plan.precision == "bfloat16" else ROUNDING
+    for name, record in store.siblings().items():
+        there = record.origin_loss
+        if there is None or not math.isfinite(here) or not _same_origin(store.record, record):
             continue
         if not np.isclose(here, there, rtol=rounding, atol=0.0):
             return f"loss {here:.9g} at the origin, not {there:.9g} as landscape {name!r} of this run"
     return ""
 
 
-def _same_origin(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def _same_origin(one: Record, other: Record) -> bool:
     """Whether two landscapes have one origin, evaluated on the same samples in the same way."""
-    for record, fields in (("identity", SAME_ORIGIN), ("plan", SAME_PLAN)):
-        here, there = one.get(record), other.get(record)
-        if not isinstance(here, Mapping) or not isinstance(there, Mapping):
-            return False
-        if any(here.get(each) != there.get(each) for each in fields):
-            return False
-    return True
+    if one.identity is None or other.identity is None or one.plan is None or other.plan is None:
+        return False
+    return bool(
+        SAME_ORIGIN(one.identity) == SAME_ORIGIN(other.identity) and SAME_PLAN(one.plan) == SAME_PLAN(other.plan)
+    )
 
 
 class NotReproduced(JobError):
@@ -211,5 +216,4 @@ def check_reproduction(store: LandscapeStore, grid: Grid, evaluator: Evaluator) 
     difference = witness.differs_from(expected) if expected else other_network(store, witness)
     if difference:
         raise refusal(store.name, expected, witness, difference)
-    if ATTRIBUTE not in store.attributes:
-        store.update_attributes(**witness.attributes())
+    keep_witness(store, witness)

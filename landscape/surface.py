@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from landscape.barrier import Barrier, loss_barrier
 from landscape.errors import JobError, nearest, shown
+from landscape.record import AxisRecord, Record, parse_axis
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -32,9 +34,15 @@ class Axis:
     coordinates: Floats
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
+    @cached_property
+    def record(self) -> AxisRecord:
+        """The attributes as a typed value; what is malformed among them counts as absent."""
+        return parse_axis(self.attributes)[0]
+
     @property
     def label(self) -> str:
-        return str(self.attributes.get("label", self.name))
+        """What the axis is, in words; its name where that is not known."""
+        return self.record.label or self.name
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,10 @@ class ProjectedPath:
 Path = ProjectedPath  # its name in version 0.1.0
 
 
+def _nan_if_none(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
 @dataclass(frozen=True)
 class Surface:
     """One landscape. Arrays are indexed by the axes in reverse: [alpha], [beta, alpha] or [gamma, beta, alpha]."""
@@ -71,6 +83,11 @@ class Surface:
     def __repr__(self) -> str:
         size = " x ".join(str(len(axis.coordinates)) for axis in self.axes)
         return f"Surface({self.name!r}, {size} points, observables={list(self.observables)})"
+
+    @cached_property
+    def record(self) -> Record:
+        """The attributes as a typed value; what is malformed among them counts as absent."""
+        return Record.of(self.attributes)
 
     def __getitem__(self, observable: str) -> Floats:
         if observable not in self.observables:
@@ -104,16 +121,12 @@ class Surface:
     @property
     def origin_loss(self) -> float:
         """The loss at the origin, which need not be a point of the grid; NaN where it is not known or not finite."""
-        return self._number("origin_loss")
+        return _nan_if_none(self.record.origin_loss)
 
     @property
     def origin_loss_stderr(self) -> float:
         """The standard error of `origin_loss`."""
-        return self._number("origin_loss_stderr")
-
-    def _number(self, attribute: str) -> float:
-        value = self.attributes.get(attribute)
-        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else float("nan")
+        return _nan_if_none(self.record.origin_loss_stderr)
 
     def axis(self, name: str) -> Axis:
         for each in self.axes:

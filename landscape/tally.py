@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 from landscape.progress import Failure, Progress
+from landscape.record import ProgressRecord, WorkerRecord
 from landscape.store import LandscapeStore
 
 SECONDS_BETWEEN_UPDATES = 2.0  # of the attributes on disk; an observer is told every time
 SHARE_OF_UPDATES = 0.01  # of the time: ten thousand workers make a long record
 
 
-class Recorded(Protocol):
-    """A worker, as far as the record of a landscape goes."""
+class Accountable(Protocol):
+    """A worker that says what it has done."""
 
-    def record(self) -> dict[str, Any]: ...
+    def record(self) -> WorkerRecord: ...
 
 
 class Tally:
@@ -36,11 +36,12 @@ class Tally:
         self._points, self._before = points, points - missing_points
         self._tasks, self._tasks_before = tasks, tasks - missing_tasks
         self._points_done = self._tasks_done = self._given_up = self.retries = 0
-        self._seconds_before = float(store.attributes.get("progress", {}).get("seconds", 0.0))
-        # Those of earlier sessions stand until their task is done.
-        self._failures = {each["task"]: Failure(**each) for each in store.attributes.get("failures", [])}
-        self.workers: Mapping[str, Recorded] = {}  # those of now; looked at when it is written
-        self._reduced: dict[str, int] = dict(store.attributes.get("progress", {}).get("reduced_batches", {}))
+        earlier = store.record.progress
+        self._seconds_before = earlier.seconds or 0.0
+        self._reduced = dict(earlier.reduced_batches)
+        # A failure of an earlier session stands until its task is done.
+        self._failures = {failure.task: failure for failure in store.record.failures}
+        self.workers: Mapping[str, Accountable] = {}  # by name; may change, and is read each time that it is written
 
     def done(self, task: str, points: int, batch_size: int | None = None) -> None:
         """A task is committed; `batch_size` is what it needed where the planned one did not fit the memory."""
@@ -90,7 +91,7 @@ class Tally:
 
     def close(self) -> None:
         """Nothing is left to do: correct what a driver that was killed after its last tile could not record."""
-        if self._store.attributes.get("progress", {}).get("state") != "complete":
+        if self._store.record.progress.state != "complete":
             self.finish()
 
     def finish(self, state: str | None = None) -> None:
@@ -100,18 +101,18 @@ class Tally:
 
     def _write(self, state: str) -> None:
         now = self.progress()
-        record = {
-            "state": state,
-            "tiles_done": now.tasks_done,
-            "tiles": now.tasks,
-            "points_done": now.points_done,
-            "points": now.points,
-            "seconds": round(now.seconds, 3),
-            "rate": round(now.rate, 3),
-            "workers": now.workers,
-            "by_worker": [each.record() for each in self.workers.values()],
-            "retries": now.retries,
-            "reduced_batches": self._reduced,
-            "updated": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-        self._store.update_attributes(progress=record, failures=[asdict(each) for each in self.failures])
+        progress = ProgressRecord(
+            state=state,
+            tiles_done=now.tasks_done,
+            tiles=now.tasks,
+            points_done=now.points_done,
+            points=now.points,
+            seconds=round(now.seconds, 3),
+            rate=round(now.rate, 3),
+            workers=now.workers,
+            by_worker=tuple(worker.record() for worker in self.workers.values()),
+            retries=now.retries,
+            reduced_batches=dict(self._reduced),
+            updated=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        self._store.update_attributes(progress=progress, failures=self.failures)

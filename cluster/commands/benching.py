@@ -106,7 +106,9 @@ def _chosen(precision: Mapping[str, Any]) -> tuple[str, int, float]:
 
 def stretch(job: Job, engine: str, batch_size: int, seconds: float, tiles: int = TILES) -> tuple[Job, int]:
     """The job's first landscape with few points in tiles that cost about a second; and the points of such a tile."""
-    given = prepare(job).landscapes[0].attributes["job"]["landscapes"][0]
+    begun_by = prepare(job).landscapes[0].record.job
+    assert begun_by is not None, "a prepared landscape has the job that it is of"
+    given = begun_by.landscapes[0]
     axes = len(given["directions"])
     points = max(1, min(MOST_POINTS, math.ceil(TILE_SECONDS / seconds)))
     if axes == 1:

@@ -18,6 +18,7 @@ from landscape.fields import MAX_SIZE
 from landscape.grid import Grid, size_through_zero, tile_counts
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.problem.user_code import in_folder
+from landscape.record import plain
 from landscape.spec import Job
 from landscape.store import LandscapeStore
 
@@ -43,8 +44,8 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     missing = sum(each["missing_points"] for each in landscapes)
     return {
         "run": prepared.run,
-        "num_samples": prepared.landscapes[0].attributes["num_samples"],
-        "plan": prepared.landscapes[0].attributes["plan"],
+        "num_samples": prepared.landscapes[0].record.num_samples,
+        "plan": prepared.landscapes[0].plan.record(),
         "engine": _engine(prepared, evaluator, seconds),
         "seconds_per_point": seconds,
         "measured": measured,
@@ -93,7 +94,7 @@ def _plan_landscape(
         missing = path + examined.missing_points(stored.shape, stored.tile_shape)
     return {
         "name": landscape.name,
-        "origin": landscape.attributes["origin"],
+        "origin": landscape.record.origin,
         "axes": [
             {
                 "name": name,
@@ -107,7 +108,7 @@ def _plan_landscape(
         "origin_on_grid": not _without_zero(grid),
         # A landscape that is begun keeps its grid, and the collector's have the size of the tutorial that it follows.
         "origin_remedy": origin_remedy(grid) if stored is None and prepared.job.landscapes else None,
-        "cosine": landscape.attributes["cosine"],
+        "cosine": plain(landscape.record.cosine),
         "observables": list(landscape.observables),
         "points": landscape.points,
         "missing_points": missing,

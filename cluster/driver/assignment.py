@@ -9,10 +9,18 @@ from typing import Any
 from cluster.workers.packing import pack_directions, pack_state
 from cluster.workers.worker import Payload
 from landscape.preparation import PreparedLandscape
-from landscape.reproduction import ATTRIBUTE, NotReproduced, Witness, check_point, other_network, recorded, refusal
+from landscape.reproduction import (
+    NotReproduced,
+    Witness,
+    check_point,
+    keep_witness,
+    other_network,
+    recorded,
+    refusal,
+)
 from landscape.spec import Job
 from landscape.store import LandscapeStore
-from landscape.tally import Recorded, Tally
+from landscape.tally import Accountable, Tally
 from landscape.tasks import TaskList, missing_tasks, start_tally
 
 log = logging.getLogger("landscape")
@@ -27,14 +35,14 @@ class LandscapeWork:
         self.left = 0
         self.payload: Any = None
         self._share: Callable[[Any], Any] = lambda value: value
-        self._workers: Mapping[str, Recorded] = {}
+        self._workers: Mapping[str, Accountable] = {}
         self._tally: Tally | None = None
         self._expected: Witness | None = None  # what every worker must reproduce; the first one's word, if none is kept
         self.agreeing: set[str] = set()  # workers that have reproduced it
         self._checked = True  # whether they are asked to
         self._deaths = 0  # before any had done so
 
-    def share(self, share: Callable[[Any], Any], workers: Mapping[str, Recorded]) -> None:
+    def share(self, share: Callable[[Any], Any], workers: Mapping[str, Accountable]) -> None:
         """Make what the workers need of it available to them, now and whenever it changes."""
         self._share, self._workers = share, workers
         self.payload = share(self.pack())
@@ -92,8 +100,8 @@ class LandscapeWork:
         The first worker's word is kept as what the others must reproduce.
         """
         difference = witness.differs_from(self._expected) if self._expected else other_network(self.created(), witness)
-        if not difference and ATTRIBUTE not in self.created().attributes:
-            self.created().update_attributes(**witness.attributes())
+        if not difference and not self.created().record.has_check:
+            keep_witness(self.created(), witness)
             self._expected = self._expected or witness
         return difference
 
@@ -111,7 +119,7 @@ class LandscapeWork:
 
         After `most` of them no worker is asked to: the tile that holds the point will tell whether it was of it.
         """
-        if not self._checked or self.store is None or ATTRIBUTE in self.store.attributes:
+        if not self._checked or self.store is None or self.store.record.has_check:
             return False
         self._deaths += 1
         if self._deaths == most:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from cluster.workers.worker import Receipt
 from landscape.evaluation.choice.questions import Request
+from landscape.record import WorkerRecord
 from landscape.tasks import Work
 
 LOOK_SECONDS = 2.0  # between two looks at what the cluster has
@@ -34,12 +35,12 @@ class Hand:
     def place(self) -> str:
         return f"{self.name} ({self.host}, pid {self.pid}, node {self.node[:8]})" if self.host else self.name
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> WorkerRecord:
         """For `status`: who it is and how much it has done."""
-        return {
-            "name": self.name, "host": self.host, "node": self.node, "pid": self.pid, "device": self.device,
-            "tasks": self.tasks, "points": self.points, "seconds": round(self.seconds, 3),
-        }  # fmt: skip
+        return WorkerRecord(
+            name=self.name, host=self.host, node=self.node, pid=self.pid, device=self.device,
+            tasks=self.tasks, points=self.points, seconds=round(self.seconds, 3),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def bench(job: Job, options: Options) -> dict[str, Any]:
         "machine": facts.machine(device),
         "landscape": landscape.name,
         "points": landscape.grid.points,
-        "num_samples": landscape.attributes["num_samples"],
+        "num_samples": landscape.record.num_samples,
         "parameters": sum(each.numel() for each in prepared.problem.model.parameters()),
         "bare": "model(inputs)" if alone else "observe(model, batch), as it is not Problem.supervised",
         "rounds": options.rounds,

@@ -15,6 +15,7 @@ from landscape.parameters import State
 from landscape.plan import Plan, default_plan
 from landscape.problem.batches import Batch
 from landscape.problem.problem import Problem
+from landscape.record import Record
 from landscape.spec.job import Job
 from landscape.store import PathPlan
 
@@ -32,7 +33,7 @@ class PreparedLandscape:
     path: PathPlan | None
     plan: Plan
     identity: Mapping[str, Any]
-    attributes: Mapping[str, Any]
+    record: Record
     observables: tuple[str, ...]
     snapshot_state: Callable[[int], State] = field(repr=False)
 
@@ -42,18 +43,19 @@ class PreparedLandscape:
 
     def tuned(self, tuned: Tuned) -> PreparedLandscape:
         """The same landscape with the plan that was chosen by measuring; how is recorded with it."""
-        record = {**self.attributes["provenance"], "engine": tuned.record()}
-        attributes = {**self.attributes, "provenance": record, "precision_error": tuned.precision_error}
-        return replace(self, attributes=attributes)._planned(tuned.plan)
+        provenance = replace(self.record.provenance, engine=tuned.record())
+        record = self.record.changed(provenance=provenance, precision_error=tuned.precision_error)
+        return replace(self, record=record)._planned(tuned.plan)
 
     def on_device(self, device: str, job: Job) -> PreparedLandscape:
         """The same landscape planned for the kind of device that the workers have."""
-        samples = int(self.attributes["num_samples"])
+        samples = self.record.num_samples
+        assert samples is not None, "a prepared landscape has the number of its samples"
         plan = default_plan(samples, device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads)
         return self._planned(plan)
 
     def _planned(self, plan: Plan) -> PreparedLandscape:
-        return replace(self, plan=plan, attributes={**self.attributes, "plan": plan.record()})
+        return replace(self, plan=plan, record=self.record.changed(plan=plan.record()))
 
     @property
     def points(self) -> int:

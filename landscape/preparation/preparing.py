@@ -40,6 +40,7 @@ from landscape.problem.problem import Problem
 from landscape.problem.randomness import Randomness, look_for_randomness
 from landscape.problem.selection import select_samples
 from landscape.problem.user_code import in_folder
+from landscape.record import Record
 from landscape.spec.defaults import DEFAULTS, with_defaults_of
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
@@ -89,10 +90,8 @@ def _recorded_randomness(run: str, begun: Collection[str], samples: str) -> Rand
     """What a landscape of the job has recorded of the same samples; None where none has, and they are to be read."""
     for name in sorted(begun):
         stored = LandscapeStore.find(run, name)
-        if stored is not None and stored.record("identity").get("samples") == samples:
-            recorded = Randomness.of_record(stored.attributes.get("random_data"))
-            if recorded is not None:
-                return recorded
+        if stored is not None and stored.identity.samples == samples and stored.record.random_data is not None:
+            return Randomness.of_record(stored.record.random_data)
     return None
 
 
@@ -146,7 +145,7 @@ class _Common:
 def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> PreparedLandscape:
     job, weights = common.job, common.weights
     stored = LandscapeStore.find(job.run_path, asked.name)
-    defaults = DEFAULTS if stored is None else int(stored.attributes.get("defaults", 1))
+    defaults = DEFAULTS if stored is None else stored.record.defaults or 1
     context = _context(common, asked, defaults)
     spec = context.spec
     for each in spec.directions:
@@ -161,10 +160,16 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     grid = (stored.grid() if stored else None) or Grid(spec.axis_names, make_coordinates(spec, path, defaults))
     plan = plan_of(job, stored, common.num_samples, common.device)
     check_tile(job, grid)
-    recorded = {"defaults": defaults, "position": position, "identity": identity, "digest": digest(identity)}
-    attributes = _attributes(common, context, recorded, directions, plan)
+    record = Record().changed(
+        job=job.model_dump(mode="json") | {"landscapes": [spec.model_dump(mode="json")]},
+        defaults=defaults,
+        position=position,
+        identity=identity,
+        digest=digest(identity),
+    )
+    record = _described(record, common, context, directions, plan)
     return PreparedLandscape(
-        spec.name, context.origin, directions, grid, path, plan, identity, attributes, common.observables, weights.state
+        spec.name, context.origin, directions, grid, path, plan, identity, record, common.observables, weights.state
     )
 
 
@@ -179,31 +184,25 @@ def _context(common: _Common, asked: Landscape, defaults: int) -> LandscapeConte
     return LandscapeContext(spec, common.weights, infos, common.problem, common.samples, common.workers)
 
 
-def _attributes(
-    common: _Common,
-    context: LandscapeContext,
-    recorded: Mapping[str, Any],
-    directions: tuple[DirectionTensors, ...],
-    plan: Plan,
-) -> dict[str, Any]:
-    """What the store records of a landscape."""
+def _described(
+    record: Record, common: _Common, context: LandscapeContext, directions: tuple[DirectionTensors, ...], plan: Plan
+) -> Record:
+    """The record of a landscape with what is to be told of it: its samples, arithmetic, geometry and provenance."""
     job, origin = common.job, context.reference
-    return {
-        "job": job.model_dump(mode="json") | {"landscapes": [context.spec.model_dump(mode="json")]},
-        **recorded,
-        "num_samples": common.num_samples,
-        "precision": job.precision,
-        "batch_norm": job.batch_norm,
-        "seed": job.seed,
-        "observables": list(common.observables),
-        "cosine": cosines([each.tensors for each in directions]).tolist(),
-        "origin": common.weights.label(origin),
-        "origin_step": origin if isinstance(origin, int) else None,
-        "plan": plan.record(),
-        "provenance": provenance(common.problem.model, context.infos),
-        "failures": [],
-        "random_data": common.randomness.record(),
-    }
+    return record.changed(
+        num_samples=common.num_samples,
+        precision=job.precision,
+        batch_norm=job.batch_norm,
+        seed=job.seed,
+        observables=list(common.observables),
+        cosine=cosines([each.tensors for each in directions]).tolist(),
+        origin=common.weights.label(origin),
+        origin_step=origin if isinstance(origin, int) else None,
+        plan=plan.record(),
+        provenance=provenance(common.problem.model, context.infos),
+        failures=[],
+        random_data=common.randomness.record(),
+    )
 
 
 def _refuse_another(stored: LandscapeStore, identity: Mapping[str, Any]) -> None:
@@ -211,7 +210,7 @@ def _refuse_another(stored: LandscapeStore, identity: Mapping[str, Any]) -> None
     Raises:
         JobError: the landscape on disk was computed from something else; says from what.
     """
-    changed = changes(stored.record("identity"), identity)
+    changed = changes(stored.identity.whole, identity)
     if changed:
         raise JobError(refusal(stored.name, changed, "change it back"))
 

@@ -7,25 +7,26 @@ import socket
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _NormBase
 
 from landscape.parameters import ParameterInfo
+from landscape.record import Provenance
 
 
-def provenance(model: torch.nn.Module, infos: Sequence[ParameterInfo]) -> dict[str, Any]:
-    return {
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "host": socket.gethostname(),
-        "platform": platform.platform(),
-        "versions": {"python": platform.python_version(), **versions()},
-        "model": type(model).__name__,
-        "parameters": sum(int(np.prod(info.shape)) for info in infos),
-        "batch_norm_layers": sum(map(_is_batch_norm, model.modules())),
-    }
+def provenance(model: torch.nn.Module, infos: Sequence[ParameterInfo]) -> Provenance:
+    """This machine, now, and the model with its parameters."""
+    return Provenance(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        host=socket.gethostname(),
+        platform=platform.platform(),
+        versions={"python": platform.python_version(), **versions()},
+        model=type(model).__name__,
+        parameters=sum(int(np.prod(info.shape)) for info in infos),
+        batch_norm_layers=sum(map(_is_batch_norm, model.modules())),
+    )
 
 
 def _is_batch_norm(module: torch.nn.Module) -> bool:

@@ -19,7 +19,7 @@ def recorded_plan(stored: LandscapeStore) -> Plan:
     Raises:
         LandscapeError: its record is damaged, or a later version's.
     """
-    found = stored.record("plan")
+    found = stored.plan.whole
     try:
         plan = Plan.from_record(found)
     except (TypeError, ValueError):
@@ -105,13 +105,13 @@ def _contradictions(job: Job, stored: LandscapeStore, plan: Plan, num_samples: i
         "engine": None if job.engine == "auto" or names_a_run(job.engine) else Engine.parse(job.engine),
     }
     # What was asked for when it was made is no change, also where the memory allowed less.
-    before = stored.record("job")
+    before = stored.job
     changed = [
         f"{field} {getattr(plan, field)} to {value}"
         for field, value in asked.items()
-        if value is not None and value != getattr(plan, field) and getattr(job, field) != before.get(field)
+        if value is not None and value != getattr(plan, field) and getattr(job, field) != getattr(before, field)
     ]
-    if job.engine != before.get("engine") and (other := borrowed_plan(job, num_samples)) is not None:
+    if job.engine != before.engine and (other := borrowed_plan(job, num_samples)) is not None:
         both = (("engine", plan.engine, other.engine), ("batch_size", plan.batch_size, other.batch_size))
         changed += [f"{field} {mine} to {theirs}" for field, mine, theirs in both if mine != theirs]
     return changed

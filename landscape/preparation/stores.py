@@ -17,8 +17,8 @@ def existing_store(prepared: PreparedJob, landscape: PreparedLandscape) -> Lands
         return None
     if store.refusal:
         raise LandscapeError(store.refusal)
-    changed = changes(store.record("identity"), landscape.identity)
-    if changed or store.record("plan") != landscape.plan.record():
+    changed = changes(store.identity.whole, landscape.identity)
+    if changed or store.plan.whole != landscape.plan.record():
         raise JobError(
             f"run: landscape {shown(landscape.name)} was made by another driver meanwhile; give the command again"
         )
@@ -41,5 +41,5 @@ def create_store(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape
     return LandscapeStore.create(
         prepared.run, landscape.name, landscape.grid, tile_shape, landscape.observables,
         axes=[each.attributes for each in landscape.directions], directions=states,
-        layout=layout(landscape.origin, names), path=landscape.path, attributes=landscape.attributes,
+        layout=layout(landscape.origin, names), path=landscape.path, record=landscape.record,
     )  # fmt: skip

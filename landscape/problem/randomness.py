@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from landscape.errors import JobError, flat, message_of
 from landscape.problem.batches import Batch, batch_length, field_names
 from landscape.problem.selection import chosen_indices
 from landscape.problem.sources import Items, Stream, seed_of, source_of
+from landscape.record import RandomData
 
 READ_AGAIN = 16  # samples of a map-style data set; of an iterable it is the first batch
 LISTED = 5  # fields that a warning names
@@ -36,19 +37,14 @@ class Randomness:
     checked: int = 0
     unchecked: str = ""
 
-    def record(self) -> dict[str, Any]:
-        """The value as JSON holds it."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+    def record(self) -> RandomData:
+        """The same as it is recorded with a landscape."""
+        return RandomData(**vars(self))
 
     @classmethod
-    def of_record(cls, record: Any) -> Randomness | None:
-        """The value that `record` made; None where a landscape has recorded nothing that can be read."""
-        try:
-            value = cls(tuple(record["fields"]), tuple(record["unseeded"]), record["checked"], record["unchecked"])
-        except (KeyError, TypeError):
-            return None
-        texts = (*value.fields, *value.unseeded, value.unchecked)
-        return value if all(isinstance(text, str) for text in texts) and type(value.checked) is int else None
+    def of_record(cls, record: RandomData) -> Randomness:
+        """What a landscape has recorded."""
+        return cls(**vars(record))
 
     def warnings(self) -> list[str]:
         """What the user is told; empty where no field is random."""

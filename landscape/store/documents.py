@@ -16,7 +16,8 @@ from landscape.errors import JobError, LandscapeError, flat, shown
 from landscape.fields import MAX_SIZE
 from landscape.folders import Folder
 from landscape.grid import AXIS_NAMES, Index
-from landscape.store.attributes import ESSENTIAL, checked_attributes, checked_layout
+from landscape.record import Record
+from landscape.store.attributes import checked_layout, checked_record, missing_essentials
 from landscape.store.layout import SCHEMA_VERSION, expected_array
 from landscape.store.metadata import (
     LARGEST_DOCUMENT,
@@ -37,7 +38,7 @@ INLINE = {"kind": "inline", "must_understand": False}
 class Described:
     """What the metadata of a landscape say, what is wrong with its own file, and whether that is to be written anew."""
 
-    attributes: dict[str, Any]
+    record: Record
     problems: tuple[str, ...] = ()
     mend: bool = False
 
@@ -72,8 +73,8 @@ class Documents:
             return {}
         return dict(found) if isinstance(found, dict) else {}
 
-    def own(self, name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """The checked attributes in a landscape's own file, and the names of those left out.
+    def own(self, name: str) -> tuple[Record, tuple[str, ...]]:
+        """The checked record in a landscape's own file, and the names of the entries left out.
 
         Raises:
             BadMetadataError: it says nothing of a landscape.
@@ -101,7 +102,7 @@ class Documents:
             LandscapeError: it is no landscape, or cannot be read; says why.
         """
         try:
-            attributes, left_out = self.own(name)
+            record, left_out = self.own(name)
         except BadMetadataError as error:
             problem = f"{self._place(name)}: {error}"
             copied = self._copied(name, problem)
@@ -109,22 +110,23 @@ class Documents:
                 raise LandscapeError(unreadable(name, problem, self._folder.place(f"{FOLDER}/{name}"))) from None
             return copied
         problems = [f"{self._place(name)}: {each}: is malformed and left out" for each in left_out]
-        missing = [each for each in ESSENTIAL if each not in attributes]
+        missing = missing_essentials(record)
         if missing:
             problem = f"{self._place(name)}: {missing[0]}: is missing"
             copied = self._copied(name, problem)
             if copied is not None:
                 return copied
-        return Described(attributes, tuple(problems), bool(left_out))
+        return Described(record, tuple(problems), bool(left_out))
 
     def _copied(self, name: str, problem: str) -> Described | None:
         """What the root's copy says, where it is whole."""
         try:
-            attributes, _ = _landscape_of(self.copy.get(name, {}), name)
+            record, _ = _landscape_of(self.copy.get(name, {}), name)
         except (BadMetadataError, JobError):
             return None
-        whole = all(each in attributes for each in ESSENTIAL)
-        return Described(attributes, (f"{problem}; its copy in the root stands in for it",), True) if whole else None
+        if missing_essentials(record):
+            return None
+        return Described(record, (f"{problem}; its copy in the root stands in for it",), True)
 
     def array(self, name: str, array: str, like: Expected | None, axes: tuple[str, ...] | None) -> DescribedArray:
         """An array of a landscape as its own file says, or else the root's copy.
@@ -171,6 +173,7 @@ class Documents:
         return json.dumps(document, indent=2).encode()
 
     def group(self, attributes: Mapping[str, Any]) -> bytes:
+        """The document of a group."""
         return self.text({"attributes": dict(attributes), "zarr_format": 3, "node_type": "group"})
 
     def root(self, names: list[str]) -> bytes:
@@ -242,8 +245,8 @@ def unreadable(name: str, problem: str, folder: str) -> str:
     )
 
 
-def _landscape_of(document: Mapping[str, Any], name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The checked attributes of a landscape, and the names of those left out.
+def _landscape_of(document: Mapping[str, Any], name: str) -> tuple[Record, tuple[str, ...]]:
+    """The checked record of a landscape, and the names of the entries left out.
 
     Raises:
         BadMetadataError: it is none of ours, or damaged.
@@ -258,7 +261,7 @@ def _landscape_of(document: Mapping[str, Any], name: str) -> tuple[dict[str, Any
             f"landscape {shown(name)} has schema version {shown(version)}, this software reads up to {SCHEMA_VERSION}; "
             "update it, or use another run"
         )
-    return checked_attributes(attributes)
+    return checked_record(attributes)
 
 
 def _expected(found: StoredArray, name: str, like: Expected | None, axes: tuple[str, ...] | None) -> StoredArray:

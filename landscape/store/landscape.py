@@ -10,7 +10,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +25,8 @@ from landscape.folders import Folder, Place, open_folder
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.memory import free_bytes
 from landscape.parameters import State, direction_digest, flatten, unflatten
-from landscape.store.attributes import ESSENTIAL, axis_attributes
+from landscape.record import IdentityRecord, JobRecord, PlanRecord, Record
+from landscape.store.attributes import ESSENTIAL, Essential, axis_attributes, missing_essentials
 from landscape.store.chunks import Checked, Examination, chunks_where, status_of
 from landscape.store.documents import (
     FOLDER,
@@ -54,6 +55,7 @@ from landscape.store.runs import (
 from landscape.store.writing import write_chunks, write_document
 from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, RISE_STDERR, Axis, ProjectedPath, Surface
 
+T = TypeVar("T")
 log = logging.getLogger("landscape")
 
 
@@ -73,12 +75,12 @@ class LandscapeStore:
 
     def __init__(self, folder: Folder, store: Store, name: str, documents: Documents, described: Described) -> None:
         self.name, self._folder, self._store, self._documents = name, folder, store, documents
-        self.attributes: dict[str, Any] = dict(described.attributes)
+        self.record = described.record
         self._described = described
         self._found: dict[str, DescribedArray] = {}
         self.has_path = documents.has(name, "path_status")
         # Landscapes of version 0.1.0, which recorded no version of their defaults, have none; of others it may be lost.
-        self._has_rise = documents.has(name, RISE_STDERR) or "defaults" in self.attributes
+        self._has_rise = documents.has(name, RISE_STDERR) or self.record.states("defaults")
 
     # -- making and opening ---------------------------------------------------------------------------------
 
@@ -95,7 +97,7 @@ class LandscapeStore:
         directions: Sequence[State],
         layout: Sequence[Mapping[str, Any]],
         path: PathPlan | None,
-        attributes: Mapping[str, Any],
+        record: Record,
     ) -> LandscapeStore:
         """Lay out a landscape with nothing computed. A half-made one of a killed driver is replaced.
 
@@ -120,8 +122,9 @@ class LandscapeStore:
         lay_out(group, grid, tile_shape, observables, axes, directions, layout, path)
         sync(_flush(store))
         # Last, and in one write: without its attributes a landscape was never made.
-        whole = {"schema_version": SCHEMA_VERSION, "name": name, **attributes}
-        write_document(store, f"{name}/{METADATA}", documents.group(whole))
+        first = Record().changed(schema_version=SCHEMA_VERSION, name=name)
+        whole = documents.group({**first.attributes, **record.attributes})
+        write_document(store, f"{name}/{METADATA}", whole)
         sync(_flush(store))
         return cls.open(run, name, write=True)
 
@@ -175,16 +178,21 @@ class LandscapeStore:
         if not isinstance(known, dict) or not _same_landscape(known.get("attributes"), self.attributes):
             self.consolidate()
 
-    def siblings(self) -> dict[str, Mapping[str, Any]]:
-        """The attributes of the run's other landscapes, of those that can be read."""
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """The record as the JSON values that are written."""
+        return self.record.attributes
+
+    def siblings(self) -> dict[str, Record]:
+        """The records of the run's other landscapes, of those that can be read."""
         readable = survey_folder(self._folder).readable
-        return {name: each.attributes for name, each in readable.items() if name != self.name}
+        return {name: each.record for name, each in readable.items() if name != self.name}
 
     @property
     def refusal(self) -> str:
         """Why no job goes on with it although it is read, and what to do; empty where one does, and mends the rest."""
-        missing = next((each for each in ESSENTIAL if each not in self.attributes), None)
-        return "" if missing is None else self._refusal(missing)
+        missing = missing_essentials(self.record)
+        return self._refusal(missing[0]) if missing else ""
 
     def _refusal(self, attribute: str) -> str:
         place = self._folder.place(f"{FOLDER}/{self.name}")
@@ -200,15 +208,29 @@ class LandscapeStore:
         found = [self._describe(name).problem for name in self._array_names()]
         return [*self.own_problems, *filter(None, found)]
 
-    def record(self, name: str) -> Any:
-        """An attribute that going on depends on.
+    @property
+    def identity(self) -> IdentityRecord:
+        """What decides the values.
 
         Raises:
-            LandscapeError: it is missing.
+            LandscapeError: the record lacks it, and with it what going on depends on; `plan` and `job` likewise.
         """
-        if name not in self.attributes:
+        return self._needed("identity", self.record.identity)
+
+    @property
+    def plan(self) -> PlanRecord:
+        """How the landscape is computed."""
+        return self._needed("plan", self.record.plan)
+
+    @property
+    def job(self) -> JobRecord:
+        """The job that began the landscape."""
+        return self._needed("job", self.record.job)
+
+    def _needed(self, name: Essential, part: T | None) -> T:
+        if part is None:
             raise LandscapeError(self._refusal(name))
-        return self.attributes[name]
+        return part
 
     def _array_names(self) -> list[str]:
         """Every array that a landscape of these axes and observables has."""
@@ -250,7 +272,7 @@ class LandscapeStore:
 
     @property
     def observables(self) -> tuple[str, ...]:
-        return tuple(self.attributes["observables"])
+        return self.record.observables
 
     @property
     def value_names(self) -> tuple[str, ...]:
@@ -336,8 +358,8 @@ class LandscapeStore:
         await _flush(self._store)
 
     def update_attributes(self, **changes: Any) -> None:
-        """Replace some of the group's attributes; the driver alone writes them."""
-        self.attributes.update(changes)
+        """Change some entries of the record and write it; the driver alone does."""
+        self.record = self.record.changed(**changes)
         if isinstance(self._store, DurableStore):
             self._store.refuse_taken_away(self.name)
         write_document(self._store, f"{self.name}/{METADATA}", self._documents.group(self.attributes))

@@ -76,7 +76,8 @@ def _look_at(folder: Folder, documents: Documents, name: str) -> Described | str
 
 def _position(landscape: Described) -> int:
     """Its place in the job that began it; version 0.1.0 recorded none, and began its landscapes before all others."""
-    return int(landscape.attributes.get("position", -1))
+    position = landscape.record.position
+    return -1 if position is None else position
 
 
 def describe(folder: Folder, documents: Documents, name: str) -> Described | None:

@@ -37,6 +37,7 @@ from landscape.parameters import (
     unflatten,
 )
 from landscape.preparation import create_store, prepare
+from landscape.record import Record
 
 # -- filter normalisation ------------------------------------------------------------------------------------
 
@@ -175,8 +176,8 @@ def test_a_landscape_of_the_first_version_keeps_the_scaling_that_it_was_begun_wi
     tensors = random_direction(new.origin, infos, 1, "filter", ("bias", "norm"))
     assert direction_digest(tensors) != direction_digest(new.directions[0].tensors)
     (attributes,) = (each.attributes | {"digest": direction_digest(tensors)} for each in new.directions)
-    record = {name: value for name, value in new.attributes.items() if name != "defaults"}
-    create_store(prepared, replace(new, directions=(DirectionTensors(tensors, attributes),), attributes=record), (3,))
+    record = Record.of({name: value for name, value in new.record.attributes.items() if name != "defaults"})
+    create_store(prepared, replace(new, directions=(DirectionTensors(tensors, attributes),), record=record), (3,))
     (found,) = prepare(job).landscapes[0].directions
     assert direction_digest(found.tensors) == direction_digest(tensors)
     for coordinate, loss in zip((-1.0, 0.0, 1.0), run(job)["line"].loss, strict=True):

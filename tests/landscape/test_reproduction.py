@@ -308,9 +308,8 @@ def test_the_point_is_off_the_origin_along_every_axis():
 def test_every_bit_of_a_witness_is_kept_and_compared():
     values = {"loss": 0.1, "loss_stderr": float("nan"), "far": float("inf"), "least": -0.0}
     one = Witness((0.1,), values, {"loss": float("nan")})
-    kept = one.attributes()
-    assert kept["origin_loss"] is None
-    assert {name: float.fromhex(text).hex() for name, text in kept["check"]["values"].items()} == {
+    assert one.origin_value("loss") is None
+    assert {name: float.fromhex(text).hex() for name, text in one.record().values.items()} == {
         name: value.hex() for name, value in values.items()
     }
     assert one.differs_from(one) == ""

@@ -77,6 +77,7 @@ def commits(out: Path) -> None:
     import numpy as np
 
     from landscape.grid import Grid, axis_coordinates
+    from landscape.record import Record
     from landscape.store import LandscapeStore
 
     grid = Grid(("alpha", "beta"), (axis_coordinates(1024, -1, 1),) * 2)
@@ -89,7 +90,7 @@ def commits(out: Path) -> None:
             store = LandscapeStore.create(
                 folder, "plane", grid, (64, 64), ("loss", "accuracy"), axes=[{"kind": "file"}] * 2,
                 directions=[{}, {}], layout=[], path=None,
-                attributes={"observables": ["loss", "accuracy"], "identity": {}},
+                record=Record().changed(observables=["loss", "accuracy"], identity={}),
             )  # fmt: skip
             tiles = [(store.tile((k // 16, k % 16)), values) for k in range(256)]
             begun, spent = time.monotonic(), time.process_time()

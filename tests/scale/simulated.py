@@ -13,7 +13,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -29,6 +29,7 @@ from landscape.evaluation.evaluator import Values
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.plan import Plan
 from landscape.preparation import PreparedJob, PreparedLandscape
+from landscape.record import Record
 from landscape.spec import Job
 from landscape.store import Examination
 from landscape.tasks import Outcome, Work
@@ -218,7 +219,7 @@ class NoStore:
 
     def __init__(self, shape: Index, tile_shape: Index) -> None:
         self.name, self.shape, self.tile_shape, self.path_chunk = "plane", shape, tile_shape, 1
-        self.observables, self.attributes = ("loss",), {}
+        self.observables, self.record = ("loss",), Record()
         self.commits = np.zeros(tile_counts(shape, tile_shape), np.uint8)
 
     @property
@@ -245,7 +246,7 @@ class NoStore:
         return Examination(self.commits == 0, (), ())
 
     def update_attributes(self, **changes: Any) -> None:
-        self.attributes.update(changes)
+        self.record = self.record.changed(**changes)
 
     def consolidate(self) -> None:
         pass
@@ -264,8 +265,8 @@ def plane(shape: Index) -> PreparedLandscape:
     names = ("alpha", "beta", "gamma")[: len(shape)]
     grid = Grid(names, tuple(np.linspace(-1, 1, size) for size in reversed(shape)))
     plan = Plan(batch_size=1, threads=1, device="cpu")
-    attributes = {"num_samples": 1, "observables": ["loss"], "identity": {}, "plan": asdict(plan)}
-    return PreparedLandscape("plane", {}, (), grid, None, plan, {}, attributes, ("loss",), lambda step: {})
+    record = Record().changed(num_samples=1, observables=["loss"], identity={}, plan=plan.record())
+    return PreparedLandscape("plane", {}, (), grid, None, plan, {}, record, ("loss",), lambda step: {})
 
 
 def prepared(landscape: PreparedLandscape, run: str) -> PreparedJob:

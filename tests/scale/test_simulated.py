@@ -47,7 +47,7 @@ def test_every_tile_is_committed_once_and_the_workers_are_busy(workers):
     assert (store.commits == 1).all()
     assert crew.busy_share > BUSY
     assert crew.receipts >= store.tile_count
-    assert store.attributes["progress"]["state"] == "complete"
+    assert store.record.progress.state == "complete"
 
 
 class WithWitnesses(SimulatedCrew):
@@ -94,8 +94,8 @@ def test_deaths_by_the_dozen_lose_nothing():
     crew, _ = simulate(store, 100, ten_seconds, deaths_per_hour=4)
     assert crew.deaths > 20
     assert (store.commits == 1).all()
-    assert store.attributes["progress"]["retries"] >= crew.deaths / 2
-    assert store.attributes["failures"] == []
+    assert store.record.progress.retries >= crew.deaths / 2
+    assert store.record.failures == ()
 
 
 def test_stragglers_are_overtaken():
@@ -184,8 +184,8 @@ def test_what_came_in_before_an_error_of_the_same_round_is_committed():
     with pytest.raises(JobError, match="it broke"):
         driver.run()
     assert store.commits.sum() == crew.receipts >= 40
-    assert store.attributes["progress"]["state"] == "interrupted"
-    assert store.attributes["progress"]["points_done"] == crew.receipts
+    assert store.record.progress.state == "interrupted"
+    assert store.record.progress.points_done == crew.receipts
 
 
 def test_a_stop_keeps_what_ends_within_two_seconds_and_drops_the_rest():

@@ -2,46 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from landscape.plan import Plan
+from landscape.record import ProgressRecord, Provenance, Record
 from landscape.surface import Axis, ProjectedPath, Surface
 
 RANDOM = "random direction (seed {}, filter-normalised, bias and norm ignored)"
 
 
-def attributes(tiles: int = 64, done: int = 64, **more: Any) -> dict[str, Any]:
-    state = "complete" if done == tiles else "partial"
-    return {
-        "schema_version": 1,
-        "digest": "0123456789abcdef" * 4,
-        "num_samples": 512,
-        "precision": "float32",
-        "batch_norm": "eval",
-        "seed": 0,
-        "observables": ["loss", "accuracy"],
-        "cosine": [[1.0, 0.0031], [0.0031, 1.0]],
-        "origin": "epoch 10",
-        "origin_step": 10,
-        "plan": {"batch_size": 256, "threads": 1, "device": "cpu", "engine": "eager"},
-        "provenance": {
-            "created": "2026-11-20T12:00:00+00:00",
-            "versions": {"torch": "2.13.0", "numpy": "2.3.1"},
-            "host": "node-1",
-            "model": "LeNet5",
-            "parameters": 61706,
-        },
-        "progress": {
-            "state": state,
-            "tiles_done": done,
-            "tiles": tiles,
-            "points_done": 100,
-            "points": 100,
-            "seconds": 12.3,
-        },
-        "failures": [],
-    } | more
+def attributes(tiles: int = 64, done: int = 64, **more: Any) -> Mapping[str, Any]:
+    """What a landscape has recorded, written by the types that a job writes it by; `more` are fields of the record."""
+    record = Record().changed(
+        schema_version=1,
+        digest="0123456789abcdef" * 4,
+        num_samples=512,
+        precision="float32",
+        batch_norm="eval",
+        seed=0,
+        observables=["loss", "accuracy"],
+        cosine=[[1.0, 0.0031], [0.0031, 1.0]],
+        origin="epoch 10",
+        origin_step=10,
+        plan=Plan(256, 1, "cpu").record(),
+        provenance=Provenance(
+            created="2026-11-20T12:00:00+00:00",
+            versions={"torch": "2.13.0", "numpy": "2.3.1"},
+            host="node-1",
+            model="LeNet5",
+            parameters=61706,
+        ),
+        failures=[],
+        progress=ProgressRecord(
+            state="complete" if done == tiles else "partial",
+            tiles_done=done,
+            tiles=tiles,
+            points_done=100,
+            points=100,
+            seconds=12.3,
+        ),
+    )
+    return record.changed(**more).attributes
+
+
+def with_record(surface: Surface, **changes: Any) -> Surface:
+    """The same surface with other fields of its record."""
+    return replace(surface, attributes=surface.record.changed(**changes).attributes)
 
 
 def axis(name: str, coordinates: np.ndarray, seed: int = 1, **more: Any) -> Axis:

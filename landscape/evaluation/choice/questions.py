@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from landscape.evaluation.choice.kept import Choice, Record
 from landscape.plan import Engine, Plan
+from landscape.record import EngineChoice, TrialRecord
 
 DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured
 
@@ -61,9 +62,9 @@ class Trial:
     over_best: float | None = None
     spread: float | None = None
 
-    def record(self) -> dict[str, Any]:
-        """The fields as they are recorded with a landscape, the engine as text."""
-        return {**vars(self), "engine": str(self.engine)}
+    def record(self) -> TrialRecord:
+        """The same as it is recorded with a landscape, the engine as text."""
+        return TrialRecord(**{**vars(self), "engine": str(self.engine)})
 
 
 @dataclass(frozen=True)
@@ -82,16 +83,17 @@ class Tuned:
     since: str = ""
     processes: int = 0  # that were timed at once
 
-    def record(self) -> dict[str, Any]:
-        return {
-            "engine": str(self.plan.engine),
-            "batch_size": self.plan.batch_size,
-            "seconds_per_point": self.seconds_per_point,
-            "trials": [each.record() for each in self.trials],
-            "processes": self.processes,
-            "cached": bool(self.since),
-            "since": self.since or None,
-        }
+    def record(self) -> EngineChoice:
+        """What is recorded with a landscape of how its engine was chosen."""
+        return EngineChoice(
+            engine=str(self.plan.engine),
+            batch_size=self.plan.batch_size,
+            seconds_per_point=self.seconds_per_point,
+            trials=tuple(each.record() for each in self.trials),
+            processes=self.processes,
+            cached=bool(self.since),
+            since=self.since or None,
+        )
 
 
 # -- what is asked, and what is answered ---------------------------------------------------------------------------

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from landscape.record import EngineChoice, Provenance, TrialRecord
 from landscape.surface import Axis, Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.figure_data import rise_over_origin, standard_error
@@ -64,18 +65,17 @@ def origin_index(surface: Surface) -> tuple[int, ...] | None:
 
 def landscape_rows(surface: Surface) -> list[Row]:
     """Grid, samples, state, geometry and cost."""
-    facts = surface.attributes
-    progress = wording.mapping(facts.get("progress"))
+    record = surface.record
     rows = [
         ("state", wording.state_text(surface)),
         ("resolution", wording.resolution(surface)),
-        ("samples", str(facts.get("num_samples", "not recorded"))),
+        ("samples", _recorded(record.num_samples)),
         ("precision", wording.precision_text(surface)),
-        ("engine", str(wording.mapping(facts.get("plan")).get("engine", "not recorded"))),
+        ("engine", _recorded(record.plan and record.plan.engine)),
         *([("batch norm", wording.batch_norm_text(surface))] if wording.batch_norm_text(surface) else []),
         ("origin", wording.origin_name(surface) or "not recorded"),
         *(row for axis in surface.axes for row in axis_rows(axis)),
-        *cosine_rows(facts.get("cosine"), [axis.name for axis in surface.axes]),
+        *cosine_rows(record.cosine, [axis.name for axis in surface.axes]),
     ]
     barrier = wording.barrier_text(surface)
     rows += [("barrier between 0 and 1", barrier)] if barrier else []
@@ -83,7 +83,7 @@ def landscape_rows(surface: Surface) -> list[Row]:
         distance = np.asarray(surface.path.distance, np.float64)
         if np.isfinite(distance).any():
             rows.append(("path, furthest off the plane", number(float(np.nanmax(distance)))))
-    seconds = wording.finite(progress.get("seconds"))
+    seconds = record.progress.seconds
     rows += [("time", duration(seconds))] if seconds is not None else []
     return rows
 
@@ -92,10 +92,10 @@ def axis_rows(axis: Axis) -> list[Row]:
     """What one axis is, how far it runs, and how much of the path it explains."""
     low, high = number(float(axis.coordinates[0])), number(float(axis.coordinates[-1]))
     rows = [(axis.name, f"{axis.label}, from {low} to {high}")]
-    norm = wording.finite(axis.attributes.get("norm"))
+    norm = wording.finite(axis.record.norm)
     rows += [(f"{axis.name}, norm of the direction", number(norm))] if norm is not None else []
-    explained = wording.percent(axis.attributes.get("explained_variance"))
-    walk = wording.percent(axis.attributes.get("random_walk_variance"))
+    explained = wording.percent(axis.record.explained_variance)
+    walk = wording.percent(axis.record.random_walk_variance)
     if explained:
         rows.append(
             (f"{axis.name}, variance explained", f"{explained} (a random walk as long: {walk or 'not recorded'})")
@@ -119,42 +119,56 @@ def cosine_rows(cosine: Any, names: Sequence[str]) -> list[Row]:
 
 def provenance_rows(surface: Surface) -> list[Row]:
     """Where the numbers come from: enough to compute them again."""
-    facts = surface.attributes
-    origin, plan = (wording.mapping(facts.get(key)) for key in ("provenance", "plan"))
-    rows: list[Row] = [("digest", str(facts.get("digest", "not recorded")))]
-    rows += [("seed", str(facts["seed"]))] if "seed" in facts else []
-    plain = {key: value for key, value in origin.items() if key not in ("versions", "engine")}
-    rows += [(key.replace("_", " "), str(value)) for key, value in plain.items()]
-    rows += engine_rows(wording.mapping(origin.get("engine")))
+    record = surface.record
+    rows: list[Row] = [("digest", _recorded(record.digest))]
+    rows += [("seed", str(record.seed))] if record.seed is not None else []
+    rows += _fact_rows(record.provenance)
+    rows += engine_rows(record.provenance.engine)
+    plan = {} if record.plan is None else record.plan.whole
     decides = set(plan) - (set() if wording.batch_norm_text(surface) else {"batch_norm"})
     rows += [(f"plan: {key.replace('_', ' ')}", str(value)) for key, value in plan.items() if key in decides]
-    versions = wording.mapping(origin.get("versions"))
+    versions = record.provenance.versions
     if versions:
         rows.append(("versions", ", ".join(f"{name} {version}" for name, version in versions.items())))
-    rows += [("schema version", str(facts["schema_version"]))] if "schema_version" in facts else []
+    rows += [("schema version", str(record.schema_version))] if record.schema_version is not None else []
     return rows
 
 
-def engine_rows(record: Mapping[str, Any]) -> list[Row]:
+def _fact_rows(provenance: Provenance) -> list[Row]:
+    """The single facts of a provenance, those of later versions too."""
+    facts = {
+        "created": provenance.created,
+        "host": provenance.host,
+        "platform": provenance.platform,
+        "model": provenance.model,
+        "parameters": provenance.parameters,
+        "batch_norm_layers": provenance.batch_norm_layers,
+        **provenance.others,
+    }
+    return [(name.replace("_", " "), str(value)) for name, value in facts.items() if value is not None]
+
+
+def _recorded(value: object) -> str:
+    return "not recorded" if value is None else str(value)
+
+
+def engine_rows(choice: EngineChoice | None) -> list[Row]:
     """How the engine was chosen, and what was tried for it."""
-    if not record:
+    if choice is None:
         return []
-    found = record.get("trials")  # nothing of a store is taken on trust
-    trials = [wording.mapping(each) for each in found] if isinstance(found, list) else []
-    how = f"the fastest of {len(trials)} tried" if trials else "not searched for"
-    if record.get("since"):
-        how = f"kept from a choice of {str(record['since'])[:10]}"
-    seconds = wording.finite(record.get("seconds_per_point"))
+    how = f"the fastest of {len(choice.trials)} tried" if choice.trials else "not searched for"
+    if choice.since:
+        how = f"kept from a choice of {choice.since[:10]}"
+    seconds = wording.finite(choice.seconds_per_point)
     how += f", {number(seconds, 3)} s a point when measured" if seconds is not None else ""
-    return [("engine", how), *(("engine tried", _trial(each)) for each in trials)]
+    return [("engine", how), *(("engine tried", _trial(trial)) for trial in choice.trials)]
 
 
-def _trial(trial: Mapping[str, Any]) -> str:
+def _trial(trial: TrialRecord) -> str:
     """'eager+folded, batches of 256: 1 240 samples/s' or why it was not taken."""
-    speed = wording.finite(trial.get("samples_per_second"))
-    found = f"{wording.whole(round(speed))} samples/s" if speed is not None else "not timed"
-    refused = str(trial.get("refused") or "")
-    return f"{trial.get('engine')}, batches of {trial.get('batch_size')}: {refused or found}"
+    speed = wording.finite(trial.samples_per_second)
+    result = f"{wording.whole(round(speed))} samples/s" if speed is not None else "not timed"
+    return f"{trial.engine}, batches of {trial.batch_size}: {trial.refused or result}"
 
 
 def duration(seconds: float) -> str:

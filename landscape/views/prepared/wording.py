@@ -34,7 +34,7 @@ def axis_title(axis: Axis) -> str:
     """'alpha: PCA component 1, 62.0 % of the variance (random walk: 60.8 %)'."""
     label = axis.label
     title = axis.name if label == axis.name else f"{axis.name}: {label}"
-    explained, walk = (axis.attributes.get(key) for key in ("explained_variance", "random_walk_variance"))
+    explained, walk = axis.record.explained_variance, axis.record.random_walk_variance
     if percent(explained):
         title += f", {percent(explained)} of the variance"
         title += f" (random walk: {percent(walk)})" if percent(walk) else ""
@@ -60,7 +60,7 @@ def state_of(surface: Surface) -> str:
     states = [surface.status, *([surface.path.status] if surface.path is not None else [])]
     if not any((each == NOT_COMPUTED).any() for each in states):
         return "partial" if any((each == QUARANTINED).any() for each in states) else "complete"
-    recorded = mapping(surface.attributes.get("progress")).get("state")
+    recorded = surface.record.progress.state
     return recorded if recorded in ("running", "interrupted") else "partial"
 
 
@@ -71,10 +71,11 @@ def is_computed(status: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 def stopped(surface: Surface) -> Surface:
     """The same of a run whose driver is gone: that it is running is what it last could say of itself."""
-    progress = mapping(surface.attributes.get("progress"))
-    if progress.get("state") != "running":
+    progress = surface.record.progress
+    if progress.state != "running":
         return surface
-    return replace(surface, attributes={**surface.attributes, "progress": {**progress, "state": "interrupted"}})
+    record = surface.record.changed(progress=replace(progress, state="interrupted"))
+    return replace(surface, attributes=record.attributes)
 
 
 def state_text(surface: Surface) -> str:
@@ -104,12 +105,11 @@ def mapping(value: Any) -> Mapping[str, Any]:
 
 def sampling(surface: Surface, observable: str) -> str:
     """'mean loss of 512 samples, float32, batch norm eval', as far as known."""
-    facts = surface.attributes
     name = observable_title(observable)
-    samples = facts.get("num_samples")
+    samples = surface.record.num_samples
     mean = name if observable.endswith("_stderr") else f"mean {name}"
     text = f"{mean} of {samples} samples" if samples is not None else mean
-    text += f", {precision_text(surface)}" if facts.get("precision") else ""
+    text += f", {precision_text(surface)}" if surface.record.precision else ""
     text += f", batch norm {batch_norm_text(surface)}" if batch_norm_text(surface) else ""
     text += f", {randomness_text(surface)}" if randomness_text(surface) else ""
     return text
@@ -117,29 +117,30 @@ def sampling(surface: Surface, observable: str) -> str:
 
 def randomness_text(surface: Surface) -> str:
     """'one random draw of inputs (field 0)' where the data were seen to be random, by augmentation say; else ''."""
-    record = mapping(surface.attributes.get("random_data"))
-    lists = [record.get("fields"), record.get("unseeded")]
-    fields = [str(field) for names in lists if isinstance(names, list) for field in names]
+    random = surface.record.random_data
+    fields = [] if random is None else [*random.fields, *random.unseeded]
     return f"one random draw of {', '.join(fields)}" if fields else ""
 
 
 def batch_norm_text(surface: Surface) -> str:
     """What the batch norms did, 'eval'; '' where it is not recorded or the model is known to have none."""
-    layers = mapping(surface.attributes.get("provenance")).get("batch_norm_layers")
-    return "" if layers == 0 else str(surface.attributes.get("batch_norm") or "")
+    layers = surface.record.provenance.batch_norm_layers
+    return "" if layers == 0 else surface.record.batch_norm or ""
 
 
 def origin_name(surface: Surface) -> str:
     """Which weights the origin is: 'epoch 10', a file, 'the callback's weights'; '' where it is not recorded."""
-    origin = str(surface.attributes.get("origin") or "")
+    origin = surface.record.origin or ""
     return CALLBACKS_WEIGHTS if origin == "problem" else origin
 
 
 def precision_text(surface: Surface) -> str:
     """'bfloat16 (up to 0.0021 or 0.12 % off float32)', as measured at the probe points; 'float32'."""
-    error = mapping(surface.attributes.get("precision_error"))
-    absolute, relative = finite(error.get("max_abs_error")), finite(error.get("max_rel_error"))
-    precision = str(surface.attributes.get("precision", "not recorded"))
+    error = surface.record.precision_error
+    precision = surface.record.precision or "not recorded"
+    if error is None:
+        return precision
+    absolute, relative = finite(error.max_abs_error), finite(error.max_rel_error)
     if absolute is None or relative is None:
         return precision
     return f"{precision} (up to {number(absolute, 2)} or {number(100 * relative, 2)}\u00a0% off float32)"
@@ -167,7 +168,7 @@ def origin_text(surface: Surface) -> str:
 
 def barrier_text(surface: Surface) -> str:
     """'0.43 ± 0.02 at alpha 0.5' (at most two standard errors) of a line between two networks; '' of all else."""
-    if len(surface.axes) != 1 or surface.axes[0].attributes.get("kind") != "towards":
+    if len(surface.axes) != 1 or surface.axes[0].record.kind != "towards":
         return ""
     coordinates = surface.axes[0].coordinates
     if coordinates[0] > 0 or coordinates[-1] < 1:

@@ -185,24 +185,22 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _failures(surface: Surface) -> str:
-    failures = [mapping(each) for each in surface.attributes.get("failures") or []]
+    failures = surface.record.failures
     if not failures:
         return ""
     items = "".join(
-        f"<li><b>{escape(str(each.get('task', 'unknown task')))}</b>, {escape(str(each.get('attempts', '?')))} attempts"
-        f" on {escape(str(each.get('worker', 'unknown')))}: {escape(str(each.get('cause', 'no cause recorded')))}"
-        f"<details><summary>Traceback</summary><pre>{escape(str(each.get('traceback', '')))}</pre></details></li>"
-        for each in failures
+        f"<li><b>{escape(failure.task)}</b>, {failure.attempts} attempts on {escape(failure.worker)}: "
+        f"{escape(failure.cause)}"
+        f"<details><summary>Traceback</summary><pre>{escape(failure.traceback)}</pre></details></li>"
+        for failure in failures
     )
     plural = "s" * (len(failures) != 1)
     return f'<div class="failures"><h3>{len(failures)} failed task{plural}</h3><ul>{items}</ul></div>'
 
 
 def _job(surface: Surface) -> str:
-    job = surface.attributes.get("job")
-    if not job:
-        return ""
-    return f"<h3>Job</h3><pre>{escape(json.dumps(job, indent=2, default=str))}</pre>"
+    job = surface.record.job
+    return "" if job is None else f"<h3>Job</h3><pre>{escape(json.dumps(job.whole, indent=2, default=str))}</pre>"
 
 
 def _broken_section(name: str, reason: str) -> str:

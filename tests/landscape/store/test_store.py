@@ -36,6 +36,7 @@ from landscape.errors import Interrupted, LandscapeError
 from landscape.folders.lock import run_lock
 from landscape.grid import Grid, axis_coordinates, coarse_to_fine, tile_counts
 from landscape.parameters import layout, state_of
+from landscape.record import Record
 from landscape.store import DurableStore, LandscapeStore, landscape_names, status_of
 
 MODEL = Quadratic()
@@ -50,7 +51,7 @@ def make_store(folder: Path, size=(5, 4), tile=(2, 3), observables=("loss",)) ->
     return LandscapeStore.create(
         str(folder), "a", grid, tile, observables, axes=axes, directions=directions,
         layout=layout(state_of(MODEL), ["matrix", "vector"]), path=None,
-        attributes={"observables": list(observables), "identity": {}},
+        record=Record().changed(observables=list(observables), identity={}),
     )  # fmt: skip
 
 

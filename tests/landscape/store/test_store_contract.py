@@ -32,6 +32,7 @@ from landscape.folders import open_folder, probe
 from landscape.folders.lock import driver_alive, run_lock
 from landscape.grid import Grid, axis_coordinates
 from landscape.parameters import layout, state_of
+from landscape.record import Record
 from landscape.store import LandscapeStore, landscape_names, open_zarr, survey
 from landscape.trajectory.history import read_history
 from landscape.trajectory.importing import import_checkpoints
@@ -70,7 +71,7 @@ def make_store(place: str, size=(5, 4), tile=(2, 3)) -> LandscapeStore:
     return LandscapeStore.create(
         place, "a", grid, tile, ("loss",), axes=[{"kind": "random", "label": f"axis {k}"} for k in range(2)],
         directions=directions, layout=layout(state_of(MODEL), ["matrix", "vector"]), path=None,
-        attributes={"observables": ["loss"], "identity": {}},
+        record=Record().changed(observables=["loss"], identity={}),
     )  # fmt: skip
 
 

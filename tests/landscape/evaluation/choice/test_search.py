@@ -237,7 +237,7 @@ def test_a_job_finds_its_own_choice_and_one_that_left_nothing_untried_serves_all
         again = machine.search(replace(MANY, points=points))
         assert again.plan == first.plan
         assert again.since == machine.kept.choices[60.0].since
-        assert again.record()["cached"] is True
+        assert again.record().cached is True
     assert not any(isinstance(each, (Time, SetUp)) for each in machine.asked)
     assert machine.checked[-1] == Candidate(Engine.parse("eager"), 64)  # checked before it is used
 

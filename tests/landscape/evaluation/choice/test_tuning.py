@@ -24,6 +24,7 @@ from landscape.evaluation.engines import pooling
 from landscape.grid import Grid, axis_coordinates
 from landscape.plan import Engine
 from landscape.preparation import prepare
+from landscape.record import plain
 from landscape.store import LandscapeStore
 from landscape.views.prepared.wording import precision_text
 
@@ -53,7 +54,7 @@ def test_every_rewrite_is_tried_and_the_choice_agrees():
     assert all(each.samples_per_second or each.refused for each in found.trials)
     assert made.plan == found.plan
     np.testing.assert_allclose(made.evaluate(POINTS).mean["loss"], expected, rtol=1e-5)
-    json.dumps(found.record())
+    json.dumps(plain(found.record()))
 
 
 @pytest.mark.usefixtures("patient")

@@ -1,0 +1,36 @@
+"""What the documents of a landscape on disk say of it, as typed values."""
+
+from landscape.record.document import Record, parse, parse_axis, plain
+from landscape.record.parts import (
+    AxisRecord,
+    CheckRecord,
+    EngineChoice,
+    IdentityRecord,
+    JobRecord,
+    PlanRecord,
+    PrecisionError,
+    ProgressRecord,
+    Provenance,
+    RandomData,
+    TrialRecord,
+    WorkerRecord,
+)
+
+__all__ = [
+    "AxisRecord",
+    "CheckRecord",
+    "EngineChoice",
+    "IdentityRecord",
+    "JobRecord",
+    "PlanRecord",
+    "PrecisionError",
+    "ProgressRecord",
+    "Provenance",
+    "RandomData",
+    "Record",
+    "TrialRecord",
+    "WorkerRecord",
+    "parse",
+    "parse_axis",
+    "plain",
+]

@@ -1,0 +1,164 @@
+"""What the document of a landscape on disk says of it, as one typed value.
+
+The document is a JSON object, the attributes of the landscape's Zarr group. Each of its names is a field of `Record`
+and stands nowhere else: what writes the document and what reads it go through this type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from landscape.progress import Failure
+from landscape.record.parts import (
+    OMITTED,
+    AxisRecord,
+    CheckRecord,
+    Count,
+    IdentityRecord,
+    JobRecord,
+    PlanRecord,
+    PrecisionError,
+    ProgressRecord,
+    Provenance,
+    RandomData,
+    Real,
+    Text,
+    Whole,
+    sound_entries,
+    with_others,
+    with_whole,
+)
+
+NULLABLE = ("origin", "origin_step", "precision_error", "origin_loss", "origin_loss_stderr")  # entries that may be null
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """The document of a landscape. A field has its default where the document lacks it, or has something malformed.
+
+    Made by `Record.of` from a document and by `changed` from another record, never by its fields alone: `attributes`
+    are what is written, with the names of later versions and in the order in which they were first written.
+    """
+
+    schema_version: Whole | None = None
+    name: Text | None = None
+    job: Annotated[JobRecord, with_whole()] | None = None
+    defaults: Whole | None = None  # the version of the defaults of what the job leaves out; none in version 0.1.0
+    position: Count | None = None  # of the landscape in its job
+    identity: Annotated[IdentityRecord, with_whole()] | None = None
+    digest: Text | None = None
+    num_samples: Whole | None = None
+    precision: Text | None = None
+    batch_norm: Text | None = None
+    seed: Whole | None = None
+    observables: tuple[Text, ...] = ()
+    cosine: tuple[tuple[Real, ...], ...] | None = None  # between the axes
+    origin: Text | None = None
+    origin_step: Whole | None = None
+    plan: Annotated[PlanRecord, with_whole()] | None = None
+    provenance: Annotated[
+        Provenance, with_others(tuple(each.name for each in fields(Provenance)))
+    ] = field(default_factory=Provenance)  # fmt: skip
+    failures: tuple[Failure, ...] = ()
+    random_data: RandomData | None = None
+    precision_error: Annotated[
+        PrecisionError, with_others(tuple(each.name for each in fields(PrecisionError)))
+    ] | None = None  # fmt: skip
+    check: CheckRecord | None = None
+    origin_loss: Real | None = None
+    origin_loss_stderr: Real | None = None
+    progress: ProgressRecord = field(default_factory=ProgressRecord)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> Record:
+        """The record that a document holds; what is malformed has its default."""
+        return parse(attributes)[0]
+
+    def changed(self, **changes: Any) -> Record:
+        """The same with other fields, given as values of their types or as their JSON values.
+
+        Raises:
+            TypeError: there is no such field, or it has another type.
+        """
+        unknown = sorted(set(changes) - set(_adapters(Record)))
+        written = {name: plain(value) for name, value in changes.items()}
+        typed = {name for name, value in changes.items() if is_dataclass(value)}
+        values, malformed = _parsed(Record, {**written, **{name: changes[name] for name in typed}})
+        if unknown or typed & set(malformed):
+            raise TypeError(f"Record: has no field {[*unknown, *malformed][0]!r} of this type")
+        return replace(self, **values, attributes={**self.attributes, **written})
+
+    @property
+    def has_check(self) -> bool:
+        """Whether the landscape keeps what a process must reproduce, were it damaged."""
+        return self.states("check")
+
+    def states(self, name: str) -> bool:
+        """Whether the document has an entry of this name, were it malformed."""
+        return name in self.attributes
+
+
+def parse(attributes: Mapping[str, Any]) -> tuple[Record, tuple[str, ...]]:
+    """The record that a document holds, and the names of the entries that are malformed."""
+    values, malformed = _parsed(Record, attributes)
+    return Record(**values, attributes=dict(attributes)), malformed
+
+
+def parse_axis(attributes: Mapping[str, Any]) -> tuple[AxisRecord, tuple[str, ...]]:
+    """The same of the document of an axis."""
+    values, malformed = _parsed(AxisRecord, attributes)
+    return AxisRecord(**values), malformed
+
+
+def _parsed(kind: Any, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The fields that entries of a document fill, and the names of those that are malformed."""
+    values: dict[str, Any] = {}
+    malformed = []
+    for name, adapter in _adapters(kind).items():
+        if name not in attributes:
+            continue
+        given = attributes[name]
+        try:
+            if given is None and kind is Record and name not in NULLABLE:
+                raise TypeError
+            values[name] = adapter.validate_python(given)
+        except (ValidationError, TypeError):
+            malformed.append(name)
+            values[name] = tuple(sound_entries(Failure, given)) if name == "failures" else getattr(kind(), name)
+    return values, tuple(malformed)
+
+
+@cache
+def _adapters(kind: Any) -> dict[str, TypeAdapter[Any]]:
+    """What checks each entry of a document, by its name."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {each.name: TypeAdapter(hints[each.name]) for each in fields(kind) if each.name != "attributes"}
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON holds it: objects and lists, of text, numbers, true, false and null."""
+    if isinstance(value, (str, int, float)) or value is None:
+        return value
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    entries = vars(value)
+    if "whole" in entries:
+        return plain(entries["whole"])
+    kind: Any = type(value)
+    omitted = _omitted(kind)
+    written = {name: plain(each) for name, each in entries.items() if not (each is None and name in omitted)}
+    return written | written.pop("others", {})
+
+
+@cache
+def _omitted(kind: Any) -> frozenset[str]:
+    """The fields of a part that are not written where they are None."""
+    return frozenset(each.name for each in fields(kind) if each.metadata == OMITTED)

@@ -1,0 +1,235 @@
+"""The parts of a landscape's document as typed values, and how each is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, Strict, TypeAdapter, ValidationError, WrapValidator
+
+# JSON values of one type each; strict, since a file on disk may say anything.
+Text = Annotated[str, Strict()]
+Whole = Annotated[int, Strict()]
+Real = Annotated[float, Strict()]
+Flag = Annotated[bool, Strict()]
+Count = Annotated[int, Strict(), Field(ge=0, lt=1 << 53)]
+Share = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False)]
+Object = dict[Text, Any]
+
+
+@cache
+def adapter_of(kind: Any) -> TypeAdapter[Any]:
+    """What checks values of a type and makes them of JSON."""
+    return TypeAdapter(kind)
+
+
+def sound_entries(kind: Any, given: Any) -> Iterator[Any]:
+    """The well formed entries of a list; none of what is no list."""
+    for entry in given if isinstance(given, list) else ():
+        try:
+            yield adapter_of(kind).validate_python(entry)
+        except ValidationError:
+            continue
+
+
+def _default(value: Any) -> WrapValidator:
+    """Take `value` for what is malformed, instead of refusing all that stands around it."""
+
+    def validate(given: Any, check: Callable[[Any], Any]) -> Any:
+        try:
+            return check(given)
+        except ValidationError:
+            return value
+
+    return WrapValidator(validate)
+
+
+def _each_sound(kind: Any) -> WrapValidator:
+    """Take the entries of a list that are well formed, and leave out the others."""
+
+    def validate(given: Any, check: Callable[[Any], Any]) -> Any:
+        return tuple(sound_entries(kind, given))
+
+    return WrapValidator(validate)
+
+
+AnyText = Annotated[Text | None, _default(None)]
+AnyWhole = Annotated[Whole | None, _default(None)]
+AnyReal = Annotated[Real | None, _default(None)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerRecord:
+    """A worker and what it has done for a landscape. `seconds` are those that it has computed."""
+
+    name: Text
+    host: Text = ""
+    node: Annotated[Text, _default("")] = ""
+    pid: Annotated[Whole, _default(0)] = 0
+    device: Text = ""
+    tasks: Count = 0
+    points: Count = 0
+    seconds: Share = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgressRecord:
+    """How far a landscape was when its driver last wrote of it.
+
+    `reduced_batches` has the batch size of each task that needed a smaller one than planned; `rate` is in points per
+    second; `updated` is a time in ISO format.
+    """
+
+    state: Text | None = None
+    tiles_done: Count = 0
+    tiles: Count = 0
+    points_done: Count = 0
+    points: Count = 0
+    seconds: Share | None = None
+    rate: Share | None = None
+    workers: Count | None = None
+    by_worker: tuple[WorkerRecord, ...] = ()
+    retries: Count = 0
+    reduced_batches: dict[Text, Count] = field(default_factory=dict)
+    updated: Text | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRecord:
+    """An engine that was tried: its speed over the best one's, or why it was refused."""
+
+    engine: AnyText = None
+    batch_size: AnyWhole = None
+    samples_per_second: AnyReal = None
+    refused: AnyText = ""
+    over_best: AnyReal = None
+    spread: AnyReal = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineChoice:
+    """How the engine was chosen. `since` is when an earlier job chose it, where that choice was taken."""
+
+    engine: AnyText = None
+    batch_size: AnyWhole = None
+    seconds_per_point: AnyReal = None
+    trials: Annotated[tuple[TrialRecord, ...], _each_sound(TrialRecord)] = ()
+    processes: AnyWhole = None
+    cached: Annotated[Flag, _default(False)] = False
+    since: AnyText = None
+
+
+OMITTED = {"omitted": True}  # of a field: it is not written where it is None
+
+
+def with_others(names: tuple[str, ...]) -> BeforeValidator:
+    """Keep the entries of an object whose names are not these, as those of later versions, in the field `others`."""
+
+    def collect(given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        known = {name: value for name, value in given.items() if name in names}
+        return {**known, "others": {name: value for name, value in given.items() if name not in names}}
+
+    return BeforeValidator(collect)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Where a landscape was computed, of what model, and with which versions."""
+
+    created: AnyText = None
+    host: AnyText = None
+    platform: AnyText = None
+    versions: Annotated[Object, _default({})] = field(default_factory=dict)
+    model: AnyText = None
+    parameters: AnyWhole = None
+    batch_norm_layers: AnyWhole = field(default=None, metadata=OMITTED)
+    engine: Annotated[EngineChoice | None, _default(None)] = field(default=None, metadata=OMITTED)
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionError:
+    """The largest errors of the mean loss against float32, over `points` probe points."""
+
+    max_abs_error: AnyReal = None
+    max_rel_error: Real | None = None
+    points: AnyWhole = None
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomData:
+    """Which fields of the samples are random. `problem.randomness.Randomness` explains the fields."""
+
+    fields: tuple[Text, ...]
+    unseeded: tuple[Text, ...]
+    checked: Whole
+    unchecked: Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRecord:
+    """What a process must reproduce: values at a point, in hexadecimal, and the processor that computed them."""
+
+    point: tuple[Real, ...]
+    values: dict[Text, Text]
+    processor: Annotated[Text, _default("")] = ""
+    repeatable: Annotated[Flag, _default(True)] = True
+
+
+# Documents of other types follow: those write them whole, and the fields here are what is looked at.
+
+
+def with_whole() -> BeforeValidator:
+    return BeforeValidator(lambda given: {**given, "whole": given} if isinstance(given, dict) else given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRecord:
+    """The job that began the landscape, of which `landscapes` are this landscape alone."""
+
+    engine: AnyText = None
+    batch_size: AnyWhole = None
+    threads: AnyWhole = None
+    landscapes: Annotated[tuple[Object, ...], _default(())] = ()
+    whole: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRecord:
+    """How the landscape is computed, as `plan.Plan` has it."""
+
+    engine: AnyText = None
+    batch_size: AnyWhole = None
+    device: AnyText = None
+    precision: AnyText = None
+    whole: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdentityRecord:
+    """What decides the values of the landscape; `origin` and `samples` are digests."""
+
+    origin: AnyText = None
+    samples: AnyText = None
+    num_samples: AnyWhole = None
+    seed: AnyWhole = None
+    precision: AnyText = None
+    batch_norm: AnyText = None
+    whole: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AxisRecord:
+    """What the document of an axis says of its direction, beside what belongs to its kind alone."""
+
+    kind: Text = ""
+    label: Text = ""
+    digest: Text = ""
+    norm: Real | None = None
+    explained_variance: Real | None = None
+    random_walk_variance: Real | None = None
