@@ -1,1 +1,16 @@
-"""What the user's callback returns, and the fixed samples that are chosen from its data."""
+"""What the user's callback returns, and the samples of it that a landscape is computed on.
+
+The value:
+    problem         `Problem`: model, data and what to observe; its classmethods build the common kinds
+    supervised      what `Problem.supervised` observes: a criterion and metrics
+    observables     the names and values that `observe` may return
+The user's code:
+    callback        importing and calling it
+    user_code       running any code of the user's, with errors that name its line
+The samples:
+    batches         the structure of samples, joined and split
+    sources         the kinds of data and how they are read; `endless` refuses data without an end
+    selection       which samples are chosen, by the seed alone
+    tensor_files    samples that are too large for memory
+    randomness      whether reading the data draws random numbers
+"""

@@ -27,7 +27,8 @@ from landscape.problem.batches import (
     map_tensors,
     tensors_of,
 )
-from landscape.problem.sources import Bound, Items, Stream, source_of
+from landscape.problem.endless import ReadingLimit
+from landscape.problem.sources import Items, Stream, source_of
 from landscape.problem.tensor_files import TensorFiles
 
 PIECE_BYTES = 64 << 20  # of samples that are written to disk at a time
@@ -172,7 +173,7 @@ def _bytes_of(item: Any) -> int:
 
 def _from_stream(data: Stream, choice: _Choice) -> Batch:
     """The samples with the smallest keys, of every sample that the iterable yields."""
-    bound = Bound(data.name, data.length(), choice.num_samples)
+    limit = ReadingLimit(data.name, data.length(), choice.num_samples)
     generator = torch.Generator().manual_seed(choice.seed)
     reservoir = _Reservoir(choice.limit)
     keys = torch.empty(0, dtype=torch.float64)
@@ -180,7 +181,7 @@ def _from_stream(data: Stream, choice: _Choice) -> Batch:
     for number, batch in enumerate(data.batches(choice.seed), 1):
         count = batch_length(batch)
         seen += count
-        bound.check(number, seen)
+        limit.check(number, seen)
         keys = torch.cat([keys, torch.rand(count, generator=generator, dtype=torch.float64)])
         best = torch.arange(len(keys))
         if len(keys) > choice.num_samples:

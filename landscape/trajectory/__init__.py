@@ -1,1 +1,11 @@
-"""What training left in a run: snapshots of the weights, its history, imported checkpoints."""
+"""The weights that a training passed through, on disk: written, imported, replaced and read back.
+
+    run_files       the names of a run's files, and run.json
+    history         history.jsonl: one line per recorded step and epoch
+    snapshots       one file of weights per epoch or step; all of them are the trajectory
+    replacement     puts another trajectory in place of the one that a run holds
+    importing       makes existing checkpoints the trajectory; `numbering` tells their epochs or steps
+    weight_files    reads weights from files that other programs wrote
+
+`landscape.collector` writes a trajectory during training.
+"""

@@ -118,11 +118,20 @@ class HistoryWriter:
         self._log = self._folder.log(HISTORY_FILE)
 
     def append(self, line: Mapping[str, Any]) -> None:
+        """Add one recorded step or epoch.
+
+        Raises:
+            LandscapeError: the disk is full, or rights are missing.
+        """
         with refusing_disk_errors(self._folder.name):
             self._log.add(history_line(line).encode())
 
     def sync(self) -> None:
-        """Make every line appended so far survive a crash of this process and a power cut."""
+        """Make every line appended so far survive a crash of this process and a power cut.
+
+        Raises:
+            LandscapeError: the disk is full, or rights are missing.
+        """
         with refusing_disk_errors(self._folder.name):
             self._log.sync()
 

@@ -80,6 +80,7 @@ class Trajectory:
 
     @property
     def numbers(self) -> tuple[int, ...]:
+        """The epochs or steps of the snapshots, ascending."""
         return tuple(snapshot.number for snapshot in self.snapshots)
 
     def select(self, numbers: Sequence[int] | Literal["all"]) -> Trajectory:

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from landscape import JobError
-from landscape.problem import sources
+from landscape.problem import endless
 from landscape.problem.batches import samples_digest
 from landscape.problem.selection import select_samples
 
@@ -99,8 +99,8 @@ def test_workers_that_live_on_begin_anew():
 
 @pytest.fixture
 def low_bound(monkeypatch):
-    monkeypatch.setattr(sources, "MOST_BATCHES", 50)
-    monkeypatch.setattr(sources, "WARN_AFTER", 20)
+    monkeypatch.setattr(endless, "MOST_BATCHES", 50)
+    monkeypatch.setattr(endless, "WARN_AFTER", 20)
 
 
 ENDLESS = {
@@ -120,7 +120,7 @@ def test_data_without_an_end_are_refused_at_a_bound(kind, low_bound, caplog):
 
 
 def test_the_bound_is_that_of_samples_where_batches_are_large(monkeypatch):
-    monkeypatch.setattr(sources, "MOST_SAMPLES", 1000)
+    monkeypatch.setattr(endless, "MOST_SAMPLES", 1000)
     with pytest.raises(JobError, match=r"after 11 batches \(1100 samples\)"):
         select_samples((torch.ones(100) for _ in itertools.count()), 3, 0)
 
