@@ -20,13 +20,13 @@ def compute(
     """Run a job with progress on stderr; prints a line per landscape; 0 or 4 where something was given up."""
     with diverted(), ProgressDisplay() as display:
         if serial:
-            from cluster.driver.driver import run_serially
+            from cluster.driver.run import run_serially
             from landscape.memory import keep_freed_memory
 
             keep_freed_memory()
             found = run_serially(job, display)
         else:
-            from cluster.driver.driver import run as run_on_ray
+            from cluster.driver.run import run as run_on_ray
 
             found = run_on_ray(job, workers, address, display, allow_open=allow_open)
     status = run_status(found.path)

@@ -11,7 +11,7 @@ from landscape.reproduction import Witness
 from landscape.tasks import Task
 
 if TYPE_CHECKING:
-    from cluster.workers.hands import Hand
+    from cluster.workers.protocol import WorkerHandle
     from cluster.workers.worker import Receipt
 
 workers = logging.getLogger("landscape")
@@ -19,13 +19,13 @@ workers = logging.getLogger("landscape")
 tasks = logging.getLogger(TASKS)
 
 
-def _place(hand: Hand) -> dict[str, str]:
-    return {"worker": hand.name, "host": hand.host, "node": hand.node}
+def _place(worker: WorkerHandle) -> dict[str, str]:
+    return {"worker": worker.name, "host": worker.host, "node": worker.node}
 
 
-def ready(hand: Hand) -> None:
+def ready(worker: WorkerHandle) -> None:
     workers.info(
-        "%s is ready", hand.place, extra=told("worker-ready", **_place(hand), pid=hand.pid, device=hand.device)
+        "%s is ready", worker.place, extra=told("worker-ready", **_place(worker), pid=worker.pid, device=worker.device)
     )
 
 
@@ -33,24 +33,24 @@ def tuned(warning: str) -> None:
     workers.warning("%s", warning, extra=told("tuned", cause=warning))
 
 
-def leaves(hand: Hand) -> None:
-    workers.warning("%s leaves with its node", hand.place, extra=told("worker-leaves", **_place(hand)))
+def leaves(worker: WorkerHandle) -> None:
+    workers.warning("%s leaves with its node", worker.place, extra=told("worker-leaves", **_place(worker)))
 
 
-def lost(hand: Hand, cause: str) -> None:
+def lost(worker: WorkerHandle, cause: str) -> None:
     workers.warning(
-        "%s is lost (%s); its tasks go back to the queue", hand.place, cause,
-        extra=told("worker-lost", cause=cause, pid=hand.pid, **_place(hand)),
+        "%s is lost (%s); its tasks go back to the queue", worker.place, cause,
+        extra=told("worker-lost", cause=cause, pid=worker.pid, **_place(worker)),
     )  # fmt: skip
 
 
-def left_out(hand: Hand, landscape: str, witness: Witness, difference: str, agreeing: int) -> None:
+def left_out(worker: WorkerHandle, landscape: str, witness: Witness, difference: str, agreeing: int) -> None:
     workers.warning(
         "%s is left out: its processor, %s, computes other values for landscape %r than this run holds (%s), which %d "
-        "%s so far", hand.place, witness.processor, landscape, difference, agreeing,
+        "%s so far", worker.place, witness.processor, landscape, difference, agreeing,
         "worker agrees with" if agreeing == 1 else "workers agree with",
         extra=told(
-            "worker-left-out", landscape=landscape, cause=difference, processor=witness.processor, **_place(hand)
+            "worker-left-out", landscape=landscape, cause=difference, processor=witness.processor, **_place(worker)
         ),
     )  # fmt: skip
 
@@ -69,19 +69,19 @@ def absent(text: str) -> None:
     workers.warning("%s", text, extra=told("no-worker", cause=text))
 
 
-def done(hand: Hand, task: Task, attempt: int, points: int, seconds: float) -> None:
+def done(worker: WorkerHandle, task: Task, attempt: int, points: int, seconds: float) -> None:
     fields = told(
         "task-done", landscape=task.landscape, task=task.label, attempt=attempt, points=points,
-        seconds=round(seconds, 6), **_place(hand),
+        seconds=round(seconds, 6), **_place(worker),
     )  # fmt: skip
     tasks.info("%s is done", task.label, extra=fields)
 
 
-def failed(hand: Hand, task: Task, attempt: int, receipt: Receipt) -> None:
+def failed(worker: WorkerHandle, task: Task, attempt: int, receipt: Receipt) -> None:
     """User code raised; the schedule decides whether it is tried again."""
     fields = told(
         "task-failed", landscape=task.landscape, task=task.label, attempt=attempt, cause=receipt.cause,
-        traceback=receipt.traceback, **_place(hand),
+        traceback=receipt.traceback, **_place(worker),
     )  # fmt: skip
     tasks.warning("%s failed: %s", task.label, receipt.cause, extra=fields)
 
@@ -94,6 +94,6 @@ def given_up(landscape: str, failure: Failure) -> None:
     tasks.error("%s is given up: %s", failure.task, failure.cause, extra=fields)
 
 
-def said(hand: Hand, receipt: Receipt) -> None:
+def said(worker: WorkerHandle, receipt: Receipt) -> None:
     """What the worker itself has logged meanwhile."""
-    relay(receipt.said, hand.name, hand.host, hand.node)
+    relay(receipt.said, worker.name, worker.host, worker.node)

@@ -10,8 +10,8 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from cluster.scheduling.backlog import Backlog
 from cluster.scheduling.policy import Answer, Fate, Policy, Record
+from cluster.scheduling.task_queue import TaskQueue
 
 T = TypeVar("T", bound=Hashable)
 
@@ -23,9 +23,9 @@ class Schedule(Generic[T]):
     What is done leaves nothing but a count behind: an answer counts where the task is in flight at who gives it.
     """
 
-    def __init__(self, tasks: Sequence[T] | Backlog[T], policy: Policy | None = None) -> None:
+    def __init__(self, tasks: Sequence[T] | TaskQueue[T], policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
-        self.queue = tasks if isinstance(tasks, Backlog) else Backlog(tasks)
+        self.queue = _as_queue(tasks)
         self.again: OrderedDict[T, None] = OrderedDict()  # came back; these go first
         self.in_flight: dict[str, list[T]] = {}
         self.flights: dict[T, set[str]] = {}
@@ -69,6 +69,11 @@ class Schedule(Generic[T]):
         if self._median is None and self._durations:
             self._median = statistics.median(self._durations)
         return self._median
+
+    def enqueue(self, tasks: Sequence[T] | TaskQueue[T]) -> None:
+        """Give it the tasks that are to be done, where it has begun without any."""
+        assert self.finished
+        self.queue = _as_queue(tasks)
 
     # -- workers ----------------------------------------------------------------------------------------------
 
@@ -318,3 +323,7 @@ class Schedule(Generic[T]):
     def _put_back(self, task: T) -> None:
         self.again[task] = None
         self.again.move_to_end(task, last=False)
+
+
+def _as_queue(tasks: Sequence[T] | TaskQueue[T]) -> TaskQueue[T]:
+    return tasks if isinstance(tasks, TaskQueue) else TaskQueue(tasks)

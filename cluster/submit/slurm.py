@@ -194,7 +194,7 @@ exit "$code"
 
 
 def send(script: str) -> str:
-    """Hand the script to sbatch; the job's number.
+    """WorkerHandle the script to sbatch; the job's number.
 
     Raises:
         LandscapeError: there is no sbatch here, or it refuses.

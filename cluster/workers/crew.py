@@ -24,9 +24,9 @@ from cluster.session.session import (
     refuse_dead_ray,
     supply,
 )
-from cluster.workers.hands import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Hand
 from cluster.workers.packing import pack_samples, pack_state
-from cluster.workers.parcels import PIECE_BYTES, Parcels, pieces_of
+from cluster.workers.protocol import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, WorkerHandle
+from cluster.workers.sample_pieces import PIECE_BYTES, SamplePieces, pieces_of
 from cluster.workers.worker import Look, ProblemSource, Receipt, Worker
 from landscape.errors import printable
 from landscape.evaluation.choice.questions import Request
@@ -63,8 +63,8 @@ class RayCrew:
         self._explained = False
         self._asked_of: dict[str, deque[tuple[Any, Hashable]]] = {}  # what each was asked and has not answered
         self._next: dict[Any, str] = {}  # the reference that each worker answers next
-        self.hands: dict[str, Hand] = {}
-        self.ready: dict[str, Hand] = {}
+        self.handles: dict[str, WorkerHandle] = {}
+        self.ready: dict[str, WorkerHandle] = {}
 
     @property
     def size(self) -> int:
@@ -76,7 +76,7 @@ class RayCrew:
     # -- who there is -----------------------------------------------------------------------------------------
 
     def hire(self) -> None:
-        if not self.hands:
+        if not self.handles:
             self._alone_since = self._clock()  # sharing what they need may have taken long, and nobody waited
         self._born += 1
         name = f"worker-{self._born}"
@@ -84,43 +84,43 @@ class RayCrew:
         options = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 1}
         actor = ray.remote(Worker).options(num_cpus=self._wanted.num_cpus, num_gpus=self._wanted.num_gpus, **options)
         use_gpu = self._wanted.num_gpus > 0 and self._job.device != "cpu"
-        hand = Hand(name, actor.remote(self._source, self._samples, use_gpu, fetch, node_id))
-        self.hands[name] = hand
-        self._ask(name, hand.actor.start.remote(), START)
+        worker = WorkerHandle(name, actor.remote(self._source, self._samples, use_gpu, fetch, node_id))
+        self.handles[name] = worker
+        self._ask(name, worker.actor.start.remote(), START)
 
-    def started(self, name: str, receipt: Receipt) -> Hand:
-        hand, details = self.hands[name], receipt.details
-        hand.ready = True
-        hand.host, hand.pid, hand.node, hand.device = (details[k] for k in ("host", "pid", "node", "device"))
-        self.ready[name] = hand
-        return hand
+    def started(self, name: str, receipt: Receipt) -> WorkerHandle:
+        worker, details = self.handles[name], receipt.details
+        worker.ready = True
+        worker.host, worker.pid, worker.node, worker.device = (details[k] for k in ("host", "pid", "node", "device"))
+        self.ready[name] = worker
+        return worker
 
-    def dismiss(self, name: str) -> Hand:
+    def dismiss(self, name: str) -> WorkerHandle:
         """Take a worker off the list and end its process, if it has not ended by itself."""
-        hand = self.hands.pop(name)
+        worker = self.handles.pop(name)
         self.ready.pop(name, None)
         for reference, _ in self._asked_of.pop(name, ()):
             self._next.pop(reference, None)
-        ray.kill(hand.actor)
-        return hand
+        ray.kill(worker.actor)
+        return worker
 
     def missing(self) -> int:
         """How many workers to hire now: up to what is wanted, which grows with the cluster unless it was given."""
         if self._asked is None and self._clock() - self._looked > LOOK_SECONDS:
             self._looked = self._clock()
             self._wanted = replace(self._wanted, workers=places(self._wanted, supply()) or self._wanted.workers)
-        return self._wanted.workers - len(self.hands)
+        return self._wanted.workers - len(self.handles)
 
     def on_draining_nodes(self) -> list[str]:
         leaving = draining_nodes()
-        return [hand.name for hand in self.hands.values() if hand.node in leaving]
+        return [worker.name for worker in self.handles.values() if worker.node in leaving]
 
     def explain_absence(self, tell: Callable[[str], None]) -> None:
         """Say once, in one line, why no worker has a place, when that takes long; those that have one may load long."""
         if self.ready:
             self._alone_since, self._explained = self._clock(), False
         elif not self._explained and self._clock() - self._alone_since > EXPLAIN_SECONDS:
-            if any(has_process(hand.actor) for hand in self.hands.values()):
+            if any(has_process(worker.actor) for worker in self.handles.values()):
                 self._alone_since = self._clock()
                 stage("the workers have their places, and load the problem and its samples")
                 return
@@ -130,17 +130,17 @@ class RayCrew:
     def close(self) -> None:
         if private_ray_ended():
             return  # nobody is left to be dismissed, nor to answer
-        for name in list(self.hands):
+        for name in list(self.handles):
             self.dismiss(name)
 
     # -- what they are asked, and answer ----------------------------------------------------------------------
 
-    def measure(self, name: str, payload: Any, request: Request) -> None:
-        self._ask(name, self.hands[name].actor.tune.remote([payload], request), MEASURE)
+    def measure(self, name: str, inputs: Any, request: Request) -> None:
+        self._ask(name, self.handles[name].actor.tune.remote([inputs], request), MEASURE)
 
-    def send(self, name: str, task: Hashable, payload: Any, work: Work) -> None:
+    def send(self, name: str, task: Hashable, inputs: Any, work: Work) -> None:
         states = [ray.put(pack_state(state)) for state in work.states]
-        self._ask(name, self.hands[name].actor.evaluate.remote([payload], work.points, states), task)
+        self._ask(name, self.handles[name].actor.evaluate.remote([inputs], work.points, states), task)
 
     def _ask(self, name: str, reference: Any, asked: Hashable) -> None:
         queue = self._asked_of.setdefault(name, deque())
@@ -198,7 +198,7 @@ def _send(samples: Batch, room: int) -> Any:
         # References in a list are not resolved on the way: the worker fetches what it needs.
         return [ray.put(pack_samples(samples))]
     pieces = pieces_of(samples, min(PIECE_BYTES, room // 4))
-    return Parcels(uuid.uuid4().hex, [ray.put(pack_samples(piece)) for piece in pieces])
+    return SamplePieces(uuid.uuid4().hex, [ray.put(pack_samples(piece)) for piece in pieces])
 
 
 def fetch(reference: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 
 from cluster.process.logs import Listener, Said
 from cluster.workers.packing import OtherDirection, Packed, Recipe, unpack_direction, unpack_samples, unpack_state
-from cluster.workers.parcels import Parcels, gather
+from cluster.workers.sample_pieces import SamplePieces, gather
 from landscape.devices import pick_device
 from landscape.errors import JobError
 from landscape.evaluation.choice.kept import KeptChoices
@@ -40,7 +40,7 @@ Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
 
 
 @dataclass(frozen=True)
-class Payload:
+class LandscapeInputs:
     """What a worker needs of one landscape, apart from the tasks: origin, axes, grid ends, plan.
 
     `check` is the point that the worker reproduces before its first task; None where workers died of it.
@@ -147,7 +147,7 @@ class Worker:
 
     def _receive(self, samples: Any) -> Batch:
         """The samples as one object of the node's, or gathered from pieces into the node's files."""
-        if isinstance(samples, Parcels):
+        if isinstance(samples, SamplePieces):
             return gather(samples, lambda reference: unpack_samples(self._fetch(reference)))
         return unpack_samples(self._fetch(samples))
 
@@ -159,10 +159,10 @@ class Worker:
         }  # fmt: skip
 
     @_reporting
-    def tune(self, payload: Sequence[Any], request: Request) -> Receipt:
+    def tune(self, inputs: Sequence[Any], request: Request) -> Receipt:
         """What the search for the fastest engine asks for, done with a landscape on this device."""
         try:
-            landscape, evaluator = self._load(payload)
+            landscape, evaluator = self._load(inputs)
             if self._trials is None:
                 self._trials = Trials(evaluator, landscape.grid, KeptChoices.of_user())
             answer = self._trials.answer(request)
@@ -171,10 +171,10 @@ class Worker:
         return Receipt(details={"answer": answer})
 
     @_reporting
-    def evaluate(self, payload: Sequence[Any], points: np.ndarray, states: Sequence[Any]) -> Receipt:
-        """One task. `payload` and `states` hold references, so that each node fetches what they name once."""
+    def evaluate(self, inputs: Sequence[Any], points: np.ndarray, states: Sequence[Any]) -> Receipt:
+        """One task. `inputs` and `states` hold references, so that each node fetches what they name once."""
         try:
-            landscape, evaluator = self._load(payload)
+            landscape, evaluator = self._load(inputs)
             if self._witness is None and landscape.check is not None:
                 self._witness = bear_witness(evaluator, landscape.check)
             work = Work(points, tuple(unpack_state(self._fetch(state)) for state in states))
@@ -183,21 +183,21 @@ class Worker:
             return _failed(error)
         return Receipt(outcome, details={"witness": self._witness, **_reduced(evaluator)})
 
-    def _load(self, payload: Sequence[Any]) -> tuple[Payload, Evaluator]:
+    def _load(self, inputs: Sequence[Any]) -> tuple[LandscapeInputs, Evaluator]:
         """The evaluator set to the landscape; kept until a task of another one comes."""
-        key = repr(payload[0])
+        key = repr(inputs[0])
         if self._evaluator is None or key != self._loaded:
-            self._payload: Payload = self._fetch(payload[0])
+            self._inputs: LandscapeInputs = self._fetch(inputs[0])
             self._loaded, self._trials = "", None
-            if self._evaluator is None or self._evaluator.plan != self._payload.plan:
+            if self._evaluator is None or self._evaluator.plan != self._inputs.plan:
                 # The old one goes first: model and samples fit the device once.
                 self._evaluator = None
-                self._evaluator = Evaluator(self._model, self._samples, self._observe, self._payload.plan, self._device)
-            origin = unpack_state(self._payload.origin)
-            directions = [unpack_direction(each, origin, self._parameters) for each in self._payload.directions]
+                self._evaluator = Evaluator(self._model, self._samples, self._observe, self._inputs.plan, self._device)
+            origin = unpack_state(self._inputs.origin)
+            directions = [unpack_direction(each, origin, self._parameters) for each in self._inputs.directions]
             self._evaluator.load(origin, directions)
             self._loaded, self._witness = key, None
-        return self._payload, self._evaluator
+        return self._inputs, self._evaluator
 
 
 FATAL = (OtherDirection, SamplesChanged, OtherObservables)  # no other worker will fare better

@@ -18,15 +18,15 @@ import numpy as np
 import ray
 
 import cluster
-from cluster.driver.assignment import LandscapeWork
+from cluster.driver.landscape_state import LandscapeState
 from cluster.workers.crew import fetch, node_id
 from cluster.workers.packing import pack_samples
 from cluster.workers.worker import ProblemSource, Worker
 from landscape import read_job
 from landscape.evaluation.choice.questions import Freedom, Measure
-from landscape.preparation import create_store, prepare
-from landscape.spec import Job
-from landscape.tasks import commit, make_work
+from landscape.preparation.preparing import prepare
+from landscape.spec.job import Job
+from landscape.tasks import commit, create_landscape, make_work
 
 PROBLEM = """
 import time
@@ -74,19 +74,18 @@ def by_a_bare_loop(job: Job, workers: int) -> float:
     """Two tasks in flight at each worker, and nothing looked after."""
     prepared = prepare(job)
     (landscape,) = prepared.landscapes
-    work = LandscapeWork(landscape, create_store(prepared, landscape, (5, 5)))
-    work.examine()
-    samples, payload = ray.put(pack_samples(prepared.samples)), ray.put(work.pack())
+    work = LandscapeState(landscape, create_landscape(prepared, landscape, (5, 5)))
+    samples, inputs = ray.put(pack_samples(prepared.samples)), ray.put(work.pack())
     source = ProblemSource(job.problem, job.folder, tuple(sys.path))
     actors = [ray.remote(Worker).remote(source, [samples], False, fetch, node_id) for _ in range(workers)]
     ray.get([actor.start.remote() for actor in actors])
-    ray.get([actor.tune.remote([payload], Measure(Freedom(landscape.plan.engine))) for actor in actors])
+    ray.get([actor.tune.remote([inputs], Measure(Freedom(landscape.plan.engine))) for actor in actors])
     tasks, pending = iter(work.tasks), {}
 
     def send(actor) -> None:
         for task in tasks:
-            points = make_work(landscape, work.created(), task).points
-            pending[actor.evaluate.remote([payload], points, [])] = (actor, task)
+            points = make_work(landscape, work.existing_store(), task).points
+            pending[actor.evaluate.remote([inputs], points, [])] = (actor, task)
             return
 
     ends: list[float] = []
@@ -95,7 +94,7 @@ def by_a_bare_loop(job: Job, workers: int) -> float:
     while pending:
         (reference,), _ = ray.wait(list(pending))
         actor, task = pending.pop(reference)
-        commit(work.created(), task, ray.get(reference).outcome)
+        commit(work.existing_store(), task, ray.get(reference).outcome)
         ends.append(time.monotonic())
         send(actor)
     for actor in actors:

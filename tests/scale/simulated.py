@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from cluster.driver.assignment import LandscapeWork
 from cluster.driver.driver import Driver
+from cluster.driver.landscape_state import LandscapeState
 from cluster.scheduling.policy import Policy
-from cluster.workers.hands import MEASURE, START, Arrival, Hand
+from cluster.workers.protocol import MEASURE, START, Arrival, WorkerHandle
 from cluster.workers.worker import Receipt
 from landscape.evaluation.choice.questions import Request
 from landscape.evaluation.evaluator import Values
@@ -32,7 +32,7 @@ from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.record import Record
 from landscape.spec import Job
 from landscape.store import Examination
-from landscape.tasks import Outcome, Work
+from landscape.tasks import OpenLandscape, Outcome, Work, missing_tasks
 
 _STARTED = Receipt(
     details={"host": "simulated", "pid": 0, "node": "", "device": "cpu"},
@@ -95,8 +95,8 @@ class SimulatedCrew:
         self._events: list[tuple[float, int, str, float, bool]] = []  # when, …, who, since when, whether it dies
         self._workers: dict[str, _Worker] = {}
         self._begun, self._tasks, self._sent, self._waiting = 0, tasks, 0, 0
-        self.hands: dict[str, Hand] = {}
-        self.ready: dict[str, Hand] = {}
+        self.handles: dict[str, WorkerHandle] = {}
+        self.ready: dict[str, WorkerHandle] = {}
         self.steady: list[float] = []  # from when all workers have a task until all tasks are sent
         self.busy_steady = 0.0
         self.deaths = self.receipts = 0
@@ -111,33 +111,33 @@ class SimulatedCrew:
         return self._size
 
     def missing(self) -> int:
-        return self._size - len(self.hands)
+        return self._size - len(self.handles)
 
     def share(self, value: Any) -> Any:
         return value
 
     def hire(self) -> None:
         name = f"worker-{next(self._numbers)}"
-        self.hands[name] = Hand(name, None)
+        self.handles[name] = WorkerHandle(name, None)
         worker = self._workers[name] = _Worker()
         if self._deaths_per_second:
             worker.dies = self._clock() + self._chance.expovariate(self._deaths_per_second)
         self._ask(name, START, None)
 
-    def started(self, name: str, receipt: Receipt) -> Hand:
-        hand = self.hands[name]
-        hand.ready, hand.host, hand.device = True, "simulated", "cpu"
-        self.ready[name] = hand
-        return hand
+    def started(self, name: str, receipt: Receipt) -> WorkerHandle:
+        handle = self.handles[name]
+        handle.ready, handle.host, handle.device = True, "simulated", "cpu"
+        self.ready[name] = handle
+        return handle
 
-    def measure(self, name: str, payload: Any, request: Request) -> None:
+    def measure(self, name: str, inputs: Any, request: Request) -> None:
         self._ask(name, MEASURE, None)
 
-    def send(self, name: str, task: Hashable, payload: Any, work: Work) -> None:
+    def send(self, name: str, task: Hashable, inputs: Any, work: Work) -> None:
         now = self._clock()
         self._clock.charge(SEND_SECONDS)
         self._sent += 1
-        self._begun += not self.hands[name].tasks and len(self._workers[name].asked) == 0
+        self._begun += not self.handles[name].tasks and len(self._workers[name].asked) == 0
         if not self.steady and self._begun >= self._size:
             self.steady = [now, float("inf")]
         if self.steady and self._sent >= self._tasks and self.steady[1] > now:
@@ -190,10 +190,10 @@ class SimulatedCrew:
                 self.busy_steady += max(0.0, min(when, self.steady[1]) - max(began, self.steady[0]))
             yield Arrival(name, asked, Receipt(self._outcome(work, when - began)))
 
-    def dismiss(self, name: str) -> Hand:
+    def dismiss(self, name: str) -> WorkerHandle:
         del self._workers[name]
         self.ready.pop(name, None)
-        return self.hands.pop(name)
+        return self.handles.pop(name)
 
     def on_draining_nodes(self) -> list[str]:
         return []
@@ -282,15 +282,14 @@ def simulate(
     """Compute what `store` lacks with the real driver; returns the crew and the clock, which tell how it went."""
     clock = VirtualClock(measure)
     landscape = plane(store.shape)
-    work = LandscapeWork(landscape, store)
-    work.examine()
+    state = LandscapeState(landscape, OpenLandscape(store, missing_tasks(store, landscape.name)))
     crew = SimulatedCrew(
         workers, clock, tile_seconds, deaths_per_hour=deaths_per_hour, start_seconds=start_seconds, seed=seed,
-        tasks=len(work.tasks),
+        tasks=len(state.tasks),
     )  # fmt: skip
     clock.resume()
     Driver(
-        prepared(landscape, "nowhere"), [work], crew, lambda progress: None, lambda: False, policy or Policy(),
+        prepared(landscape, "nowhere"), [state], crew, lambda progress: None, lambda: False, policy or Policy(),
         metrics or NoMetrics(), clock,
     ).run()  # fmt: skip
     clock()

@@ -19,7 +19,7 @@ import large
 import numpy as np
 import pytest
 
-from cluster.driver import driver
+from cluster.driver import run as driver
 from cluster.status import run_status
 from landscape import read_job
 from landscape.grid import Tile

@@ -23,15 +23,15 @@ from simulated import (
     simulate,
 )
 
-from cluster.driver.assignment import LandscapeWork
 from cluster.driver.driver import Driver
+from cluster.driver.landscape_state import LandscapeState
 from cluster.scheduling.policy import Policy
-from cluster.workers.hands import MEASURE, Arrival
+from cluster.workers.protocol import MEASURE, Arrival
 from cluster.workers.worker import Receipt
 from landscape.errors import Interrupted, JobError
 from landscape.evaluation.evaluator import Values
 from landscape.reproduction import Witness
-from landscape.tasks import Outcome
+from landscape.tasks import OpenLandscape, Outcome, missing_tasks
 
 BUSY = 0.95
 
@@ -70,8 +70,7 @@ class WithWitnesses(SimulatedCrew):
 def test_a_first_worker_that_is_the_odd_one_is_told(caplog):
     """Its values stay, as values are never mixed; who reads the line can begin again without it."""
     store, clock = NoStore((40, 20), (3, 4)), VirtualClock()
-    work = LandscapeWork(plane(store.shape), store)
-    work.examine()
+    work = LandscapeState(plane(store.shape), OpenLandscape(store, missing_tasks(store, "plane")))
     crew = WithWitnesses(5, clock, ten_seconds, tasks=len(work.tasks))
     with caplog.at_level(logging.WARNING, logger="landscape"):
         Driver(
@@ -155,8 +154,7 @@ def test_a_worker_that_lies_is_outvoted(caplog):
             return type(arrival)(arrival.worker, arrival.asked, type(arrival.receipt)(bad))
 
     store, clock = Checking((30, 30), (2, 2)), VirtualClock()
-    work = LandscapeWork(plane(store.shape), store)
-    work.examine()
+    work = LandscapeState(plane(store.shape), OpenLandscape(store, missing_tasks(store, "plane")))
     crew = Liar(5, clock, ten_seconds, tasks=len(work.tasks), outcome=constant_outcome)
     job = prepared(work.landscape, "nowhere")
     Driver(job, [work], crew, lambda progress: None, lambda: False, Policy(), NoMetrics(), clock).run()
@@ -174,8 +172,7 @@ def test_what_came_in_before_an_error_of_the_same_round_is_committed():
             return [*found, Arrival(next(iter(self.ready)), MEASURE, Receipt(cause="it broke", fatal=True)), *found]
 
     store = NoStore((20, 20), (1, 1))
-    work = LandscapeWork(plane(store.shape), store)
-    work.examine()
+    work = LandscapeState(plane(store.shape), OpenLandscape(store, missing_tasks(store, "plane")))
     crew = Breaking(10, clock := VirtualClock(), ten_seconds, tasks=len(work.tasks))
     driver = Driver(
         prepared(work.landscape, "nowhere"), [work], crew, lambda progress: None, lambda: False, Policy(), NoMetrics(),
@@ -190,8 +187,7 @@ def test_what_came_in_before_an_error_of_the_same_round_is_committed():
 
 def test_a_stop_keeps_what_ends_within_two_seconds_and_drops_the_rest():
     store, clock = NoStore((30, 30), (1, 1)), VirtualClock()
-    work = LandscapeWork(plane(store.shape), store)
-    work.examine()
+    work = LandscapeState(plane(store.shape), OpenLandscape(store, missing_tasks(store, "plane")))
     crew = SimulatedCrew(50, clock, ten_seconds, tasks=len(work.tasks))
     driver = Driver(
         prepared(work.landscape, "nowhere"), [work], crew, lambda progress: None, lambda: crew.receipts >= 100,

@@ -85,7 +85,7 @@ def test_batch_size_and_tile_shape_of_the_plan_are_kept_on_resume(make_job):
 def test_a_finished_job_needs_no_cluster(make_job, monkeypatch):
     job = make_job()
     cluster.run(job, workers=1)
-    monkeypatch.setattr("cluster.driver.driver.ray_session", lambda *given: pytest.fail("a session was started"))
+    monkeypatch.setattr("cluster.driver.run.ray_session", lambda *given: pytest.fail("a session was started"))
     before = points_evaluated(job)
     assert (cluster.run(job, workers=1)["plane"].status == OK).all()
     assert points_evaluated(job) == before

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from cluster.driver import driver
+from cluster.driver import run as driver
 from landscape import open_run, read_job
 from landscape.errors import JobError
 from landscape.pipeline import run as run_serially

@@ -16,13 +16,13 @@ from cluster.driver import journal
 from cluster.process import lifeline, logs
 from cluster.process.logs import JsonLines, Listener, bind, chosen, configure, say, told
 from cluster.process.supervision import Child, Pipe, Spoken, _relay
-from cluster.workers.hands import Hand
+from cluster.workers.protocol import WorkerHandle
 from cluster.workers.worker import Receipt
 from landscape.errors import JobError
 from landscape.progress import Failure
 from landscape.tasks import Task
 
-HAND = Hand("worker-2", None, ready=True, host="node7", node="f" * 56, pid=41, device="cuda")
+WORKER = WorkerHandle("worker-2", None, ready=True, host="node7", node="f" * 56, pid=41, device="cuda")
 TASK = Task("minimum", tile=(3, 1))
 
 
@@ -48,11 +48,11 @@ def test_every_event_of_a_task_names_task_worker_node_attempt_and_cause(capsys):
     configure("json", debug=False)
     bind(run="/runs/mine")
     raised = Receipt(cause="ValueError: no", traceback="Traceback ...")
-    journal.ready(HAND)
-    journal.done(HAND, TASK, 2, 64, 1.25)
-    journal.failed(HAND, TASK, 1, raised)
+    journal.ready(WORKER)
+    journal.done(WORKER, TASK, 2, 64, 1.25)
+    journal.failed(WORKER, TASK, 1, raised)
     journal.given_up("minimum", Failure(TASK.label, 3, "worker-2", raised.cause, raised.traceback, "node7", "f" * 56))
-    journal.lost(HAND, "its node is lost")
+    journal.lost(WORKER, "its node is lost")
     found = lines(capsys.readouterr().err)
     assert [each["event"] for each in found] == [
         "worker-ready", "task-done", "task-failed", "task-given-up", "worker-lost",
@@ -93,11 +93,11 @@ def test_what_is_printed_after_the_run_is_known_is_an_event_of_that_run(capsys):
 def test_text_stays_short_and_without_fields(capsys):
     configure("text", debug=False)
     bind(run="/runs/mine")
-    journal.ready(HAND)
-    journal.done(HAND, TASK, 1, 64, 1.25)
+    journal.ready(WORKER)
+    journal.done(WORKER, TASK, 1, 64, 1.25)
     journal.given_up("minimum", Failure(TASK.label, 3, "worker-2", "ValueError: no"))
-    journal.said(HAND, Receipt(said=(logs.Said(logging.WARNING, "root", "careful"),)))
-    journal.lost(HAND, "gone")
+    journal.said(WORKER, Receipt(said=(logs.Said(logging.WARNING, "root", "careful"),)))
+    journal.lost(WORKER, "gone")
     say("next: look")
     assert capsys.readouterr().err.splitlines() == [
         "worker-2 (node7, pid 41, node ffffffff) is lost (gone); its tasks go back to the queue",

@@ -14,7 +14,7 @@ import torch
 
 import cluster
 from cluster.workers.crew import _send
-from cluster.workers.parcels import Parcels, gather, pieces_of
+from cluster.workers.sample_pieces import SamplePieces, gather, pieces_of
 from landscape import Job, Problem, open_run, run
 from landscape.memory import HOST_BYTES
 from landscape.problem.batches import batch_bytes, batch_length, samples_digest
@@ -34,7 +34,7 @@ def test_pieces_are_all_samples_in_their_order(size, tmp_path, monkeypatch):
     pieces = list(pieces_of(samples(), size))
     assert batch_length(pieces[0]) == 0
     assert all(batch_bytes(piece) <= max(size, 24) for piece in pieces)
-    found = gather(Parcels("key", range(len(pieces))), pieces.__getitem__)
+    found = gather(SamplePieces("key", range(len(pieces))), pieces.__getitem__)
     assert samples_digest(found) == samples_digest(samples())
     assert list(found) == ["x", "rest"]
 
@@ -42,22 +42,22 @@ def test_pieces_are_all_samples_in_their_order(size, tmp_path, monkeypatch):
 PROCESS = """
     import sys, torch
     sys.path.insert(0, "tests/cluster/workers")
-    from test_parcels import samples
-    from cluster.workers.parcels import Parcels, gather, pieces_of
+    from test_sample_pieces import samples
+    from cluster.workers.sample_pieces import SamplePieces, gather, pieces_of
     from landscape.problem.batches import samples_digest
 
     pieces, fetched = list(pieces_of(samples(), 100)), []
     def fetch(number):
         fetched.append(number)
         return pieces[number]
-    found = gather(Parcels(sys.argv[1], range(len(pieces))), fetch)
+    found = gather(SamplePieces(sys.argv[1], range(len(pieces))), fetch)
     print(len(fetched), len(pieces), samples_digest(found), flush=True)
     sys.stdin.read()
 """
 
 
 class Node:
-    """Processes that gather the same parcels, with a folder for temporary files of their own."""
+    """Processes that gather the same pieces, with a folder for temporary files of their own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.processes = folder, []
@@ -123,7 +123,7 @@ def test_files_outlive_the_process_that_wrote_them_while_another_uses_them_and_n
 def test_below_the_limit_there_is_one_object():
     one, pieces = _send(samples(), 1 << 20), _send(samples(), 400)
     assert isinstance(one, list)
-    assert isinstance(pieces, Parcels)
+    assert isinstance(pieces, SamplePieces)
     assert len(pieces.references) > 10
 
 

@@ -17,7 +17,7 @@ START, MEASURE = "start", "measure"  # what is asked of a worker apart from its 
 
 
 @dataclass(slots=True)
-class Hand:
+class WorkerHandle:
     """A worker as the driver sees it, and what it has done."""
 
     name: str
@@ -56,8 +56,8 @@ class Arrival:
 class Crew(Protocol):
     """The workers of a job. Each does what it is asked in the order it was asked; knows no schedule."""
 
-    hands: dict[str, Hand]
-    ready: dict[str, Hand]  # those of them that have started
+    handles: dict[str, WorkerHandle]
+    ready: dict[str, WorkerHandle]  # those of them that have started
 
     @property
     def size(self) -> int:
@@ -72,19 +72,19 @@ class Crew(Protocol):
     def hire(self) -> None:
         """Ask for one more worker; that it has started arrives."""
 
-    def started(self, name: str, receipt: Receipt) -> Hand:
+    def started(self, name: str, receipt: Receipt) -> WorkerHandle:
         """Note where a worker runs."""
 
-    def measure(self, name: str, payload: Any, request: Request) -> None:
+    def measure(self, name: str, inputs: Any, request: Request) -> None:
         """Have a worker do what the search for the fastest engine asks for."""
 
-    def send(self, name: str, task: Hashable, payload: Any, work: Work) -> None:
+    def send(self, name: str, task: Hashable, inputs: Any, work: Work) -> None:
         """Give a worker a task."""
 
     def arrivals(self, seconds: float) -> list[Arrival]:
         """What has come in; waits up to `seconds` for the first."""
 
-    def dismiss(self, name: str) -> Hand:
+    def dismiss(self, name: str) -> WorkerHandle:
         """Part with a worker; nothing more arrives from it."""
 
     def on_draining_nodes(self) -> list[str]:

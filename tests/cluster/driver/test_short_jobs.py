@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import cluster
-from cluster.driver import driver
-from cluster.driver.shortness import LONGEST_HERE, is_worth_it, may_run_here
+from cluster.driver import run as driver
+from cluster.driver.short_jobs import LONGEST_HERE, is_worth_it, may_run_here
 from cluster.process import lifeline
 from landscape.errors import Interrupted
 from landscape.pipeline import run as run_serially
@@ -97,7 +97,7 @@ def test_what_is_on_disk_is_read_once_and_told_once(make_job, monkeypatch):
     job = make_job(landscapes=landscapes)
     with pytest.raises(Interrupted):
         run_serially(job, stop=lambda: "begun" in landscape_names(job.run_path))
-    monkeypatch.setattr(driver, "is_shorter_here", lambda *_: True)
+    monkeypatch.setattr(driver, "is_quicker_here", lambda *_: True)
     read, told = [], []
     examine = LandscapeStore.examine
     monkeypatch.setattr(LandscapeStore, "examine", lambda store: read.append(store.name) or examine(store))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.scheduling.backlog import Backlog
+from cluster.scheduling.task_queue import TaskQueue
 from landscape.grid import coarse_to_fine, coarse_to_fine_order
 from landscape.tasks import Task, TaskList
 
@@ -15,14 +15,14 @@ from landscape.tasks import Task, TaskList
 @given(st.lists(st.text(max_size=4), max_size=5), st.integers(0, 12))
 def test_it_gives_what_its_parts_hold_in_their_order(parts, taken):
     expected = list("".join(parts))
-    backlog: Backlog[str] = Backlog(*parts)
-    assert len(backlog) == len(expected)
-    found = [backlog.popleft() for _ in range(min(taken, len(expected)))]
+    task_queue: TaskQueue[str] = TaskQueue(*parts)
+    assert len(task_queue) == len(expected)
+    found = [task_queue.popleft() for _ in range(min(taken, len(expected)))]
     assert found == expected[:taken]
-    assert list(backlog) == expected[taken:]
-    assert len(backlog) == len(expected[taken:])
-    backlog.clear()
-    assert (len(backlog), list(backlog)) == (0, [])
+    assert list(task_queue) == expected[taken:]
+    assert len(task_queue) == len(expected[taken:])
+    task_queue.clear()
+    assert (len(task_queue), list(task_queue)) == (0, [])
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=3))

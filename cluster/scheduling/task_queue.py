@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Backlog(Generic[T]):
+class TaskQueue(Generic[T]):
     """A queue over sequences that may make their items on demand; a million tasks need not exist at once."""
 
     def __init__(self, *parts: Sequence[T]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from cluster.driver.assignment import LandscapeWork
+from cluster.driver.landscape_state import LandscapeState
 from cluster.process import lifeline
 from landscape.choosing import make_evaluator
 from landscape.devices import cores
@@ -34,8 +34,8 @@ class _TooLongError(Exception):
     """A point takes longer than it is worth to measure it."""
 
 
-def is_shorter_here(
-    prepared: PreparedJob, works: Sequence[LandscapeWork], workers: int | None, address: str | None
+def is_quicker_here(
+    prepared: PreparedJob, works: Sequence[LandscapeState], workers: int | None, address: str | None
 ) -> bool:
     """Whether nobody asked for Ray and this process is done before workers would be."""
     job = prepared.job
@@ -63,7 +63,7 @@ def is_worth_it(seconds_per_point: float, points: int, workers: int) -> bool:
     return work + search < LONGEST_HERE and work * (1 - 1 / workers) < RAY_SECONDS
 
 
-def _measured(prepared: PreparedJob, work: LandscapeWork) -> float | None:
+def _measured(prepared: PreparedJob, work: LandscapeState) -> float | None:
     """Seconds of a point as it is planned; None where it takes long, or fails, which workers are there to outlive."""
     end = time.monotonic() + MEASURING_SECONDS
 
@@ -81,7 +81,7 @@ def _measured(prepared: PreparedJob, work: LandscapeWork) -> float | None:
         release_memory()  # a worker may need it
 
 
-def _measured_within(prepared: PreparedJob, work: LandscapeWork, on_point: Callable[[], None]) -> float | None:
+def _measured_within(prepared: PreparedJob, work: LandscapeState, on_point: Callable[[], None]) -> float | None:
     lifeline.tell(lifeline.HERE)
     evaluator = make_evaluator(prepared, work.landscape, on_point)
     with in_folder(prepared.folder):

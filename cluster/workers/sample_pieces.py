@@ -26,7 +26,7 @@ PIECE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class Parcels:
+class SamplePieces:
     """References of the pieces, the first one empty: it tells the structure. `key` names them on every node."""
 
     key: str
@@ -42,19 +42,19 @@ def pieces_of(samples: Batch, size: int = PIECE_BYTES) -> Iterable[Batch]:
         yield map_tensors(lambda tensor, start=start: tensor[start : start + step], samples)  # type: ignore[misc]
 
 
-def gather(parcels: Parcels, fetch: Callable[[Any], Batch]) -> Batch:
-    """The samples of the parcels, in files that all processes of this node share; fetched by one of them."""
-    like = fetch(parcels.references[0])
+def gather(pieces: SamplePieces, fetch: Callable[[Any], Batch]) -> Batch:
+    """The samples of the pieces, in files that all processes of this node share; fetched by one of them."""
+    like = fetch(pieces.references[0])
     registry = _folder() / "samples.json"
     with FileLock(f"{registry}.lock"):
         holders = _read(registry)
         for holder in holders:
-            if holder["key"] == parcels.key and (found := _opened(holder, like)) is not None:
+            if holder["key"] == pieces.key and (found := _opened(holder, like)) is not None:
                 break
         else:
-            found = _collected(like, parcels.references[1:], fetch)
+            found = _collected(like, pieces.references[1:], fetch)
         rows, descriptors, tensors = found
-        own = {"key": parcels.key, "pid": os.getpid(), "rows": rows, "files": [[d, *_name(d)] for d in descriptors]}
+        own = {"key": pieces.key, "pid": os.getpid(), "rows": rows, "files": [[d, *_name(d)] for d in descriptors]}
         temporary = registry.with_suffix(f".{os.getpid()}")
         temporary.write_text(json.dumps([*holders, own]))
         temporary.replace(registry)

@@ -1,0 +1,123 @@
+"""What the driver does with each receipt of a worker: a start, a measurement, or the outcome of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from cluster.driver import journal
+from cluster.driver.landscape_state import LandscapeState
+from cluster.driver.results import AcceptedOutcome, Results
+from cluster.driver.worker_manager import WorkerManager
+from cluster.scheduling.schedule import Schedule
+from cluster.workers.protocol import MEASURE, START, Arrival, Crew, WorkerHandle
+from cluster.workers.worker import Receipt
+from landscape.errors import JobError
+from landscape.reproduction import Witness
+from landscape.tasks import Outcome, Task, well_formed
+
+
+class Receipts:
+    """Decides on every receipt: which outcome is accepted, which task is tried again, which worker is not trusted.
+
+    Attributes:
+        measurements: what came in last of each worker that was asked to measure.
+    """
+
+    def __init__(
+        self,
+        landscapes: Mapping[str, LandscapeState],
+        crew: Crew,
+        schedule: Schedule[Task],
+        manager: WorkerManager,
+        results: Results,
+        clock: Callable[[], float],
+    ) -> None:
+        self._landscapes, self._crew, self._schedule = landscapes, crew, schedule
+        self._manager, self._results, self._clock = manager, results, clock
+        self.measurements: dict[str, Receipt] = {}
+
+    def handle(self, arrivals: Sequence[Arrival]) -> None:
+        """Decide on all receipts, then commit the accepted outcomes together, so that they share their syncs.
+
+        Raises:
+            JobError: no worker could do what one reports that it cannot.
+        """
+        accepted: list[AcceptedOutcome] = []
+        try:
+            for arrival in arrivals:
+                if arrival.worker in self._crew.handles:  # it may have been lost in this very round
+                    self._handle_one(arrival, accepted)
+        finally:
+            self._results.commit(accepted)
+
+    def _handle_one(self, arrival: Arrival, accepted: list[AcceptedOutcome]) -> None:
+        name, receipt = arrival.worker, arrival.receipt
+        if receipt is None:
+            self._manager.lose(name, arrival.lost)
+            return
+        journal.said(self._crew.handles[name], receipt)
+        if arrival.asked == START:
+            self._manager.started(name, receipt)
+            return
+        if receipt.fatal:
+            raise JobError(receipt.cause)
+        if arrival.asked == MEASURE:
+            self.measurements[name] = receipt
+            return
+        assert isinstance(arrival.asked, Task)
+        outcome = self._decide(self._crew.handles[name], arrival.asked, receipt)
+        if outcome is not None:
+            accepted.append(outcome)
+
+    def _decide(self, worker: WorkerHandle, task: Task, receipt: Receipt) -> AcceptedOutcome | None:
+        """The outcome of a task where it is to be committed; else what the receipt calls for is done."""
+        state = self._landscapes[task.landscape]
+        if not self._reproduces(worker, state, receipt):
+            return None
+        if receipt.outcome is None:
+            self._manager.answered()
+            self._failed(worker, task, receipt)
+            self._results.report(state)
+            return None
+        if not well_formed(state.existing_store(), task, receipt.outcome):
+            self._manager.lose(worker.name, f"its answer to {task.label} has the wrong shape", blame=False)
+            return None
+        self._manager.answered()
+        attempt = self._schedule.attempts(task) + 1  # asked first: the schedule forgets a task that is done
+        if not self._is_accepted(worker, task, receipt.outcome):
+            self._results.report(state)
+            return None
+        return AcceptedOutcome(worker, task, attempt, receipt.outcome, receipt.details.get("batch_size"))
+
+    def _reproduces(self, worker: WorkerHandle, state: LandscapeState, receipt: Receipt) -> bool:
+        """Whether the worker has reproduced the landscape's values, if it was asked to; else it is left out."""
+        witness: Witness | None = receipt.details.get("witness")
+        if witness is None:
+            return True
+        difference = state.difference_of(witness)
+        if difference:
+            self._manager.leave_out(worker, state, witness, difference)
+            return False
+        state.agreeing.add(worker.name)
+        return True
+
+    def _failed(self, worker: WorkerHandle, task: Task, receipt: Receipt) -> None:
+        """User code raised: the schedule says whether the task is tried again."""
+        fate = self._schedule.failed(worker.name, task, self._clock())
+        journal.failed(worker, task, self._schedule.attempts(task), receipt)
+        if fate == "quarantine":
+            self._results.give_up(task, worker, receipt.cause, receipt.traceback)
+
+    def _is_accepted(self, worker: WorkerHandle, task: Task, outcome: Outcome) -> bool:
+        """Whether the schedule accepts an outcome; parts with the workers that it turns out to distrust."""
+        suspicious = not outcome.finite
+        fingerprint = outcome.fingerprint() if suspicious or self._schedule.is_disputed(task) else ""
+        answer = self._schedule.completed(
+            worker.name, task, self._clock(), fingerprint=fingerprint, suspicious=suspicious
+        )
+        if answer.verdict == "quarantine":
+            self._results.give_up(task, worker, "workers disagree on its values")
+        for name in answer.distrusted:
+            if name in self._crew.handles:
+                self._manager.lose(name, f"two others agree on {task.label} and it does not", blame=False)
+        return answer.verdict == "commit"

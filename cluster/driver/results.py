@@ -1,0 +1,90 @@
+"""What becomes of the tasks: outcomes are committed, tasks that cannot be computed are given up, both are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cluster.driver import journal
+from cluster.driver.landscape_state import LandscapeState
+from cluster.scheduling.schedule import Schedule
+from cluster.workers.protocol import WorkerHandle
+from landscape.progress import Failure, Observer
+from landscape.tasks import Outcome, Task, commit_all, quarantine, task_points
+
+if TYPE_CHECKING:
+    from cluster.session.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedOutcome:
+    """An outcome that is to be committed, and who computed it.
+
+    Attributes:
+        attempt: the number of the try that succeeded, from 1.
+        batch_size: with which it was computed, where that had to be smaller than planned.
+    """
+
+    worker: WorkerHandle
+    task: Task
+    attempt: int
+    outcome: Outcome
+    batch_size: int | None
+
+
+class Results:
+    """Writes outcomes to the stores, and tells journal, metrics and observer of them."""
+
+    def __init__(
+        self,
+        landscapes: Mapping[str, LandscapeState],
+        schedule: Schedule[Task],
+        metrics: Metrics,
+        observer: Observer,
+    ) -> None:
+        self._landscapes, self._schedule, self._metrics, self._observer = landscapes, schedule, metrics, observer
+
+    def commit(self, accepted: Sequence[AcceptedOutcome]) -> None:
+        """Write outcomes to their landscapes' stores; those of one landscape share their syncs."""
+        by_landscape: dict[str, list[AcceptedOutcome]] = {}
+        for one in accepted:
+            by_landscape.setdefault(one.task.landscape, []).append(one)
+        for name, outcomes in by_landscape.items():
+            landscape = self._landscapes[name]
+            commit_all(landscape.existing_store(), [(one.task, one.outcome) for one in outcomes])
+            for one in outcomes:
+                self._count(one, landscape)
+
+    def _count(self, one: AcceptedOutcome, landscape: LandscapeState) -> None:
+        worker, seconds = one.worker, one.outcome.seconds
+        points = task_points(landscape.existing_store(), one.task)
+        worker.tasks += 1
+        worker.points += points
+        worker.seconds += seconds
+        self._metrics.committed(points, seconds)
+        journal.done(worker, one.task, one.attempt, points, seconds)
+        landscape.tally.done(one.task.label, points, one.batch_size)
+        landscape.settle()
+        self.report(landscape)
+
+    def give_up(self, task: Task, worker: WorkerHandle, cause: str, trace: str = "") -> None:
+        """Quarantine a task, and record why.
+
+        Args:
+            worker: the last one that tried it.
+            trace: the traceback, where user code raised.
+        """
+        landscape = self._landscapes[task.landscape]
+        quarantine(landscape.existing_store(), task)
+        self._metrics.failed()
+        attempts = self._schedule.attempts(task)
+        failure = Failure(task.label, attempts, worker.name, cause, trace, worker.host, worker.node)
+        landscape.tally.fail(failure)
+        journal.given_up(task.landscape, failure)
+        landscape.settle()
+
+    def report(self, landscape: LandscapeState) -> None:
+        """Tell the observer how far a landscape is."""
+        landscape.tally.retries = self._schedule.retries
+        self._observer(landscape.tally.progress())

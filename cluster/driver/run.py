@@ -1,0 +1,152 @@
+"""A job on Ray from its beginning to its end: in this process where that is quicker, else by a driver and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cluster.driver.driver import Driver
+from cluster.driver.landscape_state import LandscapeState
+from cluster.driver.short_jobs import is_quicker_here
+from cluster.process.console import shown_progress
+from cluster.process.lifeline import HERE, supervised, tell
+from cluster.process.signals import graceful_stop
+from cluster.scheduling.policy import Policy
+from cluster.session.session import ray_session
+from landscape.errors import LandscapeError
+from landscape.evaluation.choice.questions import Limits
+from landscape.folders.lock import run_lock
+from landscape.memory import keep_freed_memory
+from landscape.pipeline import run_prepared
+from landscape.preparation.preparing import PreparedJob, prepare
+from landscape.progress import PREPARING, Observer, stage
+from landscape.results import Run
+from landscape.spec.job import Job
+from landscape.store import write_error
+from landscape.tasks import OpenLandscape, open_landscape
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What `run` is told beside the job; its docstring describes each."""
+
+    observer: Observer
+    stop: Callable[[], bool]
+    workers: int | None = None
+    address: str | None = None
+    policy: Policy | None = None
+    allow_open: bool = False
+    limits: Limits | None = None
+
+
+def run(
+    job: Job,
+    workers: int | None = None,
+    address: str | None = None,
+    observer: Observer | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    policy: Policy | None = None,
+    allow_open: bool = False,
+    limits: Limits | None = None,
+) -> Run:
+    """Compute a job on Ray, or go on with it where it stopped; returns when it is done.
+
+    Without workers or an address asked for, a job that takes less time than a private Ray needs to start is computed
+    in this process, to the same bits.
+
+    Args:
+        workers: how many actors; default: one per GPU, else one per CPU core.
+        address: `host:port` or `auto` to attach to a cluster; default: RAY_ADDRESS, else a private local Ray.
+        observer: is told the `Progress` after every task; default: a bar on a terminal and in a notebook, nothing
+            elsewhere. `lambda progress: None` silences it.
+        stop: is asked several times a second; when true, what is in flight is dropped and `Interrupted` raised.
+        policy: when a task is tried again, backed up, checked or given up, and when a worker counts as hung.
+        allow_open: also attach to a cluster that answers beyond loopback and asks for no token.
+        limits: how long the search for the fastest engine may take.
+
+    Returns:
+        The run, opened for reading. Tasks that were given up are listed in its landscapes' `failures`.
+
+    Raises:
+        JobError: the job is wrong, or asks for what the cluster cannot give.
+        ClusterUnreachableError: no cluster answers at the address, or a private Ray does not start.
+        Interrupted: `stop` or a signal ended it early; the same call goes on.
+    """
+    with shown_progress(observer) as shown:
+        options = _Options(shown, stop, workers, address, policy, allow_open, limits)
+        return _while_locked(job, lambda prepared: _compute(prepared, options))
+
+
+def run_serially(job: Job, observer: Observer) -> Run:
+    """Compute a job in this process alone; once preparation is over, a signal stops it in an orderly way."""
+    options = _Options(observer, lambda: False)
+    return _while_locked(job, lambda prepared: _until_signalled(prepared, options))
+
+
+def _while_locked(job: Job, compute: Callable[[PreparedJob], None]) -> Run:
+    """Prepare the job, and compute it while its run is locked against other drivers."""
+    stage(PREPARING)
+    prepared = prepare(job)
+    try:
+        with run_lock(prepared.run):
+            compute(prepared)
+    except LandscapeError:
+        raise
+    except OSError as error:
+        raise write_error(prepared.run, error) from error
+    return Run(prepared.run)
+
+
+def _compute(prepared: PreparedJob, options: _Options) -> None:
+    opened = {landscape.name: open_landscape(prepared, landscape) for landscape in prepared.landscapes}
+    landscapes = [LandscapeState(landscape, opened[landscape.name]) for landscape in prepared.landscapes]
+    unfinished = [each for each in landscapes if not each.finished]
+    if unfinished and is_quicker_here(prepared, landscapes, options.workers, options.address):
+        _compute_here(prepared, options, opened)
+        return
+    for each in landscapes:
+        if each.finished:
+            each.tally.close()
+            options.observer(each.tally.progress())
+    if unfinished:  # a job with nothing left to do needs no cluster
+        _compute_on_ray(prepared, landscapes, options)
+
+
+def _compute_here(prepared: PreparedJob, options: _Options, opened: Mapping[str, OpenLandscape | None]) -> None:
+    """Compute in this process, as the serial reference does; if it is killed, its supervisor goes on with Ray."""
+    stage("computing in this process: it is done before Ray would have started (--workers N asks for Ray)")
+    tell(HERE)
+    if supervised():  # a command's own process, and not a notebook's
+        keep_freed_memory()
+    _until_signalled(prepared, options, opened)
+
+
+def _until_signalled(
+    prepared: PreparedJob, options: _Options, opened: Mapping[str, OpenLandscape | None] | None = None
+) -> None:
+    with graceful_stop() as signalled:
+        run_prepared(prepared, options.observer, lambda: options.stop() or signalled(), options.limits, opened)
+
+
+def _compute_on_ray(prepared: PreparedJob, landscapes: Sequence[LandscapeState], options: _Options) -> None:
+    # Importing Ray takes seconds, which what is computed here should not cost.
+    from cluster.session.metrics import Metrics
+    from cluster.workers.crew import RayCrew
+
+    prepared.log_warnings()
+    # The handlers of signals come after `ray.init`, which installs some of its own.
+    with (
+        ray_session(prepared.job, options.address, options.workers, options.allow_open) as placement,
+        graceful_stop() as signalled,
+    ):
+        crew = RayCrew(prepared, placement, options.workers)
+        Driver(
+            prepared,
+            landscapes,
+            crew,
+            options.observer,
+            lambda: options.stop() or signalled(),
+            options.policy or Policy(),
+            Metrics(),
+            limits=options.limits,
+        ).run()

@@ -1,0 +1,188 @@
+"""Keeps the workers of a job at the number that is wanted: hires, replaces, lets go and leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from cluster.driver import journal
+from cluster.driver.landscape_state import LandscapeState
+from cluster.driver.results import Results
+from cluster.scheduling.schedule import Schedule
+from cluster.workers.protocol import LOOK_SECONDS, NODE_LOST, Crew, WorkerHandle
+from cluster.workers.worker import Receipt
+from landscape.errors import JobError, LandscapeError, shown
+from landscape.reproduction import NotReproduced, Witness
+from landscape.spec.job import Job
+from landscape.tasks import Task
+
+if TYPE_CHECKING:
+    from cluster.session.metrics import Metrics
+
+LOADS = 3  # workers that fail to load the problem while none has loaded it, until the job ends
+DEATHS = 3  # in a row and per worker, without a task done in between, until the job ends
+IDLE_SECONDS = 120.0  # with no worker but those that are left out, until the job ends
+
+
+class WorkerManager:
+    """Decides who works for a job; the crew carries it out, and the schedule is told.
+
+    A worker whose values have other bits than those that are stored is *left out*: it gets no task, and keeps its
+    place.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        landscapes: Mapping[str, LandscapeState],
+        crew: Crew,
+        schedule: Schedule[Task],
+        results: Results,
+        metrics: Metrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self._job, self._landscapes, self._crew = job, landscapes, crew
+        self._schedule, self._results, self._metrics, self._clock = schedule, results, metrics, clock
+        self._looked = 0.0
+        self._failed_loads = 0  # since a worker last loaded the problem
+        self._deaths_in_a_row = 0
+        self._left_out: set[str] = set()
+        self._refusal: NotReproduced | None = None  # of the worker that was left out last
+        self._idle_since = clock()
+
+    # -- between receipts -------------------------------------------------------------------------------------
+
+    def patrol(self) -> None:
+        """Look after the crew: its size, workers that hang, nodes that are about to be taken away.
+
+        Raises:
+            JobError: for too long there has been no worker whose values can be used.
+            LandscapeError: too many workers died in a row.
+        """
+        for _ in range(self._crew.missing()):
+            self._crew.hire()
+        self._crew.explain_absence(journal.absent)
+        self._refuse_idle_crew()
+        now = self._clock()
+        for name in self._schedule.hung(now):
+            self.lose(name, "no progress for far longer than the median task")
+        if now - self._looked > LOOK_SECONDS:
+            self._looked = now
+            self._metrics.queue(self._schedule.waiting, len(self._crew.ready))
+            for name in self._crew.on_draining_nodes():
+                self._schedule.drain(name)
+        for name in [name for name in self._schedule.leaving if self._schedule.idle(name)]:
+            journal.leaves(self._crew.handles[name])
+            self._dismiss(name, blame=False, cause="")
+
+    def _refuse_idle_crew(self) -> None:
+        """Workers that are left out keep their places, which the workers that are still waited for may need.
+
+        Raises:
+            JobError: for too long there has been no other worker.
+        """
+        if not self._left_out or set(self._crew.ready) - self._left_out:
+            self._idle_since = self._clock()
+        elif self._refusal and self._clock() - self._idle_since > IDLE_SECONDS:
+            raise self._refusal
+
+    # -- workers that start -----------------------------------------------------------------------------------
+
+    def started(self, name: str, receipt: Receipt) -> None:
+        """Give a worker that has loaded the problem to the schedule.
+
+        Raises:
+            JobError: it has another kind of device than the stored values or the other workers, or none can load the
+                problem.
+        """
+        if receipt.cause:
+            self._not_started(name, receipt.cause)
+            return
+        self._failed_loads = 0
+        worker = self._crew.started(name, receipt)
+        # Earlier workers already agree, so comparing with one is enough.
+        other = next((each for each in self._crew.ready.values() if each is not worker), worker)
+        if other.device != worker.device:
+            raise JobError(
+                f"device: {worker.place} has {worker.device}, the other workers {other.device}, and their bits would "
+                "differ; set device: cpu or cuda, or leave out the nodes that have no GPU"
+            )
+        for state in self._landscapes.values():
+            if not state.finished and not state.plan_for(worker.device, self._job):
+                planned = state.landscape.plan.device
+                raise JobError(
+                    f"device: landscape {shown(state.landscape.name)} is computed on {planned}, {worker.place} has "
+                    f"{worker.device}, and the bits would differ; go on where it was begun, "
+                    "or give it another name or run"
+                )
+        self._schedule.join(name)
+        journal.ready(worker)
+
+    def _not_started(self, name: str, cause: str) -> None:
+        """The driver has loaded the problem itself: one worker that cannot may be at fault, all of them are not."""
+        self._failed_loads += 1
+        if not self._crew.ready and self._failed_loads >= LOADS:
+            raise JobError(f"problem: fails to load on {name}: {cause}")
+        self.lose(name, f"it cannot load the problem: {cause}", blame=False)
+
+    # -- workers that end -------------------------------------------------------------------------------------
+
+    def answered(self) -> None:
+        """Note that a worker has given a usable answer, or an exception of user code."""
+        self._deaths_in_a_row = 0
+
+    def lose(self, name: str, cause: str, *, blame: bool = True) -> None:
+        """Part with a worker that is gone or unusable: its tasks go back to the queue.
+
+        Args:
+            blame: charge the task that it was running with the death; a task with too many of them is given up.
+
+        Raises:
+            LandscapeError: too many workers died in a row.
+        """
+        if cause == NODE_LOST:
+            blame = False  # no task takes a machine away; and however many machines go, others may come
+        else:
+            self._deaths_in_a_row += 1
+        journal.lost(self._crew.handles[name], cause)
+        self._dismiss(name, blame=blame, cause=cause)
+        if self._deaths_in_a_row > DEATHS + DEATHS * self._crew.size:
+            raise LandscapeError(
+                f"workers: {self._deaths_in_a_row} died in a row without finishing a task, the last one of: {cause}; "
+                "mend that, then give the same command again"
+            )
+
+    def _dismiss(self, name: str, *, blame: bool, cause: str) -> None:
+        worker = self._crew.dismiss(name)
+        self._left_out.discard(name)
+        tasks = self._schedule.in_flight.get(name)
+        if blame and tasks and self._landscapes[tasks[0].landscape].died_before_agreement(self._schedule.policy.kills):
+            blame = False
+        for task, fate in self._schedule.lost(name, self._clock(), blame=blame):
+            if fate == "quarantine":
+                self._results.give_up(task, worker, f"worker died: {cause}")
+
+    # -- workers with other bits ------------------------------------------------------------------------------
+
+    def leave_out(self, worker: WorkerHandle, state: LandscapeState, witness: Witness, difference: str) -> None:
+        """Give a worker no more tasks. It keeps its place, so that no replacement is hired to the same node.
+
+        Args:
+            difference: how the values that it reproduced differ from the stored ones.
+
+        Raises:
+            JobError: there is no other worker.
+        """
+        if worker.name not in self._left_out:
+            self._left_out.add(worker.name)
+            self._tell_left_out(worker, state, witness, difference)
+        self._schedule.lost(worker.name, self._clock(), blame=False)
+        self._refusal = state.refusal(witness, difference)
+        if len(self._left_out) >= self._crew.size:
+            raise self._refusal
+
+    def _tell_left_out(self, worker: WorkerHandle, state: LandscapeState, witness: Witness, difference: str) -> None:
+        name, agreeing, left_out = state.landscape.name, len(state.agreeing), len(self._left_out)
+        journal.left_out(worker, name, witness, difference, agreeing)
+        if left_out == agreeing + 1 and agreeing:  # told once, at the moment when they become the majority
+            journal.outnumbered(name, state.processor, left_out, agreeing)
