@@ -1,4 +1,4 @@
-"""Numbers as options of the commands: read strictly, since 1.5 workers or seeds would be rounded without a word."""
+"""Types of the commands' options. Numbers are read strictly: 1.5 workers would otherwise be rounded silently."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ def _number(kind: Any, tokens: Sequence[Token]) -> float:
     return number
 
 
+Flag = Annotated[bool, Parameter(negative="")]
+Words = Annotated[list[str] | None, Parameter(negative="")]
 MaybeNumber = Annotated[float | None, Parameter(converter=_number)]
 Whole = Annotated[int, Parameter(converter=_whole_numbers)]
 MaybeWhole = Annotated[int | None, Parameter(converter=_whole_numbers)]
@@ -38,9 +40,10 @@ ManyWhole = Annotated[list[int] | None, Parameter(converter=_whole_numbers, cons
 
 
 def checked_workers(workers: int | None) -> int | None:
-    """
+    """The number of workers as given.
+
     Raises:
-        JobError: so many workers there cannot be.
+        JobError: there cannot be so many.
     """
     from landscape.fields import MOST_WORKERS, between
 

@@ -23,8 +23,8 @@ LAYERS = [
     "landscape: directions problem surface trajectory; cluster: options",
     "landscape: evaluation spec store views; cluster: shipping",
     "landscape: collector preparation reproduction results tally; cluster: session",
-    "landscape: choosing recipes tasks; cluster: status",
-    "landscape: pipeline; cluster: submit workers",
+    "landscape: choosing recipes tasks; cluster: doctor exporting status",
+    "landscape: pipeline; cluster: planning submit workers",
     "landscape: bench; cluster: driver templates",
     "cluster: commands",
 ]
@@ -49,7 +49,7 @@ ALLOWED = {
     "ray": {
         "cluster/workers/crew.py",
         "cluster/session/",
-        "cluster/commands/doctor_cluster.py",
+        "cluster/doctor/",
         "cluster/submit/",
     },
     "grpc": {"cluster/session/attach.py"},

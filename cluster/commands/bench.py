@@ -5,20 +5,9 @@ from __future__ import annotations
 import json as json_module
 import sys
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import App, Parameter
-
-from cluster.options import MaybeNumber, MaybeWhole, Whole
+from cluster.options import Flag, MaybeNumber, MaybeWhole, Whole, Words
 from cluster.process.streams import diverted, put
-
-Flag = Annotated[bool, Parameter(negative="")]
-Words = Annotated[list[str] | None, Parameter(negative="")]
-
-
-def register(app: App) -> None:
-    """Give the command to the application."""
-    app.command(bench)
 
 
 def bench(
@@ -65,16 +54,16 @@ def bench(
     json
         Print one JSON document instead of text.
     """
-    from cluster.commands.benching import bench_job, bench_report
+    from cluster.commands.bench_overhead import bench_job, bench_report
     from landscape.bench import options_for
     from landscape.spec import read_job
 
-    options = options_for(precision or (), engine or (), rounds, search=search, quick=quick, full=full, tell=_say)
+    options = options_for(precision or (), engine or (), rounds, search=search, quick=quick, full=full, tell=_tell)
     given = read_job(job, num_samples=num_samples, batch_size=batch_size, device=device, threads=threads)
     with diverted():
         found = bench_job(given, options, quick=quick)
     put(json_module.dumps(found, indent=1, allow_nan=False) if json else bench_report(found))
 
 
-def _say(text: str) -> None:
+def _tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

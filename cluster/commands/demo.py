@@ -6,20 +6,49 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from cluster.commands.computing import compute
+from cluster.options import Whole, checked_workers
 from cluster.process.console import seconds_text
 from cluster.process.logs import bind, say
 from cluster.process.streams import diverted, put
-from landscape.errors import DONE, PARTIAL, LandscapeError
-from landscape.preparation import collected_landscapes
-from landscape.spec import Job
+from landscape.errors import DONE, PARTIAL, JobError, LandscapeError, shown
 
 NUM_SAMPLES = 512
 
 
+def demo(*, out: str = "runs/demo", workers: Whole = 2) -> int:
+    """Train LeNet-5 on real handwritten digits, compute its landscapes on a local Ray, write a report.
+
+    Parameters
+    ----------
+    out
+        The run folder on this machine, which report and pictures are written to as well; the same command goes on
+        where an earlier one stopped.
+    workers
+        How many actors evaluate.
+    """
+    if not out or "://" in out:
+        raise JobError(
+            f"out: must be a folder of this machine, which report and pictures are written to, not {shown(out)}; "
+            "give one"
+        )
+    checked_workers(workers)
+    return run_demo(Path(out), workers)
+
+
 def run_demo(out: Path, workers: int) -> int:
-    """The whole story on one machine; started again, each step goes on where it was or is skipped as done."""
+    """Train, compute and draw on this machine; started again, each step goes on where it was or is skipped as done.
+
+    Args:
+        out: the run folder, which report and pictures are written to as well.
+        workers: how many actors evaluate.
+
+    Returns:
+        The exit code: 0, or 4 where something was given up.
+    """
+    from cluster.commands.computing import compute
+    from landscape.preparation import collected_landscapes
     from landscape.recipes.digits import train
+    from landscape.spec import Job
 
     start = time.monotonic()
     bind(run=str(out.absolute()))
@@ -30,7 +59,8 @@ def run_demo(out: Path, workers: int) -> int:
     say(f"2/3 computing its landscapes on a local Ray with {workers} workers")
     job = Job(
         run=str(out.absolute()), problem="landscape.recipes.digits:problem", num_samples=NUM_SAMPLES,
-        # Those that the collector stands for, named here: its end is meant, and not the callback's untrained network.
+        # Those that the collector stands for are named here: their origin is the end of training, while that of a job
+        # without landscapes would be the callback's untrained network.
         landscapes=collected_landscapes(str(out.absolute())),
     )  # fmt: skip
     code = compute(job, workers=workers)
@@ -48,8 +78,8 @@ def _report_epoch(epoch: int, metrics: Mapping[str, float]) -> None:
 
 
 def _draw(out: Path) -> list[Path]:
-    """The report, then a PNG per landscape and view where this machine has a Chromium."""
-    from cluster.commands.exporting import export_run
+    """Write the report, then a PNG per landscape and view where this machine has a Chromium; the paths."""
+    from cluster.exporting import export_run
     from landscape.results import open_run
     from landscape.views import write_report
 

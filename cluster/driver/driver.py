@@ -17,7 +17,7 @@ from cluster.scheduling.task_queue import TaskQueue
 from cluster.workers.protocol import Crew
 from landscape.errors import Interrupted, StoreError, shown
 from landscape.evaluation.choice.questions import Limits
-from landscape.preparation.preparing import PreparedJob
+from landscape.preparation import PreparedJob
 from landscape.progress import Observer
 from landscape.reproduction import NotReproduced
 from landscape.tasks import Task, make_work

@@ -7,9 +7,9 @@ from typing import Any
 
 from cluster.workers.packing import pack_directions, pack_state
 from cluster.workers.worker import LandscapeInputs
-from landscape.preparation.preparing import PreparedLandscape
+from landscape.preparation import PreparedLandscape
 from landscape.reproduction import NotReproduced, Witness, check_point, keep_witness, other_network, recorded, refusal
-from landscape.spec.job import Job
+from landscape.spec import Job
 from landscape.store import LandscapeStore
 from landscape.tally import Accountable, Tally
 from landscape.tasks import OpenLandscape, TaskList, start_tally

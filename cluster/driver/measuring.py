@@ -14,7 +14,7 @@ from cluster.workers.worker import Receipt
 from landscape.choosing import freedom_of, tile_shape_for
 from landscape.evaluation.choice.questions import DEFAULT_POINT_SECONDS, Limits, Measure, Request, follow
 from landscape.evaluation.choice.search import Search
-from landscape.preparation.preparing import PreparedJob
+from landscape.preparation import PreparedJob
 from landscape.progress import CHOOSING, stage
 from landscape.tasks import create_landscape
 

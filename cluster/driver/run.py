@@ -18,10 +18,10 @@ from landscape.evaluation.choice.questions import Limits
 from landscape.folders.lock import run_lock
 from landscape.memory import keep_freed_memory
 from landscape.pipeline import run_prepared
-from landscape.preparation.preparing import PreparedJob, prepare
+from landscape.preparation import PreparedJob, prepare
 from landscape.progress import PREPARING, Observer, stage
 from landscape.results import Run
-from landscape.spec.job import Job
+from landscape.spec import Job
 from landscape.store import write_error
 from landscape.tasks import OpenLandscape, open_landscape
 

@@ -13,7 +13,7 @@ from cluster.workers.protocol import LOOK_SECONDS, NODE_LOST, Crew, WorkerHandle
 from cluster.workers.worker import Receipt
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.reproduction import NotReproduced, Witness
-from landscape.spec.job import Job
+from landscape.spec import Job
 from landscape.tasks import Task
 
 if TYPE_CHECKING:

@@ -1,4 +1,5 @@
 """Sending a job to a cluster: each target renders what it would send, purely, and then sends it.
 
-`common` holds what every target needs, `ray_jobs` speaks Ray's job API, `kuberay` writes manifests, `slurm` scripts.
+`ray_jobs`, `kuberay` and `slurm` are the targets; in each `target.py` holds the options of the command and the sending,
+and `state.py` says how a job does there. The files beside them serve every target.
 """

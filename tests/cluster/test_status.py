@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cluster.commands.exporting import export_run
+from cluster.exporting import export_run
 from cluster.status import is_readable, run_status, status_text, validate_run, validation_text
 from landscape import Job, Problem, TrajectoryCollector, open_run, run
 from landscape.errors import LandscapeError

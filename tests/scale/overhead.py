@@ -24,8 +24,8 @@ from cluster.workers.packing import pack_samples
 from cluster.workers.worker import ProblemSource, Worker
 from landscape import read_job
 from landscape.evaluation.choice.questions import Freedom, Measure
-from landscape.preparation.preparing import prepare
-from landscape.spec.job import Job
+from landscape.preparation import prepare
+from landscape.spec import Job
 from landscape.tasks import commit, create_landscape, make_work
 
 PROBLEM = """

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from cluster.commands.benching import TooFewTiles, Watch, bench_report, over_serial, stretch
-from cluster.commands.startup import first_tile, startup, write_job
+from cluster.commands.bench_overhead import TooFewTiles, Watch, bench_report, over_serial, stretch
+from cluster.commands.bench_startup import first_tile, startup, write_job
 from landscape.errors import LandscapeError
 from landscape.progress import Progress
 from landscape.spec import read_job

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from cluster.commands.exporting import export_run
+from cluster.exporting import export_run
 from cluster.status import run_status, status_text
 from landscape import Job, Problem, TrajectoryCollector, open_run, run
 

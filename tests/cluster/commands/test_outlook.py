@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from cluster.commands.planning import plan_job, plan_text
+from cluster.planning import plan_job, plan_text
 from landscape import Job, Problem, run
 from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.questions import Limits

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cluster.commands.planning import origin_remedy, plan_job, plan_text
+from cluster.planning import origin_remedy, plan_job, plan_text
 from landscape import Job, Problem, TrajectoryCollector, run
 from landscape.grid import Grid, axis_coordinates
 

@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 import landscape
-from cluster.submit.common import folder_listing
-from cluster.submit.look import Opened, compare, foreign, look
+from cluster.submit.checks import folder_listing
+from cluster.submit.look import compare, look
+from cluster.submit.look_child import Opened, foreign
 from landscape.errors import JobError
 from landscape.spec import Job, read_job
 

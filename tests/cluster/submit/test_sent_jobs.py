@@ -12,9 +12,12 @@ from types import SimpleNamespace
 import pytest
 
 from cluster.commands.entry import main
-from cluster.submit import ray_jobs, sent
-from cluster.submit.remembered import MOST_JOBS, SentJob, jobs_file, recall, remember
-from cluster.submit.sent import names_a_job
+from cluster.submit import job_status
+from cluster.submit.job_status import names_a_job
+from cluster.submit.ray_jobs import connection
+from cluster.submit.ray_jobs.jobs import outcome
+from cluster.submit.ray_jobs.log import WholeLines, fit_to_show
+from cluster.submit.sent_jobs import MOST_JOBS, SentJob, jobs_file, recall, remember
 from landscape.errors import NotFoundError
 
 RAY_ID = "landscape-run-0badcafe-1"
@@ -189,7 +192,7 @@ def test_where_no_cluster_answers_the_remembered_address_is_named(command):
 def test_an_unknown_job_is_not_found_and_the_address_that_was_asked_is_named(name, identifier, command, monkeypatch):
     for each in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.delenv(each, raising=False)
-    monkeypatch.setattr(ray_jobs, "DEFAULT_ADDRESS", "http://127.0.0.1:1")
+    monkeypatch.setattr(connection, "DEFAULT_ADDRESS", "http://127.0.0.1:1")
     code, out, said = command(name, identifier)
     assert (code, out, said.count("\n")) == (3, "", 1)
     assert f"no job '{identifier}' was sent from here, and at 'http://127.0.0.1:1'" in said
@@ -222,7 +225,7 @@ def test_a_run_that_is_here_is_shown_whatever_address_is_given(command, tmp_path
 def test_rays_own_remarks_are_no_part_of_a_log():
     rays = "2026-11-22 01:38:30,820\tINFO job_manager.py:581 -- Setting up.\n"
     users = "Running\nx\tINFO y.py:1 -- z\n2026-11-22 01:38:31,007\tINFO train.py:12 -- Setting up.\n"
-    assert ray_jobs.fit_to_show(rays + users) == users
+    assert fit_to_show(rays + users) == users
 
 
 def test_the_run_of_a_job_is_shown_though_its_cluster_is_gone(command, tmp_path):
@@ -243,7 +246,7 @@ def test_the_run_of_a_job_is_shown_though_a_new_head_has_forgotten_it(command, t
 
     (tmp_path / "run" / "landscapes.zarr").mkdir(parents=True)
     remember(RAY_ID, SentJob("ray", str(tmp_path / "run"), "http://127.0.0.1:1"))
-    monkeypatch.setattr(sent, "connect", forgotten)
+    monkeypatch.setattr(job_status, "connect_to", forgotten)
     code, out, _ = command("status", RAY_ID)
     assert code == 0
     assert f"job {RAY_ID} on ray at http://127.0.0.1:1: UNKNOWN" in out
@@ -252,7 +255,7 @@ def test_the_run_of_a_job_is_shown_though_a_new_head_has_forgotten_it(command, t
 
 def test_a_key_in_a_log_is_masked_though_it_comes_in_two_pieces():
     written: list[str] = []
-    lines = ray_jobs.WholeLines(written.append)
+    lines = WholeLines(written.append)
     for piece in ("begin https://h/x?si", "g=hidd", "en&a=1 end\nnext \x1b[2J", "line"):
         lines(piece)
     lines.end()
@@ -260,4 +263,4 @@ def test_a_key_in_a_log_is_masked_though_it_comes_in_two_pieces():
 
 
 def test_an_outcome_needs_no_cluster():
-    assert ray_jobs.outcome(SimpleNamespace(status=SimpleNamespace(value="FAILED"), driver_exit_code=5)) == 5
+    assert outcome(SimpleNamespace(status=SimpleNamespace(value="FAILED"), driver_exit_code=5)) == 5

@@ -15,8 +15,15 @@ import yaml
 
 from cluster.session import attach
 from cluster.shipping.listing import ListedFile, Listing
-from cluster.submit import kuberay, ray_jobs, slurm
-from cluster.submit.common import Submission, checked_name, plain_name
+from cluster.submit.attempts import next_attempt
+from cluster.submit.kuberay import manifest
+from cluster.submit.kuberay.options import KubeRayOptions, parse_selector, parse_tolerations, run_on_cluster
+from cluster.submit.ray_jobs import jobs
+from cluster.submit.ray_jobs.connection import connect, dashboard_address
+from cluster.submit.ray_jobs.jobs import outcome
+from cluster.submit.slurm import script
+from cluster.submit.slurm.script import SlurmOptions
+from cluster.submit.submission import Submission, checked_name, plain_name
 from landscape.errors import JobError, LandscapeError
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -44,33 +51,33 @@ def submission(**changes: object) -> Submission:
     return Submission(**(given | changes))
 
 
-def options(**changes: object) -> kuberay.KubeRayOptions:
-    return kuberay.KubeRayOptions(**({"image": "example.org/landscape:1", "ray_version": "2.60.0"} | changes))
+def options(**changes: object) -> KubeRayOptions:
+    return KubeRayOptions(**({"image": "example.org/landscape:1", "ray_version": "2.60.0"} | changes))
 
 
 def kuberay_cpu() -> str:
-    return kuberay.render(submission(workers=3), FILES, options(claim="runs", cpus_per_worker=1))
+    return manifest.render(submission(workers=3), FILES, options(claim="runs", cpus_per_worker=1))
 
 
 def kuberay_spot() -> str:
     wide = submission(run="s3://bucket/runs/resnet20", workers=16, gpus_per_worker=1.0, attempt=4)
-    return kuberay.render(
+    return manifest.render(
         wide,
         FILES,
         options(
             secret="bucket-credentials", namespace="research", queue="gpus",
-            head_selector=kuberay.parse_selector(["pool=on-demand"]),
-            worker_selector=kuberay.parse_selector(["cloud.google.com/gke-spot=true"]),
-            worker_tolerations=kuberay.parse_tolerations(["cloud.google.com/gke-spot=true:NoSchedule", "spot"]),
+            head_selector=parse_selector(["pool=on-demand"]),
+            worker_selector=parse_selector(["cloud.google.com/gke-spot=true"]),
+            worker_tolerations=parse_tolerations(["cloud.google.com/gke-spot=true:NoSchedule", "spot"]),
         ),
     )  # fmt: skip
 
 
 RENDERED = {
-    "ray.json": lambda: json.dumps(ray_jobs.render(submission(), LISTING), indent=2) + "\n",
+    "ray.json": lambda: json.dumps(jobs.render(submission(), LISTING), indent=2) + "\n",
     "ray-awkward.json": lambda: (
         json.dumps(
-            ray_jobs.render(
+            jobs.render(
                 submission(file="my job.yaml", run="/runs/it's $HOME", workers=2, gpus_per_worker=0.5, attempt=12),
                 LISTING,
             ),
@@ -80,14 +87,14 @@ RENDERED = {
     ),
     "kuberay-cpu.yaml": kuberay_cpu,
     "kuberay-spot.yaml": kuberay_spot,
-    "slurm-one-node.sh": lambda: slurm.render(submission(workers=2), slurm.SlurmOptions()),
-    "slurm-awkward.sh": lambda: slurm.render(
+    "slurm-one-node.sh": lambda: script.render(submission(workers=2), SlurmOptions()),
+    "slurm-awkward.sh": lambda: script.render(
         submission(folder=Path("my jobs"), run="/runs/it's here", workers=4),
-        slurm.SlurmOptions(cpus_per_worker=2, setup="source 'my venv/bin/activate'"),
+        SlurmOptions(cpus_per_worker=2, setup="source 'my venv/bin/activate'"),
     ),
-    "slurm-gpus.sh": lambda: slurm.render(
+    "slurm-gpus.sh": lambda: script.render(
         submission(workers=10, gpus_per_worker=1.0),
-        slurm.SlurmOptions(
+        SlurmOptions(
             nodes=3, cpus_per_worker=2, time="04:00:00", partition="gpu", account="lab", memory="64G",
             setup="module load python",
         ),
@@ -187,11 +194,11 @@ def test_the_name_comes_from_the_run_and_fits_everywhere(run, name):
 
 def test_the_longest_name_and_a_large_attempt_still_fit_kuberay():
     _, ray_job = yaml.safe_load_all(
-        kuberay.render(submission(name="a" * 24, workers=1, attempt=999), FILES, options(claim="runs"))
+        manifest.render(submission(name="a" * 24, workers=1, attempt=999), FILES, options(claim="runs"))
     )
     assert len(ray_job["metadata"]["name"]) == 47
     with pytest.raises(JobError, match=r"48 characters, KubeRay takes 47"):
-        kuberay.render(submission(name="a" * 24, workers=1, attempt=1000), FILES, options(claim="runs"))
+        manifest.render(submission(name="a" * 24, workers=1, attempt=1000), FILES, options(claim="runs"))
 
 
 ATTEMPTS = [
@@ -204,13 +211,13 @@ ATTEMPTS = [
 
 @pytest.mark.parametrize(("known", "number"), ATTEMPTS)
 def test_the_next_attempt_is_the_first_never_used(known, number):
-    assert ray_jobs.next_attempt("landscape-a-00000000", known) == number
+    assert next_attempt("landscape-a-00000000", known) == number
 
 
 @pytest.mark.parametrize("status", ["PENDING", "RUNNING"])
 def test_a_job_that_is_there_already_is_not_sent_twice(status):
     with pytest.raises(LandscapeError, match=f"{status.lower()} as landscape-a-00000000-2"):
-        ray_jobs.next_attempt("landscape-a-00000000", {"landscape-a-00000000-2": status})
+        next_attempt("landscape-a-00000000", {"landscape-a-00000000-2": status})
 
 
 class Info:
@@ -231,22 +238,22 @@ class Info:
     ],
 )
 def test_the_outcome_of_a_job_is_an_exit_code(status, code, expected):
-    assert ray_jobs.outcome(Info(status, code)) == expected
+    assert outcome(Info(status, code)) == expected
 
 
 REFUSED = [
     (lambda: checked_name("Großes"), "lower-case"),
     (lambda: checked_name("a" * 25), "at most 24"),
-    (lambda: kuberay.parse_selector(["spot"]), "key=value"),
-    (lambda: kuberay.parse_tolerations(["a=b:Never"]), "NoSchedule"),
-    (lambda: kuberay.run_on_cluster("runs/a", None, "/runs"), "--claim"),
-    (lambda: kuberay.run_on_cluster("/home/a", "runs", "/runs"), "outside the claim's mount"),
-    (lambda: kuberay.render(submission(), FILES, options(claim="runs")), "how many pods"),
-    (lambda: kuberay.render(submission(workers=1, gpus_per_worker=0.5), FILES, options()), "whole GPUs"),
-    (lambda: slurm.render(submission(), slurm.SlurmOptions()), "how many"),
-    (lambda: slurm.render(submission(workers=2), slurm.SlurmOptions(nodes=3)), "idle"),
-    (lambda: slurm.render(submission(workers=2), slurm.SlurmOptions(time="1\n#SBATCH --uid=0")), "time"),
-    (lambda: ray_jobs.dashboard_address("10.0.0.1:6379"), "dashboard's URL"),
+    (lambda: parse_selector(["spot"]), "key=value"),
+    (lambda: parse_tolerations(["a=b:Never"]), "NoSchedule"),
+    (lambda: run_on_cluster("runs/a", None, "/runs"), "--claim"),
+    (lambda: run_on_cluster("/home/a", "runs", "/runs"), "outside the claim's mount"),
+    (lambda: manifest.render(submission(), FILES, options(claim="runs")), "how many pods"),
+    (lambda: manifest.render(submission(workers=1, gpus_per_worker=0.5), FILES, options()), "whole GPUs"),
+    (lambda: script.render(submission(), SlurmOptions()), "how many"),
+    (lambda: script.render(submission(workers=2), SlurmOptions(nodes=3)), "idle"),
+    (lambda: script.render(submission(workers=2), SlurmOptions(time="1\n#SBATCH --uid=0")), "time"),
+    (lambda: dashboard_address("10.0.0.1:6379"), "dashboard's URL"),
 ]
 
 
@@ -266,7 +273,7 @@ def test_what_no_cluster_takes_is_refused_before_it_is_sent(refused, words):
     ],
 )
 def test_the_run_on_kubernetes_outlives_its_pods(run, claim, place):
-    assert kuberay.run_on_cluster(run, claim, "/runs") == place
+    assert run_on_cluster(run, claim, "/runs") == place
 
 
 NO_FILE = {"RAY_AUTH_TOKEN": "", "RAY_AUTH_TOKEN_PATH": "/nonexistent/t"}
@@ -299,6 +306,6 @@ def test_a_dashboard_on_every_interface_is_open_or_asks_for_the_token(code, envi
         address = f"http://127.0.0.1:{server.server_port}"
         try:
             with pytest.raises(LandscapeError, match=said):
-                ray_jobs.connect(address)
+                connect(address)
         finally:
             server.shutdown()

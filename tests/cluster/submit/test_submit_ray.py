@@ -25,9 +25,11 @@ import yaml
 
 import landscape
 from cluster.status import run_status, validate_run
-from cluster.submit.common import make_submission
-from cluster.submit.kuberay import KubeRayOptions, job_files, render
-from cluster.submit.ray_jobs import RAYS_REMARK
+from cluster.submit.kuberay.files import job_files
+from cluster.submit.kuberay.manifest import render
+from cluster.submit.kuberay.options import KubeRayOptions
+from cluster.submit.ray_jobs.log import RAYS_REMARK
+from cluster.submit.submission import make_submission
 from landscape.results import open_run
 from landscape.surface import OK
 

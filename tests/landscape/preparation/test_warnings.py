@@ -7,7 +7,7 @@ import logging
 import pytest
 from small_models import make_job, quadratic_problem, wandering, write_trajectory
 
-from cluster.commands.planning import plan_job, plan_text
+from cluster.planning import plan_job, plan_text
 from landscape import run
 from landscape.preparation import prepare
 

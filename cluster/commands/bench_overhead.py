@@ -32,7 +32,7 @@ def bench_job(job: Job, options: Options, *, quick: bool = False) -> dict[str, A
     found = bench(job, options)
     if quick:
         return found
-    from cluster.commands.startup import startup
+    from cluster.commands.bench_startup import startup
 
     options.tell("serial, one worker, two workers")
     found["ray"] = over_serial(job, found)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import Any
 
-from cluster.commands.findings import GOOD, NOTE, WRONG, Finding, finding, judged
+from cluster.doctor.checks import GOOD, NOTE, WRONG, CheckResult, judged, result
 from cluster.session.attach import IN_A_RAY_JOB, check_address, head_place, is_beyond, is_loopback
 
 NODE_SECONDS = 60.0  # until a node that does not answer is taken for hung
@@ -19,7 +19,7 @@ SMALLEST_DISK, SMALLEST_SHM = 2e9, 1e9
 VERSIONS = ("python", "ray", "torch")
 
 
-def examine(address: str) -> Iterator[Finding]:
+def examine(address: str) -> Iterator[CheckResult]:
     """Every check of a cluster, the first look at its address included.
 
     Raises:
@@ -47,25 +47,25 @@ def examine(address: str) -> Iterator[Finding]:
     yield from _stop_time()
 
 
-def _guard(address: str, answer: str) -> Finding:
+def _guard(address: str, answer: str) -> CheckResult:
     if answer == "token":
-        return finding("authentication", GOOD, "the cluster asks for a token")
+        return result("authentication", GOOD, "the cluster asks for a token")
     if answer == "tls":
-        return finding("authentication", GOOD, "certificates on both sides (RAY_USE_TLS)")
+        return result("authentication", GOOD, "certificates on both sides (RAY_USE_TLS)")
     host, port = head_place(address)
     if not is_beyond(host, port):
-        return finding(
+        return result(
             "authentication", NOTE, "none: who reaches the head can run code on it",
             "start it with RAY_AUTH_MODE=token where others use this machine",
         )  # fmt: skip
-    return finding(
+    return result(
         "authentication", NOTE if is_loopback(host) else WRONG,
         "none, and it listens beyond this machine: who reaches the head can run code on it",
         "start every node with RAY_AUTH_MODE=token; `landscape run` needs --allow-open to attach from elsewhere",
     )  # fmt: skip
 
 
-def _resources(nodes: list[dict[str, Any]], free: dict[str, float], seconds: float) -> Finding:
+def _resources(nodes: list[dict[str, Any]], free: dict[str, float], seconds: float) -> CheckResult:
     total = {name: sum(node["Resources"].get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
     text = ", ".join(f"{free.get(name, 0):g} of {amount:g} {name}s free" for name, amount in total.items())
     count = f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
@@ -77,7 +77,7 @@ def _resources(nodes: list[dict[str, Any]], free: dict[str, float], seconds: flo
     )  # fmt: skip
 
 
-def _nodes(nodes: list[dict[str, Any]]) -> Iterator[Finding]:
+def _nodes(nodes: list[dict[str, Any]]) -> Iterator[CheckResult]:
     """A task on each node, all at once: what it has, and how that differs from here."""
     import ray
     from ray.exceptions import GetTimeoutError
@@ -94,7 +94,7 @@ def _nodes(nodes: list[dict[str, Any]]) -> Iterator[Finding]:
         try:
             seen = ray.get(reference, timeout=left)
         except GetTimeoutError:
-            yield finding(
+            yield result(
                 name, WRONG, f"no task has run there within {NODE_SECONDS:g} s",
                 "look at that node's raylet and its log; its ports must be open to the other nodes",
             )  # fmt: skip
@@ -125,7 +125,7 @@ def _looker() -> Callable[[], dict[str, Any]]:
     return look
 
 
-def _node(name: str, node: dict[str, Any], seen: dict[str, Any]) -> Iterator[Finding]:
+def _node(name: str, node: dict[str, Any], seen: dict[str, Any]) -> Iterator[CheckResult]:
     here = {"python": platform.python_version(), "ray": version("ray"), "torch": version("torch")}
     different = [f"{each} {seen[each]} there, {here[each]} here" for each in VERSIONS if seen[each] != here[each]]
     yield judged(
@@ -134,20 +134,20 @@ def _node(name: str, node: dict[str, Any], seen: dict[str, Any]) -> Iterator[Fin
     )  # fmt: skip
     gpus = int(node["Resources"].get("GPU", 0))
     if gpus > seen["cuda"]:
-        yield finding(
+        yield result(
             name, WRONG, f"Ray counts {gpus} GPUs, torch sees {seen['cuda']}",
             "install a CUDA build of torch there, and check nvidia-smi",
         )  # fmt: skip
     if seen["shm"] is not None and seen["shm"] < SMALLEST_SHM:
-        yield finding(name, WRONG, f"{seen['shm'] / 1e9:.1f} GB of shared memory free", "give its container --shm-size")
+        yield result(name, WRONG, f"{seen['shm'] / 1e9:.1f} GB of shared memory free", "give its container --shm-size")
     if seen["disk"] < SMALLEST_DISK:
-        yield finding(name, WRONG, f"{seen['disk'] / 1e9:.1f} GB free in its temporary folder", "make room there")
+        yield result(name, WRONG, f"{seen['disk'] / 1e9:.1f} GB free in its temporary folder", "make room there")
     skew = seen["clock"] - time.time()
     if abs(skew) > LARGEST_SKEW:
-        yield finding(name, NOTE, f"its clock is {skew:.0f} s off", "run NTP: times in logs will mislead")
+        yield result(name, NOTE, f"its clock is {skew:.0f} s off", "run NTP: times in logs will mislead")
 
 
-def _stop_time() -> Iterator[Finding]:
+def _stop_time() -> Iterator[CheckResult]:
     """Inside a Ray job: what `ray job stop` grants before it kills."""
     if IN_A_RAY_JOB not in os.environ:
         return

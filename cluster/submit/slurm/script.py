@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import shutil
-import subprocess
 from dataclasses import dataclass
 
-from cluster.submit.common import Submission, command, first_line, quoted, tool_missing
-from landscape.errors import ClusterUnreachableError, JobError, LandscapeError, shown
+from cluster.submit.submission import Submission, command, quoted
+from landscape.errors import JobError, shown
 
 WARNING_SECONDS = 60  # before the time limit: enough to commit what is in flight and to requeue
 
@@ -191,20 +189,3 @@ if [ "$requeue" = 1 ] && [ "$code" -gt 128 ]; then
 fi
 exit "$code"
 """
-
-
-def send(script: str) -> str:
-    """WorkerHandle the script to sbatch; the job's number.
-
-    Raises:
-        LandscapeError: there is no sbatch here, or it refuses.
-    """
-    sbatch = shutil.which("sbatch")
-    if sbatch is None:
-        raise tool_missing("sbatch", "slurm")
-    found = subprocess.run([sbatch, "--parsable"], input=script, capture_output=True, text=True, check=False)
-    if found.returncode:
-        text = first_line(found.stderr)
-        kind = ClusterUnreachableError if "contact slurm controller" in found.stderr.lower() else LandscapeError
-        raise kind(f"slurm: sbatch refuses: {text}")
-    return found.stdout.strip().partition(";")[0]

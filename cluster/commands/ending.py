@@ -1,0 +1,79 @@
+"""How a command ends: its errors as one or two lines on stderr, and its exit code."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Callable
+
+from cyclopts import CycloptsError
+
+from cluster.process import lifeline
+from cluster.process.lifeline import supervised
+from cluster.process.logs import as_json, masked, say
+from cluster.process.streams import drop_output
+from landscape.errors import (
+    BAD_USAGE,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    LandscapeError,
+    few_lines,
+    message_of,
+    one_line,
+    printable,
+    shown,
+)
+
+
+def exit_code_of(carry_out: Callable[[], object], debug: bool) -> int:
+    """Carry out a command; what it raises is said on stderr.
+
+    Args:
+        carry_out: returns the exit code, or anything else where the command is done.
+        debug: say the traceback too.
+
+    Returns:
+        The exit code of the process.
+    """
+    try:
+        code = carry_out()
+        sys.stdout.flush()
+        return code if isinstance(code, int) else DONE
+    except CycloptsError as error:
+        return _failed(f"landscape: {message_of(error)} (see landscape --help)", BAD_USAGE, debug)
+    except LandscapeError as error:
+        if supervised() and lifeline.ray_lost and not debug:
+            return error.exit_code  # the supervisor says why, and starts the work anew
+        return _failed(str(error), error.exit_code, debug)
+    except KeyboardInterrupt:
+        return _failed("interrupted; the same command goes on", INTERRUPTED, debug)
+    except BrokenPipeError:
+        drop_output()
+        return DONE
+    except PermissionError as error:
+        return _failed(f"no permission: {error}; change the rights or name another place", BAD_USAGE, debug)
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # rich ends the process where a reader has gone
+            drop_output()
+            return DONE
+        code = f"sys.exit({shown(ended.code)})"
+        return _failed(f"{code} was called {_place(ended)}; leave it out: it ends the whole command", FAILED, debug)
+    except Exception as error:
+        return _failed(f"{one_line(error)} (--debug shows where)", FAILED, debug)
+
+
+def _place(error: BaseException) -> str:
+    """Where an exception was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"in {last.name} ({last.filename}, line {last.lineno})"
+
+
+def _failed(message: str, code: int, debug: bool) -> int:
+    """Say why the command ends with this code; returns the code."""
+    trace = traceback.format_exc() if debug else ""
+    if debug and not as_json():
+        print(printable(masked(trace)), end="", file=sys.stderr)
+    say(few_lines(message), "error", logging.ERROR, code=code, traceback=trace)
+    return code

@@ -1,0 +1,74 @@
+"""`landscape run`: compute a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cluster.commands.output import read_bound_job
+from cluster.options import Flag, ManyWhole, MaybeNumber, MaybeWhole, checked_workers
+from landscape.errors import JobError
+
+
+def run(
+    job: Path,
+    *,
+    serial: Flag = False,
+    workers: MaybeWhole = None,
+    address: str | None = None,
+    allow_open: Flag = False,
+    run: str | None = None,
+    num_samples: MaybeWhole = None,
+    seed: MaybeWhole = None,
+    batch_size: MaybeWhole = None,
+    precision: str | None = None,
+    batch_norm: str | None = None,
+    device: str | None = None,
+    threads: MaybeWhole = None,
+    num_gpus: MaybeNumber = None,
+    device_ids: ManyWhole = None,
+) -> int:
+    """Compute a job, or go on with it where it stopped.
+
+    Parameters
+    ----------
+    job
+        The YAML job file. The options below replace its fields.
+    serial
+        In this process, without Ray: the reference.
+    workers
+        How many actors; default: one per GPU, else one per core.
+    address
+        host:port or auto, to attach to a Ray cluster; default: RAY_ADDRESS, else a private local Ray.
+    allow_open
+        Also attach to a cluster that is not on this machine and asks for no token.
+    run
+        The run folder or URL.
+    num_samples
+        Samples that every value is the mean of.
+    seed
+        Decides which samples are taken.
+    batch_size
+        Samples per forward pass.
+    precision
+        float32, tf32, bfloat16 or float64.
+    batch_norm
+        eval, batch or recalibrate: what normalisation layers do.
+    device
+        auto, cpu or cuda.
+    threads
+        CPU threads of each worker.
+    num_gpus
+        GPUs of each worker: a share from 0 to 1, or a whole number.
+    device_ids
+        Which GPUs of this machine a local Ray may use.
+    """
+    given = read_bound_job(
+        job, run=run, num_samples=num_samples, seed=seed, batch_size=batch_size, precision=precision,
+        batch_norm=batch_norm, device=device, threads=threads, num_gpus=num_gpus, device_ids=device_ids,
+    )  # fmt: skip
+    checked_workers(workers)
+    if serial and (workers or address):
+        raise JobError("serial: runs in this process alone; leave out workers and address")
+    from cluster.commands.computing import compute
+
+    return compute(given, serial=serial, workers=workers, address=address, allow_open=allow_open)

@@ -1,0 +1,92 @@
+"""What is refused before a job is sent: settings that fail on a cluster, and files that would not be there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from cluster.session.upload import callback_files
+from cluster.shipping.listing import Listing
+from cluster.shipping.walk import list_folder
+from landscape.errors import JobError, shown
+from landscape.folders.places import locate
+from landscape.spec import Job
+
+
+def named_files(job: Job) -> Iterator[str]:
+    """The files that a job names, as they stand in it: weights and directions."""
+    for landscape in job.landscapes:
+        yield from landscape.named_files()
+
+
+def refuse_settings(job: Job, target: str, workers_gpus: float | None, cpus: int | None, nodes: int = 1) -> None:
+    """Settings that hold on one machine, or that contradict what is asked of the cluster.
+
+    Args:
+        workers_gpus: GPUs of each worker; None where that is left to the cluster.
+        cpus: cores of each worker, None likewise.
+
+    Raises:
+        JobError: names the setting.
+    """
+    attached = target != "slurm" or nodes > 1
+    if job.device_ids is not None and attached:
+        raise JobError(
+            "device_ids: restricts a local Ray only; "
+            "on a cluster set CUDA_VISIBLE_DEVICES where each node's `ray start` runs"
+        )
+    if job.device == "cpu" and workers_gpus:
+        raise JobError(
+            f"gpus_per_worker: must be 0 or left out, not {workers_gpus:g}, as the job says device: cpu; change one"
+        )
+    allocated = target != "ray"
+    if job.device == "cuda" and allocated and not workers_gpus:
+        raise JobError("gpus_per_worker: must be said, as the job says device: cuda; give --gpus-per-worker 1")
+    if job.engine.startswith("cudagraph") and (job.device == "cpu" or (allocated and not workers_gpus)):
+        raise JobError(f"engine: {job.engine} needs a GPU; give the workers one, or leave the engine to be chosen")
+    if cpus is not None and not workers_gpus and job.threads is not None and cpus < job.threads:
+        raise JobError(f"cpus_per_worker: must be at least the job's threads, {job.threads}, not {cpus}")
+
+
+def refuse_missing_files(job: Job) -> None:
+    """A relative path is looked up beside the job file, here as on the cluster.
+
+    Raises:
+        JobError: names the file that is not there.
+    """
+    for name in _relative_files(job):
+        if not Path(locate(name, job.folder)).is_file():
+            raise JobError(f"job: the file {shown(name)} does not exist in {shown(str(job.folder))}; mend its path")
+
+
+def refuse_files_left_behind(job: Job) -> None:
+    """A relative path that leaves the folder is not shipped with it.
+
+    Raises:
+        JobError: names the file; also where a file of the folder does not exist.
+    """
+    folder = job.folder.resolve()
+    for name in _relative_files(job):
+        if not Path(locate(name, job.folder)).resolve().is_relative_to(folder):
+            raise JobError(
+                f"job: {shown(name)} lies outside the job file's folder, which is what is shipped; "
+                "move it in, or name it by an absolute path that every node sees"
+            )
+    refuse_missing_files(job)
+
+
+def _relative_files(job: Job) -> list[str]:
+    """Of the files that a job names those that are no URL and no absolute path, which every node sees."""
+    return [name for name in named_files(job) if "://" not in name and not Path(name).is_absolute()]
+
+
+def folder_listing(job: Job, file: Path, run: str, include: Iterable[str] = ()) -> Listing:
+    """What of the job's folder can travel: with it the job file, the callback and what the job names, ignored or not.
+
+    Raises:
+        JobError: one of these cannot, or all is more than can be shipped.
+    """
+    refuse_files_left_behind(job)
+    named = [os.path.relpath(locate(name, job.folder), job.folder) for name in _relative_files(job)]
+    return list_folder(job.folder, run, include, [file.name, *callback_files(job), *named])

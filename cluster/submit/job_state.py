@@ -1,0 +1,13 @@
+"""What a cluster says of a job, in the same form for every target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from landscape.errors import flat
+
+
+def job_state(identifier: str, target: str, place: str, state: str, **fields: Any) -> dict[str, Any]:
+    texts = {name: flat(str(fields.pop(name, "") or "")) for name in ("entrypoint", "message", "run")}
+    known = {"id": identifier, "target": target, "place": place, "state": flat(state).upper() or "UNKNOWN"}
+    return known | fields | texts

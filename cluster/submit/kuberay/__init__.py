@@ -1,0 +1,1 @@
+"""Kubernetes with KubeRay: a manifest of a RayJob, handed to kubectl."""

@@ -1,0 +1,180 @@
+"""The process that looks at a job: prepares it, and reports which files its callback opens.
+
+What the callback reads here and the cluster will not have is found by an audit hook, which Python tells of every file
+that it opens. A library that opens files by its own C code is not heard, but for safetensors and what stays mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import sysconfig
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from landscape.errors import LandscapeError, StoreError, message_of, one_line
+from landscape.spec import Job, Landscape
+
+MOST_OPENED = 100_000
+UNKNOWN_RUN = "the run cannot be read from here, so it is not known whether it holds the same job"
+SYSTEM = ("/usr/", "/lib", "/bin/", "/sbin/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/var/lib/")
+# Libraries make these anew where they are missing.
+USER_CACHES = (".cache/landscape", ".cache/matplotlib", ".config/matplotlib", ".cache/torch/kernels", ".triton", ".nv")
+
+
+class Opened:
+    """The files that this process opens to read, as the audit hook hears of them."""
+
+    def __init__(self) -> None:
+        self.paths: set[str] = set()
+
+    def hook(self, event: str, given: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = given
+            if isinstance(flags, int) and flags & os.O_ACCMODE == os.O_WRONLY:
+                return
+        elif event == "sqlite3.connect":
+            path = given[0]
+        else:
+            return
+        self.add(path)
+
+    def add(self, path: Any) -> None:
+        """Note a path; never fails, as it is called from everywhere."""
+        try:
+            text = os.fsdecode(path)
+            if not text.startswith(SYSTEM) and "\0" not in text and len(self.paths) < MOST_OPENED:
+                self.paths.add(os.path.join(os.getcwd(), text))
+        except (TypeError, ValueError, OSError):
+            return
+
+    def hear_safetensors(self) -> None:
+        """It opens its files by its own code."""
+        import safetensors.torch
+
+        modules: list[Any] = [safetensors, safetensors.torch]
+        original = modules[0].safe_open
+
+        def safe_open(filename: Any, *words: Any, **named: Any) -> Any:
+            self.add(filename)
+            return original(filename, *words, **named)
+
+        for each in modules:
+            each.safe_open = safe_open
+
+    def hear_mapped(self) -> None:
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/self/maps").read_text().splitlines():
+                self.add(line[73:] if "/" in line[73:] else "/proc/")
+
+
+def foreign(paths: Iterable[str], made_before: int) -> list[str]:
+    """The files of these that are nobody's but the user's: not Python's, not a package's, not made since."""
+    found = set()
+    for each in paths:
+        path = Path(os.path.realpath(each))
+        if path.suffix == ".pyc" or _belongs_to_system(path):
+            continue
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            if path.is_file() and status.st_ctime_ns <= made_before:
+                found.add(str(path))
+    return sorted(found)
+
+
+@cache
+def _system_folders() -> tuple[Path, ...]:
+    import cluster
+    import landscape
+
+    folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()]
+    folders += [str(Path(str(each.__file__)).parent) for each in (cluster, landscape)]
+    with contextlib.suppress(RuntimeError):
+        folders += [str(Path.home() / each) for each in USER_CACHES]
+    named = os.environ.get("LANDSCAPE_CACHE")
+    return tuple(Path(each).resolve() for each in [*folders, *([named] if named else [])])
+
+
+def _belongs_to_system(path: Path) -> bool:
+    return (
+        str(path).startswith(SYSTEM)
+        or "site-packages" in path.parts
+        or "dist-packages" in path.parts
+        or any(path.is_relative_to(each) for each in _system_folders())
+    )
+
+
+def child() -> None:
+    """Prepare the job that stdin names, and write what was seen."""
+    given = json.load(sys.stdin)
+    report = Path(given["report"])
+    report.touch()
+    begun = report.stat().st_ctime_ns
+    import torch  # noqa: F401  before the hook, as it opens much
+
+    from landscape.spec import read_job
+
+    opened = Opened()
+    opened.hear_safetensors()
+    sys.addaudithook(opened.hook)
+
+    def tell(error: str, remarks: list[str]) -> None:
+        signal.alarm(0)
+        opened.hear_mapped()
+        for module in list(sys.modules.values()):
+            opened.add(getattr(module, "__file__", None) or "/proc/")
+        seen = {"opened": foreign(opened.paths, begun), "error": error, "remarks": remarks}
+        with report.open("w", errors="surrogateescape") as file:
+            json.dump(seen, file, ensure_ascii=False)
+
+    try:
+        job = read_job(given["file"], run=given["run"])
+        if "://" not in job.run_path:
+            tell("", _prepare_locally(job, given["fresh"]))
+            return
+        _prepare_anew(job, given["fresh"])
+        tell("", [f"{UNKNOWN_RUN}: its store does not answer within {given['store_seconds']} s"])
+        signal.alarm(given["store_seconds"])  # ends the process; what was told stands
+        tell("", _prepare_remotely(job))
+    except LandscapeError as refused:
+        tell(str(refused), [])
+    except BaseException as other:
+        tell(f"problem: {one_line(other)}", [])
+
+
+def _prepare_locally(job: Job, fresh: str) -> list[str]:
+    from landscape.preparation import prepare
+
+    if os.path.isdir(job.run_path) and os.access(job.run_path, os.W_OK):
+        prepare(job)
+    else:
+        _prepare_anew(job, fresh)
+    return []
+
+
+def _prepare_remotely(job: Job) -> list[str]:
+    """Compare with what the run holds; a remark where that cannot be read from here."""
+    from landscape.preparation import prepare
+
+    try:
+        prepare(job)
+    except StoreError as error:
+        return [f"{UNKNOWN_RUN}: {error.reason or message_of(error)}"]
+    return []
+
+
+def _prepare_anew(job: Job, fresh: str) -> None:
+    """Prepare what of the job needs no trajectory, as if its run were begun anew."""
+    from landscape.preparation import prepare
+
+    here = tuple(each for each in job.landscapes if not each.needs_trajectory)
+    prepare(job.replace(run=str(Path(fresh) / "run"), landscapes=here or (Landscape(name="look", size=(3, 3)),)))
+
+
+if __name__ == "__main__":
+    child()

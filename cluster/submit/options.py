@@ -1,0 +1,109 @@
+"""What `landscape submit` is told of any target, and what it prints for all of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster.options import Flag, MaybeNumber, MaybeWhole, Words
+from cluster.process.logs import as_json, say, say_lines
+from landscape.errors import Interrupted
+
+if TYPE_CHECKING:
+    from cluster.shipping.listing import Listing
+    from cluster.submit.submission import Submission
+    from landscape.spec import Job
+
+
+@dataclass(frozen=True)
+class SubmitOptions:
+    """What is sent, to any target."""
+
+    dry_run: Flag = False
+    """Print exactly what would be sent, and send nothing. No cluster is asked."""
+    name: str | None = None
+    """Part of the identifier; default: the run's last part."""
+    run: str | None = None
+    """The run instead of the file's: a folder that the cluster sees, or a URL."""
+    attempt: MaybeWhole = None
+    """The number in the identifier; default: the first that is free, 1 in a dry run."""
+    workers: MaybeWhole = None
+    """How many workers evaluate; kuberay: one pod each."""
+    gpus_per_worker: MaybeNumber = None
+    """GPUs of each worker."""
+    cpus_per_worker: MaybeWhole = None
+    """kuberay, slurm: CPU cores of each worker; default: the job's threads, 2 with a GPU."""
+    memory: str | None = None
+    """slurm: memory of a node, kuberay: of a worker, such as 16G and 16Gi."""
+    include: Words = None
+    """ray, kuberay: a further file or folder beside the job that travels; may be repeated."""
+    no_look: Flag = False
+    """Send without trying out the callback here; for one that needs what only the cluster has."""
+
+    def of_job(self, target: str, job: Job) -> SubmitOptions:
+        """With what the job file says of workers; a driver on a Ray cluster reads it there itself."""
+        if target == "ray":
+            return self
+        return replace(
+            self,
+            workers=job.workers if self.workers is None else self.workers,
+            gpus_per_worker=job.num_gpus if self.gpus_per_worker is None else self.gpus_per_worker,
+        )
+
+    def look(self, job: Job, file: Path, run: str, listing: Listing | None = None) -> None:
+        """Try out the job here, and compare what its callback opens with what travels (no listing: all is there).
+
+        Raises:
+            JobError: it would fail on the cluster.
+        """
+        from cluster.submit.look import compare, look
+
+        if self.no_look:
+            return
+        seen = look(job, file, run)
+        for each in (*seen.remarks, *(compare(seen, listing, run) if listing is not None else ())):
+            say(each, "look")
+
+    def submission(self, job: Job, file: Path, place: str) -> Submission:
+        """The job under its name, its run at `place`."""
+        from cluster.submit.submission import make_submission
+
+        number = 1 if self.attempt is None else self.attempt
+        made = make_submission(job, file, place, self.name, number, self.workers, self.gpus_per_worker)
+        return replace(made, log_format="json" if as_json() else "text")
+
+    def cpus(self, job: Job) -> int:
+        """A worker without a GPU fills its cores; one with a GPU needs a second one to feed it."""
+        if self.cpus_per_worker is not None:
+            return self.cpus_per_worker
+        return 2 if self.gpus_per_worker else job.threads or 1
+
+
+def tell_files(listing: Listing, everything: bool) -> None:
+    """What travels and what stays: file by file, or in a line what somebody might miss."""
+    from cluster.shipping.listing import listing_lines, omitted_line
+
+    lines = listing_lines(listing) if everything else [omitted_line(listing)]
+    for line in filter(None, lines):
+        say(line, "files")
+
+
+def watched(identifier: str, follow: Callable[[], int]) -> int:
+    """Ctrl-C ends the watching, not the job."""
+    try:
+        return follow()
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"no longer watching; the job goes on: landscape logs {identifier} --follow, landscape cancel {identifier}"
+        ) from None
+
+
+def write_error(text: str) -> None:
+    if as_json():
+        say_lines(text, "log")
+        return
+    sys.stderr.write(text)
+    sys.stderr.flush()

@@ -1,0 +1,1 @@
+"""Slurm: a batch script, handed to sbatch."""
