@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
+import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from landscape.errors import LandscapeError
@@ -23,9 +23,8 @@ from landscape.views.figures.kinds import KIND_TABLE, kinds_of
 from landscape.views.figures.theme import TEMPLATES, config
 from landscape.views.prepared.figure_data import means
 from landscape.views.prepared.history import prepare_history
-from landscape.views.prepared.numbers import Row, landscape_rows, observable_rows, provenance_rows
+from landscape.views.prepared.numbers import landscape_rows, observable_rows, provenance_rows
 from landscape.views.prepared.wording import (
-    finite,
     is_computed,
     mapping,
     observable_title,
@@ -35,18 +34,11 @@ from landscape.views.prepared.wording import (
     whole,
 )
 from landscape.views.report.bundle import Bundle
+from landscape.views.report.markup import buttons, resource, table, template
+from landscape.views.report.training import training_section
 
 STATES = ("complete", "running", "interrupted", "partial")
 POINTS_PER_AXIS = {1: 20_000, 2: 256, 3: 40}  # keeps the page a few MB; the caption says when points were left out
-INFO_NAMES = {
-    "network": "network",
-    "model": "network",
-    "parameters": "parameters",
-    "optimiser": "optimiser",
-    "optimizer": "optimiser",
-    "learning_rate": "learning rate",
-    "steps_per_epoch": "steps per epoch",
-}
 
 
 def write_report(run: Mapping[str, Surface], path: str | Path, *, title: str | None = None) -> Path:
@@ -81,17 +73,17 @@ def render_report(
     if prepared is not None:
         bundle.add("history", draw_history(prepared))
     links = [f'<a href="#landscape-{index}">{escape(surface.name)}</a>' for index, surface in enumerate(surfaces)]
-    templates = {theme: template.to_plotly_json() for theme, template in TEMPLATES.items()}
-    return _template("report.html").substitute(
+    templates = {theme: look.to_plotly_json() for theme, look in TEMPLATES.items()}
+    return template("report.html").substitute(
         title=escape(title),
         lead=escape(_lead(surfaces)),
-        style=_resource("report.css"),
+        style=resource("report.css"),
         links="".join(links),
-        training=_training(info, prepared is not None),
+        training=training_section(info, prepared is not None),
         sections="\n".join(sections) or "<p>This run holds no landscape yet.</p>",
         data=bundle.to_json(templates=templates, config=config()),
         plotly=get_plotlyjs(),
-        script=_resource("report.js"),
+        script=resource("report.js"),
     )
 
 
@@ -126,25 +118,18 @@ def _section(surface: Surface, index: int, bundle: Bundle) -> str:
     """One landscape: its figures into the bundle, its words into HTML."""
     kinds = sorted(kinds_of(len(surface.axes)), key=lambda kind: KIND_TABLE[kind].tab)
     observables = ["loss"] if len(surface.axes) == 1 else means(surface)
-    for observable in observables:
-        for log in (False, True):
-            options: dict[str, Any] = {"log": log, "max_points": POINTS_PER_AXIS[len(surface.axes)]}
-            for kind in kinds:
-                drawn = figure(
-                    surface, kind, observable=observable, title=False, caption=False, animate=True, **options
-                )
-                drawn.update_layout(meta={**drawn.layout.meta, "file": figure_name(surface, kind, observable, log)})
-                bundle.add(f"{index}/{kind}/{observable}/{log}", drawn)
+    for observable, log, kind in itertools.product(observables, (False, True), kinds):
+        bundle.add(f"{index}/{kind}/{observable}/{log}", _figure(surface, kind, observable, log))
     first = {"index": index, "kind": kinds[0], "observable": observables[0]}
     choices = [
-        _buttons("kind", [(kind, KIND_TABLE[kind].title) for kind in kinds], "View"),
-        _buttons("log", [("false", "Linear"), ("true", "Logarithmic")], "Scale"),
-        _buttons("observable", [(each, observable_title(each)) for each in observables], "Observable"),
+        buttons("kind", [(kind, KIND_TABLE[kind].title) for kind in kinds], "View"),
+        buttons("log", [("false", "Linear"), ("true", "Logarithmic")], "Scale"),
+        buttons("observable", [(name, observable_title(name)) for name in observables], "Observable"),
     ]
     numbers = [
-        f"<h3>{escape(observable_title(each))}</h3>{_table(observable_rows(surface, each))}" for each in means(surface)
+        f"<h3>{escape(observable_title(name))}</h3>{table(observable_rows(surface, name))}" for name in means(surface)
     ]
-    return _template("section.html").substitute(
+    return template("section.html").substitute(
         index=index,
         view=escape(json.dumps(first)),
         name=escape(surface.name),
@@ -152,36 +137,26 @@ def _section(surface: Surface, index: int, bundle: Bundle) -> str:
         state=escape(state_text(surface)),
         choices="".join(choices),
         play='<button type="button" data-do="play">Play path</button>' if surface.path is not None else "",
-        facts=_table(landscape_rows(surface)),
+        facts=table(landscape_rows(surface)),
         observables="".join(numbers),
         failures=_failures(surface),
-        provenance=_table(provenance_rows(surface)) + _job(surface),
+        provenance=table(provenance_rows(surface)) + _job(surface),
     )
 
 
-def _resource(name: str) -> str:
-    return files("landscape.views.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _template(name: str) -> Template:
-    return Template(_resource(name))
-
-
-def _buttons(what: str, choices: Sequence[tuple[str, str]], label: str) -> str:
-    """A group of buttons of which one is pressed; left out where there is nothing to choose."""
-    if len(choices) < 2:
-        return ""
-    buttons = "".join(
-        f'<button type="button" data-set="{what}" data-value="{escape(value)}" aria-pressed="{str(not k).lower()}">'
-        f"{escape(name)}</button>"
-        for k, (value, name) in enumerate(choices)
+def _figure(surface: Surface, kind: str, observable: str, log: bool) -> go.Figure:
+    """A figure without the words that the page sets itself, with the name of the file that its button saves."""
+    drawn = figure(
+        surface,
+        kind,
+        observable=observable,
+        log=log,
+        max_points=POINTS_PER_AXIS[len(surface.axes)],
+        animate=True,
+        title=False,
+        caption=False,
     )
-    return f'<span class="choice" role="group" aria-label="{label}">{buttons}</span>'
-
-
-def _table(rows: Sequence[Row]) -> str:
-    body = "".join(f"<tr><th scope='row'>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
-    return f"<table>{body}</table>"
+    return drawn.update_layout(meta={**drawn.layout.meta, "file": figure_name(surface, kind, observable, log)})
 
 
 def _failures(surface: Surface) -> str:
@@ -205,31 +180,3 @@ def _job(surface: Surface) -> str:
 
 def _broken_section(name: str, reason: str) -> str:
     return f'<section class="landscape"><h2>{escape(name)}</h2><p class="failures">{escape(reason)}</p></section>'
-
-
-def info_rows(info: Mapping[str, Any]) -> list[Row]:
-    """Basic information: what was trained and how, then whatever else was recorded."""
-    named = [(INFO_NAMES[key], _plain(info[key])) for key in INFO_NAMES if info.get(key) not in (None, "", {})]
-    rest = [(key.replace("_", " "), _plain(value)) for key, value in info.items() if key not in INFO_NAMES]
-    return [*dict(named).items(), *((name, value) for name, value in rest if value)]
-
-
-def _plain(value: Any) -> str:
-    """Nested facts on one line: 'name SGD, momentum 0.9'."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key.replace('_', ' ')} {_plain(each)}" for key, each in value.items() if each is not None)
-    if isinstance(value, (list, tuple)):
-        return ", ".join(f"[{_plain(each)}]" if isinstance(each, (list, tuple)) else _plain(each) for each in value)
-    if isinstance(value, float) and finite(value) is not None:
-        return f"{value:g}"
-    return "" if value is None else str(value)
-
-
-def _training(info: Mapping[str, Any], with_history: bool) -> str:
-    rows = info_rows(info)
-    if not rows and not with_history:
-        return ""
-    plot = '<figure><div class="plot" id="history" role="img" aria-label="training history"></div></figure>'
-    note = "<figcaption>Shaded: the stretches of training that the trajectory landscapes cover.</figcaption>"
-    parts = [f"<div>{plot}{note}</div>" if with_history else "", f"<div>{_table(rows)}</div>" if rows else ""]
-    return f'<section class="training"><h2>Training</h2><div class="tables">{"".join(parts)}</div></section>'

@@ -1,0 +1,44 @@
+"""Pieces of HTML: the page's own files, groups of buttons, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from landscape.views.prepared.numbers import Row
+
+
+def resource(name: str) -> str:
+    """The text of a file that lies beside this one."""
+    return files("landscape.views.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def template(name: str) -> Template:
+    """A file beside this one as a template; what is substituted must be escaped already."""
+    return Template(resource(name))
+
+
+def buttons(what: str, choices: Sequence[tuple[str, str]], label: str) -> str:
+    """A group of buttons, the first of them pressed; empty where there is only one choice.
+
+    Args:
+        what: the property of the view that the buttons set, for the page's script.
+        choices: the value and the name of each.
+        label: what the group is called for screen readers.
+    """
+    if len(choices) < 2:
+        return ""
+    items = "".join(
+        f'<button type="button" data-set="{what}" data-value="{escape(value)}" aria-pressed="{str(not k).lower()}">'
+        f"{escape(name)}</button>"
+        for k, (value, name) in enumerate(choices)
+    )
+    return f'<span class="choice" role="group" aria-label="{label}">{items}</span>'
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A table of two columns, names and values, as plain text that is escaped here."""
+    body = "".join(f"<tr><th scope='row'>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
+    return f"<table>{body}</table>"

@@ -1,0 +1,54 @@
+"""The section on the training that a run comes from: its history as a figure, and what was trained and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from landscape.views.prepared.numbers import Row
+from landscape.views.prepared.wording import finite
+from landscape.views.report.markup import table
+
+INFO_NAMES = {
+    "network": "network",
+    "model": "network",
+    "parameters": "parameters",
+    "optimiser": "optimiser",
+    "optimizer": "optimiser",
+    "learning_rate": "learning rate",
+    "steps_per_epoch": "steps per epoch",
+}
+
+
+def info_rows(info: Mapping[str, Any]) -> list[Row]:
+    """What was trained and how, the usual facts first, then all others that were recorded."""
+    named = [(INFO_NAMES[key], _plain(info[key])) for key in INFO_NAMES if info.get(key) not in (None, "", {})]
+    rest = [(key.replace("_", " "), _plain(value)) for key, value in info.items() if key not in INFO_NAMES]
+    return [*dict(named).items(), *((name, value) for name, value in rest if value)]
+
+
+def _plain(value: Any) -> str:
+    """Nested facts on one line: 'name SGD, momentum 0.9'."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key.replace('_', ' ')} {_plain(fact)}" for key, fact in value.items() if fact is not None)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(f"[{_plain(fact)}]" if isinstance(fact, (list, tuple)) else _plain(fact) for fact in value)
+    if isinstance(value, float) and finite(value) is not None:
+        return f"{value:g}"
+    return "" if value is None else str(value)
+
+
+def training_section(info: Mapping[str, Any], with_history: bool) -> str:
+    """The section in HTML; empty where nothing is known of the training.
+
+    Args:
+        info: what was trained and how (`run.json`).
+        with_history: leave a place for the history's figure.
+    """
+    rows = info_rows(info)
+    if not rows and not with_history:
+        return ""
+    plot = '<figure><div class="plot" id="history" role="img" aria-label="training history"></div></figure>'
+    note = "<figcaption>Shaded: the stretches of training that the trajectory landscapes cover.</figcaption>"
+    parts = [f"<div>{plot}{note}</div>" if with_history else "", f"<div>{table(rows)}</div>" if rows else ""]
+    return f'<section class="training"><h2>Training</h2><div class="tables">{"".join(parts)}</div></section>'
