@@ -115,6 +115,7 @@ class SeededDirection(DirectionSpec):
     """Of the Gaussian draw; default: 1 on the first axis, 2 on the second, 3 on the third."""
 
     def on_axis(self, axis: int) -> Self:
+        """Where the job gives no seed, the axis gives it: 1 on the first."""
         return self if self.seed is not None else self.model_copy(update={"seed": axis + 1})
 
     @abstractmethod
@@ -122,4 +123,5 @@ class SeededDirection(DirectionSpec):
         """The direction, from the seed, the origin and the parameters alone: the same bits every time."""
 
     def make(self, context: Context) -> dict[str, Tensor]:
+        """The direction, drawn for the origin of the landscape."""
         return self.draw(context.origin, context.infos)

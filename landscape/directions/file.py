@@ -39,19 +39,23 @@ class FileDirection(DirectionSpec):
 
     @property
     def files(self) -> tuple[str, ...]:
+        """The file of the direction."""
         return (self.path,)
 
     def identity(self, context: Context) -> dict[str, Any]:
+        """The tensors in the file, wherever it lies, and how they are scaled."""
         from landscape.parameters import state_digest
 
         options = self.model_dump(mode="json", exclude={"path"})
         return options | {"tensors": state_digest(context.tensors(self.path))}
 
     def make(self, context: Context) -> dict[str, Tensor]:
+        """The tensors of the file, scaled as asked."""
         tensors, what = context.tensors(self.path), f"direction file {shown(self.path)}"
         return supplied_direction(tensors, context.origin, context.infos, what, self.normalise, self.ignore)
 
     def label(self, context: Context) -> str:
+        """The name of the file, and how the direction is scaled."""
         return f"direction from {Path(self.path).name} ({scaling_label(self.normalise, self.ignore)})"
 
 

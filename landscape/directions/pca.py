@@ -30,6 +30,7 @@ class PcaDirection(DirectionSpec):
 
     @property
     def snapshots(self) -> tuple[int, ...] | Literal["all"]:
+        """The snapshots of which the component is taken."""
         return self.trajectory
 
     def check(self, context: Context) -> None:
@@ -41,17 +42,21 @@ class PcaDirection(DirectionSpec):
             )
 
     def identity(self, context: Context) -> dict[str, Any]:
+        """The weights of every snapshot, and which component of them."""
         snapshots = {str(number): context.digest(number) for number in context.snapshots(self.trajectory)}
         return {"kind": "pca", "component": self.component, "snapshots": snapshots}
 
     def make(self, context: Context) -> dict[str, Tensor]:
+        """The component, of unit length."""
         return dict(self._components(context).components[self.component - 1])
 
     def label(self, context: Context) -> str:
+        """Which component, and of which snapshots."""
         numbers = context.snapshots(self.trajectory)
         return f"principal component {self.component} of {context.unit}s {numbers[0]} to {numbers[-1]}"
 
     def attributes(self, context: Context) -> dict[str, Any]:
+        """The share of the variance that it explains, beside what it would explain of a random walk as long."""
         pca, place = self._components(context), self.component - 1
         return {
             "explained_variance": pca.explained_variance[place],

@@ -29,10 +29,12 @@ class RandomDirection(SeededDirection):
         return self if version > 1 or "ignore" in self.model_fields_set else self.model_copy(update={"ignore": ()})
 
     def draw(self, origin: State, infos: Sequence[ParameterInfo]) -> dict[str, Tensor]:
+        """The Gaussian direction of the seed, scaled to the origin."""
         assert self.seed is not None
         return random_direction(origin, infos, self.seed, self.normalise, self.ignore)
 
     def label(self, context: Context) -> str:
+        """The seed, and how the direction is scaled."""
         return f"random direction (seed {self.seed}, {scaling_label(self.normalise, self.ignore)})"
 
 

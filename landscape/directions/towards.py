@@ -33,15 +33,19 @@ class TowardsDirection(DirectionSpec):
 
     @property
     def weights(self) -> tuple[int | str, ...]:
+        """The far end of the line."""
         return (self.target,)
 
     def identity(self, context: Context) -> dict[str, Any]:
+        """The weights at the far end, by whatever name."""
         return {"kind": "towards", "target": context.digest(self.target)}
 
     def make(self, context: Context) -> dict[str, Tensor]:
+        """The step from the origin to the target."""
         return towards_direction(context.origin, context.state(self.target))
 
     def label(self, context: Context) -> str:
+        """The target, a file by its name alone."""
         return f"towards {Path(context.name(self.target)).name} (at 1)"
 
 

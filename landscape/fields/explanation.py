@@ -35,7 +35,7 @@ def explain(error: ValidationError, model: type[Explained]) -> str:
         model: the class whose value was refused.
     """
     count = error.error_count()
-    lines = [flat(_explain_one(each, model), LONGEST_ERROR) for each in error.errors(include_url=False)[:2]]
+    lines = [flat(_explain_one(details, model), LONGEST_ERROR) for details in error.errors(include_url=False)[:2]]
     if count > 2:
         lines[1] += f" (and {count - 2} more)"
     return "\n".join(lines)
@@ -53,7 +53,7 @@ def _explain_one(error: Any, model: type[Explained]) -> str:
         return f"{where}: is required and missing"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         got = value.get("kind") if isinstance(value, Mapping) else value
-        *first, last = (str(_tag(each)) for each in place.choices)
+        *first, last = (str(_tag(choice)) for choice in place.choices)
         return f"{where}.kind: must be {', '.join(first)} or {last}, not {shown(got)}"
     if kind == "value_error":
         return f"{where}: {error['ctx']['error']}"
@@ -86,7 +86,7 @@ def _follow(model: type[Explained], location: Sequence[str | int]) -> _Place:
 def _step(place: _Place, part: str | int) -> _Place:
     if isinstance(part, int):
         return _Place((*place.words, part), place.owner, place.choices)
-    chosen = tuple(each for each in place.choices if _tag(each) == part)
+    chosen = tuple(choice for choice in place.choices if _tag(choice) == part)
     if chosen:
         return _Place(place.words, chosen[0], chosen)
     if part not in place.owner.model_fields:

@@ -40,13 +40,14 @@ def real(value: Any) -> float:
     """A finite number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"must be a number, not {shown(value)}{_plainly(value)}")
-    found = _as_float(value)
-    if not math.isfinite(found):
+    number = _as_float(value)
+    if not math.isfinite(number):
         raise ValueError(f"must be finite, not {shown(value)}")
-    return found
+    return number
 
 
 def _as_float(value: Any) -> float:
+    """A number as a float; infinity where it is beyond the range of floats."""
     try:
         return float(value)
     except OverflowError:
@@ -66,6 +67,13 @@ def _plainly(*values: Any) -> str:
 
 
 def between(low: int, high: int = MOST) -> Callable[[Any], int]:
+    """The rule of a whole number from `low` to `high`.
+
+    >>> between(1, 9)(10)
+    Traceback (most recent call last):
+    ValueError: must be at most 9, not 10
+    """
+
     def check(value: Any) -> int:
         number = whole(value)
         if number < low:
@@ -78,13 +86,14 @@ def between(low: int, high: int = MOST) -> Callable[[Any], int]:
 
 
 def size(value: Any) -> int:
+    """A number of points along an axis."""
     if not MIN_SIZE <= whole(value) <= MAX_SIZE:
         raise ValueError(f"must be from {MIN_SIZE} to {MAX_SIZE} points per axis, not {shown(value)}")
     return int(value)
 
 
 def gpus(value: Any) -> float:
-    """A share of a GPU, or a whole number of them: Ray gives no one and a half."""
+    """A share of one GPU, or a whole number of GPUs: Ray cannot give one and a half."""
     number = real(value)
     if not 0 <= number <= MOST_GPUS or (number > 1 and number != int(number)):
         raise ValueError(f"must be a share from 0 to 1, or a whole number up to {MOST_GPUS}, not {shown(value)}")
@@ -92,11 +101,16 @@ def gpus(value: Any) -> float:
 
 
 def snapshots(value: Any) -> tuple[int, ...] | Literal["all"]:
+    """The numbers of at least three snapshots, ascending and each once; or `all`.
+
+    >>> snapshots([7, 1, 3, 1])
+    (1, 3, 7)
+    """
     if isinstance(value, str) and value == "all":
         return "all"
     if not is_list(value):
         raise ValueError(f"must be a list of epochs or steps, or 'all', not {shown(value)}")
-    named = [whole(each) for each in value]
+    named = [whole(number) for number in value]
     if len(set(named)) < 3:
         listed = shown(named)
         raise ValueError(f"must name at least 3 different snapshots, not {listed}; PCA needs 3 points to span a plane")
@@ -107,13 +121,15 @@ def snapshots(value: Any) -> tuple[int, ...] | Literal["all"]:
 
 
 def is_list(value: Any) -> bool:
+    """Whether a user would call it a list: a tuple is one, a text is none."""
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
 
 
 def pair(value: Any) -> tuple[float, float]:
+    """The two ends of a range, the lower one first."""
     if not is_list(value) or len(value) != 2:
         raise ValueError(f"must be a pair [low, high] or one pair per axis, not {shown(value)}")
-    if any(isinstance(each, bool) or not isinstance(each, numbers.Real) for each in value):
+    if any(isinstance(end, bool) or not isinstance(end, numbers.Real) for end in value):
         raise ValueError(f"must hold two numbers, not {shown(list(value))}{_plainly(*value)}")
     low, high = map(_as_float, value)
     if not (abs(low) < LARGEST_END and abs(high) < LARGEST_END):
@@ -124,7 +140,15 @@ def pair(value: Any) -> tuple[float, float]:
 
 
 def refuse_coinciding(low: float, high: float, points: int) -> None:
-    """Refuse a range too narrow for so many different float64 coordinates."""
+    """Refuse a range that is too narrow for so many different float64 coordinates.
+
+    Args:
+        low, high: the ends of the range.
+        points: how many coordinates it shall hold.
+
+    Raises:
+        ValueError: two coordinates would be the same.
+    """
     # Rationals a unit in the last place apart may round to the same float.
     if (high - low) / (points - 1) <= 2 * math.ulp(max(abs(low), abs(high))):
         raise ValueError(
@@ -144,7 +168,7 @@ def reference(value: Any) -> int | str:
 
 
 def plain_text(value: str) -> str:
-    """A name, path or URL: one line that a file system takes."""
+    """A name, path or URL: one line, in parts no longer than file systems allow."""
     if len(value) > LONGEST_PATH or any(len(part.encode(errors="replace")) > LONGEST_NAME for part in value.split("/")):
         rule = f"at most {LONGEST_PATH} characters, and {LONGEST_NAME} between slashes"
         raise ValueError(f"must have {rule}, not {len(value)}: {shown(value, 60)}")
@@ -163,11 +187,12 @@ SNAPSHOTS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minIt
 
 
 def integer(low: int = 0, high: int = MOST) -> dict[str, Any]:
+    """The JSON schema of a whole number from `low` to `high`."""
     return {"type": "integer", "minimum": low, "maximum": high}
 
 
 def one_or_per_axis(schema: dict[str, Any]) -> WithJsonSchema:
-    """A value for all axes, or a list with one for each."""
+    """The JSON schema of one value for all axes, or a list with one value per axis."""
     return WithJsonSchema({"anyOf": [schema, {"type": "array", "items": schema, "minItems": 1, "maxItems": 3}]})
 
 

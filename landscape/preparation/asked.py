@@ -19,7 +19,8 @@ class Asked:
     """What a job asks for.
 
     Attributes:
-        num_samples: how many samples; fewer will do where `at_most`, as the job does not say.
+        num_samples: how many samples to take.
+        at_most: whether fewer will do where the data has fewer, since the job does not say how many.
         implied: whether the landscapes are those that the collector's options stand for, and none is in the job.
     """
 

@@ -91,13 +91,14 @@ def make_path(context: LandscapeContext, directions: Sequence[DirectionTensors])
     Raises:
         JobError: an axis without a range would be fitted to a path that not all axes have.
     """
-    selections = [each.snapshots for each in context.axes]
-    if any(each is None for each in selections):
-        if context.spec.range is None and any(each is not None for each in selections):
+    selections = [axis.snapshots for axis in context.axes]
+    if None in selections:
+        if context.spec.range is None and context.spec.snapshots is not None:
             raise JobError("range: must be given where PCA axes are mixed with others")
         return None
-    numbers = sorted({number for each in selections if each is not None for number in context.snapshots(each)})
-    names, tensors = [info.name for info in context.infos], [each.tensors for each in directions]
+    chosen = [context.snapshots(selection) for selection in selections if selection is not None]
+    numbers = sorted({number for snapshots in chosen for number in snapshots})
+    names, tensors = [info.name for info in context.infos], [axis.tensors for axis in directions]
     places = [project(context.state(number), context.origin, tensors, names) for number in numbers]
     coordinates = np.array([place for place, _ in places])
     return PathPlan(context.weights.trajectory.unit, tuple(numbers), coordinates, np.array([far for _, far in places]))

@@ -24,7 +24,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class LandscapeContext:
-    """A `landscape.directions.Context` of one landscape of a job."""
+    """The `landscape.directions.Context` of one landscape; there its members are described.
+
+    Attributes:
+        spec: the landscape, under the defaults that held when it was begun.
+        weights: what it may name weights by, each read once.
+    """
 
     spec: Landscape
     weights: Weights

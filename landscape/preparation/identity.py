@@ -1,6 +1,7 @@
 """What decides the values of a landscape, and nothing else: not tile shape, workers or machine.
 
-A landscape on disk is gone on with only where its recorded identity is the same; else it is said what changed.
+A landscape on disk is gone on with only where its recorded identity is the same; else the job is refused, and the error
+says what changed.
 """
 
 from __future__ import annotations
@@ -37,6 +38,12 @@ def identity_of(
 
 
 def refusal(name: str, changed: Sequence[str], remedy: str) -> str:
+    """The error of a job that contradicts the landscape on disk.
+
+    Args:
+        changed: a phrase per field, as `changes` returns them.
+        remedy: what to do to go on.
+    """
     return (
         f"landscape {shown(name)} was computed with another job; changed: {'; '.join(changed)}: "
         f"{remedy}, or give it another name or run"
@@ -44,7 +51,11 @@ def refusal(name: str, changed: Sequence[str], remedy: str) -> str:
 
 
 def changes(recorded: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
-    """What differs between a recorded identity and this one, a phrase per field; empty where they agree."""
+    """What differs between a recorded identity and this one, a phrase per field; empty where they agree.
+
+    >>> changes({"seed": 0, "precision": "float32"}, {"seed": 1, "precision": "float32"})
+    ['seed 0 to 1']
+    """
     differ = [key for key, value in identity.items() if recorded.get(key) != value]
     if {"num_samples", "seed"} & set(differ):
         differ = [key for key in differ if key != "samples"]  # follows from them
@@ -52,20 +63,21 @@ def changes(recorded: Mapping[str, Any], identity: Mapping[str, Any]) -> list[st
 
 
 def _change(key: str, before: Any, now: Any) -> str:
-    """What changed in one field of the identity; a digest says nothing to a person."""
+    """What changed in one field of the identity, without digests, which say nothing to a person."""
     if key in ("origin", "samples"):
         return f"{key} (other {'weights' if key == 'origin' else 'data'})"
     if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         parts = [
-            f"axis {k + 1}: {_plain(b)} to {_plain(n)}"
-            for k, (b, n) in enumerate(zip(before, now, strict=True))
-            if b != n
+            f"axis {axis}: {_plain(old)} to {_plain(new)}"
+            for axis, (old, new) in enumerate(zip(before, now, strict=True), 1)
+            if old != new
         ]
         return f"{key} ({', '.join(parts)})"
     return f"{key} {_plain(before)} to {_plain(now)}"
 
 
 def _plain(value: Any) -> str:
+    """A recorded value for a person to read: the fields of a direction, a digest by its beginning."""
     if isinstance(value, Mapping):
         return " ".join(f"{k}={_plain(v)}" for k, v in value.items() if k != "kind") or "none"
     text = str(value)

@@ -24,7 +24,15 @@ log = logging.getLogger("landscape")
 
 @dataclass(frozen=True)
 class PreparedLandscape:
-    """One landscape, ready to be evaluated: weights, axes, grid, path, and the record of what they are."""
+    """One landscape, ready to be evaluated.
+
+    Attributes:
+        origin: the weights at which the axes cross.
+        path: where the snapshots of the trajectory lie on the axes; None where it has no path.
+        identity: what decides its values.
+        attributes: what the store records of it.
+        snapshot_state: the weights of a snapshot, by its number.
+    """
 
     name: str
     origin: State
@@ -65,17 +73,28 @@ class PreparedLandscape:
 
 @dataclass(frozen=True)
 class PreparedJob:
+    """A whole job, checked and ready to be evaluated.
+
+    Attributes:
+        run: where the run lies: an absolute folder, or a URL.
+        samples: those over which every point is evaluated.
+        looked: whether `observe` was seen to return the observables; else the first worker must look.
+        warnings: a line each on what may be meant otherwise; each names its remedy.
+        folder: the working directory of the user's code, as the callback left it.
+        borrowed: the plan of the run whose engine the job takes, where no landscape of the job stands on disk.
+    """
+
     job: Job
     run: str
     problem: Problem
     samples: Batch
     landscapes: tuple[PreparedLandscape, ...]
-    looked: bool = True  # whether `observe` was seen to return the observables, or the first worker must look
-    warnings: tuple[str, ...] = ()  # a line each on what may be meant otherwise; each names its remedy
-    folder: Path = field(default_factory=Path.cwd)  # the working directory of the user's code, as the callback left it
-    borrowed: Plan | None = None  # of the run whose engine the job takes, where none of its own stands on disk
+    looked: bool = True
+    warnings: tuple[str, ...] = ()
+    folder: Path = field(default_factory=Path.cwd)
+    borrowed: Plan | None = None
 
     def log_warnings(self) -> None:
-        """Say them once, before the first value."""
-        for each in self.warnings:
-            log.warning("%s", each)
+        """Log the warnings; to be called once, before the first value."""
+        for warning in self.warnings:
+            log.warning("%s", warning)

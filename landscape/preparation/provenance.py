@@ -30,16 +30,16 @@ def provenance(model: torch.nn.Module, infos: Sequence[ParameterInfo]) -> Proven
 
 
 def _is_batch_norm(module: torch.nn.Module) -> bool:
-    """A layer that `batch_norm` of the job says something of, or another library's of that name."""
+    """Whether the job's `batch_norm` changes what the layer does; layers of other libraries are known by their name."""
     return isinstance(module, _NormBase) or "BatchNorm" in type(module).__name__
 
 
 def versions() -> dict[str, str]:
-    """The versions of what computes the values."""
-    found = {"torch": torch.__version__, "numpy": np.__version__}
+    """The versions of the packages that compute and store the values."""
+    versions = {"torch": torch.__version__, "numpy": np.__version__}
     for package in ("zarr", "ray", "loss-landscape-cluster"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

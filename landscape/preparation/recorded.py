@@ -1,4 +1,4 @@
-"""How landscapes on disk are computed: that of a run's own, and the one that a job takes from another run."""
+"""The plans that are recorded: of the landscape that a job goes on with, and of the run whose engine it takes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def recorded_plan(stored: LandscapeStore) -> Plan:
     Raises:
         LandscapeError: its record is damaged, or a later version's.
     """
-    found = stored.plan.whole
+    record = stored.plan.whole
     try:
-        plan = Plan.from_record(found)
+        plan = Plan.from_record(record)
     except (TypeError, ValueError):
         plan = None
     if plan is None or not _is_sound(plan):
         raise LandscapeError(
-            f"landscape {shown(stored.name)}: its recorded plan {shown(found)} is not one of this version; update the "
+            f"landscape {shown(stored.name)}: its recorded plan {shown(record)} is not one of this version; update the "
             "software, or give the landscape another name or run"
         )
     return plan
@@ -36,7 +36,7 @@ def _is_sound(plan: Plan) -> bool:
     """Whether every field is of its type and range: a record on disk may say anything."""
     counts = (plan.batch_size, plan.threads)
     return (
-        all(type(each) is int for each in (*counts, plan.seed))
+        all(type(number) is int for number in (*counts, plan.seed))
         and min(counts) >= 1
         and plan.device in ("cpu", "cuda")
         and plan.precision in get_args(Precision)
@@ -48,7 +48,7 @@ def borrowed_plan(job: Job, num_samples: int) -> Plan | None:
     """The plan of the run that the job's `engine` names; None where it names an engine, or leaves it open.
 
     Args:
-        num_samples: those of the job, which a batch holds at most.
+        num_samples: the samples of the job, which a batch holds at most.
 
     Raises:
         JobError: that run has no landscape, or computes in another arithmetic than the job asks for.
@@ -57,25 +57,25 @@ def borrowed_plan(job: Job, num_samples: int) -> Plan | None:
         return None
     place = locate(job.engine, job.folder)
     name = shown(job.engine)
-    plans = {each: recorded_plan(LandscapeStore.open(place, each)) for each in landscape_names(place)}
+    plans = [recorded_plan(LandscapeStore.open(place, landscape)) for landscape in landscape_names(place)]
     if not plans:
         raise JobError(f"engine: must be a run that has landscapes, not {name}; name another one, or an engine")
-    kinds = {(each.engine, each.batch_size) for each in plans.values()}
-    if len(kinds) > 1:
-        several = "; ".join(f"{engine}, batch_size {size}" for engine, size in sorted(kinds, key=str))
+    choices = {(plan.engine, plan.batch_size) for plan in plans}
+    if len(choices) > 1:
+        several = "; ".join(f"{engine}, batch_size {size}" for engine, size in sorted(choices, key=str))
         raise JobError(f"engine: run {name} has several ({several}); name one of them, and batch_size")
-    (engine, size), found = kinds.pop(), next(iter(plans.values()))
+    (engine, size), plan = choices.pop(), plans[0]
     asked = {
         "precision": job.precision, "batch_norm": job.batch_norm, "threads": job.threads or 1,
-        "batch_size": job.batch_size or size, "device": found.device if job.device == "auto" else job.device,
+        "batch_size": job.batch_size or size, "device": plan.device if job.device == "auto" else job.device,
     }  # fmt: skip
-    other = [f"{field} {getattr(found, field)}" for field, value in asked.items() if getattr(found, field) != value]
+    other = [f"{field} {getattr(plan, field)}" for field, value in asked.items() if getattr(plan, field) != value]
     if other:
-        mine = ", ".join(str(value) for field, value in asked.items() if getattr(found, field) != value)
+        mine = ", ".join(str(value) for field, value in asked.items() if getattr(plan, field) != value)
         raise JobError(
             f"engine: run {name} computes with {', '.join(other)}, the job with {mine}; make them agree, or name one"
         )
-    return replace(found, engine=engine, batch_size=min(size, num_samples))
+    return replace(plan, engine=engine, batch_size=min(size, num_samples))
 
 
 def plan_of(job: Job, stored: LandscapeStore | None, num_samples: int, device: str) -> Plan:

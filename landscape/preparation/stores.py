@@ -11,7 +11,14 @@ from landscape.store import LandscapeStore
 
 
 def existing_store(prepared: PreparedJob, landscape: PreparedLandscape) -> LandscapeStore | None:
-    """The landscape on disk, open for going on, its coordinates and directions mended where damaged."""
+    """The landscape on disk, open for writing, its coordinates and directions mended where damaged.
+
+    Returns:
+        None where there is none yet.
+
+    Raises:
+        LandscapeError: what is on disk is not this landscape any more, or cannot be gone on with.
+    """
     store = LandscapeStore.find(prepared.run, landscape.name, write=True)
     if store is None:
         return None
@@ -22,24 +29,29 @@ def existing_store(prepared: PreparedJob, landscape: PreparedLandscape) -> Lands
         raise JobError(
             f"run: landscape {shown(landscape.name)} was made by another driver meanwhile; give the command again"
         )
-    recomputed = [each.attributes["digest"] for each in landscape.directions]
+    recomputed = [axis.attributes["digest"] for axis in landscape.directions]
     if recomputed != store.direction_digests():
         raise JobError(
             f"directions: those of landscape {shown(landscape.name)} had to be made anew, and this machine rounds them "
             "differently; go on where it was begun, or give it another name or run"
         )
     if store.check_constants():
-        store.repair_constants(landscape.grid, [each.tensors for each in landscape.directions], landscape.path)
+        store.repair_constants(landscape.grid, [axis.tensors for axis in landscape.directions], landscape.path)
     return store
 
 
 def create_store(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape: Index) -> LandscapeStore:
-    states = [each.tensors for each in landscape.directions]
+    """A new landscape on disk, with all of its record and none of its values.
+
+    Args:
+        tile_shape: of a tile, in points per array dimension.
+    """
+    states = [axis.tensors for axis in landscape.directions]
     moved = [name for name in landscape.origin if any(name in state for state in states)]
     parameters = [info.name for info in describe_parameters(prepared.problem.model)]
     names = [*parameters, *(name for name in moved if name not in parameters)]
     return LandscapeStore.create(
         prepared.run, landscape.name, landscape.grid, tile_shape, landscape.observables,
-        axes=[each.attributes for each in landscape.directions], directions=states,
+        axes=[axis.attributes for axis in landscape.directions], directions=states,
         layout=layout(landscape.origin, names), path=landscape.path, record=landscape.record,
     )  # fmt: skip

@@ -14,7 +14,7 @@ THREADS_PER_CORE = 4  # above it nothing computes faster, on any machine
 
 
 def thread_warnings(job: Job) -> list[str]:
-    """The workers may have more cores than this machine, so many threads are not refused here."""
+    """A warning of more threads than help on this machine: the workers may have more cores, so it is no error."""
     if (job.threads or 1) <= THREADS_PER_CORE * cores():
         return []
     return [
@@ -24,12 +24,12 @@ def thread_warnings(job: Job) -> list[str]:
 
 
 def origin_warnings(specs: Sequence[Landscape], weights: Weights, *, implied: bool) -> list[str]:
-    """Where the trajectory's last weights are taken though nobody named them, and the callback's are others.
+    """A warning where the last weights of the trajectory are taken unasked, and the callback returns others.
 
     Args:
         implied: whether the landscapes are those that the collector's options stand for, and none is in the job.
     """
-    unnamed = [each.name for each in specs if (each.origin is None or implied) and each.snapshots is None]
+    unnamed = [spec.name for spec in specs if (spec.origin is None or implied) and spec.snapshots is None]
     if not unnamed or not weights.trajectory.numbers or weights.digest("last") == weights.digest("problem"):
         return []
     return [
@@ -40,6 +40,7 @@ def origin_warnings(specs: Sequence[Landscape], weights: Weights, *, implied: bo
 
 
 def data_warnings(samples: Batch) -> list[str]:
+    """A warning per tensor of the samples that holds NaN or infinity."""
     return [
         f"data: {name} hold NaN or infinity in {count} of the {batch_length(samples)} samples, and so may the loss at "
         "every point; leave these samples out, or mask what is missing"

@@ -1,4 +1,4 @@
-"""The sets of weights a job may name: the problem's own, the snapshots of the trajectory, files."""
+"""The sets of weights that a job may name: the callback's own, the snapshots of the trajectory, files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,20 @@ class Weights:
     """Weights by their name in the job: `problem`, `last`, `first`, a number, a file. Each is read and matched once."""
 
     def __init__(self, problem: Problem, trajectory: Trajectory, folder: Path) -> None:
+        """
+        Args:
+            folder: what relative paths of files are relative to.
+        """
         self.model, self.trajectory, self.folder = problem.model, trajectory, folder
         self._known: dict[int | str, dict[str, torch.Tensor]] = {}
         self._digests: dict[int | str, str] = {}
 
     def resolve(self, reference: int | str) -> int | str:
-        """`last` and `first` as the number of their snapshot; all else as it is."""
+        """`last` and `first` as the number of their snapshot; all else as it is.
+
+        Raises:
+            JobError: the run has no snapshot.
+        """
         if reference not in ("last", "first"):
             return reference
         if not self.trajectory.numbers:
@@ -33,18 +41,25 @@ class Weights:
         return self.trajectory.numbers[-1 if reference == "last" else 0]
 
     def state(self, reference: int | str) -> dict[str, torch.Tensor]:
+        """The weights of that name, as a state of the model.
+
+        Raises:
+            LandscapeError: there are none, or they are not those of such a model.
+        """
         key = self.resolve(reference)
         if key not in self._known:
             self._known[key] = self._read(key)
         return self._known[key]
 
     def digest(self, reference: int | str) -> str:
+        """The digest of the weights of that name."""
         key = self.resolve(reference)
         if key not in self._digests:
             self._digests[key] = state_digest(self.state(key))
         return self._digests[key]
 
     def label(self, reference: int | str) -> str:
+        """What figures and errors call the weights of that name, such as `epoch 3`."""
         key = self.resolve(reference)
         return f"{self.trajectory.unit} {key}" if isinstance(key, int) else key
 

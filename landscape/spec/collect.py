@@ -62,7 +62,7 @@ class CollectLandscape(Frozen):
         landscapes: list[Landscape] = []
         for interval in self.intervals if self.create_landscape.train else ():
             name = f"{self.unit}s-{interval[0]}-{interval[-1]}"
-            taken = sum(each.name.split("_")[0] == name for each in landscapes)
+            taken = sum(landscape.name.split("_")[0] == name for landscape in landscapes)
             unique = f"{name}_{taken + 1}" if taken else name
             landscapes.append(Landscape(name=unique, trajectory=interval, size=(self.landscape_size,)))
         if self.create_landscape.result:

@@ -18,16 +18,19 @@ def with_defaults_of(spec: Landscape, version: int) -> Landscape:
     if version >= DEFAULTS:
         return spec
     size = spec.size if "size" in spec.model_fields_set else (SIZE_IN_VERSION_1,) * len(spec.directions)
-    directions = tuple(each.under_defaults(version) for each in spec.directions)
+    directions = tuple(direction.under_defaults(version) for direction in spec.directions)
     return spec.model_copy(update={"size": size, "directions": directions, "range": _range_in_version_1(spec)})
 
 
 def _range_in_version_1(spec: Landscape) -> tuple[Range, ...] | None:
-    """Written out where an axis had another one than now; None where it stays open or is fitted to the path."""
-    if spec.range is not None or all(each.version_1_range is None for each in spec.directions):
+    """The ranges of all axes where version 1 gave one of them another range than now; else as the job leaves them.
+
+    They are left open too where an axis is fitted to the path.
+    """
+    if spec.range is not None or all(direction.version_1_range is None for direction in spec.directions):
         return spec.range
-    limits = [_limits_in_version_1(each) for each in spec.directions]
-    return None if None in limits else tuple(each for each in limits if each is not None)
+    limits = [_limits_in_version_1(direction) for direction in spec.directions]
+    return None if None in limits else tuple(pair for pair in limits if pair is not None)
 
 
 def _limits_in_version_1(direction: DirectionSpec) -> Range | None:

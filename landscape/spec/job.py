@@ -73,6 +73,7 @@ class Job(Frozen):
 
     @classmethod
     def unknown_key(cls, key: str) -> str:
+        """What an error says of a key that is no field; those of a landscape are often written one level too high."""
         if key in Landscape.model_fields:
             return f"belongs to a landscape, not to the job: landscapes: [{{name: …, {key}: …}}]"
         return super().unknown_key(key)

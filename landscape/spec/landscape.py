@@ -111,7 +111,8 @@ class Landscape(Frozen):
                 raise ValueError(f"{field} must be one for all axes or one per axis ({count}), not {len(values)}")
         for points, (low, high) in zip(self.size, self.range or (), strict=False):
             refuse_coinciding(low, high, points)
-        object.__setattr__(self, "directions", tuple(each.on_axis(k) for k, each in enumerate(self.directions)))
+        directions = tuple(direction.on_axis(axis) for axis, direction in enumerate(self.directions))
+        object.__setattr__(self, "directions", directions)
         _refuse_equal(self.directions)
         return self
 
@@ -122,20 +123,22 @@ class Landscape(Frozen):
 
     def named_files(self) -> Iterator[str]:
         """The files that it names, as they stand in it: weights and directions."""
-        for reference in [self.origin, *(name for each in self.directions for name in (*each.files, *each.weights))]:
+        named = [name for direction in self.directions for name in (*direction.files, *direction.weights)]
+        for reference in [self.origin, *named]:
             if isinstance(reference, str) and reference not in ("problem", "first", "last"):
                 yield reference
 
     @property
     def snapshots(self) -> tuple[int, ...] | Literal["all"] | None:
-        """The snapshots that its first axis of that sort is made from; None where no axis is made from snapshots."""
-        return next((each.snapshots for each in self.directions if each.snapshots is not None), None)
+        """The snapshots that the first axis made from snapshots names; None where there is no such axis."""
+        selections = (direction.snapshots for direction in self.directions)
+        return next((selection for selection in selections if selection is not None), None)
 
     @property
     def needs_trajectory(self) -> bool:
         """Whether it names snapshots, which its run must hold."""
-        references = [self.origin, *(reference for each in self.directions for reference in each.weights)]
-        named = any(isinstance(each, int) or each in ("first", "last") for each in references)
+        references = [self.origin, *(name for direction in self.directions for name in direction.weights)]
+        named = any(isinstance(name, int) or name in ("first", "last") for name in references)
         return named or self.snapshots is not None
 
 

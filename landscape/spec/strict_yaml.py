@@ -1,7 +1,7 @@
 """YAML read strictly: one document of plain values, no key twice, nothing that grows without bound.
 
-What a file does not mean in so many words is refused with its line: a key that silently replaces another, a number
-that YAML reads in base 8 or 60, a tag, an alias that stands for millions of values.
+What YAML would read otherwise than it looks is refused, and the line named: a key that silently replaces another, a
+number in base 8 or 60, a tag, an alias that stands for millions of values.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ REMEDIES = {
 
 
 class Refused(yaml.MarkedYAMLError):
-    """What is wrong, and where it stands."""
+    """What is wrong in a document, and where."""
 
-    def __init__(self, problem: str, found: Any) -> None:
+    def __init__(self, problem: str, where: Any) -> None:
         """
         Args:
-            found: the node or event that is wrong.
+            problem: the rule, the value and the remedy.
+            where: the node or event that is wrong.
         """
-        super().__init__(problem=problem, problem_mark=found.start_mark)
+        super().__init__(problem=problem, problem_mark=where.start_mark)
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -46,6 +47,7 @@ class _StrictLoader(yaml.SafeLoader):
         self._depth = self._composed = 0
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        """Compose as PyYAML does, to a bounded depth and number of values."""
         self._depth += 1
         self._composed += 1
         if self._depth > MAX_DEPTH:
@@ -58,9 +60,11 @@ class _StrictLoader(yaml.SafeLoader):
             self._depth -= 1
 
     def next_event(self) -> yaml.Event:
+        """What the parser reads next, for the line of an error."""
         return self.peek_event()  # type: ignore[no-untyped-call,no-any-return]
 
     def get_single_data(self) -> Any:
+        """The value of the document; it is examined whole before any value is made."""
         node = self.get_single_node()
         if node is None:
             return None
@@ -68,6 +72,7 @@ class _StrictLoader(yaml.SafeLoader):
         return self.construct_document(node)
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
+        """The value of a node; refused where PyYAML's own code fails at it."""
         try:
             return super().construct_object(node, deep)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
@@ -80,6 +85,7 @@ class _StrictLoader(yaml.SafeLoader):
         return {key.value: self.construct_object(value, deep) for key, value in node.value}
 
     def construct_number(self, node: ScalarNode) -> int | float:
+        """A number that is written in plain decimal."""
         if SURPRISING_NUMBER.fullmatch(node.value):
             value = shown(node.value, 60)
             raise Refused(f"{value} is not plain decimal, and YAML takes it for another number; write it plainly", node)
@@ -87,6 +93,7 @@ class _StrictLoader(yaml.SafeLoader):
         return plain(node)
 
     def construct_unknown(self, node: Node) -> Any:
+        """Refuse a tag that is no plain value's."""
         tag = node.tag.replace("tag:yaml.org,2002:", "!!")
         raise Refused(f"the tag {shown(tag, 60)} is not known; write plain values", node)
 
@@ -96,17 +103,24 @@ _StrictLoader.add_constructor("tag:yaml.org,2002:float", _StrictLoader.construct
 _StrictLoader.add_constructor(None, _StrictLoader.construct_unknown)
 # A run or a landscape may be named after a day.
 _StrictLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if not tag.endswith(":timestamp")]
-    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 
 
 def _count_values(node: Node, counted: dict[int, int]) -> int:
-    """How many values a node stands for, aliases written out; checks keys on the way, each node once."""
+    """How many values a node stands for, its aliases written out; checks the keys on the way.
+
+    Args:
+        counted: the values of the nodes that were counted already, by the `id` of the node; 0 while one is in hand.
+
+    Raises:
+        Refused: they are more than `MAX_VALUES`, or an alias stands inside what it stands for.
+    """
     if counted.get(id(node)) == 0:
         raise Refused("an alias stands inside what it stands for; write the value out", node)
     if id(node) not in counted:
-        counted[id(node)] = 0  # while it is looked at
+        counted[id(node)] = 0
         if isinstance(node, MappingNode):
             _check_keys(node)
         parts = [part for pair in node.value for part in pair] if isinstance(node, MappingNode) else node.value
@@ -130,8 +144,17 @@ def _check_keys(node: MappingNode) -> None:
 def parse_yaml(content: bytes) -> Any:
     """The value of a YAML document.
 
+    Args:
+        content: the bytes of the file.
+
     Raises:
-        ValueError: it is none, or not a plain one; one line that says where and why.
+        ValueError: it is no YAML, or holds something else than plain values; one line that says where and why.
+
+    >>> parse_yaml(b"size: 41")
+    {'size': 41}
+    >>> parse_yaml(b"size: 041")
+    Traceback (most recent call last):
+    ValueError: line 1: '041' is not plain decimal, and YAML takes it for another number; write it plainly
     """
     if len(content) > MAX_BYTES:
         raise ValueError(f"has more than {MAX_BYTES} bytes; keep data in files of their own")
@@ -147,5 +170,5 @@ def parse_yaml(content: bytes) -> Any:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         problem = str(error.problem or error.context)
         own = isinstance(error, Refused)
-        told = problem if own else f"is not YAML: {REMEDIES.get(problem, problem)}"
-        raise ValueError(f"line {line}: {flat(told, 170)}") from None
+        reason = problem if own else f"is not YAML: {REMEDIES.get(problem, problem)}"
+        raise ValueError(f"line {line}: {flat(reason, 170)}") from None
