@@ -30,7 +30,7 @@ class PreparedLandscape:
         origin: the weights at which the axes cross.
         path: where the snapshots of the trajectory lie on the axes; None where it has no path.
         identity: what decides its values.
-        attributes: what the store records of it.
+        record: what the store keeps of it beside its values.
         snapshot_state: the weights of a snapshot, by its number.
     """
 
