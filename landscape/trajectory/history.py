@@ -88,8 +88,8 @@ def _warn(place: str, damaged: tuple[int, ...]) -> None:
     more = f" and {len(damaged) - 5} more" if len(damaged) > 5 else ""
     numbers = ", ".join(map(str, damaged[:5]))
     log.warning(
-        "history %s: line%s %s%s cannot be read and is left out; the lines after it are kept",
-        shown(place), "s" if len(damaged) > 1 else "", numbers, more,
+        "history %s: line%s %s%s cannot be read and %s left out; the other lines are kept",
+        shown(place), "s" if len(damaged) > 1 else "", numbers, more, "are" if len(damaged) > 1 else "is",
     )  # fmt: skip
 
 

@@ -173,4 +173,4 @@ def refuse_unclear(files: Sequence[Path]) -> None:
     if shared:
         one, other = [file for file, numbers in zip(files, digits, strict=True) if numbers == shared[0]][:2]
         raise JobError(f"checkpoints: {shown(str(one))} and {shown(str(other))} share their number; {remedy}")
-    raise JobError(f"checkpoints: which number in names like {shown(files[0].name)} counts cannot be told; {remedy}")
+    raise JobError(f"checkpoints: it cannot be told which number in names like {shown(files[0].name)} counts; {remedy}")

@@ -185,7 +185,8 @@ def _warn_of_other_weights(checkpoint: Mapping[Any, Any], taken: str, state: Map
     alike = [shown(str(key)) for key in others if names <= _bare_names(checkpoint[key])]
     if alike:
         log.warning(
-            "weights %s: those of %r are taken; %s holds such weights too: save them alone to take them",
+            "weights %s: the weights under %r are used; %s holds weights of the same names: to use these, save them "
+            "alone",
             shown(str(file)), taken, ", ".join(alike),
         )  # fmt: skip
 

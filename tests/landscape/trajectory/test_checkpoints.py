@@ -430,7 +430,7 @@ def test_of_two_networks_in_a_checkpoint_it_is_said_which_is_taken(tmp_path, cap
     with caplog.at_level(logging.WARNING, logger="landscape"):
         assert torch.equal(load_weights(tmp_path / "both.pt")["weight"], model.weight)
     (line,) = caplog.messages
-    assert "those of 'model' are taken; 'ema' holds such weights too" in line
+    assert "the weights under 'model' are used; 'ema' holds weights of the same names" in line
     caplog.clear()
     del whole["ema"]
     torch.save(whole, tmp_path / "one.pt")
