@@ -10,7 +10,7 @@ from landscape.errors import ClusterUnreachableError, LandscapeError
 
 
 def send(script: str) -> str:
-    """WorkerHandle the script to sbatch; the job's number.
+    """Hand the script to sbatch; the job's number.
 
     Raises:
         LandscapeError: there is no sbatch here, or it refuses.
