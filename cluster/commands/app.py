@@ -27,8 +27,8 @@ from cluster.commands.run import run
 from cluster.commands.status import status
 from cluster.commands.submit import submit
 from cluster.commands.validate import validate
-from cluster.process.lifeline import supervised
 from cluster.process.logs import chosen, common_options, configure, tell_unraisable
+from cluster.process.supervisor_pipe import supervised
 from landscape import __version__
 
 COMMANDS: dict[str, Callable[..., Any]] = {

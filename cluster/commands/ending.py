@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from cyclopts import CycloptsError
 
-from cluster.process import lifeline
-from cluster.process.lifeline import supervised
+from cluster.process import supervisor_pipe
 from cluster.process.logs import as_json, masked, say
 from cluster.process.streams import drop_output
+from cluster.process.supervisor_pipe import supervised
 from landscape.errors import (
     BAD_USAGE,
     DONE,
@@ -44,7 +44,7 @@ def exit_code_of(carry_out: Callable[[], object], debug: bool) -> int:
     except CycloptsError as error:
         return _failed(f"landscape: {message_of(error)} (see landscape --help)", BAD_USAGE, debug)
     except LandscapeError as error:
-        if supervised() and lifeline.ray_lost and not debug:
+        if supervised() and supervisor_pipe.ray_lost and not debug:
             return error.exit_code  # the supervisor says why, and starts the work anew
         return _failed(str(error), error.exit_code, debug)
     except KeyboardInterrupt:

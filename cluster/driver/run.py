@@ -9,8 +9,8 @@ from cluster.driver.driver import Driver
 from cluster.driver.landscape_state import LandscapeState
 from cluster.driver.short_jobs import is_quicker_here
 from cluster.process.console import shown_progress
-from cluster.process.lifeline import HERE, supervised, tell
 from cluster.process.signals import graceful_stop
+from cluster.process.supervisor_pipe import HERE, supervised, tell
 from cluster.scheduling.policy import Policy
 from cluster.session.session import ray_session
 from landscape.errors import LandscapeError

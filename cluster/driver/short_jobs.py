@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from cluster.driver.landscape_state import LandscapeState
-from cluster.process import lifeline
+from cluster.process import supervisor_pipe
 from landscape.choosing import make_evaluator
 from landscape.devices import cores
 from landscape.errors import Interrupted
@@ -53,7 +53,7 @@ def may_run_here(workers: int | None, address: str | None, num_gpus: float | Non
     """Whether the choice is free: no workers, cluster or GPUs are asked for, and there is no Ray that runs already."""
     asked = workers or address or os.environ.get("RAY_ADDRESS") or (num_gpus or 0) > 1
     running = "ray" in sys.modules and sys.modules["ray"].is_initialized()
-    return not asked and not running and not lifeline.avoid_here and gpus <= 1
+    return not asked and not running and not supervisor_pipe.avoid_here and gpus <= 1
 
 
 def is_worth_it(seconds_per_point: float, points: int, workers: int) -> bool:
@@ -82,7 +82,7 @@ def _measured(prepared: PreparedJob, work: LandscapeState) -> float | None:
 
 
 def _measured_within(prepared: PreparedJob, work: LandscapeState, on_point: Callable[[], None]) -> float | None:
-    lifeline.tell(lifeline.HERE)
+    supervisor_pipe.tell(supervisor_pipe.HERE)
     evaluator = make_evaluator(prepared, work.landscape, on_point)
     with in_folder(prepared.folder):
         point = [float(axis[len(axis) // 2]) for axis in work.landscape.grid.coordinates]

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TextIO, cast
 from urllib.parse import quote
 
-from cluster.process import lifeline
+from cluster.process import supervisor_pipe
 from landscape.errors import JobError, one_line, printable, shown
 from landscape.errors import masked as masked  # where who writes to a terminal looks for it
 
@@ -180,7 +180,7 @@ def bind(**fields: Any) -> None:
     for each in _json_lines():
         each.context.update(fields)
     if as_json():
-        lifeline.tell(lifeline.CONTEXT, quote(json.dumps(fields, default=str)))
+        supervisor_pipe.tell(supervisor_pipe.CONTEXT, quote(json.dumps(fields, default=str)))
 
 
 def say_lines(text: str, event: str) -> None:
@@ -235,19 +235,19 @@ class Listener(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._heard: list[Said] = []
+        self.signals_in: list[Said] = []
         self._known: set[tuple[str, str]] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()[:LONGEST]
-        if (record.name, message) in self._known or len(self._heard) == MOST:
+        if (record.name, message) in self._known or len(self.signals_in) == MOST:
             return
         self._known.add((record.name, message))
         trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else ""
-        self._heard.append(Said(record.levelno, record.name, message, trace[-LONGEST:]))
+        self.signals_in.append(Said(record.levelno, record.name, message, trace[-LONGEST:]))
 
     def take(self) -> tuple[Said, ...]:
-        taken, self._heard = tuple(self._heard), []
+        taken, self.signals_in = tuple(self.signals_in), []
         return taken
 
     @contextmanager

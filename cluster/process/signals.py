@@ -9,27 +9,27 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from cluster.process.lifeline import ABRUPT, ORDERLY, supervised, tell
 from cluster.process.logs import say
+from cluster.process.supervisor_pipe import ABRUPT, ORDERLY, supervised, tell
 from landscape.errors import INTERRUPTED
 
 
 @contextlib.contextmanager
 def graceful_stop() -> Iterator[Callable[[], bool]]:
-    """Within the block, signals set what the yielded function returns; afterwards they act as before.
+    """Within the block, the yielded function says whether a signal has come; afterwards signals act as before.
 
-    To be entered after `ray.init`, which puts a SIGTERM handler of its own in place. Outside the main thread,
-    where Python allows no handlers, nothing is installed.
+    Enter it after `ray.init`, which installs a SIGTERM handler of its own. Outside the main thread, where Python
+    allows no handlers, nothing is installed.
     """
     received: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
         if received:
             if supervised():
-                return  # who supervises counts them, and this one may have come twice
+                return  # the supervisor counts signals, and this one may have come twice
             os._exit(INTERRUPTED)
         received.append(number)
-        with contextlib.suppress(RuntimeError):  # the signal came while a line was written
+        with contextlib.suppress(RuntimeError):  # raised where the signal came while a line was being written
             say("stopping; again to stop at once", "stopping")
 
     if threading.current_thread() is not threading.main_thread():

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from cluster.process.lifeline import ATTACHED, LOST, NO_RAY, RAY, supervised, tell
 from cluster.process.logs import in_detail
 from cluster.process.streams import without_native_text
+from cluster.process.supervisor_pipe import ATTACHED, LOST, NO_RAY, RAY, supervised, tell
 from cluster.session.attach import check_address, unreachable
 from cluster.session.placement import Placement, Supply, placement
 from cluster.session.upload import upload

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 import landscape
 from cluster.commands.entry import main
-from cluster.process.supervision import descendants
+from cluster.process.descendants import descendants
 from landscape.results import open_run
 from landscape.surface import OK
 

@@ -13,7 +13,7 @@ import pytest
 import cluster
 from cluster.driver import run as driver
 from cluster.driver.short_jobs import LONGEST_HERE, is_worth_it, may_run_here
-from cluster.process import lifeline
+from cluster.process import supervisor_pipe
 from landscape.errors import Interrupted
 from landscape.pipeline import run as run_serially
 from landscape.results import open_run
@@ -46,9 +46,9 @@ def test_whoever_asks_for_ray_gets_it(monkeypatch):
     assert not may_run_here(None, "auto", None, 0)
     assert not may_run_here(None, None, 2, 0)
     assert not may_run_here(None, None, None, 2)
-    monkeypatch.setattr(lifeline, "avoid_here", True)
+    monkeypatch.setattr(supervisor_pipe, "avoid_here", True)
     assert not may_run_here(None, None, None, 0)
-    monkeypatch.setattr(lifeline, "avoid_here", False)
+    monkeypatch.setattr(supervisor_pipe, "avoid_here", False)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert not may_run_here(None, None, None, 0)
 

@@ -13,9 +13,10 @@ from urllib.parse import quote
 import pytest
 
 from cluster.driver import journal
-from cluster.process import lifeline, logs
+from cluster.process import logs, supervisor_pipe
+from cluster.process.child import Child, ChildPipes, Pipe
 from cluster.process.logs import JsonLines, Listener, bind, chosen, configure, say, told
-from cluster.process.supervision import Child, Pipe, Spoken, _relay
+from cluster.process.relaying import relay_output
 from cluster.workers.protocol import WorkerHandle
 from cluster.workers.worker import Receipt
 from landscape.errors import JobError
@@ -75,13 +76,13 @@ def test_every_event_of_a_task_names_task_worker_node_attempt_and_cause(capsys):
 def test_what_is_printed_after_the_run_is_known_is_an_event_of_that_run(capsys):
     """Though it comes by another pipe, and nobody has read what was told before."""
     configure("json", debug=False)
-    (told_of, tells), spoken = os.pipe(), Spoken(Pipe.new(), Pipe.new())
+    (told_of, tells), pipes = os.pipe(), ChildPipes(Pipe.new(), Pipe.new())
     os.set_blocking(told_of, False)
     child = Child(os.getpid(), told_of)
     fields = quote(json.dumps({"run": "/runs/mine"}))
-    os.write(tells, f"{lifeline.CONTEXT} {fields}\n".encode())
-    os.write(spoken.printed.writer, b"a line\n")
-    for thread in _relay(child, spoken):
+    os.write(tells, f"{supervisor_pipe.CONTEXT} {fields}\n".encode())
+    os.write(pipes.printed.writer, b"a line\n")
+    for thread in relay_output(child, pipes):
         thread.join()
     child.close()
     child.listen()  # by then nothing is asked of a descriptor that another file may have

@@ -16,21 +16,13 @@ from pathlib import Path
 import pytest
 from faults import assert_undisturbed
 
-from cluster.process import lifeline, supervision
-from cluster.process.supervision import (
-    RESTARTS,
-    Child,
-    Ended,
-    Pipe,
-    Spoken,
-    Told,
-    _relay,
-    _signals,
-    _Stop,
-    _watch,
-    descendants,
-    judge,
-)
+from cluster.process import supervisor_pipe, watching
+from cluster.process.child import Child, ChildPipes, ChildReport, Pipe
+from cluster.process.descendants import descendants
+from cluster.process.judging import RESTARTS, Ended, judge
+from cluster.process.relaying import relay_output
+from cluster.process.signal_pipe import read_signals
+from cluster.process.watching import ChildStop, watch
 from landscape.errors import FAILED, INTERRUPTED, UNREACHABLE
 from landscape.results import open_run
 from landscape.surface import OK
@@ -43,8 +35,8 @@ HELD = """
 LONGEST = 120.0  # until a test is given up that waits for something to happen
 
 
-def told(*words: str) -> Told:
-    found = Told()
+def told(*words: str) -> ChildReport:
+    found = ChildReport()
     reader, writer = os.pipe()
     os.write(writer, "".join(f"{each}\n" for each in words).encode())
     os.close(writer)
@@ -80,7 +72,7 @@ def test_how_a_child_ended_says_what_becomes_of_the_command(ended, restarts, cod
 
 
 def test_words_that_are_told_in_pieces_are_heard_whole():
-    found = Told()
+    found = ChildReport()
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     for piece in (b"ra", b"y\norder", b"ly\nend 1", b"30\n"):
@@ -116,7 +108,7 @@ def test_a_signal_amid_pythons_own_end_is_not_seen(name):
 def test_a_signal_asks_a_child_and_ends_one_that_has_said_its_last_word(words, ended_by):
     child = subprocess.Popen(["sleep", "600"])
     try:
-        stop = _Stop(child.pid)
+        stop = ChildStop(child.pid)
         stop.hear(signal.SIGTERM, told(*words))
         assert (stop.killed, stop.deadline is None) == (ended_by == signal.SIGKILL,) * 2
         assert child.wait(LONGEST) == -ended_by
@@ -126,21 +118,21 @@ def test_a_signal_asks_a_child_and_ends_one_that_has_said_its_last_word(words, e
 
 
 def test_a_last_word_that_the_reader_of_prints_has_taken_in_is_obeyed(monkeypatch):
-    monkeypatch.setattr(supervision, "LEAVE_SECONDS", 0.0)
-    (told_of, tells), orders, spoken = os.pipe(), Pipe.new(), Spoken(Pipe.new(), Pipe.new())
+    monkeypatch.setattr(watching, "LEAVE_SECONDS", 0.0)
+    (told_of, tells), orders, pipes = os.pipe(), Pipe.new(), ChildPipes(Pipe.new(), Pipe.new())
     for each in (told_of, orders.reader):
         os.set_blocking(each, False)
     process = subprocess.Popen(["sleep", "600"])
     child = Child(process.pid, told_of)
     try:
-        with _signals() as wakeup:
+        with read_signals() as wakeup:
             os.write(tells, b"end 3\n")
-            os.write(spoken.printed.writer, b"a line\n")
-            for thread in _relay(child, spoken):
+            os.write(pipes.printed.writer, b"a line\n")
+            for thread in relay_output(child, pipes):
                 thread.join()
-            assert child.told.code == 3
-            ended = _watch(child, orders.reader, wakeup)
-        assert (ended.told.code, ended.signal) == (3, signal.SIGKILL)
+            assert child.report.code == 3
+            ended = watch(child, orders.reader, wakeup)
+        assert (ended.report.code, ended.signal) == (3, signal.SIGKILL)
     finally:
         process.kill()
         process.wait()
@@ -150,8 +142,8 @@ def test_a_last_word_that_the_reader_of_prints_has_taken_in_is_obeyed(monkeypatc
 
 
 def test_nothing_is_told_where_nobody_listens():
-    assert not lifeline.supervised()
-    lifeline.tell(lifeline.RAY)
+    assert not supervisor_pipe.supervised()
+    supervisor_pipe.tell(supervisor_pipe.RAY)
 
 
 # -- real commands -----------------------------------------------------------------------------------------------
