@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CHAOS = Path(__file__).parent / "chaos.py"
 
 
+@pytest.mark.slow  # a minute of faults at random; each kind of fault has a test of its own in tests/cluster
 def test_a_few_faults_leave_the_result_as_it_was_to_the_bit():
     command = [sys.executable, "-W", "ignore", str(CHAOS), "--faults", "4", "--size", "24", "--nodes", "2"]
     command += ["--pause", "0.5", "1.5"]

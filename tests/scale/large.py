@@ -109,9 +109,10 @@ def megabytes() -> float:
 
 def main() -> None:
     folder, size = Path(sys.argv[1]), int(sys.argv[2])
-    import ray  # noqa: F401
+    import ray
 
     found: dict[str, object] = {"imports_mb": megabytes()}
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
     job = read_job(write_job(folder, size))
     seen: list[int] = []
     try:

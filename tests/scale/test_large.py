@@ -38,7 +38,7 @@ def ray_folder() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.parametrize("size", [1024, pytest.param(4096, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("size", [512, pytest.param(4096, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_a_driver_computes_stops_and_goes_on_in_little_memory(size, tmp_path, ray_folder):
     environment = {**os.environ, "RAY_TMPDIR": str(ray_folder), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

@@ -418,8 +418,15 @@ def wait_for_points(job, process: subprocess.Popen[str], points: int) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("mode", ["--serial", "--workers=2"])
+@pytest.mark.parametrize(
+    ("mode", "number"),
+    [
+        ("--serial", signal.SIGTERM),
+        ("--serial", signal.SIGINT),
+        ("--workers=2", signal.SIGTERM),
+        pytest.param("--workers=2", signal.SIGINT, marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_ends_in_order_with_130_and_the_same_command_goes_on(call, make_job, ray_folder, number, mode):
     job = make_job(HELD, tile=[1])
     process = start(job, mode, ray_folder=ray_folder)
@@ -437,6 +444,7 @@ def test_a_signal_ends_in_order_with_130_and_the_same_command_goes_on(call, make
     assert committed(job) == 63
 
 
+@pytest.mark.slow  # starts six Rays; test_supervision kills a command with workers once
 def test_killed_five_times_the_result_is_the_same_to_the_bit(call, make_job, ray_folder):
     job = make_job(SLOW, tile=[1])
     expected = landscape.run(job.replace(run="undisturbed"))["plane"]

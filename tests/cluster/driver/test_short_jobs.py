@@ -70,7 +70,7 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-def test_a_short_job_imports_no_ray_and_has_the_bytes_of_workers(make_job, ray_folder, tmp_path):
+def test_a_short_job_imports_no_ray_and_has_the_bytes_of_workers(make_job, local_ray, tmp_path):
     job = make_job()
     library = tmp_path / "library"
     library.mkdir()
@@ -79,12 +79,8 @@ def test_a_short_job_imports_no_ray_and_has_the_bytes_of_workers(make_job, ray_f
     here = command(job.folder / "job.yaml", PYTHONPATH=path)
     assert here.returncode == 0, here.stderr
     assert "computing in this process: it is done before Ray would have started" in here.stderr
-    workers = command(
-        job.folder / "job.yaml", "--workers=1", "--run", str(tmp_path / "ray"), RAY_TMPDIR=str(ray_folder)
-    )
-    assert workers.returncode == 0, workers.stderr
-    assert "starting Ray" in workers.stderr
-    found, expected = open_run(job.run_path)["plane"], open_run(tmp_path / "ray")["plane"]
+    expected = driver.run(job.replace(run=str(tmp_path / "ray")), workers=1)["plane"]
+    found = open_run(job.run_path)["plane"]
     assert (found.status == OK).all()
     for name in ("loss", "loss_stderr"):
         assert found[name].tobytes() == expected[name].tobytes(), name

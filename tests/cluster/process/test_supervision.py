@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from faults import assert_undisturbed
 
+import landscape
 from cluster.process import supervisor_pipe, watching
 from cluster.process.child import Child, ChildPipes, ChildReport, Pipe
 from cluster.process.descendants import descendants
@@ -241,7 +242,7 @@ def committed(run: str) -> int:
         return 0
 
 
-@pytest.mark.parametrize("victim", ["raylet", "gcs_server"])
+@pytest.mark.parametrize("victim", ["raylet", pytest.param("gcs_server", marks=pytest.mark.slow)])
 def test_a_private_ray_that_dies_is_started_anew_and_the_job_goes_on_to_the_same_bytes(make_job, start, victim):
     job = make_job(HELD, tile=[1])
     running = start(*command(job.folder / "job.yaml", "--workers=2"))
@@ -306,7 +307,7 @@ LOOPBACK = {
 }
 
 
-def test_a_private_ray_listens_on_loopback_alone_and_a_killed_command_leaves_nothing_running(make_job, start):
+def test_a_private_ray_listens_on_loopback_alone_and_a_killed_command_leaves_its_points_alone(make_job, start):
     job = make_job(HELD, tile=[1])
     running = start(*command(job.folder / "job.yaml", "--workers=2"))
     running.wait_for(lambda: committed(job.run_path) > 1, "points")
@@ -317,6 +318,11 @@ def test_a_private_ray_listens_on_loopback_alone_and_a_killed_command_leaves_not
     running.look()
     os.kill(running.process.pid, signal.SIGKILL)
     assert running.ends() == -signal.SIGKILL
+    kept = committed(job.run_path)
+    assert 1 < kept < 63
+    (job.folder / "hurry").touch()
+    landscape.run(job)
+    assert_undisturbed(job)
 
 
 # -- signals -----------------------------------------------------------------------------------------------------
@@ -330,7 +336,7 @@ BLOCKED = """
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_is_obeyed_while_ray_starts(make_job, start, number):
     running = start(*command(make_job(HELD).folder / "job.yaml", "--workers=1"))
     running.wait_for(running.says("starting Ray"), "start of Ray")

@@ -108,6 +108,7 @@ def script(text: str, ray_folder: Path, **environment: str) -> dict[str, object]
     return json.loads(found.stdout.strip().splitlines()[-1])
 
 
+@pytest.mark.slow  # two nodes with two workers each; test_device_ids_restrict_a_local_ray has one
 def test_each_worker_sees_the_gpu_it_was_given_and_no_other(make_job, ray_folder):
     """Two nodes with two fake GPUs each, four workers: every worker has one device of its own node."""
     job = make_job(
@@ -187,42 +188,49 @@ def problem():
 """
 
 
-@pytest.mark.parametrize(
-    ("observables", "code", "said"),
-    [
-        (("distance", "loss"), 0, ""),
-        (None, 2, "name what it returns for the workers to look: Problem(..., observables=('loss', ...))"),
-        (("loss",), 2, "observe: returns loss, distance, the problem names loss"),
-    ],
-)
-def test_what_runs_on_gpus_alone_is_looked_at_by_a_worker(make_job, ray_folder, observables, code, said):
+OBSERVABLES = [
+    (("distance", "loss"), 0, ""),
+    (None, 2, "name what it returns for the workers to look: Problem(..., observables=('loss', ...))"),
+    (("loss",), 2, "observe: returns loss, distance, the problem names loss"),
+]
+
+
+def test_what_runs_on_gpus_alone_is_looked_at_by_a_worker(make_job, ray_folder):
     """The driver sees no GPU; Ray has a make-believe one, which its workers are given."""
     job = make_job()
     plain = (job.folder / "my_problem.py").read_text()
     (job.folder / "my_problem.py").write_text(plain + "\n\ndef data_of():\n    return torch.linspace(-1, 1, 24)\n")
-    (job.folder / "gpu_problem.py").write_text(GPU_CODE.format(observables=observables))
+    for k, (observables, _, _) in enumerate(OBSERVABLES):
+        (job.folder / f"gpu_problem_{k}.py").write_text(GPU_CODE.format(observables=observables))
     ended = script(
         f"""
-        import json, torch
+        import json, ray, torch
         torch.cuda.device_count = lambda: 1   # as far as the session can tell
         import cluster
         from landscape.errors import JobError
-        from landscape.spec import read_job
-        try:
-            cluster.run(read_job({str(job.folder / "job.yaml")!r}, problem="gpu_problem:problem", device="cuda"))
-            print(json.dumps([0, ""]))
-        except JobError as error:
-            print(json.dumps([error.exit_code, str(error)]))
+        from landscape import read_job
+        ray.init(address="local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
+
+        FOLDER = {str(job.folder)!r}
+
+        def run(k):
+            problem = f"gpu_problem_{{k}}:problem"
+            try:
+                cluster.run(read_job(FOLDER + "/job.yaml", problem=problem, device="cuda", run=f"{{FOLDER}}/run-{{k}}"))
+                return 0, ""
+            except JobError as error:
+                return error.exit_code, str(error)
+
+        print(json.dumps([run(k) for k in range({len(OBSERVABLES)})]))
         """,
         ray_folder,
     )
-    assert ended[0] == code, ended
-    assert said in ended[1]
-    if code == 0:
-        assert devices_used(job) == {"0"}
-        assert (open_run(job.run_path)["plane"].status == 1).all()
-    else:
-        assert not (Path(job.run_path) / "landscapes.zarr" / "plane").exists()
+    for (_, code, said), (ended_with, message) in zip(OBSERVABLES, ended, strict=True):
+        assert ended_with == code, ended
+        assert said in message
+    assert devices_used(job) == {"0"}
+    assert (open_run(job.folder / "run-0")["plane"].status == 1).all()
+    assert not any((job.folder / f"run-{k}" / "landscapes.zarr" / "plane").exists() for k in (1, 2))
 
 
 def test_device_ids_that_are_not_there_are_refused(make_job):

@@ -37,7 +37,7 @@ def test_a_worker_runs_with_the_threads_of_its_place(tmp_path, threads):
 
 
 @pytest.mark.skipif(cores() < 2, reason="needs two cores")
-@pytest.mark.parametrize("threads, workers", [(None, 1), (2, 1)])
+@pytest.mark.parametrize("threads, workers", [(None, 1), pytest.param(2, 1, marks=pytest.mark.slow)])
 def test_a_local_session_has_the_cores_that_the_process_may_use(ray_folder, threads, workers):
     code = f"""
         import os

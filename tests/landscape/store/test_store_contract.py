@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,10 +192,26 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("array", ["loss", "status", "beta"])
-def test_a_damaged_chunk_is_found_and_only_that_made_again(place, raw, damage, array):
-    problem = conv_problem()
+def here_and_slowly_there(*ids: tuple[str, Any], there: tuple[str, ...]) -> list[Any]:
+    """Every case on a local folder and on S3, where each takes seconds: at once those named, the others slow."""
+    return [
+        pytest.param(place, value, id=f"{place}-{name}", marks=() if place == "local" or name in there else SLOW)
+        for place in ("local", "s3")
+        for name, value in ids
+    ]
+
+
+SLOW = (pytest.mark.slow,)
+DAMAGED_CHUNKS = [(f"{array}-{damage}", (array, damage)) for array in ("loss", "status", "beta") for damage in DAMAGE]
+
+
+@pytest.mark.parametrize(
+    ("place", "damaged"),
+    here_and_slowly_there(*DAMAGED_CHUNKS, there=("loss-flipped", "status-gone", "beta-short")),
+    indirect=["place"],
+)
+def test_a_damaged_chunk_is_found_and_only_that_made_again(place, raw, damaged):
+    (array, damage), problem = damaged, conv_problem()
     counter = Counter(problem.observe)
     job = make_job(
         place, lambda: Problem(problem.model, problem.data, counter), [{"name": "a", "size": [4, 3]}], tile=[2, 2]
@@ -202,8 +219,8 @@ def test_a_damaged_chunk_is_found_and_only_that_made_again(place, raw, damage, a
     expected = run(job)["a"]
     key = f"landscapes.zarr/a/{array}/c/" + ("0" if array == "beta" else "0/1")
     before = raw.read(key)
-    damaged = DAMAGE[damage](before)
-    raw.delete(key) if damaged is None else raw.write(key, damaged)
+    wrong = DAMAGE[damage](before)
+    raw.delete(key) if wrong is None else raw.write(key, wrong)
     store = LandscapeStore.open(place, "a")
     examined = store.examine()
     assert examined.missing == (set() if array == "beta" else {(0, 1)})
@@ -271,7 +288,10 @@ def everything(raw) -> dict[str, bytes]:
 EMPTY_GROUP = b'{"attributes": {}, "zarr_format": 3, "node_type": "group"}'
 
 
-@pytest.mark.parametrize("damaged", [b"{", b"", b"[1]", EMPTY_GROUP, None])
+LOST = [("open", b"{"), ("empty", b""), ("list", b"[1]"), ("group", EMPTY_GROUP), ("gone", None)]
+
+
+@pytest.mark.parametrize(("place", "damaged"), here_and_slowly_there(*LOST, there=("gone",)), indirect=["place"])
 def test_lost_metadata_are_taken_from_the_roots_copy_and_nothing_is_deleted_without_it(place, raw, damaged):
     problem = quadratic_problem()
     job = make_job(place, lambda: problem, [{"name": name, "size": 3} for name in ("a", "b")])

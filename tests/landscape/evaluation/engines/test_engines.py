@@ -196,7 +196,7 @@ class Branching(nn.Module):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")
-@pytest.mark.parametrize("make", [LeNet5, Branching])
+@pytest.mark.parametrize("make", [pytest.param(LeNet5, marks=pytest.mark.slow), Branching])
 def test_compiled_models_agree(make):
     torch.manual_seed(0)
     model = make().eval()
