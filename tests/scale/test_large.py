@@ -69,7 +69,7 @@ def test_a_driver_computes_stops_and_goes_on_in_little_memory(size, tmp_path, ra
 
 
 def value_of(store: LandscapeStore, array: str, tile: Tile) -> np.ndarray:
-    ((_, values, _),) = store._reader(array).read([tile.index])
+    ((_, values, _),) = store.arrays.reader(array).read([tile.index])
     assert values is not None
     return values
 

@@ -34,7 +34,7 @@ from cluster.status import run_status, validate_run
 from landscape import Job, Problem, TrajectoryCollector, open_run
 from landscape.grid import tile_at
 from landscape.parameters import state_digest
-from landscape.store import LandscapeStore
+from landscape.store import LandscapeStore, commit
 from landscape.surface import NOT_COMPUTED
 from landscape.trajectory.snapshots import read_trajectory
 
@@ -377,19 +377,19 @@ def _mark_promises(log: Log) -> None:
     from landscape.collector import collector as trajectory
 
     real_write, real_create, real_snapshot = (
-        LandscapeStore._write,
+        commit.write_synced,
         LandscapeStore.create.__func__,  # type: ignore[attr-defined]
         trajectory.write_snapshot,
     )
 
-    def write(self: Any, chunks: Sequence[tuple[str, tuple[int, ...], np.ndarray]]) -> None:
-        real_write(self, chunks)
+    def write(arrays: Any, chunks: Sequence[tuple[str, tuple[int, ...], np.ndarray]]) -> None:
+        real_write(arrays, chunks)
         for array, index, _ in chunks:
             if array not in ("status", "path_status"):
                 continue
-            stored = self._array(array)
+            stored = arrays[array]
             windows = tile_at(index, stored.shape, stored.chunks).windows
-            log.mark("tile", self.name, array, [[each.start, each.stop] for each in windows])
+            log.mark("tile", arrays.name, array, [[each.start, each.stop] for each in windows])
 
     def create(cls: Any, run: str, name: str, *given: Any, **options: Any) -> Any:
         made = real_create(cls, run, name, *given, **options)
@@ -400,7 +400,7 @@ def _mark_promises(log: Log) -> None:
         real_snapshot(folder, unit, number, *given, **about)
         log.mark("snapshot", number)
 
-    LandscapeStore._write = write  # type: ignore[method-assign]
+    commit.write_synced = write  # type: ignore[assignment]
     LandscapeStore.create = classmethod(create)  # type: ignore[method-assign,assignment]
     trajectory.write_snapshot = snapshot  # type: ignore[assignment]
 

@@ -104,7 +104,7 @@ def test_what_is_there_is_listed_and_what_is_not_reads_as_absent(tmp_path):
     store = make_store(tmp_path)
     tile = store.tile((1, 0))
     store.write_tiles([(tile, constant(tile, 2.0))])
-    reader = ChunkReader(store._store, store._array("loss"))
+    reader = store.arrays.reader("loss")
     assert np.argwhere(reader.present()).tolist() == [[1, 0]]
     assert [(index, values is None) for index, values, _ in reader.read([(0, 0), (1, 0)])] == [
         ((0, 0), True),

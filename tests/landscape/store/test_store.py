@@ -37,7 +37,7 @@ from landscape.folders.lock import run_lock
 from landscape.grid import Grid, axis_coordinates, coarse_to_fine, tile_counts
 from landscape.parameters import layout, state_of
 from landscape.record import Record
-from landscape.store import DurableStore, LandscapeStore, landscape_names, status_of
+from landscape.store import DurableStore, LandscapeStore, commit, landscape_names, status_of
 
 MODEL = Quadratic()
 
@@ -328,7 +328,7 @@ def test_the_directions_checked_are_those_whose_digest_was_recorded(tmp_path):
     store = LandscapeStore.open(str(tmp_path), "a", write=True)
     assert store.check_directions() == []
     other = np.arange(18, dtype=np.float32)[None]
-    store._write([("directions", (1, 0), other)])  # well-formed, and wrong
+    commit.write_synced(store.arrays, [("directions", (1, 0), other)])  # well-formed, and wrong
     assert store.check_constants() == []
     assert store.check_directions() == ["directions of beta: another digest than recorded"]
 
@@ -391,14 +391,14 @@ def test_a_crash_between_values_and_status_leaves_the_tile_uncomputed(tmp_path, 
     first, second = store.tile((0, 0)), store.tile((1, 0))
     store.write_tiles([(first, constant(first, 1.0))])
 
-    write = store._write
+    write = commit.write_synced
 
-    def crash(chunks):
+    def crash(arrays, chunks):
         if chunks[0][0] == "status":
             raise KeyboardInterrupt
-        write(chunks)
+        write(arrays, chunks)
 
-    monkeypatch.setattr(store, "_write", crash)
+    monkeypatch.setattr(commit, "write_synced", crash)
     with pytest.raises(KeyboardInterrupt):
         store.write_tiles([(second, constant(second, 2.0))])
     reader = LandscapeStore.open(str(tmp_path), "a")

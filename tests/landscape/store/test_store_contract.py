@@ -34,7 +34,7 @@ from landscape.folders.lock import driver_alive, run_lock
 from landscape.grid import Grid, axis_coordinates
 from landscape.parameters import layout, state_of
 from landscape.record import Record
-from landscape.store import LandscapeStore, landscape_names, open_zarr, survey
+from landscape.store import LandscapeStore, commit, landscape_names, open_zarr, survey
 from landscape.trajectory.history import read_history
 from landscape.trajectory.importing import import_checkpoints
 from landscape.trajectory.run_files import read_info
@@ -335,14 +335,14 @@ def test_values_that_are_not_committed_are_not_shown(place, monkeypatch):
     store = make_store(place)
     tile = store.tile((1, 0))
 
-    write = store._write
+    write = commit.write_synced
 
-    def crash(chunks):
+    def crash(arrays, chunks):
         if chunks[0][0] == "status":
             raise KeyboardInterrupt
-        write(chunks)
+        write(arrays, chunks)
 
-    monkeypatch.setattr(store, "_write", crash)
+    monkeypatch.setattr(commit, "write_synced", crash)
     with pytest.raises(KeyboardInterrupt):
         store.write_tiles([(tile, {name: np.full(tile.points, 2.0) for name in ("loss", "loss_stderr")})])
     reader = LandscapeStore.open(place, "a")

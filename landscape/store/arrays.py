@@ -1,0 +1,151 @@
+"""The arrays of one landscape: which there are, what their documents say, and the chunks that they hold."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence, Set
+from functools import cached_property
+from typing import Any
+
+from numpy.typing import NDArray
+from zarr.abc.store import Store
+
+from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
+from landscape.record import Record, parse_axis
+from landscape.store.chunks import Checked
+from landscape.store.documents import DescribedArray, Documents, Expected
+from landscape.store.layout import with_stderr
+from landscape.store.metadata import StoredArray
+from landscape.store.reading import ChunkReader
+from landscape.surface import RISE_STDERR
+
+
+class LandscapeArrays:
+    """The arrays of one landscape by their names. What their documents say is read once."""
+
+    def __init__(self, name: str, store: Store, documents: Documents, record: Record) -> None:
+        """
+        Args:
+            name: of the landscape.
+            store: the Zarr store of its run.
+        """
+        self.name, self.store, self._documents = name, store, documents
+        self.observables = record.observables
+        self._described: dict[str, DescribedArray] = {}
+        self.has_path = documents.has(name, "path_status")
+        # A landscape of version 0.1.0 records no version of its defaults, and has no such array; in others the array
+        # may be lost, and is missing then.
+        self._has_rise = documents.has(name, RISE_STDERR) or record.defaults is not None
+
+    # -- what their documents say -----------------------------------------------------------------------------
+
+    @property
+    def names(self) -> list[str]:
+        """Every array that a landscape of these axes and observables has."""
+        path = [*self.path_constants, "path_status", "path_loss", "path_projected_loss"] if self.has_path else []
+        return ["status", *self.value_names, *self.axis_names, "directions", *path]
+
+    def describe(self, name: str) -> DescribedArray:
+        """What the document of an array says, or the root's copy of it.
+
+        Raises:
+            LandscapeError: neither can be read.
+        """
+        if name not in self._described:
+            self._described[name] = self._documents.array(self.name, name, *self._expectation(name))
+        return self._described[name]
+
+    def __getitem__(self, name: str) -> StoredArray:
+        return self.describe(name).array
+
+    def _expectation(self, name: str) -> tuple[Expected | None, tuple[str, ...] | None]:
+        """The shape and chunks that an array must have, where others tell, and the axes."""
+        if name == "status":
+            return None, None
+        if name in self.axis_names:
+            size = (self.shape[-1 - self.axis_names.index(name)],)
+            return Expected(size, size), self.axis_names
+        if name in ("directions", "path_status"):
+            return None, self.axis_names
+        if name.startswith("path_") and self.has_path:
+            path = self["path_status"]
+            whole = name in self.path_constants
+            return Expected(path.shape, path.shape if whole else path.chunks), self.axis_names
+        return Expected(self.shape, self.tile_shape), self.axis_names
+
+    @cached_property
+    def shape(self) -> Index:
+        """Points per dimension, the last axis first."""
+        return self["status"].shape
+
+    @cached_property
+    def tile_shape(self) -> Index:
+        return self["status"].chunks
+
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        """The arrays over the grid that hold values: each observable and its standard error, and that of the rise."""
+        return (*with_stderr(self.observables), *([RISE_STDERR] if self._has_rise else []))
+
+    @property
+    def axis_names(self) -> tuple[str, ...]:
+        return tuple(reversed(self["status"].dimension_names))
+
+    @property
+    def path_chunk(self) -> int:
+        """Snapshots per chunk of the path."""
+        return self["path_status"].chunks[0]
+
+    @property
+    def path_constants(self) -> list[str]:
+        """The arrays of the path that are written when the landscape is made; empty where it has no path."""
+        places = [f"path_{axis}" for axis in self.axis_names]
+        return [*places, "path_step", "path_distance"] if self.has_path else []
+
+    def direction_digests(self) -> list[str]:
+        """The digest of each axis's direction, as recorded when it was made; empty where that is lost."""
+        return [parse_axis(self[axis].attributes)[0].digest for axis in self.axis_names]
+
+    def tile(self, index: Index) -> Tile:
+        return tile_at(index, self.shape, self.tile_shape)
+
+    # -- what they hold ---------------------------------------------------------------------------------------
+
+    def reader(self, name: str) -> ChunkReader:
+        return ChunkReader(self.store, self[name])
+
+    def values(self, name: str) -> NDArray[Any]:
+        """A whole array; the fill value stands for what is absent or damaged."""
+        return self.reader(name).whole()[0]
+
+    def read_checked(self, name: str, expected: Set[Index] = frozenset()) -> Checked:
+        """An array with its damaged chunks: those whose checksum fails, and those of `expected` that are absent."""
+        values, damaged, there = self.reader(name).whole()
+        absent = sorted(index for index in expected if not there[index])
+        return Checked(values, [(name, index) for index in (*absent, *damaged)])
+
+    def grid(self) -> Grid | None:
+        """The stored coordinates, or None where a chunk of them is damaged."""
+        if self.check_constants(self.axis_names):
+            return None
+        return Grid(self.axis_names, tuple(self.values(axis) for axis in self.axis_names))
+
+    def check_constants(self, names: Sequence[str] | None = None) -> list[str]:
+        """Those of the coordinate, direction and path arrays that do not read as they were written.
+
+        Args:
+            names: look at these only; the directions may be large.
+        """
+        constant = [*self.axis_names, "directions", *self.path_constants] if names is None else names
+        return [name for name in constant if any(self.reader(name).unsound(self._constant_chunks(name)))]
+
+    def all_there(self, name: str) -> bool:
+        """Whether an array that is written when the landscape is made has all its chunks, sound or not."""
+        there = self.reader(name).present()
+        return all(there[index] for index in self._constant_chunks(name))
+
+    def _constant_chunks(self, name: str) -> Iterator[Index]:
+        """The chunks that such an array must have; a direction that is kept as its seed has none."""
+        array = self[name]
+        chunks = itertools.product(*map(range, tile_counts(array.shape, array.chunks)))
+        return (index for index in chunks if name != "directions" or array.attributes["stored"][index[0]])

@@ -1,0 +1,31 @@
+"""What a landscape was made with, read back: its directions and the places of its path."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from landscape.parameters import unflatten
+from landscape.store.arrays import LandscapeArrays
+from landscape.store.layout import PathPlan
+
+
+def stored_directions(arrays: LandscapeArrays) -> list[dict[str, Tensor]] | None:
+    """The stored directions, or None where one is kept as its seed alone or its chunk is damaged."""
+    array = arrays["directions"]
+    # A chunk that is gone reads as zeros, a direction that goes nowhere. And a shape may promise more than lies on the
+    # disk: nothing large is made before the chunks are seen to be there.
+    if not all(array.attributes["stored"]) or not arrays.all_there("directions"):
+        return None
+    values, damaged, _ = arrays.reader("directions").whole()
+    return None if damaged else [unflatten(row, array.attributes["layout"]) for row in values]
+
+
+def stored_path(arrays: LandscapeArrays) -> PathPlan | None:
+    """Where the snapshots lie, or None where there is no path or a chunk of it is damaged."""
+    if not arrays.has_path or arrays.check_constants(arrays.path_constants):
+        return None
+    coordinates = np.stack([arrays.values(f"path_{axis}") for axis in arrays.axis_names], axis=1)
+    steps = tuple(int(step) for step in arrays.values("path_step"))
+    unit = arrays["path_step"].attributes.get("unit")
+    return PathPlan("step" if unit == "step" else "epoch", steps, coordinates, arrays.values("path_distance"))
