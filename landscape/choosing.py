@@ -75,9 +75,10 @@ def make_evaluator(
             "and the bits would differ; go on where it was begun, or give it another name or run"
         )
     with in_folder(prepared.folder):
-        evaluator = Evaluator(problem.model, prepared.samples, problem.observe, landscape.plan, device, on_point)
-        evaluator.load(landscape.origin, [each.tensors for each in landscape.directions])
-    return evaluator
+        return Evaluator(
+            problem.model, prepared.samples, problem.observe, landscape.plan, device, landscape.origin,
+            [each.tensors for each in landscape.directions], on_point,
+        )  # fmt: skip
 
 
 def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int) -> Index:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from landscape.errors import shown
 
@@ -13,10 +13,44 @@ Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 BatchNorm = Literal["eval", "batch", "recalibrate"]
 
 Base = Literal["eager", "compile", "cudagraph", "vmap"]
-BASES: tuple[Base, ...] = ("eager", "compile", "cudagraph", "vmap")
-OPTIONS = ("channels_last", "maxima", "folded", "fused", "superposed")
+BASES: tuple[Base, ...] = get_args(Base)
+STACKING: Base = "vmap"  # the base that computes several points at once, `vmap:N`
 DEFAULT_POINTS = 8
 POINTS_AT_ONCE = re.compile("[2-9]|[1-9][0-9]{1,4}")
+
+
+@dataclass(frozen=True)
+class Option:
+    """The rules of one option of an engine. What it does to a model is in `landscape/evaluation/engines`.
+
+    Args:
+        bases: the bases that it goes with.
+        refusal: the error for any other base, `must …`.
+        shares_rows: whether points that differ in their last coordinate alone are computed together.
+        combined: whether a search tries it with every combination of the other such options; the others are tried
+            one after the other on the best engine so far.
+        along: options that a search sets together with this one where the model allows them.
+    """
+
+    bases: tuple[Base, ...] = BASES
+    refusal: str = ""
+    shares_rows: bool = False
+    combined: bool = True
+    along: tuple[str, ...] = ()
+
+
+EAGER_ALONE = "must be eager to be fused or superposed"
+# In the order in which they stand in an engine's name. The classes that do them are in engines/table.py.
+OPTIONS: dict[str, Option] = {
+    "channels_last": Option(),
+    "maxima": Option(),
+    "folded": Option(
+        ("eager", "compile", "cudagraph"), "must not fold under vmap, which stacks the weights as they are"
+    ),
+    # A batch normalisation between a convolution and its ReLU would keep them apart, so it is folded first.
+    "fused": Option(("eager",), EAGER_ALONE, combined=False, along=("folded",)),
+    "superposed": Option(("eager",), EAGER_ALONE, combined=False, shares_rows=True),
+}
 
 
 @dataclass(frozen=True)
@@ -31,47 +65,66 @@ class Engine:
     computed once per batch of samples. The last two are for eager.
 
     As text: `eager`, `eager+channels_last+folded`, `vmap:8`, …
+
+    >>> str(Engine.parse("eager+maxima+channels_last"))
+    'eager+channels_last+maxima'
+    >>> Engine.parse("vmap").points
+    8
     """
 
     base: Base = "eager"
-    channels_last: bool = False
-    maxima: bool = False
-    folded: bool = False
-    fused: bool = False
-    superposed: bool = False
+    options: frozenset[str] = frozenset()
     points: int = 1
 
     def __str__(self) -> str:
-        base = f"{self.base}:{self.points}" if self.base == "vmap" else self.base
-        return "+".join([base, *(name for name in OPTIONS if getattr(self, name))])
+        base = f"{self.base}:{self.points}" if self.stacks else self.base
+        return "+".join([base, *(name for name in OPTIONS if name in self.options)])
 
     @classmethod
     def parse(cls, text: str) -> Engine:
-        """Raises ValueError, with the rule and the value, for what is no engine's name."""
+        """The engine with this name.
+
+        Raises:
+            ValueError: it is no engine's name, or names options that do not go together; with the rule and the value.
+        """
         word, *options = text.split("+")
         base, _, points = word.partition(":")
-        unknown = [each for each in options if each not in OPTIONS]
-        if base not in BASES or unknown or (points and not (base == "vmap" and POINTS_AT_ONCE.fullmatch(points))):
+        unknown = [name for name in options if name not in OPTIONS]
+        counted = base == STACKING and POINTS_AT_ONCE.fullmatch(points)
+        if base not in BASES or unknown or (points and not counted):
             raise ValueError(
-                f"must be auto, or one of {', '.join(BASES)} (vmap:N for N points at once), followed by any of "
+                f"must be auto, or one of {', '.join(BASES)} ({STACKING}:N for N points at once), followed by any of "
                 f"{', '.join('+' + name for name in OPTIONS)}, not {shown(text)}"
             )
-        if base == "vmap" and "folded" in options:
-            raise ValueError(f"must not fold under vmap, which stacks the weights as they are, not {shown(text)}")
-        if base != "eager" and {"fused", "superposed"} & set(options):
-            raise ValueError(f"must be eager to be fused or superposed, not {shown(text)}")
-        at_once = int(points) if points else (DEFAULT_POINTS if base == "vmap" else 1)
-        return cls(base, points=at_once, **dict.fromkeys(options, True))
+        for name in sorted(options, key=list(OPTIONS).index):
+            if base not in OPTIONS[name].bases:
+                raise ValueError(f"{OPTIONS[name].refusal}, not {shown(text)}")
+        at_once = int(points) if points else (DEFAULT_POINTS if base == STACKING else 1)
+        return cls(base, frozenset(options), at_once)
 
     @property
-    def rewritten(self) -> bool:
-        """Whether the model is traced and its graph rewritten."""
-        return self.folded or self.fused
+    def stacks(self) -> bool:
+        """Whether `points` points are computed at once, their weights stacked."""
+        return self.base == STACKING
+
+    @property
+    def shares_rows(self) -> bool:
+        """Whether points that differ in their last coordinate alone are computed together, batch by batch."""
+        return any(OPTIONS[name].shares_rows for name in self.options)
+
+    def adding(self, *names: str) -> Engine:
+        """This engine with these options too."""
+        return replace(self, options=self.options | set(names))
+
+    def on(self, base: Base, points: int = 1) -> Engine:
+        """Another base with those of this engine's options that go with it."""
+        return Engine(base, frozenset(name for name in self.options if base in OPTIONS[name].bases), points)
 
     def variants(self, names: tuple[str, ...]) -> Iterator[Engine]:
         """This engine with every combination of the named options, without any first."""
+        others = self.options.difference(names)
         for bits in range(1 << len(names)):
-            yield replace(self, **{name: bool(bits >> k & 1) for k, name in enumerate(names)})  # type: ignore[arg-type]
+            yield replace(self, options=others | {name for k, name in enumerate(names) if bits >> k & 1})
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ import numpy as np
 
 from landscape.devices import processor_name
 from landscape.errors import Interrupted, JobError
-from landscape.evaluation.evaluator import Evaluator, Values
+from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.values import Values
 from landscape.grid import Grid
 from landscape.memory import is_out_of_memory
 from landscape.record import CheckRecord, Record

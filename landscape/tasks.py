@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.errors import Interrupted, JobError, shown
-from landscape.evaluation.evaluator import Evaluator, Values
-from landscape.evaluation.loaded import SamplesChanged
+from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.unchanged import SamplesChanged
+from landscape.evaluation.values import Values
 from landscape.grid import Index, coarse_to_fine_order, tile_counts
 from landscape.parameters import State
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store

@@ -33,10 +33,13 @@ FACES = ("__init__.py", "__main__.py")  # of the packages: they hand names on, a
 INNER = {
     "landscape/views": ["prepared", "figures", "exports", "report"],
     "landscape/evaluation": [
-        "arithmetic checksum feed",
-        "module_state moving",
+        "arithmetic checksum containers feed values",
+        "arrays moving unchanged",
+        "module_state private",
         "engines",
         "loaded",
+        "running",
+        "walks",
         "evaluator",
         "choice first_look",
     ],

@@ -15,7 +15,7 @@ from landscape.choosing import make_evaluator
 from landscape.devices import cores
 from landscape.errors import Interrupted
 from landscape.evaluation.choice.questions import Limits
-from landscape.evaluation.choice.search import budget_of
+from landscape.evaluation.choice.statistics import budget_of
 from landscape.evaluation.choice.trials import measure_point
 from landscape.memory import release_memory
 from landscape.preparation import PreparedJob

@@ -24,7 +24,7 @@ from landscape.evaluation.choice.questions import Request
 from landscape.evaluation.choice.trials import Trials
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import first_look
-from landscape.evaluation.loaded import SamplesChanged
+from landscape.evaluation.unchanged import SamplesChanged
 from landscape.grid import Grid
 from landscape.memory import keep_freed_memory
 from landscape.parameters import describe_parameters
@@ -189,13 +189,16 @@ class Worker:
         if self._evaluator is None or key != self._loaded:
             self._inputs: LandscapeInputs = self._fetch(inputs[0])
             self._loaded, self._trials = "", None
+            origin = unpack_state(self._inputs.origin)
+            directions = [unpack_direction(each, origin, self._parameters) for each in self._inputs.directions]
             if self._evaluator is None or self._evaluator.plan != self._inputs.plan:
                 # The old one goes first: model and samples fit the device once.
                 self._evaluator = None
-                self._evaluator = Evaluator(self._model, self._samples, self._observe, self._inputs.plan, self._device)
-            origin = unpack_state(self._inputs.origin)
-            directions = [unpack_direction(each, origin, self._parameters) for each in self._inputs.directions]
-            self._evaluator.load(origin, directions)
+                self._evaluator = Evaluator(
+                    self._model, self._samples, self._observe, self._inputs.plan, self._device, origin, directions
+                )
+            else:
+                self._evaluator.load(origin, directions)
             self._loaded, self._witness = key, None
         return self._inputs, self._evaluator
 

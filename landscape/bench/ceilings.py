@@ -10,8 +10,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from landscape.bench.timing import Contestant
-from landscape.bench.yardsticks import Bare, wait
-from landscape.evaluation.arithmetic import arithmetic
+from landscape.bench.yardsticks import Bare
+from landscape.evaluation.arithmetic import arithmetic, wait
 from landscape.plan import Plan, Precision
 from landscape.problem.batches import tensors_of
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from landscape.bench.ceilings import Ceiling, distance, work_of
 from landscape.bench.timing import Seconds, typical
 from landscape.bench.yardsticks import Bare
-from landscape.evaluation.evaluator import Values
+from landscape.evaluation.values import Values
 
 
 def machine(device: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from landscape.bench.yardsticks import EAGER, Bare, SameEngine, Setting, bare_ob
 from landscape.choosing import make_evaluator
 from landscape.errors import JobError, one_line
 from landscape.evaluation.choice.questions import Freedom, Limits, Trial, Tuned
-from landscape.evaluation.choice.search import row_points
+from landscape.evaluation.choice.statistics import row_points
 from landscape.evaluation.choice.trials import measure_point, probe_points
 from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.evaluator import Evaluator
@@ -77,7 +77,7 @@ class _Row:
     @property
     def step(self) -> int:
         """The points that are computed together: those of a stack, or of a tile's row."""
-        return self.row if self.engine.superposed else self.engine.points
+        return self.row if self.engine.shares_rows else self.engine.points
 
 
 class _Bench:
@@ -191,7 +191,7 @@ class _Bench:
             Contestant(f"ours:{k}", partial(self._evaluate, row.evaluator), row.step),
             Contestant(f"forward:{k}", forward.run, row.step),
         ]
-        if row.engine.points == 1 and (row.chosen or row.engine == EAGER):
+        if not row.engine.stacks and (row.chosen or row.engine == EAGER):
             setting = Setting(self._problem, plan, self._device, self._origin, self._axes, self._points)
             found.append(Contestant(f"setting:{k}", setting.run))
         return found

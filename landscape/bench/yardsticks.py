@@ -10,11 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from landscape.evaluation.arithmetic import arithmetic
-from landscape.evaluation.engines.forward import Stacked, make_forward
-from landscape.evaluation.engines.traced import Traced
-from landscape.evaluation.module_state import private_copy
+from landscape.evaluation.arithmetic import arithmetic, autocast, wait
+from landscape.evaluation.engines.rewrite import Target
+from landscape.evaluation.engines.table import layouts_of, make_forward
+from landscape.evaluation.module_state import ModuleState
 from landscape.evaluation.moving import MovingWeights, lay_out, targets_of
+from landscape.evaluation.private import private_copy
 from landscape.parameters import State
 from landscape.plan import Engine, Plan
 from landscape.problem.batches import Batch, map_tensors, split_batches
@@ -49,11 +50,6 @@ def batches_for(samples: Batch, plan: Plan, device: torch.device) -> list[Batch]
     return split_batches(moved, plan.batch_size)
 
 
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 class Bare:
     """`with torch.no_grad(): model(inputs)` over all batches: eager float32, default layout, the plan's threads.
 
@@ -83,31 +79,38 @@ class SameEngine:
     ) -> None:
         self._plan, self._device, engine = plan, device, plan.engine
         model = model_for(problem.model, plan, device)
-        lay_out(model, channels_last=engine.channels_last)
+        lay_out(model, layouts_of(engine))
         self._batches = batches_for(samples, plan, device)
+        observe, _ = bare_observe(problem)
         with arithmetic(plan, device), torch.no_grad():
-            observe, _ = bare_observe(problem)
-            self._forward = make_forward(engine, model, observe)
-            self._forward.refresh()
-            self._stacked = _stacked(model, directions, engine.points) if engine.base == "vmap" else {}
+            unmoved = MovingWeights(model, {}, (), layouts_of(engine))
+            target = _target(model, unmoved, observe, plan, device, self._batches)
+            self._forward = make_forward(target, engine, remembering=False)
+            self._forward.refresh(None)
+            self._stacked = _stacked(model, directions, engine.points) if engine.stacks else {}
 
     def run(self, count: int) -> None:
         """`count` points; several at a time where the engine does so."""
-        autocast = torch.autocast(
-            self._device.type, torch.bfloat16, enabled=self._plan.precision == "bfloat16", cache_enabled=False
-        )
+        lowered = autocast(self._plan, self._device)
         with arithmetic(self._plan, self._device), torch.no_grad():
             for _ in range(max(1, count // self._plan.engine.points)):
                 for index, batch in enumerate(self._batches):
-                    with autocast:
+                    with lowered:
                         self._pass(index, batch)
             wait(self._device)
 
     def _pass(self, index: int, batch: Batch) -> None:
-        if isinstance(self._forward, Stacked):
+        if self._plan.engine.stacks:
             self._forward.observe_points(self._stacked, batch)
         else:
             self._forward.observe(index, batch)
+
+
+def _target(
+    model: nn.Module, weights: MovingWeights, observe: Observe, plan: Plan, device: torch.device,
+    batches: Sequence[Batch],
+) -> Target:  # fmt: skip
+    return Target(model, ModuleState(model, ()), weights, observe, plan, device, lambda: batches[0])
 
 
 def _stacked(model: nn.Module, directions: Sequence[State], points: int) -> Mapping[str, Tensor]:
@@ -122,20 +125,19 @@ class Setting:
         self, problem: Problem, plan: Plan, device: torch.device, origin: State, directions: Sequence[State],
         points: NDArray[np.float64],
     ) -> None:  # fmt: skip
-        self._plan, self._device, engine = plan, device, plan.engine
-        model = model_for(problem.model, plan, device)
-        lay_out(model, channels_last=engine.channels_last)
+        self._plan, self._device = plan, device
+        model, layouts = model_for(problem.model, plan, device), layouts_of(plan.engine)
+        lay_out(model, layouts)
         with torch.no_grad():
-            self.weights = MovingWeights(model, origin, directions, channels_last=engine.channels_last)
-            self._traced: Traced | None = None
-            if engine.rewritten:
-                self._traced = Traced(model, folded=engine.folded, fused=engine.fused)
+            self.weights = MovingWeights(model, origin, directions, layouts)
+            target = _target(model, self.weights, problem.observe, plan, device, ())
+            self._forward = make_forward(target, plan.engine, remembering=False)
         self._points: list[list[float]] = points.tolist()
 
     def run(self, count: int) -> None:
         with arithmetic(self._plan, self._device), torch.no_grad():
             for k in range(count):
-                self.weights.set_point(self._points[k % len(self._points)])
-                if self._traced is not None:
-                    self._traced.refresh()
+                point = self._points[k % len(self._points)]
+                self.weights.set_point(point)
+                self._forward.refresh(point)
             wait(self._device)

@@ -11,6 +11,12 @@ from landscape.draws import kept_draws
 from landscape.plan import Plan
 
 
+def autocast(plan: Plan, device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Lower precision in those operations that torch lowers, for a plan in bfloat16; else nothing."""
+    # Its cache holds for one block only, and must not be filled while a CUDA graph is captured.
+    return torch.autocast(device.type, torch.bfloat16, enabled=plan.precision == "bfloat16", cache_enabled=False)
+
+
 @contextlib.contextmanager
 def arithmetic(plan: Plan, device: torch.device) -> Iterator[None]:
     """The plan's threads and precision and deterministic kernels; the process is left as it was found."""
@@ -27,3 +33,9 @@ def arithmetic(plan: Plan, device: torch.device) -> Iterator[None]:
             torch.set_float32_matmul_precision(precision)
             if threads != plan.threads:
                 torch.set_num_threads(threads)
+
+
+def wait(device: torch.device) -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

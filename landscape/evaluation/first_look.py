@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from landscape.errors import JobError
-from landscape.evaluation.evaluator import Evaluator, Values
+from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.moving import targets_of
+from landscape.evaluation.values import Values
 from landscape.plan import Precision, default_plan
 from landscape.problem.batches import Batch, batch_length, map_tensors
 from landscape.problem.observables import Observe, ordered_names
@@ -46,9 +47,8 @@ def first_look(
     """
     plan = default_plan(SAMPLES, device.type, precision, "eval", 0, None, None)
     few = map_tensors(lambda tensor: tensor[:SAMPLES], samples)
-    evaluator = Evaluator(model, few, observe, plan, device)
     origin = {name: tensor.detach() for name, tensor in targets_of(model).items()}
-    evaluator.load(origin, ())
+    evaluator = Evaluator(model, few, observe, plan, device, origin, ())
 
     def look() -> Values:
         return evaluator.evaluate(np.zeros((1, 0)))

@@ -11,52 +11,22 @@ counters (`tensor.data`, NumPy). One that is made at a later point and undone be
 
 from __future__ import annotations
 
-import copy
-import random
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections import deque
+from collections.abc import Iterator, MutableMapping, Sequence
 from functools import cached_property
-from itertools import chain, repeat
-from operator import is_
-from types import MemberDescriptorType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from landscape.errors import JobError, one_line
+from landscape.evaluation.arrays import GENERATORS, Array, generator_state, is_plain, set_generator_state
 from landscape.evaluation.checksum import checksums
-from landscape.problem.user_code import kept_alive
+from landscape.evaluation.containers import Glance, Items, Members, Slots, joined_name
 
-OURS = "forward"  # attribute of a module by which engines take over its calls
 LARGE = 2000  # members of a container, such as a vocabulary, that are not compared before every point
 OUR_HOOKS = "_forward_pre_hooks"  # through which layers are watched
 REGISTERS = ("_parameters", "_buffers", "_modules")  # of a module: what they hold goes by its own name
-GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
-
-
-def private_copy(model: nn.Module) -> tuple[nn.Module, list[Any]]:
-    """A deep copy of the model without its gradients' graph, and all objects that were copied for it."""
-    memo: dict[int, Any] = {}
-    try:
-        with kept_alive():
-            found = copy.deepcopy(model, memo)
-    except Exception as cause:
-        raise JobError(
-            f"model: {type(model).__name__} cannot be copied ({one_line(cause)}); return one that copy.deepcopy takes"
-        ) from cause
-    copies = dict(found.named_modules())  # a __deepcopy__ of the user's may leave some out
-    lost = [
-        f"{type(each).__name__}.{slot}"
-        for name, each in model.named_modules()
-        if type(copies.get(name)) is type(each)
-        for slot in _Slots(each)
-        if slot not in _Slots(copies[name])
-    ]
-    if lost:
-        raise JobError(f"model: {lost[0]} is in __slots__, which copies of a module lose; make it a plain attribute")
-    return found, [copied for original, copied in memo.items() if id(copied) != original]
 
 
 class ModuleState:
@@ -69,14 +39,14 @@ class ModuleState:
     def __init__(self, model: nn.Module, copied: Sequence[Any]) -> None:
         self._copied = set(map(id, copied))
         self._seen = {id(each) for each in (*model.parameters(), *model.buffers())}
-        self._groups: list[_Items | _Members] = []
-        self._arrays: list[_Array] = []
+        self._groups: list[Items | Members] = []
+        self._arrays: list[Array] = []
         self._generators: list[tuple[Any, Any]] = []
         self._look_through(model)
         self._empty = [each.container for each in self._groups if not each.container]
         self._large = [each for each in self._groups if len(each.container) > LARGE]
         self._filled = [each for each in self._groups if 0 < len(each.container) <= LARGE]
-        self._restless: list[_Items | _Members] = []  # have changed before, and so are compared at every point
+        self._restless: list[Items | Members] = []  # have changed before, and so are compared at every point
         self._missed: list[str] = []  # names of what changed and a glance did not see
 
     def changed(self) -> bool:
@@ -91,8 +61,8 @@ class ModuleState:
         return small or any(each.changed() if each.always else each.has_another_length() for each in self._large)
 
     @cached_property
-    def _glance(self) -> _Glance:
-        return _Glance(self._filled)
+    def _glance(self) -> Glance:
+        return Glance(self._filled)
 
     def _seen_to_change(self) -> bool:
         long = any(each.has_another_length() for each in self._large)
@@ -114,7 +84,7 @@ class ModuleState:
             if array.changed():
                 array.restore()
         for generator, state in self._generators:
-            _set_state(generator, state)
+            set_generator_state(generator, state)
 
     def _restore_groups(self) -> None:
         for group in self._groups:
@@ -152,210 +122,26 @@ class ModuleState:
         if isinstance(value, (torch.jit.ScriptModule, type)):
             return
         if isinstance(value, GENERATORS):
-            self._generators.append((value, _get_state(value)))
+            self._generators.append((value, generator_state(value)))
         elif isinstance(value, (Tensor, np.ndarray)):
-            if _is_plain(value):
-                self._arrays.append(_Array(name, value))
+            if is_plain(value):
+                self._arrays.append(Array(name, value))
         elif isinstance(value, dict):
             yield from self._look_into(name, value)
         elif isinstance(value, tuple):
             yield from ((f"{name}[{k}]", each) for k, each in enumerate(value))
         elif isinstance(value, (list, deque, set)):
-            self._groups.append(_Members(name, value))
+            self._groups.append(Members(name, value))
             yield from ((f"{name}[{k}]", each) for k, each in enumerate(value))
         elif isinstance(value, nn.Module) or id(value) in self._copied:
-            items, slots = getattr(value, "__dict__", None), _Slots(value)
+            items, slots = getattr(value, "__dict__", None), Slots(value)
             if isinstance(items, dict):
                 yield from self._look_into(name, items)
             if slots.has_any:
                 yield from self._look_into(name, slots)
 
     def _look_into(self, name: str, items: MutableMapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-        self._groups.append(_Items(name, items))
+        self._groups.append(Items(name, items))
         for key, each in items.items():
             if key != OUR_HOOKS:
-                yield name if key in REGISTERS else _joined(name, key), each
-
-
-class _Items:
-    """A dict, or the attributes of an object: which names there are, and which objects they name."""
-
-    def __init__(self, name: str, items: MutableMapping[Any, Any]) -> None:
-        self.container, self.name, self.always = items, name, False
-        self.before = {key: each for key, each in items.items() if key != OURS}
-        self._keys, self._values = list(self.before), list(self.before.values())
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether asking for a member calls no code of the user's."""
-        return type(self.container) in (dict, OrderedDict)
-
-    def has_another_length(self) -> bool:
-        return len(self.container) - (OURS in self.container) != len(self._keys)
-
-    def changed(self) -> bool:
-        now = map(self.container.get, self._keys, repeat(self))
-        return self.has_another_length() or not all(map(is_, now, self._values))
-
-    def names_changed(self) -> list[str]:
-        keys = [*self._keys, *(key for key in self.container if key not in self.before and key != OURS)]
-        changed = [key for key in keys if self.container.get(key, self) is not self.before.get(key, self)]
-        return [_joined(self.name, key) for key in changed]
-
-    def restore(self) -> None:
-        ours = {OURS: self.container[OURS]} if OURS in self.container else {}
-        self.container.clear()
-        self.container.update(self.before)
-        self.container.update(ours)
-
-
-class _Members:
-    """The members of a list, a deque or a set."""
-
-    def __init__(self, name: str, members: Any) -> None:
-        self.container, self.name, self.always, self.before = members, name, False, list(members)
-
-    def has_another_length(self) -> bool:
-        return len(self.container) != len(self.before)
-
-    def changed(self) -> bool:
-        return self.has_another_length() or not all(map(is_, self.container, self.before))
-
-    def names_changed(self) -> list[str]:
-        return [self.name]
-
-    def restore(self) -> None:
-        self.container.clear()
-        add = self.container.update if isinstance(self.container, set) else self.container.extend
-        add(self.before)
-
-
-class _Slots(MutableMapping[str, Any]):
-    """The attributes of an object that its classes keep in `__slots__`, as a mapping; private names as they are stored.
-
-    They are read and set past the object's own `__getattr__` and `__setattr__`.
-    """
-
-    def __init__(self, of: Any) -> None:
-        kinds = [kind for kind in reversed(type(of).__mro__) if "__slots__" in vars(kind)]
-        found = [(kind, each) for kind in kinds for each in vars(kind).values()]
-        members = [each for kind, each in found if isinstance(each, MemberDescriptorType) and each.__objclass__ is kind]
-        self._of, self._members = of, {each.__name__: each for each in members}
-
-    @property
-    def has_any(self) -> bool:
-        """Whether there is a slot at all, be it filled or not."""
-        return bool(self._members)
-
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return self._members[name].__get__(self._of)
-        except AttributeError:
-            raise KeyError(name) from None
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._members[name].__set__(self._of, value)
-
-    def __delitem__(self, name: str) -> None:
-        self._members[name].__delete__(self._of)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in self._members if name in self)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-class _Glance:
-    """Many containers compared at once with what they held when they were last found to be unchanged.
-
-    Beside the objects this looks at their order and at what an engine puts there, and so may tell of a change where
-    there is none; never the other way round.
-    """
-
-    def __init__(self, groups: Sequence[_Items | _Members]) -> None:
-        items = [each for each in groups if isinstance(each, _Items) and each.is_plain]
-        members = [each for each in groups if isinstance(each, _Members)]
-        self._others = [each for each in groups if isinstance(each, _Items) and not each.is_plain]
-        self._items, self._members = [each.container for each in items], [each.container for each in members]
-        self._containers = [*self._items, *self._members]
-        self._held = [*(each.values() for each in self._items), *self._members]
-        self._known = _contents([each.before for each in items], [each.before for each in members])
-
-    def remember(self) -> None:
-        """Take what is there now for unchanged."""
-        self._known = _contents(self._items, self._members)
-
-    def tells_a_change(self) -> bool:
-        lengths, keys, values = self._known
-        if [*map(len, self._containers)] != lengths or any(each.changed() for each in self._others):
-            return True
-        if not all(map(is_, chain.from_iterable(self._held), values)):
-            return True
-        try:
-            return [*chain.from_iterable(self._items)] != keys
-        except Exception:  # other keys than before, which cannot be compared with them: tensors
-            return True
-
-
-def _contents(
-    items: Sequence[MutableMapping[Any, Any]], members: Sequence[Iterable[Any]]
-) -> tuple[list[int], list[Any], list[Any]]:
-    """The length of each, the keys of all of them in a row, and the values of all of them in a row."""
-    values = [*(list(each.values()) for each in items), *map(list, members)]
-    return [*map(len, values)], [*chain.from_iterable(items)], [*chain.from_iterable(values)]
-
-
-class _Array:
-    """A tensor that is neither parameter nor buffer, or a NumPy array: where it lies, and its values."""
-
-    def __init__(self, name: str, array: Any) -> None:
-        self.name, self.always = name, False
-        self._tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
-        self.home = self._tensor.detach()
-        self._before, self._wants_gradient = self.home.clone(), self._tensor.requires_grad
-        self.sum, self._mark = checksums([self.home])[0], self._now()
-
-    def _now(self) -> tuple[Any, ...]:
-        each = self._tensor
-        return each._version, each.data_ptr(), each.shape, each.stride(), each.requires_grad, each.grad is None
-
-    def changed(self) -> bool:
-        return self.always or self._now() != self._mark
-
-    def restore(self) -> None:
-        if not self._tensor.is_leaf:
-            self._tensor.detach_()
-        self._tensor.requires_grad_(self._wants_gradient).grad = None
-        self._tensor.data = self.home
-        self.home.copy_(self._before)
-        self._mark = self._now()
-
-
-def _is_plain(array: Tensor | np.ndarray) -> bool:
-    """Whether it has values of its own that can be kept and put back."""
-    if isinstance(array, np.ndarray):
-        return array.flags.writeable and array.dtype.kind in "biufc" and array.dtype.isnative and array.size > 0
-    strided = type(array) in (Tensor, nn.Parameter) and array.layout is torch.strided and array.is_leaf
-    own = strided and not (array.is_meta or array.is_quantized or array.is_inference())
-    # An expanded tensor cannot be written to, and so needs no keeping.
-    return own and not any(step == 0 and size > 1 for step, size in zip(array.stride(), array.shape, strict=True))
-
-
-def _get_state(generator: Any) -> Any:
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    return generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.get_state()
-
-
-def _set_state(generator: Any, state: Any) -> None:
-    if isinstance(generator, random.Random):
-        generator.setstate(state)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    else:
-        generator.set_state(state)
-
-
-def _joined(name: str, key: Any) -> str:
-    return f"{name}.{key}".lstrip(".")
+                yield name if key in REGISTERS else joined_name(name, key), each

@@ -15,6 +15,7 @@ from landscape.parameters import State, persistent_buffers
 
 ALIGNMENT = 64  # bytes: of every tensor in the buffer, as kernels load whole vectors
 LARGEST_ROW = 1 << 28  # bytes: above it the weights shared by a row of points are not kept beside
+Layouts = Mapping[int, torch.memory_format]
 _GRADIENTS = attrgetter("requires_grad", "grad")
 
 
@@ -45,18 +46,18 @@ class MovingWeights:
         model: its moved parameters and buffers become views of this object's buffer.
         origin: θ₀; all of its tensors that the model has are set once.
         directions: dₖ per axis; a tensor that an axis leaves out does not move along it.
-        channels_last: lay out moved convolution weights [O, I, h, w] with I innermost.
+        layouts: memory formats of moved tensors by their number of dimensions, such as [O, I, h, w] with I innermost.
     """
 
-    def __init__(self, model: nn.Module, origin: State, directions: Sequence[State], *, channels_last: bool) -> None:
-        self._targets = targets_of(model)
+    def __init__(self, model: nn.Module, origin: State, directions: Sequence[State], layouts: Layouts) -> None:
+        self._targets, self.axes = targets_of(model), len(directions)
         self._origin = {name: tensor for name, tensor in origin.items() if name in self._targets}
         self.moved = [name for name in self._targets if any(name in each for each in directions)]
         for name, tensor in self._origin.items():
             self._targets[name].copy_(tensor)
         self._still = _still(model, self._origin, self.moved)
         if self.moved:
-            self._make_flat(directions, channels_last)
+            self._make_flat(directions, layouts)
         self._written: set[str] = set()  # what is written to past torch's version counters
         self._registered = [each for each in (*model.parameters(), *model.buffers()) if each.layout is torch.strided]
         self._homes = [tensor.detach() for tensor in self._registered]
@@ -65,9 +66,9 @@ class MovingWeights:
         self._moved_tensors = [self._targets[name] for name in self.moved]
         self._versions, self._moved_versions = self._versions_now(), self._moved_versions_now()
 
-    def _make_flat(self, directions: Sequence[State], channels_last: bool) -> None:
+    def _make_flat(self, directions: Sequence[State], layouts: Layouts) -> None:
         example = self._targets[self.moved[0]]
-        self._slots = _slots(self._targets, self.moved, example.element_size(), channels_last)
+        self._slots = _slots(self._targets, self.moved, example.element_size(), layouts)
         self._flat = torch.zeros(_length(self._slots), dtype=example.dtype, device=example.device)
         self._theta0 = self._pack(self._origin)
         self._axes = [self._pack(each) for each in directions]
@@ -192,9 +193,8 @@ class MovingWeights:
             self._targets[name].copy_(state[name])
 
 
-def lay_out(model: nn.Module, *, channels_last: bool) -> None:
-    """Convolution weights of two and three dimensions with their input channel innermost, or as torch makes them."""
-    layouts = {4: torch.channels_last, 5: torch.channels_last_3d} if channels_last else {}
+def lay_out(model: nn.Module, layouts: Layouts) -> None:
+    """Give parameters these memory formats, by their number of dimensions; the others are as torch makes them."""
     for parameter in model.parameters():
         layout = layouts.get(parameter.dim(), torch.contiguous_format)
         parameter.data = parameter.data.contiguous(memory_format=layout)
@@ -212,11 +212,11 @@ def _still(model: nn.Module, origin: State, moved: Sequence[str]) -> list[tuple[
     return found + [(name, each, each.clone()) for name, each in model.named_buffers() if name not in targets]
 
 
-def _slots(targets: Mapping[str, Tensor], names: Sequence[str], size: int, channels_last: bool) -> list[_Slot]:
+def _slots(targets: Mapping[str, Tensor], names: Sequence[str], size: int, layouts: Layouts) -> list[_Slot]:
     found, offset, step = [], 0, ALIGNMENT // size
     for name in names:
         shape = targets[name].shape
-        found.append(_Slot(name, shape, offset, channels_last and len(shape) in (4, 5)))
+        found.append(_Slot(name, shape, offset, len(shape) in layouts))
         offset += -(-shape.numel() // step) * step
     return found
 

@@ -111,8 +111,7 @@ def test_the_error_of_a_rise_is_that_of_paired_differences(engine):
     directions = [random_direction(origin, infos, seed) for seed in (1, 2)]
     samples = select_samples(problem.data, 19, seed=0)
     plan = Plan(batch_size=8, threads=1, device="cpu", engine=Engine.parse(engine))
-    evaluator = Evaluator(problem.model, samples, problem.observe, plan, torch.device("cpu"))
-    evaluator.load(origin, directions)
+    evaluator = Evaluator(problem.model, samples, problem.observe, plan, torch.device("cpu"), origin, directions)
     points = np.array([[0.3, -0.2], [0.0, 0.0], [0.3, 0.5], [-1.0, 0.01]])
     found = evaluator.evaluate(points, rise=True)
 

@@ -25,7 +25,7 @@ from cluster.scheduling.policy import Policy
 from cluster.workers.protocol import MEASURE, START, Arrival, WorkerHandle
 from cluster.workers.worker import Receipt
 from landscape.evaluation.choice.questions import Request
-from landscape.evaluation.evaluator import Values
+from landscape.evaluation.values import Values
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.plan import Plan
 from landscape.preparation import PreparedJob, PreparedLandscape

@@ -29,7 +29,7 @@ from cluster.scheduling.policy import Policy
 from cluster.workers.protocol import MEASURE, Arrival
 from cluster.workers.worker import Receipt
 from landscape.errors import Interrupted, JobError
-from landscape.evaluation.evaluator import Values
+from landscape.evaluation.values import Values
 from landscape.reproduction import Witness
 from landscape.tasks import OpenLandscape, Outcome, missing_tasks
 

@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 from small_models import image_samples
-from torch import nn
+from torch import fx, nn
 from torch.nn import functional as F
 
 from landscape.directions.random import random_direction
+from landscape.evaluation.engines.rewrite import tidy
+from landscape.evaluation.engines.table import REWRITES
 from landscape.evaluation.evaluator import Evaluator
 from landscape.parameters import describe_parameters, state_of
 from landscape.plan import Engine, default_plan
@@ -27,10 +29,9 @@ def drawn(model, seed):
 def evaluator(problem, samples, engine="eager", batch_size=8, directions=None, precision="float32", batch_norm="eval"):
     count = len(samples[0] if isinstance(samples, tuple) else samples)
     plan = default_plan(count, "cpu", precision, batch_norm, 0, batch_size, None)
-    made = Evaluator(problem.model, samples, problem.observe, replace(plan, engine=Engine.parse(engine)), CPU)
     found = [drawn(problem.model, 1), drawn(problem.model, 2)] if directions is None else directions
-    made.load(state_of(problem.model), found)
-    return made
+    planned = replace(plan, engine=Engine.parse(engine))
+    return Evaluator(problem.model, samples, problem.observe, planned, CPU, state_of(problem.model), found)
 
 
 class Pooled(nn.Module):
@@ -55,3 +56,11 @@ class Pooled(nn.Module):
 def pooled_problem():
     samples = image_samples(21)
     return Problem.supervised(Pooled().eval(), samples), samples
+
+
+def rewritten(model, *names, taken=frozenset()):
+    """The graph of a model's operations with these rewrites installed in it, and the last one of them."""
+    graph = fx.symbolic_trace(model)
+    installed = [rewrite.install(None, graph, taken) for name, rewrite in REWRITES.items() if name in names]
+    tidy(graph)
+    return graph, installed[-1]

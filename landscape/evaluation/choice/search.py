@@ -12,10 +12,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from statistics import fmean
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from landscape.evaluation.choice.candidates import combined_options, compiled, quick_bases, single_options, with_option
 from landscape.evaluation.choice.kept import Choice, Record
 from landscape.evaluation.choice.questions import (
     DEFAULT_POINT_SECONDS,
@@ -40,15 +41,10 @@ from landscape.evaluation.choice.questions import (
     Trial,
     Tuned,
 )
-from landscape.grid import TILE_SECONDS
-from landscape.plan import Engine, Plan
+from landscape.evaluation.choice.statistics import GAIN, budget_of, row_points, spread_of, verdict
+from landscape.plan import OPTIONS, Engine, Plan
 
 SLICE_SECONDS = 0.05  # one timing runs as many batches as take about this long
-FEWEST_ROUNDS, ENOUGH_ROUNDS, MANY_ROUNDS, MOST_ROUNDS = 3, 5, 7, 9
-GAIN = 1.05  # what is not faster by this much is noise
-COMPILE_SECONDS, COMPILE_SECONDS_PER_MODULE = 8.0, 0.4
-LONGEST_ROW = 16  # points of a tile's row that are counted on to share something
-STACKED_PARAMETERS = 4_000_000  # above it one point fills a GPU
 MOST_CHECKED = 3
 
 log = logging.getLogger("landscape")
@@ -57,52 +53,6 @@ stages = logging.getLogger("landscape.stages.search")  # heard by whoever shows 
 
 Result = TypeVar("Result")
 Asking = Generator[Request, Sequence[Any], Result]
-
-
-def budget_of(seconds_per_point: float, points: int, limits: Limits) -> float:
-    """Seconds that a job's search may take: `shortest` doubled as often as the share allows, 0 where it allows none.
-
-    Few steps, so that jobs of about the same length find each other's choices.
-    """
-    allowed, budget = limits.share * seconds_per_point * points, limits.shortest
-    if allowed < budget:
-        return 0.0
-    while 2 * budget <= min(allowed, limits.longest):
-        budget *= 2
-    return limits.longest if allowed >= limits.longest else budget
-
-
-# -- the statistics ------------------------------------------------------------------------------------------------
-
-
-def verdict(ratios: Sequence[float], gain: float = GAIN) -> Literal["faster", "slower", "open"]:
-    """Whether a candidate is faster, from its speed over the best one's in each round so far.
-
-    It is faster where, after enough rounds, three quarters of them show a gain worth having and the median gain
-    exceeds the spread. Of two that are equally fast, in rounds that differ by up to 60 %, fewer than one in a hundred
-    passes. What no round shows a gain for is dropped sooner; what is undecided at the end is not faster.
-    """
-    if len(ratios) < FEWEST_ROUNDS:
-        return "open"
-    low, middle = np.quantile(ratios, (0.25, 0.5))
-    if len(ratios) >= ENOUGH_ROUNDS and low > gain and middle - 1 > spread_of(ratios):
-        return "faster"
-    return "slower" if max(ratios) < gain or len(ratios) >= MOST_ROUNDS else "open"
-
-
-def spread_of(ratios: Sequence[float]) -> float:
-    """From the lowest to the highest ratio; where there are many, without the one at either end."""
-    found = sorted(ratios)
-    kept = found[1:-1] if len(found) >= MANY_ROUNDS else found
-    return kept[-1] - kept[0]
-
-
-def row_points(seconds: float, axes: int) -> int:
-    """About how many points a row of a tile will hold, given what a point costs."""
-    return max(1, min(LONGEST_ROW, int((TILE_SECONDS / seconds) ** (1 / max(1, axes)))))
-
-
-# -- the policy ----------------------------------------------------------------------------------------------------
 
 
 class Search:
@@ -231,15 +181,13 @@ class Search:
             self._broken = True
             return
         self._end = self._clock() + budget  # all processes have been forked, so the budget starts here
-        rewrites = tuple(name for name in ("channels_last", "maxima", "folded") if name in facts.options)
+        rewrites = combined_options(facts)
         self._candidates = self._foreseen(facts, rewrites)
         for engine in self._first.engine.variants(rewrites):
             yield from self._try(engine, self._first.batch_size)
-        if "fused" in facts.options:
-            # A batch normalisation between a convolution and its ReLU would keep them apart.
-            yield from self._try(replace(self._engine, fused=True, folded="folded" in facts.options))
-        if "superposed" in facts.options:
-            yield from self._try(replace(self._engine, superposed=True), self._superposed_size())
+        for name in single_options(facts):
+            size = self._size_for_rows() if OPTIONS[name].shares_rows else None
+            yield from self._try(with_option(self._engine, name, facts), size)
         if self._freedom.batch_size and self._plan.batch_norm == "eval":
             yield from self._other_batches()
         for engine, gain in self._bases():
@@ -249,7 +197,7 @@ class Search:
         """About how many candidates will be tried: which batch sizes are depends on which of them win."""
         variants = len(list(self._first.engine.variants(tuple(rewrites)))) - 1  # without the first itself
         batches = 2 if self._freedom.batch_size and self._plan.batch_norm == "eval" else 0
-        return variants + len({"fused", "superposed"} & set(facts.options)) + batches + len(list(self._bases()))
+        return variants + len(single_options(facts)) + batches + len(list(self._bases()))
 
     def _tell(self, candidate: Candidate) -> None:
         """Say which candidate is set up and timed now."""
@@ -267,7 +215,7 @@ class Search:
     def _engine(self) -> Engine:
         return self._best.engine
 
-    def _superposed_size(self) -> int:
+    def _size_for_rows(self) -> int:
         """Half of it, if that is free: two outputs are kept, which is what a batch takes at its largest."""
         size = self._best.batch_size
         return max(1, size // 2) if self._freedom.batch_size else size
@@ -275,7 +223,7 @@ class Search:
     def _other_batches(self) -> Asking[None]:
         """Smaller while it helps, as activations may stay in the cache; larger while it helps, as a GPU likes it."""
         # What superposition keeps of a batch grows with it.
-        for factor in (0.25,) if self._engine.superposed else (0.25, 4.0):
+        for factor in (0.25,) if self._engine.shares_rows else (0.25, 4.0):
             wins = True
             while wins:
                 size = int(min(max(8, self._best.batch_size * factor), self._facts.samples))
@@ -283,16 +231,13 @@ class Search:
 
     def _bases(self) -> Iterator[tuple[Engine, float]]:
         """Other ways to run the best rewrites, the cheap ones to set up first, and what they must gain."""
-        facts, best = self._facts, replace(self._engine, fused=False, superposed=False)
+        best = self._engine
+        yield from ((engine, GAIN) for engine in quick_bases(best, self._plan, self._facts))
         if self._plan.batch_norm == "recalibrate":
             return
-        if self._plan.device == "cuda":
-            if facts.resident:
-                yield replace(best, base="cudagraph"), GAIN
-            if facts.moved_parameters < STACKED_PARAMETERS:
-                yield from ((replace(best, base="vmap", folded=False, points=points), GAIN) for points in (8, 32))
-        if self._left() > COMPILE_SECONDS + COMPILE_SECONDS_PER_MODULE * facts.modules:
-            yield replace(best, base="compile"), GAIN * GAIN  # every worker pays again for compiling
+        engine, seconds = compiled(best, self._facts)
+        if self._left() > seconds:
+            yield engine, GAIN * GAIN  # every worker pays again for compiling
         else:
             self._cut_short = True
 
@@ -366,7 +311,7 @@ class Search:
             return
         self._best, self._seconds = checked.accepted, checked.seconds
         speed = self._trials[self._best].samples_per_second if self._best in self._trials else None
-        if speed and self._engine.superposed:
+        if speed and self._engine.shares_rows:
             self._seconds = self._facts.samples / speed
 
 

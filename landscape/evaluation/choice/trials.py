@@ -31,8 +31,9 @@ from landscape.evaluation.choice.questions import (
     Time,
     Timed,
 )
-from landscape.evaluation.evaluator import Evaluator, Values
-from landscape.evaluation.loaded import SamplesChanged
+from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.unchanged import SamplesChanged
+from landscape.evaluation.values import Values
 from landscape.grid import Grid
 from landscape.memory import is_out_of_memory
 from landscape.plan import Engine, Plan
@@ -148,7 +149,7 @@ class Trials:
         """Seconds per point; where the points of a row share something, a point's part of it among them."""
         evaluator = self._ready[one.candidate]
         seconds = self._time(evaluator, one.count, turn)
-        if not one.candidate.engine.superposed:
+        if not one.candidate.engine.shares_rows:
             return seconds
         together = self._time(evaluator, one.count, turn, NEIGHBOURS)
         each = max(0.0, NEIGHBOURS * together - seconds) / (NEIGHBOURS - 1)
@@ -163,7 +164,7 @@ class Trials:
     def _check(self, request: Check) -> Checked:
         self._forget()
         points, evaluator = self._points, self.evaluator
-        if any(each.engine.superposed for each in request.candidates):
+        if any(each.engine.shares_rows for each in request.candidates):
             points = np.concatenate([points, neighbours_of(points)])
         first = request.first
         evaluator.use(first.engine, first.batch_size)

@@ -11,7 +11,8 @@ from landscape.evaluation.choice.circumstances import key_of
 from landscape.evaluation.choice.kept import Choice, KeptChoices
 from landscape.evaluation.choice.peers import Peers
 from landscape.evaluation.choice.questions import Freedom, Limits, Tuned, follow
-from landscape.evaluation.choice.search import Search, budget_of
+from landscape.evaluation.choice.search import Search
+from landscape.evaluation.choice.statistics import budget_of
 from landscape.evaluation.choice.trials import Trials
 from landscape.evaluation.evaluator import Evaluator
 from landscape.grid import Grid

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from landscape.evaluation.engines.rewrite import Rewrite, Target
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -36,6 +39,30 @@ class Fold:
         torch.mul(weight, scale.view(-1, *[1] * (weight.dim() - 1)), out=_weight(self.folded))
         shift = -mean * scale if bias is None else (bias - mean) * scale  # type: ignore[operator]
         self.folded.bias.copy_(shift if norm.bias is None else shift + norm.bias)  # type: ignore[operator]
+
+
+class Folded(Rewrite):
+    """Every batch norm that is the sole consumer of a convolution, folded into it."""
+
+    traces = True
+
+    def __init__(self, folds: Sequence[Fold]) -> None:
+        self.folds = tuple(folds)
+
+    @classmethod
+    def applies(cls, target: Target) -> bool:
+        return target.plan.batch_norm == "eval" and bool(fold_norms(fx.symbolic_trace(target.model)))
+
+    @classmethod
+    def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+        folds = [] if graph is None else fold_norms(graph, taken)
+        if not folds and not taken:
+            raise ValueError("no convolution is followed by a batch normalisation of its own")
+        return cls(folds)
+
+    def refresh(self, point: Sequence[float] | None) -> None:
+        for fold in self.folds:
+            fold.refresh()
 
 
 def fold_norms(model: fx.GraphModule, leave: frozenset[nn.Module] = frozenset()) -> list[Fold]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.func import functional_call, vmap
 
-from landscape.evaluation.engines.pooling import PoolingByMaxima, use_maxima
-from landscape.evaluation.engines.reuse import Reuse
-from landscape.evaluation.engines.superposition import Superposition
-from landscape.evaluation.engines.traced import Traced
-from landscape.plan import Engine
+from landscape.errors import JobError
+from landscape.evaluation.engines.rewrite import Rewrite, Target
+from landscape.memory import DEVICE_BYTES
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe
 
@@ -26,36 +25,74 @@ class Forward:
 
     Args:
         model: its tensors are set from outside, between calls.
-        engine: which rewrites apply.
-        reuse: what is remembered from point to point.
-        superposed: layers that are computed as sums.
+        rewrites: installed in the model, by name; this object tells them of points and batches, and closes them.
     """
 
-    def __init__(
-        self, model: nn.Module, observe: Observe, engine: Engine, reuse: Reuse | None = None,
-        superposed: Superposition | None = None,
-    ) -> None:  # fmt: skip
-        leave = frozenset() if superposed is None else superposed.layers
-        self._traced: Traced | None = None
-        if engine.rewritten:
-            rewrites = {"folded": engine.folded, "fused": engine.fused, "maxima": engine.maxima}
-            self._traced = Traced(model, **rewrites, leave=leave)
-        self.model = model if self._traced is None else self._traced.model
-        # A mode is asked at every call of a function; a graph has been rewritten once.
-        self.pooling = PoolingByMaxima() if engine.maxima and self._traced is None else None
-        self._observe, self.reuse, self.superposed = observe, reuse, superposed
+    calls_modules: ClassVar[bool] = True  # whether Python calls the model's modules at every point
 
-    def refresh(self) -> None:
-        """The model's tensors were set anew."""
-        if self._traced is not None:
-            self._traced.refresh()
+    def __init__(self, model: nn.Module, observe: Observe, rewrites: Mapping[str, Rewrite]) -> None:
+        self.model, self._observe, self.rewrites = model, observe, dict(rewrites)
+        self._observed = _Observed(model, observe)
+        self._modes = [each.mode for each in rewrites.values() if each.mode is not None]
+
+    @classmethod
+    def check(cls, target: Target) -> None:
+        """Raises JobError where the engine cannot run."""
+
+    def refresh(self, point: Sequence[float] | None) -> None:
+        """The model's tensors were set anew: to this point, or to a whole set of weights, which is no point."""
+        for rewrite in self.rewrites.values():
+            rewrite.refresh(point)
+
+    def forget(self) -> None:
+        """The calls that follow are for other samples or another row of points."""
+        for rewrite in self.rewrites.values():
+            rewrite.forget()
+
+    def begin(self, index: int | None) -> None:
+        """The call that follows is for batch number `index`; None: for weights that are no point."""
+        for rewrite in self.rewrites.values():
+            rewrite.begin(index)
 
     def observe(self, index: int | None, batch: Batch) -> Any:
         """The observables of batch number `index`; None where the weights are not a point of the plane."""
-        if self.reuse is not None:
-            self.reuse.begin(index)
-        with self.pooling or contextlib.nullcontext():
+        self.begin(index)
+        with self.active():
             return self._observe(self.model, batch)
+
+    def observe_points(self, stacked: Mapping[str, Tensor], batch: Batch) -> Any:
+        """The observables [points, samples] of a batch at stacked weights [points, …], one point after the other."""
+        count = len(next(iter(stacked.values())))
+        with self.active():
+            each = [self._at({name: tensor[k] for name, tensor in stacked.items()}, batch) for k in range(count)]
+        return {name: torch.stack([values[name] for values in each]) for name in each[0]}
+
+    def _at(self, weights: Mapping[str, Tensor], batch: Batch) -> Any:
+        named = {f"model.{name}": tensor for name, tensor in weights.items()}
+        return functional_call(self._observed, named, (batch,))
+
+    def active(self) -> AbstractContextManager[object]:
+        """The modes of the rewrites, around one call."""
+        if not self._modes:
+            return nullcontext()
+        modes = ExitStack()
+        for mode in self._modes:
+            modes.enter_context(mode)
+        return modes
+
+    def captures(self, index: int | None) -> bool:
+        """Whether this call for the batch is the only one in which Python has a part; the next ones replay it."""
+        return False
+
+    def distrust_counters(self) -> None:
+        """Go on without the rewrites that rely on torch's version counters, as user code writes past them."""
+        for name in [name for name, each in self.rewrites.items() if each.trusts_counters]:
+            self.rewrites.pop(name).close()
+
+    def close(self) -> None:
+        """Leave the model as it was."""
+        while self.rewrites:
+            self.rewrites.popitem()[1].close()
 
 
 class _Observed(nn.Module):
@@ -72,20 +109,25 @@ class _Observed(nn.Module):
 class Compiled(Forward):
     """By `torch.compile`; shapes are fixed, so that every batch size is compiled once."""
 
-    def __init__(self, model: nn.Module, observe: Observe, engine: Engine) -> None:
-        super().__init__(model, observe, engine)
-        backend = _inductor_with_maxima if engine.maxima else "inductor"
-        self.pooling = None
-        self._compiled = torch.compile(_Observed(self.model, observe).eval(), dynamic=False, backend=backend)
+    calls_modules = False
+
+    def __init__(self, model: nn.Module, observe: Observe, rewrites: Mapping[str, Rewrite]) -> None:
+        super().__init__(model, observe, rewrites)
+        passes = [change for each in rewrites.values() for change in each.compiler_passes]
+        backend = partial(_inductor_after, passes) if passes else "inductor"
+        self._compiled = torch.compile(self._observed.eval(), dynamic=False, backend=backend)
 
     def observe(self, index: int | None, batch: Batch) -> Any:
         return self._compiled(batch)
 
 
-def _inductor_with_maxima(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+def _inductor_after(
+    passes: Sequence[Callable[[fx.GraphModule], None]], graph: fx.GraphModule, inputs: list[Any]
+) -> Any:
     from torch._inductor.compile_fx import compile_fx
 
-    use_maxima(graph)
+    for change in passes:
+        change(graph)
     return compile_fx(graph, inputs)
 
 
@@ -95,13 +137,22 @@ class Graphed(Forward):
     What is returned is overwritten by the next call for the same batch.
     """
 
-    def __init__(self, model: nn.Module, observe: Observe, engine: Engine) -> None:
-        super().__init__(model, observe, engine)
+    calls_modules = False
+
+    def __init__(self, model: nn.Module, observe: Observe, rewrites: Mapping[str, Rewrite]) -> None:
+        super().__init__(model, observe, rewrites)
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Any]] = {}
         self._pool: Any = None
 
+    @classmethod
+    def check(cls, target: Target) -> None:
+        if not target.resident:
+            raise JobError(
+                "engine: cudagraph replays batches that stay where they are, and the samples do not fit the device; "
+                f"use another engine, fewer samples, or a larger {DEVICE_BYTES}"
+            )
+
     def captures(self, index: int | None) -> bool:
-        """Whether the call for this batch makes its graph."""
         return index is not None and index not in self._graphs
 
     def observe(self, index: int | None, batch: Batch) -> Any:
@@ -130,30 +181,9 @@ class Graphed(Forward):
 class Stacked(Forward):
     """Several points at once by `vmap`, the moved weights stacked. Whole sets of weights are computed one by one."""
 
-    def __init__(self, model: nn.Module, observe: Observe, engine: Engine) -> None:
-        super().__init__(model, observe, engine)
-        self._observed = _Observed(self.model, observe)
+    calls_modules = False
 
     def observe_points(self, stacked: Mapping[str, Tensor], batch: Batch) -> Any:
-        """The observables [points, samples] of a batch at the stacked weights [points, …]."""
-        weights = {f"model.{name}": tensor for name, tensor in stacked.items()}
-
-        def at_one(one: dict[str, Tensor]) -> Any:
-            return functional_call(self._observed, one, (batch,))
-
-        with self.pooling or contextlib.nullcontext():
-            return vmap(at_one, randomness="same")(weights)
-
-
-def make_forward(
-    engine: Engine, model: nn.Module, observe: Observe, reuse: Reuse | None = None,
-    superposed: Superposition | None = None,
-) -> Forward:  # fmt: skip
-    """The engine's forward of a model."""
-    if engine.base == "compile":
-        return Compiled(model, observe, engine)
-    if engine.base == "cudagraph":
-        return Graphed(model, observe, engine)
-    if engine.base == "vmap":
-        return Stacked(model, observe, engine)
-    return Forward(model, observe, engine, reuse, superposed)
+        """The observables [points, samples] of a batch at the stacked weights [points, …], all points at once."""
+        with self.active():
+            return vmap(lambda weights: self._at(weights, batch), randomness="same")(dict(stacked))

@@ -9,20 +9,43 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from landscape.evaluation.engines.folding import Folded, fold_norms
 from landscape.evaluation.engines.pooling import POOLING, pool_by_maxima
+from landscape.evaluation.engines.rewrite import Rewrite, Target, applies
 
 RELU = (torch.relu, torch.relu_, F.relu, F.relu_, "relu", "relu_")
 ADD = (operator.add, operator.iadd, torch.add, "add", "add_")
 # What returns memory of its own, and reads its inputs without handing out views of them.
 FRESH = (operator.add, operator.mul, torch.add, torch.mul, torch.relu, F.pad, "add", "mul", "relu")
 FRESH_MODULES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, _BatchNorm)
+
+
+class Fused(Rewrite):
+    """Every layer whose kernel can do the addition and the ReLU after it, fused with them."""
+
+    traces = True
+
+    @classmethod
+    def applies(cls, target: Target) -> bool:
+        if target.plan.batch_norm != "eval" or target.device.type != "cpu":
+            return False
+        graph = fx.symbolic_trace(target.model)
+        if applies(Folded, target):
+            fold_norms(graph)  # between a convolution and its ReLU there may be a batch normalisation
+        return bool(fuse(graph))
+
+    @classmethod
+    def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+        if graph is None or (not fuse(graph, taken) and not taken):
+            raise ValueError("no layer is followed by anything that its kernel here could do")
+        return cls()
 
 
 class FusedLayer(nn.Module):

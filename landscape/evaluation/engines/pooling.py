@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.functional import max_pool2d
 from torch.overrides import TorchFunctionMode
+
+from landscape.evaluation.engines.rewrite import Rewrite, Target
+from landscape.problem.batches import map_tensors
 
 POOLING = (max_pool2d, torch.max_pool2d)
 
@@ -53,6 +56,31 @@ def use_maxima(graph: fx.GraphModule) -> None:
             node.replace_all_uses_with(pooled)
             graph.graph.erase_node(node)
     graph.recompile()
+
+
+class Maxima(Rewrite):
+    """Max-pooling by elementwise maxima: changed once in a graph, else by a mode that is asked at every function."""
+
+    compiler_passes = (use_maxima,)
+
+    def __init__(self, mode: PoolingByMaxima | None) -> None:
+        self.mode = mode
+
+    @classmethod
+    def applies(cls, target: Target) -> bool:
+        if target.device.type != "cpu":
+            return False
+        mode = PoolingByMaxima()
+        with torch.no_grad(), mode:
+            target.observe(target.model, map_tensors(lambda tensor: tensor, target.first_batch()))
+        return mode.met
+
+    @classmethod
+    def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+        if graph is None:
+            return cls(PoolingByMaxima())
+        use_maxima(graph)
+        return cls(None)
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from landscape.draws import noticed_draws
+from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.evaluation.module_state import ModuleState
 from landscape.memory import free_bytes
 
@@ -35,12 +36,15 @@ class _Record:
         return self.versions == _versions((self.inputs, self.output))
 
 
-class Reuse:
+class Reuse(Rewrite):
     """Wraps the topmost modules of `model` that hold none of the `moved` tensors, and remembers what they return.
 
     Args:
         limit: bytes of activations kept at most; default: a share of the memory that is free on the device.
     """
+
+    remembers = True
+    trusts_counters = True
 
     def __init__(self, model: nn.Module, moved: Iterable[Tensor], device: torch.device, limit: int | None = None):
         self._left = int(SHARE_OF_MEMORY * free_bytes(device)) if limit is None else limit
@@ -55,8 +59,18 @@ class Reuse:
         for module in _topmost_unmoved(model, {id(each) for each in moved}):
             self._wrap(module)
 
+    @classmethod
+    def applies(cls, target: Target) -> bool:
+        # What is remembered of streamed batches would hold on to them.
+        fixed = target.plan.batch_norm == "eval" and target.resident
+        return fixed and bool(target.weights.moved) and not target.hides_writes
+
+    @classmethod
+    def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+        return cls(target.model, target.weights.moved_tensors, target.device)
+
     def begin(self, batch: int | None) -> None:
-        """The calls that follow are for this batch; None: for weights that are not a point, computed as they are."""
+        """The calls that follow are for this batch; None: for weights that are no point, computed as they are."""
         self._batch = batch
         self._calls.clear()
 

@@ -15,15 +15,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from landscape.draws import noticed_draws
+from landscape.evaluation.arithmetic import arithmetic, autocast
+from landscape.evaluation.checksum import checksums
 from landscape.evaluation.engines.reuse import same
+from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.evaluation.moving import MovingWeights
+from landscape.problem.batches import map_tensors
+from landscape.problem.user_code import kept_alive
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 Parts = Sequence[tuple[Tensor | None, Tensor | None]]  # weight and bias of θ₀, then of every direction
@@ -59,13 +64,43 @@ def layers_of_same_input(
     return inputs.same
 
 
-class Superposition:
+def superposable(target: Target) -> list[Layer]:
+    """The layers of a model that can be computed as sums, found with two samples at two points; the state is restored.
+
+    Raises:
+        ValueError: there are none, or `observe` changes what the model holds.
+    """
+    if target.plan.batch_norm == "recalibrate":
+        raise ValueError("batch_norm: recalibrate goes over all samples twice at every point")
+    few, weights = map_tensors(lambda tensor: tensor[:2], target.first_batch()), target.weights
+
+    def observe_at(coordinate: float) -> None:
+        target.state.restore()
+        weights.set_point([coordinate] * weights.axes)
+        before = checksums(weights.moved_tensors)
+        with autocast(target.plan, target.device):
+            target.observe(target.model, few)
+        written = before != checksums(weights.moved_tensors)
+        if written or weights.changed or target.state.changed():
+            raise ValueError("observe changes what the model holds, batch after batch of a point")
+
+    try:
+        with kept_alive(), arithmetic(target.plan, target.device), torch.no_grad():
+            points = [partial(observe_at, coordinate) for coordinate in (0.0, 1.0)]
+            return layers_of_same_input(target.model, weights.moved_tensors, points)
+    finally:
+        target.restore()
+
+
+class Superposition(Rewrite):
     """Takes over the calls of `layers`: sums of what they return for a row of points and for its direction.
 
     Args:
         weights: of the model that the layers are in.
         layers: from `layers_of_same_input`.
     """
+
+    remembers = True
 
     def __init__(self, weights: MovingWeights, layers: Sequence[Layer]) -> None:
         self.layers = frozenset[nn.Module](layers)
@@ -76,14 +111,28 @@ class Superposition:
             parts = list(zip(weights.parts(layer.weight), weights.parts(layer.bias), strict=True))
             layer.forward = partial(self._call, layer, parts)  # type: ignore[method-assign]
 
-    def begin(self, point: Sequence[float] | None) -> None:
+    @classmethod
+    def applies(cls, target: Target) -> bool:
+        return bool(superposable(target))
+
+    @classmethod
+    def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+        return cls(target.weights, superposable(target))
+
+    @property
+    def remembered(self) -> int:
+        """How many outputs are kept now."""
+        return len(self._sums)
+
+    def refresh(self, point: Sequence[float] | None) -> None:
         """The calls that follow are for this point; None: for weights that are no point, computed as they are."""
         self._point = point
         self._calls.clear()
 
     def forget(self) -> None:
-        """The calls that follow are for other samples, or for another row of points."""
+        """Nothing is kept, and calls are computed as they are until a point of another row, or of other samples."""
         self._sums.clear()
+        self.refresh(None)
 
     def close(self) -> None:
         """Leave the layers as they were."""

@@ -22,7 +22,7 @@ def tell_a_candidate() -> None:
     search = Search(Plan(batch_size=256, threads=1, device="cpu"), Freedom(points=10**9), clock=lambda: 0.0)
     search._end, search._candidates = 12.0, 7
     stage(CHOOSING)
-    search._tell(Candidate(Engine(maxima=True), 64))
+    search._tell(Candidate(Engine.parse("eager+maxima"), 64))
 
 
 def test_a_terminal_shows_the_candidate_beside_the_stage(monkeypatch):

@@ -25,7 +25,7 @@ from landscape.bench.yardsticks import Bare, SameEngine, Setting
 from landscape.choosing import make_evaluator
 from landscape.errors import LandscapeError
 from landscape.evaluation.choice.search import Search
-from landscape.evaluation.engines.forward import make_forward
+from landscape.evaluation.engines.table import make_forward
 from landscape.plan import Engine, Plan
 from landscape.preparation import prepare
 
@@ -167,7 +167,9 @@ def test_the_forward_pass_of_an_engine_is_the_models(engine, monkeypatch):
     import landscape.bench.yardsticks as yardsticks
 
     problem, made = conv_problem(), []
-    monkeypatch.setattr(yardsticks, "make_forward", lambda *given: made.append(make_forward(*given)) or made[-1])
+    monkeypatch.setattr(
+        yardsticks, "make_forward", lambda *given, **more: made.append(make_forward(*given, **more)) or made[-1]
+    )
     seen: list[torch.Tensor] = []
     plan = Plan(16, 1, "cpu", engine=Engine.parse(engine))
     directions = [{name: torch.ones_like(each) for name, each in problem.model.named_parameters()}]

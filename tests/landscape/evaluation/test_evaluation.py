@@ -32,8 +32,9 @@ from torch import nn
 from landscape import JobError, Problem, run
 from landscape.devices import pick_device
 from landscape.draws import seed_draws
-from landscape.evaluation.evaluator import Evaluator, mean_and_stderr
+from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import first_look
+from landscape.evaluation.values import mean_and_stderr
 from landscape.parameters import state_of
 from landscape.plan import Plan, default_plan
 
@@ -46,9 +47,7 @@ def plan(**fields) -> Plan:
 
 
 def evaluator(model, samples, observe, directions=(), **fields) -> Evaluator:
-    found = Evaluator(model, samples, observe, plan(**fields), CPU)
-    found.load(state_of(model), list(directions))
-    return found
+    return Evaluator(model, samples, observe, plan(**fields), CPU, state_of(model), list(directions))
 
 
 def drawn(model: nn.Module, seed: int, scale: float = 0.1) -> dict[str, torch.Tensor]:
@@ -578,15 +577,15 @@ def test_integer_buffers_and_named_tuples_pass_through():
     model[0].num_batches_tracked.fill_(7)
     made = evaluator(model, torch.randn(5, 2), lambda m, b: {"loss": m(b)[:, 0]}, precision="float64")
     made.evaluate(np.zeros((1, 0)))
-    assert made._loaded.model[0].num_batches_tracked == 7
-    assert made._loaded.model[0].num_batches_tracked.dtype == torch.int64
+    assert made.evaluated_model[0].num_batches_tracked == 7
+    assert made.evaluated_model[0].num_batches_tracked.dtype == torch.int64
 
 
 def test_a_model_that_cannot_be_copied_is_refused_in_words():
     model = Quadratic()
     model.cache = torch.ones(1, requires_grad=True) * 2
     with pytest.raises(JobError, match=r"model: Quadratic cannot be copied"):
-        Evaluator(model, quadratic_samples(), observe_quadratic, plan(), CPU)
+        Evaluator(model, quadratic_samples(), observe_quadratic, plan(), CPU, state_of(model), ())
 
 
 def test_points_that_are_not_finite_are_values_like_others():

@@ -55,14 +55,12 @@ def samples_of(kind: str, count: int):
 def evaluator(samples, limit=None, device=CPU, **fields) -> Evaluator:
     plan = Plan.from_record({"batch_size": 8, "threads": 1, "device": device.type} | fields)
     model = ConvNet()
-    found = Evaluator(model, samples, observe, plan, device, limit=limit)
     generator = torch.Generator().manual_seed(1)
     directions = [
         {name: 0.3 * torch.randn(each.shape, generator=generator) for name, each in model.named_parameters()}
         for _ in range(2)
     ]
-    found.load(state_of(model), directions)
-    return found
+    return Evaluator(model, samples, observe, plan, device, state_of(model), directions, limit=limit)
 
 
 def bits(evaluator: Evaluator) -> dict[str, bytes]:
@@ -172,8 +170,9 @@ def test_nothing_is_remembered_of_streamed_batches():
     linear = {"linear.weight": torch.ones_like(model.linear.weight)}  # the convolution below it stays the same
     for limit in (0, 1 << 20):
         seen = Seen()
-        found = Evaluator(model, samples_of("doubles", 32), seen, Plan(4, 1, "cpu"), CPU, limit=limit)
-        found.load(state_of(model), [linear])
+        found = Evaluator(
+            model, samples_of("doubles", 32), seen, Plan(4, 1, "cpu"), CPU, state_of(model), [linear], limit=limit
+        )
         found.evaluate(np.array([[0.1], [0.2]]))
         gc.collect()
         counts[limit] = sum(each() is not None for each in seen.alive)
@@ -185,8 +184,9 @@ def test_a_batch_changed_in_place_is_refused_when_streamed_too():
         batch[0].add_(1)
         return observe(model, batch)
 
-    found = Evaluator(ConvNet(), samples_of("doubles", 9), careless, Plan(4, 1, "cpu"), CPU, limit=0)
-    found.load(state_of(ConvNet()), [])
+    found = Evaluator(
+        ConvNet(), samples_of("doubles", 9), careless, Plan(4, 1, "cpu"), CPU, state_of(ConvNet()), [], limit=0
+    )
     with pytest.raises(JobError, match="must not change its batch in place"):
         found.evaluate(np.zeros((1, 0)))
 

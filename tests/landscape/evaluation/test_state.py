@@ -16,9 +16,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from landscape import JobError, Problem, run
-from landscape.evaluation import module_state
+from landscape.evaluation import containers
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.module_state import ModuleState, private_copy
+from landscape.evaluation.module_state import ModuleState
+from landscape.evaluation.private import private_copy
 from landscape.parameters import state_of
 from landscape.plan import Plan
 from landscape.problem.batches import split_batches
@@ -28,9 +29,7 @@ CPU = torch.device("cpu")
 
 def evaluator(model, samples, observe, directions=(), **fields) -> Evaluator:
     plan = Plan.from_record({"batch_size": 4, "threads": 1, "device": "cpu"} | fields)
-    found = Evaluator(model, samples, observe, plan, CPU)
-    found.load(state_of(model), list(directions))
-    return found
+    return Evaluator(model, samples, observe, plan, CPU, state_of(model), list(directions))
 
 
 # -- names ---------------------------------------------------------------------------------------------------
@@ -456,8 +455,8 @@ def test_several_points_at_once_have_the_same_values_or_are_refused(disturb):
 def test_a_model_that_changes_nothing_has_no_container_compared_by_itself(monkeypatch):
     model = nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), nn.ReLU()) for _ in range(20)))
     state, compared = ModuleState(model, [model]), []
-    unpatched = module_state._Items.changed
-    monkeypatch.setattr(module_state._Items, "changed", lambda each: compared.append(each.name) or unpatched(each))
+    unpatched = containers.Items.changed
+    monkeypatch.setattr(containers.Items, "changed", lambda each: compared.append(each.name) or unpatched(each))
     state.restore()
     assert compared == []
     model[5][0].forward = model[5][0].forward  # as an engine takes over the calls
@@ -685,7 +684,7 @@ def test_a_submodule_that_changes_or_draws_is_not_computed_once_for_all_points(c
     made = evaluator(model, samples, observe, [direction])
     for _ in range(3):
         np.testing.assert_array_equal(made.evaluate(POINTS).mean["loss"], each)
-    assert made._loaded.reuse.modules == 0
+    assert made.rewrites["reuse"].modules == 0
 
 
 def test_values_that_observe_writes_to_the_same_memory_for_every_batch_are_those_of_their_batch():
@@ -713,8 +712,7 @@ def test_what_is_taken_out_of_a_batch_or_put_into_it_is_as_before_at_the_next_po
 
     model, samples = nn.Linear(4, 3), {"inputs": vectors(), "rest": [torch.arange(10.0)]}
     plan = Plan(batch_size=4, threads=1, device="cpu")
-    made = Evaluator(model, samples, observe, plan, CPU, limit=limit)
-    made.load(state_of(model), [along(model, "weight")])
+    made = Evaluator(model, samples, observe, plan, CPU, state_of(model), [along(model, "weight")], limit=limit)
     straight = made.evaluate(POINTS).mean["loss"]
     np.testing.assert_array_equal(made.evaluate(POINTS[::-1].copy()).mean["loss"], straight[::-1])
 

@@ -17,7 +17,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 
 from landscape import JobError, Problem, run
-from landscape.evaluation.evaluator import Evaluator, Plan
+from landscape.evaluation.evaluator import Evaluator
+from landscape.plan import Plan
 from landscape.preparation import prepare
 from landscape.problem.batches import batch_length, map_tensors, samples_digest, split_batches, tensors_of
 from landscape.problem.callback import import_callback, load_problem
@@ -264,8 +265,7 @@ def test_the_samples_digest_tells_values_shapes_and_types():
 
 
 def observed(problem: Problem) -> dict[str, float]:
-    made = Evaluator(problem.model, problem.data, problem.observe, Plan(4, 1, "cpu"), torch.device("cpu"))
-    made.load({}, ())
+    made = Evaluator(problem.model, problem.data, problem.observe, Plan(4, 1, "cpu"), torch.device("cpu"), {}, ())
     return {name: float(values[0]) for name, values in made.evaluate(np.zeros((1, 0))).mean.items()}
 
 

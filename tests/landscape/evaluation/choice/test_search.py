@@ -28,7 +28,8 @@ from landscape.evaluation.choice.questions import (
     Timed,
     follow,
 )
-from landscape.evaluation.choice.search import GAIN, Search, budget_of, verdict
+from landscape.evaluation.choice.search import Search
+from landscape.evaluation.choice.statistics import GAIN, budget_of, verdict
 from landscape.plan import Engine, Plan
 
 PLAN = Plan(batch_size=256, threads=1, device="cpu")
@@ -145,7 +146,11 @@ def test_a_batch_that_spoils_the_shared_cache_does_not_win():
 
 def test_the_best_of_all_combinations_wins():
     def speed(candidate):
-        return 4096.0 * (1.2 if candidate.engine.maxima else 1.0) * (1.3 if candidate.engine.channels_last else 1)
+        return (
+            4096.0
+            * (1.2 if "maxima" in candidate.engine.options else 1.0)
+            * (1.3 if "channels_last" in candidate.engine.options else 1)
+        )
 
     found = Machine(speed).search()
     assert found.plan.engine == Engine.parse("eager+channels_last+maxima")
@@ -209,7 +214,7 @@ def test_what_fails_anywhere_is_out():
 
 def test_where_nobody_is_left_the_best_so_far_is_taken_and_nothing_is_kept():
     def speed(candidate):
-        return 4096.0 * (2.0 if candidate.engine == Engine(channels_last=True) else 1.0)
+        return 4096.0 * (2.0 if candidate.engine == Engine.parse("eager+channels_last") else 1.0)
 
     killer = Candidate(Engine.parse("eager+maxima"), 256)
     machine = Machine(speed, dies=[killer])
@@ -346,7 +351,7 @@ def test_once_the_time_is_over_no_further_candidate_is_checked():
 
 def test_an_engine_that_is_asked_for_is_checked_and_nothing_is_searched_or_kept():
     machine = Machine(by_batch(64))
-    found = machine.search(Freedom(Engine(maxima=True), points=10**9))
-    assert found.plan == replace(PLAN, engine=Engine(maxima=True))
+    found = machine.search(Freedom(Engine.parse("eager+maxima"), points=10**9))
+    assert found.plan == replace(PLAN, engine=Engine.parse("eager+maxima"))
     assert machine.kept is None
     assert not any(isinstance(each, (Look, SetUp, Time)) for each in machine.asked)

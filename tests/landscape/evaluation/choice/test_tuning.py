@@ -72,9 +72,9 @@ def test_what_batch_norms_keep_apart_is_folded_and_fused():
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()).eval()
     samples = (torch.randn(40, 1, 6, 6), torch.randint(0, 64, (40,)))
     found = tune(evaluator(Problem.supervised(model, samples), samples), grid(), Freedom(points=MANY), **SHORT)
-    fused = [each for each in found.trials if each.engine.fused]
+    fused = [each for each in found.trials if "fused" in each.engine.options]
     assert fused
-    assert all(each.engine.folded for each in fused)
+    assert all("folded" in each.engine.options for each in fused)
     assert any(each.samples_per_second for each in fused)
 
 
@@ -89,13 +89,13 @@ def test_a_rewrite_that_is_off_is_refused(monkeypatch):
     problem, samples = pooled_problem()
     right = pooling.pool_by_maxima
     monkeypatch.setattr(pooling, "pool_by_maxima", lambda *args, **options: right(*args, **options) + 1e-3)
-    off, other = Candidate(Engine(maxima=True), 8), Candidate(Engine(channels_last=True), 8)
+    off, other = Candidate(Engine.parse("eager+maxima"), 8), Candidate(Engine.parse("eager+channels_last"), 8)
     checked = Trials(evaluator(problem, samples), grid(), KeptChoices(None)).answer(
         Check(Candidate(Engine(), 8), (off, other))
     )
     assert checked.accepted == other
     assert "is off by" in checked.refused[0]
-    forced = tune(evaluator(problem, samples), grid(), Freedom(Engine(maxima=True)))
+    forced = tune(evaluator(problem, samples), grid(), Freedom(Engine.parse("eager+maxima")))
     assert forced.plan.engine == Engine()
     assert "is off by" in forced.trials[0].refused
     assert "eager+maxima is not used, as it is off by" in forced.warning

@@ -12,13 +12,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pooled import POINTS, Pooled, drawn, evaluator, pooled_problem
+from pooled import POINTS, Pooled, drawn, evaluator, pooled_problem, rewritten
 from small_models import ConvNet, image_samples, wandering
 from torch import nn
 from torch.nn import functional as F
 
+from landscape.evaluation.engines.layout import ChannelsLast
 from landscape.evaluation.engines.pooling import PoolingByMaxima, pool_by_maxima
-from landscape.evaluation.engines.traced import Traced
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.moving import MovingWeights, targets_of
 from landscape.parameters import state_of
@@ -91,18 +91,18 @@ def test_pooling_that_has_no_such_form_is_left_to_torch():
 
 def test_only_a_convolution_that_its_norm_alone_reads_is_folded():
     model = Pooled().eval().requires_grad_(False)
-    folded = Traced(model, folded=True)
-    names = [type(each).__name__ for each in folded.model.modules()]
+    graph, folded = rewritten(model, "folded")
+    names = [type(each).__name__ for each in graph.modules()]
     assert names.count("BatchNorm2d") == 1  # `other` stays, as its convolution is read twice
-    folded.refresh()
+    folded.refresh(None)
     inputs = image_samples(5)[0]
-    torch.testing.assert_close(folded.model(inputs), model(inputs), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(graph(inputs), model(inputs), rtol=1e-5, atol=1e-6)
     with torch.no_grad():  # the folded weights follow those of the model
         model.norm.running_var.mul_(3)
         model.norm.bias.add_(1)
         model.first.bias.mul_(-2)
-    folded.refresh()
-    torch.testing.assert_close(folded.model(inputs), model(inputs), rtol=1e-5, atol=1e-6)
+    folded.refresh(None)
+    torch.testing.assert_close(graph(inputs), model(inputs), rtol=1e-5, atol=1e-6)
 
 
 def test_what_cannot_be_traced_is_not_folded():
@@ -111,7 +111,7 @@ def test_what_cannot_be_traced_is_not_folded():
             return super().forward(x if x.sum() > 0 else -x)
 
     with pytest.raises(torch.fx.proxy.TraceError):
-        Traced(Branching().eval(), folded=True)
+        rewritten(Branching().eval(), "folded")
 
 
 # -- engines -------------------------------------------------------------------------------------------------------
@@ -220,9 +220,14 @@ def test_engines_of_a_gpu_agree(engine):
     values = []
     for name in ("eager", engine):
         made = Evaluator(
-            problem.model, samples, problem.observe, replace(plan, engine=Engine.parse(name)), torch.device("cuda:0")
+            problem.model,
+            samples,
+            problem.observe,
+            replace(plan, engine=Engine.parse(name)),
+            torch.device("cuda:0"),
+            state_of(problem.model),
+            [drawn(problem.model, 1), drawn(problem.model, 2)],
         )
-        made.load(state_of(problem.model), [drawn(problem.model, 1), drawn(problem.model, 2)])
         values.append(made.evaluate(POINTS).mean["loss"])
     np.testing.assert_allclose(values[1], values[0], rtol=1e-5)
 
@@ -237,7 +242,7 @@ def test_weights_of_a_point_are_those_of_the_formula(axes, channels_last):
     origin = {name: tensor.clone() for name, tensor in state_of(model).items()}
     directions = [drawn(Pooled(), seed) for seed in range(axes)]
     directions[-1] = {name: tensor for name, tensor in directions[-1].items() if "head" not in name}
-    moving = MovingWeights(model, origin, directions, channels_last=channels_last)
+    moving = MovingWeights(model, origin, directions, ChannelsLast.layouts if channels_last else {})
     generator = np.random.default_rng(0)
     for point in [generator.normal(size=axes).tolist() for _ in range(4)] * 2:
         moving.set_point(point)
@@ -251,7 +256,7 @@ def test_weights_of_a_point_are_those_of_the_formula(axes, channels_last):
 
 def test_setting_a_point_allocates_nothing():
     model = Pooled().requires_grad_(False)
-    moving = MovingWeights(model, state_of(model), [drawn(Pooled(), 1), drawn(Pooled(), 2)], channels_last=False)
+    moving = MovingWeights(model, state_of(model), [drawn(Pooled(), 1), drawn(Pooled(), 2)], {})
     places = {name: tensor.data_ptr() for name, tensor in targets_of(model).items()}
     with torch.profiler.profile(profile_memory=True) as profile:
         for point in ([0.1, 0.2], [0.1, 0.3], [0.4, 0.3]):
@@ -421,10 +426,9 @@ def test_derivatives_with_respect_to_the_inputs_are_of_the_inputs_at_hand():
         assert value == pytest.approx(((slope - 1) ** 2).mean().item(), rel=1e-5)
 
 
-def test_what_does_not_fit_is_computed_again():
+def test_what_does_not_fit_is_computed_again(monkeypatch):
+    monkeypatch.setattr("landscape.evaluation.engines.reuse.SHARE_OF_MEMORY", 0)
     problem, samples, directions, _ = tail_problem(nn.ReLU())
     made = evaluator(problem, samples, directions=directions)
-    assert made._loaded.reuse is not None
-    made._loaded.reuse._left = 0
     np.testing.assert_allclose(made.evaluate(POINTS).mean["loss"], reference(problem, samples, directions), rtol=1e-5)
-    assert made._loaded.reuse.modules == 0
+    assert made.rewrites["reuse"].modules == 0

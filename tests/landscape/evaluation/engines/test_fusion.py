@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pooled import rewritten
 from torch import fx, nn
 from torch.nn import functional as F
 
 from landscape.evaluation.engines.fusion import FusedLayer
-from landscape.evaluation.engines.traced import Traced
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
 IMAGES = torch.randn(3, 4, 9, 8, generator=torch.Generator().manual_seed(0))
@@ -122,21 +122,21 @@ def test_fused_layers_agree_with_plain_ones(name, channels_last):
     expected = model(images.clone())
     if not count:
         with pytest.raises(ValueError, match="no layer is followed"):
-            Traced(model, fused=True)
+            rewritten(model, "fused")
         return
-    traced = Traced(model, fused=True)
-    assert sum(isinstance(each, FusedLayer) for each in traced.model.modules()) == count
-    found = traced.model(images)
+    traced, _ = rewritten(model, "fused")
+    assert sum(isinstance(each, FusedLayer) for each in traced.modules()) == count
+    found = traced(images)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(images, IMAGES, rtol=0, atol=0)  # what it is given is not written over
-    torch.testing.assert_close(traced.model(images), found, rtol=0, atol=0)
+    torch.testing.assert_close(traced(images), found, rtol=0, atol=0)
 
 
 @torch.no_grad()
 def test_only_a_residual_that_nobody_reads_later_is_written_over():
     overwriting = {}
     for name in ("block", "residual_block", "read_later", "viewed", "input", "vision_block"):
-        model = Traced(Net(NETS[name][0]).eval(), fused=True).model
+        model = rewritten(Net(NETS[name][0]).eval(), "fused")[0]
         overwriting[name] = any(isinstance(each, FusedLayer) and each.overwrite for each in model.modules())
     assert overwriting == {
         "block": False, "residual_block": True, "read_later": False, "viewed": False, "input": False,
@@ -147,16 +147,16 @@ def test_only_a_residual_that_nobody_reads_later_is_written_over():
 @torch.no_grad()
 def test_weights_are_those_of_the_model_at_the_time():
     model = Net(block).eval()
-    traced = Traced(model, fused=True)
+    traced, _ = rewritten(model, "fused")
     for parameter in model.parameters():
         parameter.mul_(-1.5)
-    torch.testing.assert_close(traced.model(IMAGES), model(IMAGES), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(traced(IMAGES), model(IMAGES), rtol=1e-5, atol=1e-6)
 
 
 @torch.no_grad()
 def test_double_precision_is_left_to_the_layers():
     model = Net(block).eval().double()
-    found = Traced(model, fused=True).model(IMAGES.double())
+    found = rewritten(model, "fused")[0](IMAGES.double())
     torch.testing.assert_close(found, model(IMAGES.double()), rtol=1e-14, atol=1e-14)
 
 
@@ -166,10 +166,10 @@ def test_double_precision_is_left_to_the_layers():
 def test_autocast_is_followed(name, channels_last):
     model = Net(NETS[name][0]).eval()
     model = model.to(memory_format=torch.channels_last) if channels_last else model
-    traced = Traced(model, fused=True)
+    traced, _ = rewritten(model, "fused")
     exact = model(IMAGES.clone())
     with torch.autocast("cpu", torch.bfloat16):
-        expected, found = model(IMAGES.clone()), traced.model(IMAGES.clone())
+        expected, found = model(IMAGES.clone()), traced(IMAGES.clone())
     assert found.dtype == expected.dtype
     off = (found.double() - exact.double()).abs().max()
     assert off <= 2 * (expected.double() - exact.double()).abs().max() + 1e-6
@@ -180,7 +180,7 @@ def test_autocast_is_followed(name, channels_last):
 def test_derivatives_with_respect_to_the_inputs_are_those_of_the_model(name):
     model = Net(lambda m, x: NETS[name][0](m, x) + m.tail(x).mean()).eval().requires_grad_(False)
     inputs = [IMAGES.clone().requires_grad_() for _ in range(2)]
-    for each, run in zip(inputs, (model, Traced(model, fused=True).model), strict=True):
+    for each, run in zip(inputs, (model, rewritten(model, "fused")[0]), strict=True):
         run(each).square().sum().backward()
     torch.testing.assert_close(inputs[1].grad, inputs[0].grad, rtol=1e-4, atol=1e-5)
 
@@ -188,9 +188,9 @@ def test_derivatives_with_respect_to_the_inputs_are_those_of_the_model(name):
 def test_layers_that_are_to_be_left_alone_are():
     model = Net(block).eval()
     with torch.no_grad():
-        traced = Traced(model, fused=True, leave=frozenset([model.one]))
-        assert any(each is model.one for each in traced.model.modules())
-        torch.testing.assert_close(traced.model(IMAGES), model(IMAGES), rtol=1e-5, atol=1e-6)
+        traced, _ = rewritten(model, "fused", taken=frozenset([model.one]))
+        assert any(each is model.one for each in traced.modules())
+        torch.testing.assert_close(traced(IMAGES), model(IMAGES), rtol=1e-5, atol=1e-6)
 
 
 OPERATIONS = {
@@ -227,5 +227,5 @@ def test_any_sequence_of_operations_computes_the_same(steps):
 
     model = Net(program).eval()
     model, images = model.to(memory_format=torch.channels_last), IMAGES.contiguous(memory_format=torch.channels_last)
-    traced, plain = Traced(model, fused=True, maxima=True), fx.symbolic_trace(model)
-    torch.testing.assert_close(traced.model(images.clone()), plain(images.clone()), rtol=1e-4, atol=1e-4)
+    traced, plain = rewritten(model, "fused", "maxima")[0], fx.symbolic_trace(model)
+    torch.testing.assert_close(traced(images.clone()), plain(images.clone()), rtol=1e-4, atol=1e-4)

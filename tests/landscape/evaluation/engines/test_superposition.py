@@ -10,7 +10,7 @@ from small_models import make_job
 from torch import nn
 from torch.nn import functional as F
 
-import landscape.evaluation.evaluator
+import landscape.evaluation.walks
 from landscape import run
 from landscape.evaluation.choice.questions import Freedom
 from landscape.evaluation.choice.tuning import tune
@@ -136,7 +136,7 @@ def test_a_point_has_the_same_bits_in_every_company(engine, monkeypatch):
     together = made.evaluate(POINTS)
     alone = [made.evaluate(point[None]).mean["loss"][0] for point in POINTS]
     np.testing.assert_array_equal(together.mean["loss"], alone)
-    monkeypatch.setattr(landscape.evaluation.evaluator, "LARGEST_GROUP", 2 * made.samples)  # groups of two
+    monkeypatch.setattr(landscape.evaluation.walks, "LARGEST_GROUP", 2 * made.samples)  # groups of two
     np.testing.assert_array_equal(made.evaluate(POINTS[::-1]).mean["loss"][::-1], alone)
     np.testing.assert_array_equal(
         evaluator(problem, samples, engine).evaluate(POINTS).stderr["loss"], together.stderr["loss"]
@@ -148,8 +148,16 @@ def test_samples_that_stream_have_the_same_bits():
     samples = (samples[0].double(), samples[1])  # another type than they are computed in: they are copied
     plan = default_plan(21, "cpu", "float32", "eval", 0, 8, None)
     expected = evaluator(problem, samples, "eager+superposed").evaluate(POINTS).mean["loss"]
-    made = Evaluator(problem.model, samples, problem.observe, plan, CPU, limit=0)
-    made.load(state_of(problem.model), [drawn(problem.model, 1), drawn(problem.model, 2)])
+    made = Evaluator(
+        problem.model,
+        samples,
+        problem.observe,
+        plan,
+        CPU,
+        state_of(problem.model),
+        [drawn(problem.model, 1), drawn(problem.model, 2)],
+        limit=0,
+    )
     made.use(Engine.parse("eager+superposed"))
     assert not made.resident
     np.testing.assert_array_equal(made.evaluate(POINTS).mean["loss"], expected)
@@ -172,7 +180,7 @@ def test_layers_are_left_as_they_were():
     assert "maxima" in made.possible_options()
     made.use(Engine.parse("eager"))
     assert not any(
-        "forward" in vars(module) and "Reuse" not in repr(module.forward) for module in made._loaded.model.modules()
+        "forward" in vars(module) and "Reuse" not in repr(module.forward) for module in made.evaluated_model.modules()
     )
     expected = evaluator(problem, samples).evaluate(POINTS).mean["loss"]
     np.testing.assert_array_equal(made.evaluate(POINTS).mean["loss"], expected)
@@ -182,17 +190,16 @@ def test_nothing_is_kept_after_the_last_batch():
     problem, samples = pooled_problem()
     made = evaluator(problem, samples, "eager+superposed")
     made.evaluate(POINTS)
-    assert made._loaded.superposed is not None
-    assert not made._loaded.superposed._sums
+    assert made.rewrites["superposed"].remembered == 0
 
 
 def test_layers_above_another_that_moves_are_computed():
     problem, samples = problem_of([nn.Linear(6, 6), nn.Linear(6, 6)], (6,), FUNCTIONS["prepared anew at every call"])
     made = evaluator(problem, samples, "eager+superposed")
-    assert list(made._loaded.superposed.layers) == [made._loaded.model.layers[0]]
+    assert list(made.rewrites["superposed"].layers) == [made.evaluated_model.layers[0]]
     tail = [{"layers.1.weight": torch.ones(6, 6)}]
     made = evaluator(problem, samples, "eager+superposed", directions=tail)
-    assert list(made._loaded.superposed.layers) == [made._loaded.model.layers[1]]
+    assert list(made.rewrites["superposed"].layers) == [made.evaluated_model.layers[1]]
 
 
 def drawing(model, batch):
@@ -274,7 +281,7 @@ def test_hooked_and_replaced_layers_are_computed_as_they_are():
     problem, samples = problem_of([nn.Linear(6, 6), nn.Linear(6, 6)], (6,), FUNCTIONS["two layers of one input"])
     problem.model.layers[0].register_forward_hook(lambda module, inputs, output: output * 2)
     made = evaluator(problem, samples, "eager+superposed")
-    assert list(made._loaded.superposed.layers) == [made._loaded.model.layers[1]]
+    assert list(made.rewrites["superposed"].layers) == [made.evaluated_model.layers[1]]
     expected = evaluator(problem, samples).evaluate(POINTS).mean["loss"]
     np.testing.assert_allclose(made.evaluate(POINTS).mean["loss"], expected, rtol=1e-5)
 

@@ -1,0 +1,87 @@
+"""The table of engines: the class behind each base and each option, and how they are put together."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import torch
+from torch import fx, nn
+
+from landscape.evaluation.engines.folding import Folded
+from landscape.evaluation.engines.forward import Compiled, Forward, Graphed, Stacked
+from landscape.evaluation.engines.fusion import Fused
+from landscape.evaluation.engines.layout import ChannelsLast
+from landscape.evaluation.engines.pooling import Maxima
+from landscape.evaluation.engines.reuse import Reuse
+from landscape.evaluation.engines.rewrite import Rewrite, Target, applies, tidy
+from landscape.evaluation.engines.superposition import Superposition
+from landscape.plan import OPTIONS, Base, Engine
+
+BASES: dict[Base, type[Forward]] = {
+    "eager": Forward,
+    "compile": Compiled,
+    "cudagraph": Graphed,
+    "vmap": Stacked,
+}
+# By the names in `landscape.plan.OPTIONS`, in the order in which they are installed: those that take over whole layers
+# first, then those that change the graph, what makes patterns for the next ones before these.
+REWRITES: dict[str, type[Rewrite]] = {
+    "superposed": Superposition,
+    "folded": Folded,
+    "fused": Fused,
+    "maxima": Maxima,
+    "channels_last": ChannelsLast,
+}
+# Installed wherever they apply and Python calls the modules, without being asked for: they change no bit.
+ALWAYS: dict[str, type[Rewrite]] = {"reuse": Reuse}
+
+
+def layouts_of(engine: Engine) -> dict[int, torch.memory_format]:
+    """The memory formats of parameters that the engine asks for, by their number of dimensions."""
+    return {
+        dimensions: layout
+        for name, rewrite in REWRITES.items()
+        if name in engine.options
+        for dimensions, layout in rewrite.layouts.items()
+    }
+
+
+def possible_options(target: Target) -> tuple[str, ...]:
+    """The options of an engine that would change anything for this model, in the order of their names."""
+    return tuple(name for name in OPTIONS if applies(REWRITES[name], target))
+
+
+def make_forward(target: Target, engine: Engine, *, remembering: bool = True) -> Forward:
+    """Install an engine in a model.
+
+    Args:
+        remembering: whether rewrites that keep outputs from point to point are among what is installed.
+
+    Raises:
+        ValueError: a rewrite finds nothing that it could change.
+        JobError: the engine needs something that this machine or these samples do not have.
+        Exception: whatever tracing the model raises, such as for control flow that depends on the data.
+    """
+    base = BASES[engine.base]
+    base.check(target)
+    rewrites: dict[str, Rewrite] = {}
+    taken: frozenset[nn.Module] = frozenset()
+    graph: fx.GraphModule | None = None
+    with ExitStack() as undoing:
+        for name, rewrite in REWRITES.items():
+            if name not in engine.options or (rewrite.remembers and not remembering):
+                continue
+            if rewrite.traces and graph is None:
+                graph = fx.symbolic_trace(target.model)
+            rewrites[name] = rewrite.install(target, graph, taken)
+            undoing.callback(rewrites[name].close)
+            taken |= rewrites[name].layers
+        if graph is not None:
+            tidy(graph)
+        for name, rewrite in ALWAYS.items() if base.calls_modules and graph is None and remembering else ():
+            if rewrite.applies(target):
+                rewrites[name] = rewrite.install(target, None, taken)
+                undoing.callback(rewrites[name].close)
+        forward = base(target.model if graph is None else graph, target.observe, rewrites)
+        undoing.pop_all()
+    return forward

@@ -1,0 +1,47 @@
+"""The samples stay what they are: user code that writes to them is found out, and ends the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from landscape.errors import JobError
+from landscape.evaluation.checksum import checksums
+from landscape.evaluation.feed import Feed
+from landscape.problem.batches import tensors_of
+
+
+class SamplesChanged(JobError):
+    """User code has written to the samples: no value that is computed from here on in this process would be right."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "observe: must not change its batch in place, as every point sees the same samples; clone it first"
+        )
+
+
+class UnchangedSamples:
+    """The samples of a feed, compared with what they were before the first value was computed."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._sums: list[int] = []
+
+    def remember(self) -> None:
+        """Take the samples as they are now for unchanged, at the first call alone."""
+        self._sums = self._sums or self._sums_now()
+
+    def check(self) -> None:
+        """Raises SamplesChanged where the samples are not what was remembered."""
+        if self._sums_now() != self._sums:
+            raise SamplesChanged
+
+    def _sums_now(self) -> list[int]:
+        return checksums(tensors_of(self._feed.samples)) if self._feed.resident else []  # streamed batches are copies
+
+
+def marks(tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
+    """What changes when a tensor is written to, or made another one."""
+    return [(each._version, each.data_ptr(), each.shape, each.stride()) for each in tensors]

@@ -1,0 +1,75 @@
+"""The values of points: means and standard errors over the samples of every observable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from landscape.surface import RISE_STDERR
+
+Floats = NDArray[np.float64]
+Samples = tuple[list[str], Tensor]  # the names of the observables; their values at one point, float64 [names, samples]
+
+
+@dataclass(frozen=True)
+class Values:
+    """Observables at P points: mean and standard error, float64 [P] each, by name; and the seconds they took.
+
+    `rise_stderr` is the standard error of the loss's rise over the origin, sd(ℓᵢ(p) − ℓᵢ(0)) / √N over the N samples,
+    which all points share: what they have in common is no noise of the shape. None where it was not asked for.
+    """
+
+    mean: Mapping[str, Floats]
+    stderr: Mapping[str, Floats]
+    seconds: float = 0.0
+    rise_stderr: Floats | None = None
+
+    def arrays(self) -> dict[str, Floats]:
+        """As the store names them: `loss`, `loss_stderr`, …, `loss_rise_stderr`."""
+        arrays = {
+            name: values
+            for key in self.mean
+            for name, values in ((key, self.mean[key]), (f"{key}_stderr", self.stderr[key]))
+        }
+        return arrays if self.rise_stderr is None else arrays | {RISE_STDERR: self.rise_stderr}
+
+
+def values_of(names: Sequence[str], table: Floats, seconds: float) -> Values:
+    """The values of points from their summaries [points, 2K + 1], see `summary`."""
+    mean = {name: np.ascontiguousarray(table[:, 2 * k]) for k, name in enumerate(names)}
+    stderr = {name: np.ascontiguousarray(table[:, 2 * k + 1]) for k, name in enumerate(names)}
+    return Values(mean, stderr, seconds, np.ascontiguousarray(table[:, -1]))
+
+
+def joined(pieces: Sequence[Mapping[str, Tensor]]) -> Samples:
+    """The samples of one point, from the observables of its batches."""
+    names = list(pieces[0])
+    return names, torch.stack([torch.cat([piece[name] for piece in pieces]) for name in names])
+
+
+def summary(samples: Tensor, losses: Tensor, origin_losses: Tensor | None) -> Tensor:
+    """[2K + 1]: mean and standard error of each of the K observables, then the standard error of the loss's rise.
+
+    SE_rise = sd(ℓᵢ(p) − ℓᵢ(0)) / √N over the samples i; NaN where the losses at the origin are not known.
+    """
+    values = mean_and_stderr(samples).reshape(-1)
+    if origin_losses is None:
+        return torch.cat([values, values.new_full((1,), torch.nan)])
+    return torch.cat([values, mean_and_stderr((losses - origin_losses)[None])[0, 1:]])
+
+
+def mean_and_stderr(samples: Tensor) -> Tensor:
+    """Mean and standard error of the mean of float64 [K, N], as [K, 2].
+
+    m = Σx/N, SE = √(Σ(x−m)²/(N−1)) / √N. NaN in, NaN out; the standard error of one sample is NaN.
+    """
+    count = samples.shape[1]
+    mean = samples.mean(1)
+    # Two passes: the difference of large sums would lose the small spread near a minimum.
+    spread = (samples - mean[:, None]).square().sum(1) / (count - 1) if count > 1 else torch.full_like(mean, torch.nan)
+    return torch.stack([mean, (spread / count).sqrt()], dim=1)

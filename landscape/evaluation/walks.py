@@ -1,0 +1,146 @@
+"""The ways to go through points: one by one, row by row within each batch, or several at once.
+
+Evaluating and timing take the same way, so that what is timed is what a landscape will cost.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from landscape.draws import seed_draws
+from landscape.evaluation.running import Observed, RunningModel
+from landscape.evaluation.values import Samples, joined
+from landscape.parameters import State
+from landscape.plan import Engine
+from landscape.problem.batches import Batch
+
+LARGEST_GROUP = 1 << 22  # values of an observable that are kept while a group of points is computed
+
+Point = Sequence[float]
+
+
+@dataclass(frozen=True)
+class Walk(ABC):
+    """A way to go through points with a model that runs.
+
+    Args:
+        batches: the numbered batches of samples, from the first one on, at every call.
+        samples: how many samples the batches hold.
+        on_point: is called before points, for signs of life; what it raises ends the walk.
+        recalibrates: whether running statistics are computed anew at every point, in a pass of its own.
+    """
+
+    running: RunningModel
+    batches: Callable[[], Iterator[tuple[int, Batch]]]
+    samples: int
+    on_point: Callable[[], None]
+    recalibrates: bool = False
+
+    @abstractmethod
+    def points(self, points: Sequence[Point]) -> Iterator[Samples]:
+        """The observables at every point, in the order of the points.
+
+        A value depends on its point alone: neither on the points before it nor on how points are grouped.
+        """
+
+    @abstractmethod
+    def together(self, neighbours: int) -> int:
+        """How many points are computed together, where a row has this many of them."""
+
+    def states(self, states: Sequence[State]) -> Iterator[Samples]:
+        """The observables at whole sets of weights, one by one."""
+        for state in states:
+            self.on_point()
+            self.running.set_state(state)
+            yield self._observed(is_point=False)
+
+    def _observed(self, *, is_point: bool) -> Samples:
+        self._seed()
+        if self.recalibrates:
+            self.running.recalibrate(self.batches())
+        return joined([self.running.observe(index if is_point else None, batch) for index, batch in self.batches()])
+
+    def _seed(self) -> None:
+        # Common random numbers: a stochastic `observe` draws the same ones at every point, in every order.
+        seed_draws(self.running.plan.seed)
+
+
+@dataclass(frozen=True)
+class Singles(Walk):
+    """One point after the other, over all batches."""
+
+    def points(self, points: Sequence[Point]) -> Iterator[Samples]:
+        for point in points:
+            self.on_point()
+            self.running.set_point(point)
+            yield self._observed(is_point=True)
+
+    def together(self, neighbours: int) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class Rows(Walk):
+    """Row by row, the points of a row within each batch, for engines that compute once what a row shares."""
+
+    def points(self, points: Sequence[Point]) -> Iterator[Samples]:
+        at_once = max(1, LARGEST_GROUP // self.samples)
+        for _, neighbours in itertools.groupby(points, lambda point: point[:-1]):
+            row = list(neighbours)
+            for start in range(0, len(row), at_once):
+                yield from map(joined, self._group(row[start : start + at_once]))
+
+    def together(self, neighbours: int) -> int:
+        return neighbours
+
+    def _group(self, points: Sequence[Point]) -> list[list[Observed]]:
+        """The observables of each batch at points of one row, a list for each point."""
+        self._seed()
+        pieces: list[list[Observed]] = [[] for _ in points]
+        try:
+            for index, batch in self.batches():
+                self.running.forget()
+                for point, observed in zip(points, pieces, strict=True):
+                    self.on_point()
+                    self.running.set_point(point)
+                    observed.append(self.running.observe(index, batch))
+        finally:
+            self.running.forget()
+        return pieces
+
+
+@dataclass(frozen=True)
+class Stacks(Walk):
+    """As many points at once as the engine says; a last group is filled up, as other shapes would give other bits."""
+
+    def points(self, points: Sequence[Point]) -> Iterator[Samples]:
+        at_once = self.together(1)
+        for start in range(0, len(points), at_once):
+            self.on_point()
+            group = points[start : start + at_once]
+            names, samples = self._stack([*group, *[group[-1]] * (at_once - len(group))])
+            for values in samples.unbind(1)[: len(group)]:
+                yield names, values
+
+    def together(self, neighbours: int) -> int:
+        return self.running.plan.engine.points
+
+    def _stack(self, points: Sequence[Point]) -> Samples:
+        """Names, and the observables at several points: float64 [names, points, samples]."""
+        self._seed()
+        weights = self.running.stacked(points)
+        pieces = [self.running.observe_stacked(weights, batch) for _, batch in self.batches()]
+        names = list(pieces[0])
+        return names, torch.stack([torch.cat([piece[name] for piece in pieces], dim=1) for name in names])
+
+
+def walk_of(engine: Engine) -> type[Walk]:
+    """The way that an engine goes through points."""
+    if engine.stacks:
+        return Stacks
+    return Rows if engine.shares_rows else Singles
