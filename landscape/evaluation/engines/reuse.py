@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any, Self
 
 import torch
@@ -145,7 +146,11 @@ class Reuse(Rewrite):
 
     def _forget(self, module: nn.Module) -> None:
         """Compute it as it is from now on: its input moves, it writes in place or draws, or memory does not suffice."""
-        module.forward = self._originals.pop(module)
+        original = self._originals.pop(module)
+        if isinstance(original, MethodType) and original.__func__ is type(module).forward:
+            del module.forward  # as superposition takes over only layers whose calls nobody else has
+        else:
+            module.forward = original
         self._stable.discard(module)
         for key in [key for key in self._records if key[0] is module]:
             self._left += sum(each.nbytes for each in _tensors(self._records.pop(key).output))

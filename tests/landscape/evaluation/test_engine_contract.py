@@ -1,0 +1,326 @@
+"""What every engine promises, checked on every engine of the table and on every combination of options that parses."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from pooled import CPU, POINTS, drawn, evaluator, pooled_problem
+from small_models import wandering
+from torch import nn
+
+from landscape.errors import JobError
+from landscape.evaluation import walks
+from landscape.evaluation.engines import table
+from landscape.evaluation.engines.rewrite import Rewrite, Target
+from landscape.evaluation.engines.table import ALWAYS, REWRITES, make_forward
+from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.loaded import LoadedModel
+from landscape.parameters import state_of
+from landscape.plan import BASES, OPTIONS, STACKING, Engine, Option, default_plan
+from landscape.problem.problem import Problem
+
+SAME_BITS = {"maxima"}  # options that promise the bits of an engine without them
+NEED_A_GPU, SLOW_TO_SET_UP = {"cudagraph"}, {"compile"}
+
+
+def _parses(text: str) -> bool:
+    try:
+        Engine.parse(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _engines() -> list[str]:
+    """Every base with every combination of options that the rules allow."""
+    bases = [f"{STACKING}:3" if base == STACKING else base for base in BASES]
+    combinations = [each for count in range(len(OPTIONS) + 1) for each in itertools.combinations(OPTIONS, count)]
+    return [text for base in bases for each in combinations if _parses(text := "+".join((base, *each)))]
+
+
+ALL = [Engine.parse(text) for text in _engines()]
+HERE = [str(each) for each in ALL if each.base not in NEED_A_GPU | SLOW_TO_SET_UP]
+# Compiling takes seconds: plain, and with all that goes with it.
+COMPILED = [str(each) for each in ALL if each.base == "compile" and len(each.options) in (0, 3)]
+
+
+# -- the table -----------------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_a_class_for_every_name_and_the_rules_name_nothing_else():
+    assert set(table.BASES) == set(BASES)
+    assert set(REWRITES) == set(OPTIONS)
+    assert not set(ALWAYS) & set(OPTIONS)
+    for option in OPTIONS.values():
+        assert set(option.along) <= set(OPTIONS)
+        assert set(option.bases) <= set(BASES)
+        assert option.refusal.startswith("must ") or option.bases == BASES
+
+
+def test_every_combination_that_the_rules_allow_parses_and_is_its_own_name():
+    assert len(ALL) == 32 + 8 + 8 + 4  # eager with all five options, two bases with three, stacks with two
+    assert [str(Engine.parse(str(engine))) for engine in ALL] == list(map(str, ALL))
+
+
+# -- values --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plain():
+    problem, samples = pooled_problem()
+    return evaluator(problem, samples).evaluate(POINTS, rise=True)
+
+
+@pytest.mark.parametrize("engine", HERE)
+def test_an_engine_keeps_its_promises(engine, plain):
+    """Values, company, order, grouping, whole states and the caller's model, with one evaluator to save time."""
+    problem, samples = pooled_problem()
+    before = copy.deepcopy(problem.model.state_dict())
+    made = evaluator(problem, samples, engine)
+    together = made.evaluate(POINTS, rise=True)
+    _agree(together, plain)
+    if made.plan.engine.options <= SAME_BITS and not made.plan.engine.stacks:
+        np.testing.assert_array_equal(together.mean["loss"], plain.mean["loss"])
+    # A point has the same bits alone, in another order, and after whole sets of weights.
+    np.testing.assert_array_equal(made.evaluate(POINTS[3:4]).mean["loss"], together.mean["loss"][3:4])
+    states = [state for _, state in sorted(wandering(problem.model, 2).items())]
+    whole = made.evaluate_states(states)
+    np.testing.assert_array_equal(made.evaluate(POINTS[::-1]).mean["loss"], together.mean["loss"][::-1])
+    np.testing.assert_array_equal(made.evaluate_states(states[::-1]).mean["loss"], whole.mean["loss"][::-1])
+    np.testing.assert_allclose(whole.mean["loss"], _plain_states(problem, samples, states), rtol=1e-5)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in problem.model.state_dict().items())
+    assert not any("forward" in vars(module) for module in problem.model.modules())
+
+
+def _agree(found, expected):
+    for name in ("loss", "accuracy"):
+        np.testing.assert_allclose(found.mean[name], expected.mean[name], rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(found.stderr[name], expected.stderr[name], rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(found.rise_stderr, expected.rise_stderr, rtol=1e-4, atol=1e-7)
+
+
+def _plain_states(problem, samples, states):
+    """The mean losses at whole sets of weights, without an evaluator."""
+    losses, model = [], copy.deepcopy(problem.model).eval()
+    for state in states:
+        model.load_state_dict(state)
+        with torch.no_grad():
+            losses.append(nn.functional.cross_entropy(model(samples[0]), samples[1]).item())
+    return losses
+
+
+@pytest.mark.parametrize("engine", [str(each) for each in ALL if each.base == "eager" and each.shares_rows])
+def test_values_do_not_depend_on_how_points_are_grouped(engine, monkeypatch):
+    problem, samples = pooled_problem()
+    made = evaluator(problem, samples, engine)
+    together = made.evaluate(POINTS).mean["loss"]
+    monkeypatch.setattr(walks, "LARGEST_GROUP", 1)  # each point is a group of its own
+    np.testing.assert_array_equal(made.evaluate(POINTS).mean["loss"], together)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", COMPILED)
+def test_a_compiled_engine_keeps_its_promises(engine, plain):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the compiler's own making
+        test_an_engine_keeps_its_promises(engine, plain)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("engine", [str(each) for each in ALL if not {"maxima", "fused", "superposed"} & each.options])
+def test_an_engine_agrees_on_a_gpu(engine):
+    problem, samples = pooled_problem()
+    losses = []
+    for each in (Engine(), Engine.parse(engine)):
+        made = _evaluator_on(torch.device("cuda:0"), problem, samples, each)
+        losses.append(made.evaluate(POINTS).mean["loss"])
+        np.testing.assert_array_equal(made.evaluate(POINTS[::-1]).mean["loss"][::-1], losses[-1])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+def _evaluator_on(device, problem, samples, engine):
+    plan = default_plan(21, device.type, "float32", "eval", 0, 8, None)
+    plan = type(plan)(**{**vars(plan), "engine": engine})
+    axes = [drawn(problem.model, 1), drawn(problem.model, 2)]
+    return Evaluator(problem.model, samples, problem.observe, plan, device, state_of(problem.model), axes)
+
+
+def test_stacked_points_are_those_of_one_after_the_other():
+    """What a base that does not stack makes of stacked weights is what the one that does is held against."""
+    problem, samples = pooled_problem()
+    target = _target(problem, samples)
+    with torch.no_grad():
+        stacked = target.weights.stacked([[0.1, 0.2], [0.3, -0.4]])
+        one, other = (
+            make_forward(target, Engine.parse(name), remembering=False).observe_points(stacked, samples)
+            for name in ("eager", "vmap:2")
+        )
+    torch.testing.assert_close(other["loss"], one["loss"], rtol=1e-5, atol=1e-6)
+
+
+def _target(problem, samples, **fields):
+    plan = default_plan(21, "cpu", "float32", "eval", 0, 8, None)
+    loaded = LoadedModel(problem.model, plan, CPU)
+    weights = loaded.place(state_of(problem.model), [drawn(problem.model, 1), drawn(problem.model, 2)], plan.engine)
+    return Target(
+        loaded.model, loaded.state, weights, problem.observe, plan, CPU, lambda: samples, **fields
+    )  # fmt: skip
+
+
+# -- state ---------------------------------------------------------------------------------------------------------
+
+
+class Restless(nn.Module):
+    """Assigns, counts and fills a list and a buffer at every call; the values depend on all of them."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.calls, self.kept = nn.Conv2d(1, 2, 3), 0, []
+        self.norm = nn.BatchNorm2d(2)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        self.kept.append(self.calls)
+        self.count += 1
+        return torch.relu(self.norm(self.layer(x))).flatten(1) * self.calls * len(self.kept) + self.count
+
+
+@pytest.mark.parametrize("engine", [each for each in HERE if not {"folded", "fused"} & Engine.parse(each).options])
+def test_what_a_model_changes_is_put_back_or_the_engine_is_refused(engine):
+    """The batch holds all samples, so that a point's value is that of the first call of a fresh model.
+
+    Without the engines that trace: their graph holds what tracing saw, and a search refuses them by their values.
+    """
+    samples = pooled_problem()[1]
+    problem = Problem(Restless(), samples, lambda model, batch: {"loss": model(batch[0]).mean(1)})
+    points = np.array([[0.0], [0.5], [0.0], [-1.0], [0.5]])
+    axis = [drawn(problem.model, 1)]
+    expected = evaluator(problem, samples, batch_size=21, directions=axis).evaluate(points).mean["loss"]
+    np.testing.assert_array_equal(expected[[0, 1]], expected[[2, 4]])
+    parsed = Engine.parse(engine)
+    if parsed.stacks or parsed.shares_rows:
+        with pytest.raises((JobError, ValueError), match="change"):
+            evaluator(problem, samples, engine, batch_size=21, directions=axis).evaluate(points)
+    else:
+        found = evaluator(problem, samples, engine, batch_size=21, directions=axis).evaluate(points)
+        np.testing.assert_allclose(found.mean["loss"], expected, rtol=1e-5)
+    assert problem.model.calls == 0
+    assert problem.model.kept == []
+
+
+# -- adding one ----------------------------------------------------------------------------------------------------
+
+
+class Doubled(Rewrite):
+    """A toy: every linear layer is computed in double precision."""
+
+    told: list = []  # noqa: RUF012 - what it was told, for the test
+
+    def __init__(self, layers):
+        self.layers = frozenset(layers)
+        for layer in layers:
+            layer.forward = lambda x, layer=layer: nn.functional.linear(
+                x.double(), layer.weight.double(), layer.bias.double()
+            ).float()
+
+    @classmethod
+    def applies(cls, target):
+        return any(type(each) is nn.Linear for each in target.model.modules())
+
+    @classmethod
+    def install(cls, target, graph, taken):
+        return cls([each for each in target.model.modules() if type(each) is nn.Linear and each not in taken])
+
+    def refresh(self, point):
+        self.told.append(point)
+
+    def close(self):
+        for layer in self.layers:
+            del layer.forward
+
+
+@pytest.fixture
+def doubled(monkeypatch):
+    """One more engine: a class, its line in the table, and its line of rules."""
+    monkeypatch.setitem(OPTIONS, "doubled", Option(("eager",), "must be eager to be doubled"))
+    monkeypatch.setitem(REWRITES, "doubled", Doubled)
+    monkeypatch.setattr(Doubled, "told", [])
+
+
+@pytest.mark.parametrize("engine", ["eager+doubled", "eager+channels_last+maxima+folded+doubled"])
+def test_a_new_engine_is_a_class_and_its_lines_in_the_tables(engine, doubled, plain):
+    problem, samples = pooled_problem()
+    assert "doubled" in evaluator(problem, samples).possible_options()
+    made = evaluator(problem, samples, engine)
+    values = made.evaluate(POINTS, rise=True)
+    _agree(values, plain)
+    assert not np.array_equal(values.mean["loss"], plain.mean["loss"])
+    assert made.plan.record()["engine"] == engine
+    assert {tuple(point) for point in Doubled.told} == {tuple(point) for point in POINTS.tolist()}
+    made.use(Engine())
+    np.testing.assert_array_equal(made.evaluate(POINTS).mean["loss"], plain.mean["loss"])
+    with pytest.raises(ValueError, match=r"^must be eager to be doubled, not 'compile\+doubled'"):
+        Engine.parse("compile+doubled")
+
+
+# -- refusals ------------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_that_cannot_run_is_refused_at_every_call_until_another_is_used():
+    problem, samples = pooled_problem()
+    made = evaluator(problem, samples)
+    expected = made.evaluate(POINTS).mean["loss"]
+    bare = Problem.supervised(nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), samples)
+    other = evaluator(bare, samples)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no convolution is followed"):
+            other.use(Engine.parse("eager+folded"))
+        with pytest.raises(ValueError, match="no convolution is followed"):
+            other.evaluate(POINTS)
+    other.use(Engine())
+    assert np.isfinite(other.evaluate(POINTS).mean["loss"]).all()
+    np.testing.assert_array_equal(made.evaluate(POINTS).mean["loss"], expected)
+
+
+@pytest.mark.parametrize("engine", ["eager+superposed", "eager+maxima"])
+def test_another_landscape_has_the_bits_that_a_fresh_evaluator_gives_it(engine):
+    """A layer that did not move before, whose outputs were reused, may move now and be computed as sums."""
+    problem, samples = pooled_problem()
+    tail = [{"second.weight": torch.ones_like(problem.model.second.weight)}, {"head.bias": torch.ones(3)}]
+    made = evaluator(problem, samples, directions=tail)
+    made.evaluate(POINTS)
+    whole = [drawn(problem.model, 1), drawn(problem.model, 2)]
+    made.load(state_of(problem.model), whole)
+    made.use(Engine.parse(engine))
+    expected = evaluator(problem, samples, engine, directions=whole).evaluate(POINTS).mean["loss"]
+    np.testing.assert_array_equal(made.evaluate(POINTS).mean["loss"], expected)
+
+
+def test_a_rewrite_that_fails_leaves_nothing_of_the_others_behind():
+    """Superposed layers are taken over first; folding then finds a model that cannot be traced."""
+    _, samples = pooled_problem()
+
+    class Branching(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x if x.sum() > 0 else -x)
+
+    torch.manual_seed(0)
+    problem = Problem.supervised(Branching(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 3)), samples)
+    made = evaluator(problem, samples)
+    expected = made.evaluate(POINTS).mean["loss"]
+    with pytest.raises(torch.fx.proxy.TraceError):
+        made.use(Engine.parse("eager+folded+superposed"))
+    taken_over = [name for name, module in made.evaluated_model.named_modules() if "forward" in vars(module)]
+    assert not taken_over
+    made.use(Engine())
+    np.testing.assert_array_equal(made.evaluate(POINTS).mean["loss"], expected)
