@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-ROUNDING = 8 * float(np.finfo(np.float64).eps)  # of the losses: what a straight line may seem to rise above itself
+ROUNDING = 8 * float(np.finfo(np.float64).eps)  # of the losses: by this much a straight line may rise above itself
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """How far a line rises above the straight line between the losses of its ends, where, and how sure that is.
+    """How far the loss on a line rises above the straight line between the losses of its ends, and where.
 
-    `stderr` is an upper bound of the standard error of `height`; NaN where the errors of the rise are not known. Where
-    no point between the ends rises above them by more than rounding, all three are 0.
+    `stderr` is an upper bound of the standard error of `height`; NaN where the errors of the rise are not known. All
+    three are 0 where no loss lies above that straight line by more than rounding.
     """
 
     height: float
@@ -28,18 +28,24 @@ def loss_barrier(alpha: Floats, loss: Floats, rise_stderr: Floats | None, origin
     """B = max over α in [0, 1] of L(α) − ((1−α)·L(0) + α·L(1)), with L linear between grid points.
 
     Entezari et al. 2022, "The role of permutation invariance in linear mode connectivity of neural networks",
-    definition 1. Where the grid has no point at 0, L(0) is `origin_loss`, the loss that was evaluated there; where that
-    is not known, it is interpolated too, and the standard error is not known.
+    definition 1. Where the grid has no point at 0, L(0) is `origin_loss`, the loss that was evaluated there. Where that
+    is not known, L(0) is interpolated as well, and the standard error is not known.
 
-    With R(α) = L(α) − L(0), B = R(α*) − α*·R(1). The errors of both rises are known and how they vary together is
-    not, so the standard error is at most s(α*) + α*·s(1).
+    With the rise R(α) = L(α) − L(0), B = R(α*) − α*·R(1). The standard errors s of both rises are known but not their
+    covariance, so that of B is at most s(α*) + α*·s(1).
 
     Args:
-        alpha, loss, rise_stderr: the coordinates, ascending; L and s there, s None where it is not known.
+        alpha: the coordinates [n], ascending.
+        loss: L [n].
+        rise_stderr: s [n]; None where it is not known.
         origin_loss: L(0); NaN where it is not known.
 
     Returns:
-        None where the grid does not cover [0, 1], or not all losses there are finite.
+        None where the grid does not cover [0, 1], or where not all losses on it are finite.
+
+    >>> alpha = np.linspace(0, 1, 5)
+    >>> loss_barrier(alpha, np.array([0.5, 1.0, 2.5, 2.0, 1.5]), np.full(5, 0.25), origin_loss=0.5)
+    Barrier(height=1.5, alpha=0.5, stderr=0.375)
     """
     if alpha[0] > 0 or alpha[-1] < 1:
         return None
@@ -49,7 +55,8 @@ def loss_barrier(alpha: Floats, loss: Floats, rise_stderr: Floats | None, origin
     elif 0.0 not in alpha:
         place = int(np.searchsorted(alpha, 0.0))
         alpha, loss, errors = (
-            np.insert(each, place, new) for each, new in ((alpha, 0.0), (loss, origin_loss), (errors, 0.0))
+            np.insert(values, place, at_origin)
+            for values, at_origin in ((alpha, 0.0), (loss, origin_loss), (errors, 0.0))
         )
     where = np.concatenate([[0.0], alpha[(alpha > 0) & (alpha < 1)], [1.0]])
     values, spread = np.interp(where, alpha, loss), np.interp(where, alpha, errors)

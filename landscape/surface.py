@@ -1,4 +1,7 @@
-"""Results with named axes, as numpy arrays, and what is derived from them."""
+"""Results with named axes, as numpy arrays, and what is derived from them.
+
+Values only: what reads a store or draws a figure imports this file, never the other way round.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ STATUS_NAMES = ("not computed", "ok", "not finite", "quarantined")
 
 @dataclass(frozen=True)
 class Axis:
-    """A direction with its coordinates. `attributes` say what it is: kind, label, norm, explained variance."""
+    """A direction with the `coordinates` [n] of the grid along it, ascending.
+
+    `attributes` say what it is: kind, label, norm, explained variance.
+    """
 
     name: str
     coordinates: Floats
@@ -49,8 +55,9 @@ class Axis:
 class ProjectedPath:
     """The trajectory projected on the axes: arrays over its snapshots in order, the convergence point last.
 
-    `loss` is the loss at the real snapshot, `projected_loss` at its projection on the plane, `distance` the
-    Euclidean distance between the two in weight space. NaN where not computed yet.
+    `step` counts in `unit`, "step" or "epoch", and `coordinates` hold one array per axis. `loss` is the loss at the
+    snapshot itself and `projected_loss` that at its projection on the axes, both NaN where not computed yet;
+    `distance` is the Euclidean distance between the two in weight space. `status` is as that of a surface.
     """
 
     unit: str
@@ -71,7 +78,12 @@ def _nan_if_none(value: float | None) -> float:
 
 @dataclass(frozen=True)
 class Surface:
-    """One landscape. Arrays are indexed by the axes in reverse: [alpha], [beta, alpha] or [gamma, beta, alpha]."""
+    """One landscape. Arrays are indexed by the axes in reverse: [alpha], [beta, alpha] or [gamma, beta, alpha].
+
+    `observables` are means over the samples and their standard errors, `NAME_stderr`; NaN where not computed.
+    `status` is per point one of NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED. `attributes` are what the landscape's
+    record holds: the job, the samples, the engine, the progress.
+    """
 
     name: str
     axes: tuple[Axis, ...]
@@ -103,10 +115,15 @@ class Surface:
 
     @property
     def accuracy(self) -> Floats:
+        """Mean accuracy per point, where the problem observes it; NaN where not computed."""
         return self["accuracy"]
 
     def stderr(self, observable: str = "loss") -> Floats:
-        """Standard error of the mean per point: s/√n, s the sample standard deviation over the n samples."""
+        """Standard error of the mean per point: s/√n, s the sample standard deviation over the n samples.
+
+        Raises:
+            JobError: it was not kept, or there is no such observable.
+        """
         return self[f"{observable}_stderr"]
 
     @property
@@ -115,6 +132,9 @@ class Surface:
 
         sd(ℓᵢ(p) − ℓᵢ(0))/√n over the same n samples. All points share their samples, so this is the error to judge a
         shape by, and not `stderr`. Landscapes of version 0.1.0 do not have it.
+
+        Raises:
+            JobError: the surface does not have it.
         """
         return self[RISE_STDERR]
 
@@ -129,23 +149,39 @@ class Surface:
         return _nan_if_none(self.record.origin_loss_stderr)
 
     def axis(self, name: str) -> Axis:
-        for each in self.axes:
-            if each.name == name:
-                return each
+        """The axis of that name.
+
+        Raises:
+            JobError: there is none.
+        """
+        for axis in self.axes:
+            if axis.name == name:
+                return axis
         raise JobError(
-            f"axis: {shown(self.name)} has no {shown(name)}; {nearest(name, [each.name for each in self.axes])}"
+            f"axis: {shown(self.name)} has no {shown(name)}; {nearest(name, [axis.name for axis in self.axes])}"
         )
 
     @property
     def alpha(self) -> Floats:
+        """The coordinates along the first axis."""
         return self.axis("alpha").coordinates
 
     @property
     def beta(self) -> Floats:
+        """The coordinates along the second axis.
+
+        Raises:
+            JobError: the surface has one axis only.
+        """
         return self.axis("beta").coordinates
 
     @property
     def gamma(self) -> Floats:
+        """The coordinates along the third axis.
+
+        Raises:
+            JobError: the surface has fewer axes.
+        """
         return self.axis("gamma").coordinates
 
     @property
@@ -154,7 +190,20 @@ class Surface:
         return tuple(axis.name for axis in reversed(self.axes))
 
     def minimum(self, observable: str = "loss") -> dict[str, float]:
-        """The lowest finite value and its coordinates, {"loss": …, "alpha": …, …}; empty where there is none."""
+        """The lowest finite value and its coordinates.
+
+        Returns:
+            {"loss": …, "alpha": …, …}; empty where no value is finite.
+
+        Raises:
+            JobError: there is no such observable.
+
+        >>> loss = np.array([[4.0, 1.0, np.nan], [5.0, 2.0, 3.0]])  # [beta, alpha]
+        >>> axes = (Axis("alpha", np.array([-1.0, 0.0, 1.0])), Axis("beta", np.array([0.0, 0.5])))
+        >>> surface = Surface("bowl", axes, {"loss": loss}, status=np.where(np.isfinite(loss), OK, NOT_FINITE))
+        >>> surface.minimum()
+        {'loss': 1.0, 'alpha': 0.0, 'beta': 0.0}
+        """
         values = self[observable]
         if not np.isfinite(values).any():
             return {}
@@ -163,22 +212,27 @@ class Surface:
         return {observable: float(values[index]), **place}
 
     def barrier(self) -> float:
-        """The height of `find_barrier`, NaN where there is none to be found."""
-        found = self.find_barrier()
-        return float("nan") if found is None else found.height
+        """The height of `find_barrier`; NaN where that is None."""
+        barrier = self.find_barrier()
+        return float("nan") if barrier is None else barrier.height
 
     def find_barrier(self) -> Barrier | None:
         """Loss barrier of a line: its highest rise above the straight line between the losses at 0 and 1.
 
-        max over α in [0, 1] of L(α) − ((1−α)·L(0) + α·L(1)), with its place and a bound of its standard error. None
-        where the surface has another number of axes, or where [0, 1] is not covered, computed and finite.
+        Returns:
+            max over α in [0, 1] of L(α) − ((1−α)·L(0) + α·L(1)), with its place and a bound of its standard error.
+            None where the surface has more than one axis, or where not all losses on [0, 1] are computed and finite.
         """
         if len(self.axes) != 1:
             return None
         return loss_barrier(self.alpha, self.loss, self.observables.get(RISE_STDERR), self.origin_loss)
 
     def to_xarray(self) -> xarray.Dataset:
-        """The surface as an xarray Dataset with named dimensions and coordinates (needs xarray)."""
+        """The surface as an xarray Dataset with named dimensions and coordinates.
+
+        Raises:
+            JobError: xarray is not installed.
+        """
         try:
             import xarray
         except ImportError:
@@ -191,6 +245,10 @@ class Surface:
         return xarray.Dataset(data, coordinates, attrs=dict(self.attributes))
 
     def figure(self, kind: str | None = None, **options: Any) -> go.Figure:
-        """A plotly figure of this surface; see `landscape.views.figure` for kinds and options."""
-        # By name, as values must not depend on what draws them.
+        """A plotly figure of this surface; see `landscape.views.figure` for kinds and options.
+
+        Raises:
+            JobError: an unknown kind or option, or one that does not fit this surface.
+        """
+        # Imported by its name and only now: values must not depend on what draws them.
         return importlib.import_module("landscape.views").figure(self, kind, **options)

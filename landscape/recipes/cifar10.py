@@ -47,7 +47,7 @@ def read_cifar10(path: str | Path, split: Split = "train") -> Images:
 
     Raises:
         NotFoundError: there is no such file.
-        JobError: it does not hold CIFAR-10's images.
+        JobError: the file does not hold CIFAR-10's images.
     """
     if split not in FILE_PATTERNS:
         raise JobError(f"split: unknown {shown(split)}; {nearest(split, FILE_PATTERNS)}")
@@ -97,20 +97,24 @@ def _read_npz(file: Path, split: Split) -> tuple[np.ndarray, np.ndarray]:
 
 
 def normalise(images: Tensor) -> Tensor:
-    """uint8 [N, 3, 32, 32] → float32, pixels in [0, 1], then mean and deviation of each colour taken out."""
-    mean, deviation = (torch.tensor(each, device=images.device).view(3, 1, 1) for each in (MEAN, DEVIATION))
+    """uint8 [N, 3, 32, 32] → float32: pixels in [0, 1], less the mean of each colour, over its deviation."""
+    mean, deviation = (torch.tensor(values, device=images.device).view(3, 1, 1) for values in (MEAN, DEVIATION))
     return (images.to(torch.float32) / 255 - mean) / deviation
 
 
 def augment(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Each image shifted by up to 4 pixels, black moving in, and mirrored or not, by `generator` (a CPU's) alone."""
+    """Each image [N, 3, 32, 32] shifted by up to 4 pixels, with black at the edge, and mirrored or not.
+
+    Args:
+        generator: on the CPU, whatever device the images are on; it alone decides, so the device changes nothing.
+    """
     count, rows = len(images), torch.arange(SIDE, device=images.device)
     shifts = torch.randint(0, 2 * MARGIN + 1, (2, count, 1), generator=generator).to(images.device)
     mirrored = torch.randint(0, 2, (count, 1), generator=generator).to(images.device) == 1
     padded = nn.functional.pad(images, (MARGIN,) * 4)
     columns = torch.where(mirrored, rows.flip(0), rows) + shifts[1]
-    each = torch.arange(count, device=images.device).view(-1, 1, 1)
-    return padded[each, :, (rows + shifts[0]).unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)
+    image = torch.arange(count, device=images.device).view(-1, 1, 1)
+    return padded[image, :, (rows + shifts[0]).unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)
 
 
 def transform(images: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -119,7 +123,7 @@ def transform(images: Tensor, generator: torch.Generator | None) -> Tensor:
 
 
 class NormalisedImages(Dataset[tuple[Tensor, Tensor]]):
-    """Images normalised when they are asked for: all at once they would take 600 MB."""
+    """Images that are normalised one by one when they are read: all at once they would take 600 MB."""
 
     def __init__(self, images: Images) -> None:
         self.images, self.labels = images
@@ -155,10 +159,16 @@ def train(
 
     Called again after an interruption it goes on from the last epoch.
 
+    Args:
+        depth, width, shortcuts: of the network, see `ResNet`.
+        split: the images to train on.
+        intervals: the epochs of each landscape; default the tutorial's, as far as training reaches them.
+
     Raises:
-        NotFoundError, JobError: the data is not there or not CIFAR-10; the run holds another trajectory.
+        NotFoundError: a file of the data is missing.
+        JobError: the files are not CIFAR-10's, or the run holds another trajectory.
     """
-    wanted = listed_intervals(epochs, INTERVALS) if intervals is None else [list(each) for each in intervals]
+    wanted = listed_intervals(epochs, INTERVALS) if intervals is None else [list(interval) for interval in intervals]
     collect: dict[str, Any] = {"unit": "epoch", "intervals": wanted, "landscape_size": landscape_size}
     collect["num_samples"] = num_samples
     network = {"depth": depth, "width": width, "shortcuts": shortcuts, "split": split}

@@ -1,4 +1,4 @@
-"""What the recipes' commands and callbacks share: arguments, the environment, weights, errors in one line."""
+"""What the commands and callbacks of the recipes share: arguments, environment variables, weights, error messages."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ WEIGHTS_VARIABLE = "LANDSCAPE_WEIGHTS"
 
 
 def data_from_environment(variable: str, what: str) -> str:
-    """The path in an environment variable; a callback takes no arguments.
+    """The path in the environment variable `variable`, from which a callback reads it, as it takes no arguments.
+
+    Args:
+        what: what the variable names, for the message.
 
     Raises:
-        JobError: it is not set.
+        JobError: the variable is not set.
     """
     path = os.environ.get(variable, "")
     if not path:
@@ -40,13 +43,18 @@ def weights_from_environment() -> str | None:
 
 
 def initial_or_given(model: nn.Module, weights: str | Path | None) -> nn.Module:
-    """`model` with the weights of a file, which must fit it, else as it is; in eval mode."""
+    """`model` in eval mode, with the weights of a file where one is named.
+
+    Raises:
+        JobError: the weights do not fit the model.
+    """
     if weights is not None:
         model.load_state_dict(match_state(model, load_weights(weights), f"weights {shown(str(weights))}"))
     return model.eval()
 
 
 def parser_of(story: str | None, *, data: str | None = None) -> argparse.ArgumentParser:
+    """The options that all recipes have; `data` is the help of --data, for a recipe that needs it."""
     parser = argparse.ArgumentParser(description=story, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", required=True, help="folder for the trajectory; a run that was interrupted goes on")
     if data:
@@ -64,7 +72,13 @@ def main_of(
     data: str | None = None,
     extend: Callable[[argparse.ArgumentParser], Any] = lambda parser: None,
 ) -> Callable[..., None]:
-    """A command that hands its arguments to `train`, prints each epoch to stderr and the accuracy to stdout."""
+    """A command that hands its options to `train`, prints each epoch to stderr and the accuracy to stdout.
+
+    Args:
+        story: what the command does, for its help.
+        data: the help of --data; None for a recipe without one.
+        extend: adds options of this recipe to the parser.
+    """
 
     def main(arguments: Sequence[str] | None = None) -> None:
         parser = parser_of(story, data=data)

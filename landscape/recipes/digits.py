@@ -25,7 +25,7 @@ MEAN, DEVIATION = 0.3056, 0.3237  # of the training digits at 32×32, pixels in 
 
 
 def read_digits() -> tuple[Images, Images]:
-    """Training (1,437) and held-out (360) digits, always the same: float32 [N, 1, 32, 32] and int64 [N].
+    """Training (1,437) and held-out (360) digits, always the same: images float32 [N, 1, 32, 32], labels int64 [N].
 
     Raises:
         LandscapeError: scikit-learn is not installed.
@@ -68,10 +68,13 @@ def train(
     Called again after an interruption it goes on from the last epoch, to the same bits; when all is done it returns
     at once.
 
+    Args:
+        intervals: the epochs of each landscape; default `INTERVALS`, as far as training reaches them.
+
     Raises:
         JobError: the run holds another trajectory, or was begun with other settings.
     """
-    wanted = listed_intervals(epochs, INTERVALS) if intervals is None else [list(each) for each in intervals]
+    wanted = listed_intervals(epochs, INTERVALS) if intervals is None else [list(interval) for interval in intervals]
     collect: dict[str, Any] = {"unit": "epoch", "intervals": wanted, "landscape_size": landscape_size}
     collect["num_samples"] = num_samples
     settings = check_settings(Settings(epochs, batch_size, learning_rate, final=0.2, seed=seed, collect=collect))

@@ -9,7 +9,7 @@ SIDE = 32
 
 
 class LeNet5(nn.Module):
-    """[N, 1, 32, 32] → [N, classes]; 61,706 parameters for 10 classes."""
+    """Images [N, 1, 32, 32] → logits [N, classes]; 61,706 parameters for 10 classes."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()

@@ -33,7 +33,10 @@ IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x
 
 
 def read_mnist(folder: str | Path, split: Split = "train") -> Images:
-    """The images, uint8 [N, 28, 28], and labels, int64 [N], of a folder that holds MNIST's four files or two of them.
+    """The images, uint8 [N, 28, 28], and labels, int64 [N], of one split.
+
+    Args:
+        folder: holds MNIST's four idx files, or the two of this split, gzipped or not.
 
     Raises:
         NotFoundError: a file is not there.
@@ -52,11 +55,11 @@ def read_mnist(folder: str | Path, split: Split = "train") -> Images:
 
 
 def _find(folder: Path, name: str) -> Path:
-    """The file under its usual names, packed or not."""
-    names = [each + end for each in (name, name.replace("-idx", ".idx")) for end in ("", ".gz")]
-    for each in names:
-        if (folder / each).is_file():
-            return folder / each
+    """The file under one of its usual names, compressed or not."""
+    spellings = [spelling + end for spelling in (name, name.replace("-idx", ".idx")) for end in ("", ".gz")]
+    for spelling in spellings:
+        if (folder / spelling).is_file():
+            return folder / spelling
     raise NotFoundError(
         f"data: {shown(str(folder))} has no file {name} or {name}.gz; name the folder that has MNIST's files"
     )
@@ -66,7 +69,7 @@ def read_idx(path: Path) -> np.ndarray:
     """The array in an idx file, raw or gzipped: two zero bytes, type, number of dimensions, sizes, values.
 
     Raises:
-        JobError: it is not such a file, or not a whole one.
+        JobError: the file is of another format, or shorter or longer than its header says.
     """
     try:
         content = path.read_bytes()
@@ -77,7 +80,7 @@ def read_idx(path: Path) -> np.ndarray:
     if len(content) < header or content[:2] != b"\0\0" or content[2] not in IDX_TYPES:
         raise JobError(f"data: {shown(str(path))} is no idx file: it begins with {content[:4].hex() or 'nothing'}")
     kind = np.dtype(IDX_TYPES[content[2]])
-    shape = tuple(int(each) for each in np.frombuffer(content[4:header], ">u4"))
+    shape = tuple(int(size) for size in np.frombuffer(content[4:header], ">u4"))
     expected = header + int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     if len(content) != expected:
         raise JobError(f"data: {shown(str(path))} must have {expected} bytes for shape {shape}, not {len(content)}")
@@ -85,7 +88,11 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def scale(images: Tensor, scaling: Scaling = "resize") -> Tensor:
-    """uint8 [N, 28, 28] → normalised float32 [N, 1, 32, 32]: by a black frame of 2 pixels, or bilinear."""
+    """uint8 [N, 28, 28] → normalised float32 [N, 1, 32, 32]: "pad" adds 2 black pixels around, "resize" is bilinear.
+
+    Raises:
+        JobError: another scaling.
+    """
     if scaling not in get_args(Scaling):
         raise JobError(f"scaling: unknown {shown(scaling)}; {nearest(scaling, get_args(Scaling))}")
     values = images.unsqueeze(1).to(torch.float32) / 255
@@ -119,22 +126,26 @@ def train(
 
     Args:
         split: the images to train on.
+        scaling: how 28×28 becomes 32×32, see `scale`.
+        intervals: the epochs of each landscape; default the tutorial's, as far as training reaches them.
 
     Raises:
-        NotFoundError, JobError: the data is not there or not MNIST; the run holds another trajectory.
+        NotFoundError: a file of the data is missing.
+        JobError: the files are not MNIST's, or the run holds another trajectory.
     """
-    wanted = listed_intervals(epochs, INTERVALS) if intervals is None else [list(each) for each in intervals]
+    wanted = listed_intervals(epochs, INTERVALS) if intervals is None else [list(interval) for interval in intervals]
     collect: dict[str, Any] = {"unit": "epoch", "intervals": wanted, "landscape_size": landscape_size}
     collect["num_samples"] = num_samples
     network = {"scaling": scaling, "split": split}
     settings = check_settings(
         Settings(epochs, batch_size, learning_rate, final=1.0, seed=seed, collect=collect, network=network)
     )
-    training, held_out = (prepare(read_mnist(data, each), scaling) for each in (split, "test"))
+    training, held_out = (network_input(read_mnist(data, part), scaling) for part in (split, "test"))
     return fit(run, LeNet5, training, held_out, settings, overwrite=overwrite, report=report)
 
 
-def prepare(images: Images, scaling: Scaling) -> Images:
+def network_input(images: Images, scaling: Scaling) -> Images:
+    """Images of MNIST's size as the network takes them, with their labels."""
     return scale(images[0], scaling), images[1]
 
 
@@ -153,7 +164,7 @@ def make_problem(
             weights of `seed`.
     """
     model = initial_or_given(seeded(LeNet5, seed), weights)
-    images = prepare(read_mnist(data, split), scaling)
+    images = network_input(read_mnist(data, split), scaling)
     return Problem.supervised(model, images, nn.functional.cross_entropy, ("accuracy",))
 
 

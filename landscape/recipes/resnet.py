@@ -27,7 +27,7 @@ class Block(nn.Module):
         return torch.relu(hidden)
 
     def _identity(self, images: Tensor) -> Tensor:
-        """Option A: every second pixel, and zero channels on both sides; no parameters."""
+        """The skip connection of option A: every second pixel, and zero channels on both sides; no parameters."""
         if self.added or self.stride > 1:
             before = self.added // 2
             images = images[:, :, :: self.stride, :: self.stride]
@@ -36,7 +36,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """[N, 3, 32, 32] → [N, classes]; depth 20 and width 1 have 269,722 parameters for 10 classes.
+    """Images [N, 3, 32, 32] → logits [N, classes]; depth 20 and width 1 have 269,722 parameters for 10 classes.
 
     Args:
         depth: 6n+2 layers: 8, 14, 20, 32, 44, 56, 110, ….
@@ -44,7 +44,7 @@ class ResNet(nn.Module):
         shortcuts: False takes the skip connections away, as Li et al. (2018) did to show what they are for.
 
     Raises:
-        JobError: depth or width is not such a number.
+        JobError: depth is not 6n+2 with n from 1 on, or width is below 1.
     """
 
     def __init__(self, depth: int = 20, width: int = 1, *, shortcuts: bool = True, classes: int = 10) -> None:

@@ -1,4 +1,4 @@
-"""The training loop that the recipes share: the collector in three lines; a killed run goes on to the same bits."""
+"""The training loop that the recipes share: with the collector, and resumable to the same bits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Report = Callable[[int, Mapping[str, float]], None]
 
 
 def as_stored(images: Tensor, generator: torch.Generator | None) -> Tensor:
-    """The transform of images that are the network's input as they are."""
+    """The transform for images that are the network's input already."""
     return images
 
 
@@ -36,8 +36,8 @@ def as_stored(images: Tensor, generator: torch.Generator | None) -> Tensor:
 class Settings:
     """How to train: SGD with momentum, the learning rate falling to `final` of itself along half a cosine.
 
-    `collect` holds the options of `TrajectoryCollector`, `network` what model and data were made with. All of it
-    decides the result, so a run that was begun with other settings is not gone on with.
+    `collect` holds the options of `TrajectoryCollector`, `network` those that model and data were made with. Each of
+    them changes the result, so a run that was begun with other settings is refused.
     """
 
     epochs: int
@@ -79,13 +79,15 @@ def fit(
     augmentation follow from the seed and the epoch alone. So an interrupted training ends like an uninterrupted one.
 
     Args:
-        transform: images as stored, and a generator while training (None in evaluation) → the network's input.
-        threads: on a CPU, whose rounding depends on their number; None leaves it as it is.
+        training, held_out: images and labels, of the same length.
+        transform: makes the network's input of stored images; its second argument is a generator in training and None
+            in evaluation.
+        threads: how many a CPU uses, since its rounding depends on that; None leaves it as it is.
         overwrite: begin anew, whatever the run holds.
         report: called after every epoch with its number and metrics.
 
     Raises:
-        JobError: the run holds a trajectory of something else.
+        JobError: the run holds a trajectory that these settings did not make.
     """
     with _reproducible(threads):
         model = seeded(build, settings.seed).to(device)
@@ -133,6 +135,7 @@ def _train_epoch(
 
 
 def steps_per_epoch(training: Images, settings: Settings) -> int:
+    """The number of batches in an epoch; the last one may be smaller than the others."""
     return math.ceil(len(training[1]) / settings.batch_size)
 
 
@@ -146,12 +149,12 @@ def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 def evaluate(
     model: nn.Module, images: Images, transform: Transform, device: str | torch.device = "cpu"
 ) -> tuple[float, float]:
-    """Accuracy and mean cross-entropy, in eval mode, over all images."""
+    """Accuracy, from 0 to 1, and mean cross-entropy over all images; `model` is left in eval mode."""
     right, total = 0, 0.0
     model.eval()
     with torch.inference_mode():
         for start in range(0, len(images[1]), EVALUATION_BATCH):
-            inputs, targets = (each[start : start + EVALUATION_BATCH].to(device) for each in images)
+            inputs, targets = (part[start : start + EVALUATION_BATCH].to(device) for part in images)
             outputs = model(transform(inputs, None))
             total += float(nn.functional.cross_entropy(outputs, targets, reduction="sum"))
             right += int((outputs.argmax(1) == targets).sum())
@@ -162,7 +165,7 @@ def check_settings(settings: Settings) -> Settings:
     """The settings as given.
 
     Raises:
-        JobError: a number that training cannot do with.
+        JobError: epochs, batch size or learning rate is impossible.
     """
     for name in ("epochs", "batch_size"):
         value = getattr(settings, name)
@@ -174,10 +177,14 @@ def check_settings(settings: Settings) -> Settings:
 
 
 def listed_intervals(epochs: int, intervals: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Those of the default `intervals` that training reaches, else one over all epochs there are."""
+    """Those of the default `intervals` that training reaches; where it reaches none, one over all its epochs.
+
+    Raises:
+        JobError: fewer than 2 epochs, which make no trajectory.
+    """
     if epochs < 2:
         raise JobError(f"epochs: must be at least 2 for a trajectory landscape, not {epochs}; or give intervals")
-    return [list(each) for each in intervals if max(each) <= epochs] or [list(range(epochs + 1))]
+    return [list(interval) for interval in intervals if max(interval) <= epochs] or [list(range(epochs + 1))]
 
 
 def _optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
@@ -194,7 +201,7 @@ def _set_learning_rate(optimizer: torch.optim.Optimizer, settings: Settings, pro
 
 @contextmanager
 def _reproducible(threads: int | None) -> Iterator[None]:
-    """A fixed number of CPU threads and deterministic cuDNN kernels while training; as before afterwards."""
+    """A fixed number of CPU threads and deterministic cuDNN kernels within the block; then both as they were."""
     cudnn: Any = torch.backends.cudnn
     before = (torch.get_num_threads(), cudnn.deterministic, cudnn.benchmark)
     torch.set_num_threads(threads or before[0])
@@ -209,7 +216,11 @@ def _reproducible(threads: int | None) -> Iterator[None]:
 def _begin_or_go_on(
     run: str | Path, model: nn.Module, optimizer: torch.optim.Optimizer, settings: Settings, overwrite: bool
 ) -> dict[str, Any]:
-    """Load the checkpoint of the same settings into model and optimiser, else write the first; returns its metrics."""
+    """Load the checkpoint into model and optimiser, or write the first one where there is none; return its metrics.
+
+    Raises:
+        JobError: the checkpoint is of other settings, or the run holds a trajectory without one.
+    """
     saved = None if overwrite else _read_checkpoint(run)
     if saved is None and not overwrite and read_trajectory(run).snapshots:
         raise JobError(
@@ -236,7 +247,7 @@ def _refuse_other_settings(run: str | Path, begun: Mapping[str, Any], asked: Map
 
 
 def _is_whole(run: str | Path, settings: Settings, done: int) -> bool:
-    """Whether every snapshot that `done` epochs leave is there; someone may have moved them away."""
+    """Whether every snapshot that `done` epochs leave is there; a user may have deleted some."""
     listed = {number for interval in settings.collect["intervals"] for number in interval if number <= done}
     return listed <= set(read_trajectory(run).numbers)
 
