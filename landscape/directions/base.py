@@ -41,7 +41,8 @@ class DirectionSpec(Frozen, ABC):
 
     Attributes:
         kind: the word by which a job names the kind.
-        default_range: the ends of the axis where the job leaves them out; None where they are fitted to the path.
+        default_range: the ends of the axis where the job leaves them out; None where they are fitted to the path, which
+            a kind may ask for that names `snapshots`.
         version_1_range: the ends that version 1 of the defaults wrote out, where it did.
     """
 

@@ -45,11 +45,11 @@ def project(point: State, origin: State, directions: Sequence[State], names: Seq
 def gram_matrix(directions: Sequence[State]) -> Floats:
     """Inner products ⟨dⱼ, dₖ⟩ [axes, axes] in float64; a tensor that a direction lacks is zero."""
 
-    def inner(first: State, second: State) -> float:
+    def shared_product(first: State, second: State) -> float:
         shared = {name: tensor for name, tensor in first.items() if name in second}
         return dot(shared, second)
 
-    return np.array([[inner(first, second) for second in directions] for first in directions])
+    return np.array([[shared_product(first, second) for second in directions] for first in directions])
 
 
 def cosines(directions: Sequence[State]) -> Floats:

@@ -53,32 +53,41 @@ class LandscapeContext:
 
     @property
     def origin(self) -> State:
+        """The weights at the origin, read when they are first asked for."""
         return self.weights.state(self.reference)
 
     @property
     def axes(self) -> Sequence[DirectionSpec]:
+        """The directions of the landscape."""
         return self.spec.directions
 
     @property
     def unit(self) -> str:
+        """`step` or `epoch`, as the run counts its snapshots."""
         return self.weights.trajectory.unit
 
     def state(self, reference: int | str) -> State:
+        """The weights of that name, read once for all landscapes of the job."""
         return self.weights.state(reference)
 
     def digest(self, reference: int | str) -> str:
+        """Their digest."""
         return self.weights.digest(reference)
 
     def name(self, reference: int | str) -> str:
+        """What labels call them."""
         return self.weights.label(reference)
 
     def snapshots(self, selection: Sequence[int] | Literal["all"]) -> tuple[int, ...]:
+        """The selected snapshots of the run by their numbers, ascending."""
         return self.weights.trajectory.select(selection).numbers
 
     def tensors(self, path: str) -> dict[str, Tensor]:
+        """The tensors of a file, read anew each time, so that a large file is not held in memory."""
         return load_weights(locate(path, self.weights.folder))
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` returned when this key was first asked for."""
         if key not in self._known:
             self._known[key] = make()
         return cast(T, self._known[key])

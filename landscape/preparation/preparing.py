@@ -139,6 +139,7 @@ class _Common:
 
     @property
     def num_samples(self) -> int:
+        """How many samples were taken: the data may have fewer than the job asks for."""
         return batch_length(self.samples)
 
 

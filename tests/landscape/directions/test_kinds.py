@@ -46,6 +46,9 @@ class BasisDirection(DirectionSpec):
 
     def label(self, context):
         return f"element {self.element} of {self.parameter}, of {len(context.samples)} samples"
+
+    def attributes(self, context):
+        return {"elements": context.origin[self.parameter].numel()}
 '''
 
 SCRIPT = """
@@ -77,6 +80,7 @@ surface = run(job(2))["plane"]
 again = run(job(2))["plane"]
 print(json.dumps({
     "label": surface.axes[0].attributes["label"],
+    "elements": surface.axes[0].attributes["elements"],
     "alpha": surface.alpha.tolist(),
     "identity": surface.attributes["identity"]["directions"][0],
     "same": surface.loss.tobytes() == again.loss.tobytes(),
@@ -98,6 +102,7 @@ def test_a_kind_is_one_class_and_one_line_in_the_table(tmp_path):
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen["label"] == "element 2 of vector, of 23 samples"
+    assert seen["elements"] == 5
     assert seen["alpha"] == [-0.5, -0.25, 0.0, 0.25, 0.5]
     assert seen["identity"] == {"kind": "basis", "parameter": "vector", "element": 2}
     assert seen["same"]
