@@ -36,7 +36,8 @@ WORKERS, TASKS = "landscape.workers", "landscape.tasks"
 def told(event: str, **fields: Any) -> dict[str, Any]:
     """The `extra` of a log call: which event this is, and its fields; None and '' are left out.
 
-    >>> log.warning("worker-1 is lost", extra=told("worker-lost", worker="worker-1"))
+    >>> told("worker-lost", worker="worker-1", node="")
+    {'event': 'worker-lost', 'fields': {'worker': 'worker-1'}}
     """
     known = {name: fields[name] for name in FIELDS if name in fields}
     return {"event": event, "fields": {k: v for k, v in (known | fields).items() if v not in (None, "")}}
