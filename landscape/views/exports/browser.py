@@ -1,4 +1,4 @@
-"""Figures as PNG and SVG, drawn by the system's Chromium through kaleido; one browser serves many pictures."""
+"""The system's Chromium, which draws figures as PNG and SVG through kaleido; one browser serves many pictures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from landscape.errors import LandscapeError, shown
 
-PATIENCE = 180.0  # seconds for one picture; software 3-D on a busy machine takes some ten
+TIMEOUT = 180.0  # seconds for one picture; 3-D without a graphics card takes about ten on a busy machine
 NO_BROWSER = (
     "png and svg are drawn by Chromium or Chrome, and none was found; install one "
     "(Debian, Ubuntu: apt install chromium) or set the environment variable BROWSER_PATH to its executable"
@@ -26,14 +26,14 @@ def find_browser() -> str | None:
     except ImportError:
         return None
     try:
-        found = Chromium.find_browser(skip_local=False)
-    except Exception:  # looking at odd paths may raise anything; then there is none to use
+        path = Chromium.find_browser(skip_local=False)
+    except Exception:  # it looks at many paths, and whatever goes wrong there, no browser can be used
         return None
-    return str(found) if found else None
+    return str(path) if path else None
 
 
 class Browser:
-    """A running browser. Make one with `browser()`."""
+    """A running browser, as `browser()` gives it."""
 
     def __init__(self, kaleido: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._kaleido, self._loop = kaleido, loop
@@ -47,7 +47,7 @@ class Browser:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """Start a browser for as many pictures as wanted; it ends with the block.
+    """A browser for any number of pictures, which ends with the block.
 
     Raises:
         LandscapeError: kaleido or a browser is missing, or it does not start.
@@ -78,7 +78,7 @@ def browser() -> Iterator[Browser]:
 
 def _open(make: Any, path: str, loop: asyncio.AbstractEventLoop) -> Any:
     async def start() -> Any:
-        return await make(n=1, timeout=PATIENCE).__aenter__()
+        return await make(n=1, timeout=TIMEOUT).__aenter__()
 
     try:
         return _wait(start(), loop)
@@ -89,4 +89,4 @@ def _open(make: Any, path: str, loop: asyncio.AbstractEventLoop) -> Any:
 
 
 def _wait(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Any:
-    return asyncio.run_coroutine_threadsafe(work, loop).result(PATIENCE)
+    return asyncio.run_coroutine_threadsafe(work, loop).result(TIMEOUT)

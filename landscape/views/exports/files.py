@@ -1,4 +1,4 @@
-"""Writing an export whole or not at all, with one line where it cannot be."""
+"""Writing an export as a whole or not at all."""
 
 from __future__ import annotations
 

@@ -61,9 +61,9 @@ def render_stl(surface: Surface, request: Request) -> Writer:
 
 
 def grid_points(surface: Surface) -> Floats:
-    """[points, 3] with alpha fastest; axes that are not there are 0."""
+    """The grid's points [n, 3], alpha running fastest; 0 along axes that the surface does not have."""
     mesh = np.meshgrid(*(axis.coordinates for axis in reversed(surface.axes)), indexing="ij")
-    columns = [each.ravel() for each in reversed(mesh)]
+    columns = [coordinates.ravel() for coordinates in reversed(mesh)]
     columns += [np.zeros(columns[0].shape)] * (3 - len(columns))
     return np.stack(columns, axis=1)
 

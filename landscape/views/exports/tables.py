@@ -15,8 +15,8 @@ from landscape.surface import STATUS_NAMES, ProjectedPath, Surface
 def write_csv(surface: Surface, path: Path) -> None:
     """One row per grid point: its coordinates, every observable in full precision, the status code.
 
-    Rows run with alpha fastest. Missing values read 'nan', diverged ones 'inf'; status says which is why, by the
-    numbers of `STATUS_NAMES`: every column holds numbers, so that numpy reads the table as well.
+    Rows run with alpha fastest. Missing values read 'nan' and diverged ones 'inf'; `status` has the reason as a number,
+    an index of `STATUS_NAMES`, so that every column holds numbers and numpy reads the table.
     """
     coordinates = np.meshgrid(*(axis.coordinates for axis in reversed(surface.axes)), indexing="ij")
     columns = dict(zip(surface.dimensions, coordinates, strict=True))
@@ -26,9 +26,9 @@ def write_csv(surface: Surface, path: Path) -> None:
 
 
 def write_path_csv(trajectory: ProjectedPath, path: Path) -> None:
-    """One row per snapshot in order: its step or epoch, its place, the loss at it and at its projection, how far apart.
+    """One row per snapshot in order: its step or epoch, its coordinates, the loss there and at its projection.
 
-    `distance` is the Euclidean distance between the two in weight space, and `status` as in the surface's table.
+    `distance` is the Euclidean distance between the two in weight space; `status` is as in the surface's table.
     """
     columns: dict[str, np.ndarray] = {trajectory.unit: trajectory.step, **trajectory.coordinates}
     columns |= {name: getattr(trajectory, name) for name in ("loss", "projected_loss", "distance", "status")}
@@ -36,7 +36,7 @@ def write_path_csv(trajectory: ProjectedPath, path: Path) -> None:
 
 
 def path_file(table: Path) -> Path:
-    """Where the path of a surface's table goes; no landscape's name has a '+', so none is overwritten."""
+    """The file for the path beside a surface's table; its '+' is in no landscape's name, so it overwrites no table."""
     return table.with_name(f"{table.stem}+path{table.suffix}")
 
 

@@ -1,4 +1,4 @@
-"""`figure`: from a surface and a kind to a plotly figure. Prepares, then hands over to the drawing of that kind."""
+"""`figure`: from a surface and a kind to a plotly figure. Prepares the data, then lets that kind draw them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,11 @@ def figure(
 
 
 def choose_kind(surface: Surface, kind: str | None) -> str:
-    """The kind to draw: the given one if it fits the number of axes, the default without one."""
+    """The given kind, or the default for this number of axes.
+
+    Raises:
+        JobError: the kind is unknown, or for another number of axes.
+    """
     fitting = kinds_of(len(surface.axes))
     if kind is None:
         return fitting[0]
@@ -91,6 +95,6 @@ def choose_kind(surface: Surface, kind: str | None) -> str:
 
 
 def figure_name(surface: Surface, kind: str | None = None, observable: str = "loss", log: bool = False) -> str:
-    """A file name, without its ending, that says what the figure shows."""
+    """The name of a file, without its ending, that shows this figure: 'minimum-contour-accuracy-log'."""
     shown = "" if observable == "loss" else observable
     return file_name(surface.name, choose_kind(surface, kind), shown, "log" if log else "")

@@ -1,4 +1,4 @@
-"""The frame around a drawing: margins in pixels, title, caption, legend, colour bar. Same for every kind."""
+"""The frame around a drawing, the same for every kind: margins in pixels, title, caption, legend, colour bar."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEEDLESS_BUTTONS = ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"]
 
 @dataclass(frozen=True)
 class Style:
-    """How to draw, apart from what: the drawing options of `figure`."""
+    """How to draw: those options of `figure` that leave the data as they are."""
 
     colour_scale: str = "viridis"
     theme: str = "light"
@@ -34,7 +34,10 @@ class Style:
 
 @dataclass(frozen=True)
 class Frame:
-    """Sizes in pixels: of the plot area, of the margins (left, right, top, bottom), and where the parts below start."""
+    """Sizes in pixels: the plot area (width, height), the margins (left, right, top, bottom), and the parts below it.
+
+    `legend_at` and `caption_at` are how far under the plot area the legend and the caption begin.
+    """
 
     plot: tuple[float, float]
     margins: tuple[float, float, float, float]
@@ -76,7 +79,14 @@ def make_frame(
     below: float = 0,
     legend: Sequence[str] = (),
 ) -> Frame:
-    """Place title, axis words (`below` pixels under the plot), legend and caption around a plot of given size."""
+    """Place title, axis, legend and caption around a plot area of given size.
+
+    Args:
+        plot: width and height of the plot area, in pixels.
+        left, right: the margins, in pixels; both grow where the figure would be too narrow for its caption.
+        below: pixels that the axis takes under the plot area.
+        legend: the names of the legend's entries.
+    """
     spare = max(0.0, MIN_WIDTH - (plot[0] + left + right))
     left, right = left + spare / 2, right + spare / 2
     width = plot[0] + left + right
@@ -123,7 +133,7 @@ def base_layout(data: FigureData, style: Style, frame: Frame) -> dict[str, Any]:
 
 
 def caption_annotations(frame: Frame) -> list[dict[str, Any]]:
-    """The caption under everything else, from the figure's left edge."""
+    """The caption as an annotation under everything else, from the figure's left edge."""
     if not frame.caption:
         return []
     return [
@@ -170,11 +180,15 @@ def colour_bar(data: FigureData, length: float) -> dict[str, Any]:
 def spread_ticks(scale: Scale, length: float, spacing: float = 15) -> tuple[list[float], list[str]]:
     """The scale's ticks, with texts left out where they would stand closer than `spacing` pixels."""
     keep = max(1, -(-len(scale.ticks) * spacing // max(length, 1)))
-    texts = [each if k % int(keep) == 0 else "" for k, each in enumerate(scale.texts)]
+    texts = [label if k % int(keep) == 0 else "" for k, label in enumerate(scale.texts)]
     return list(scale.ticks), texts
 
 
 def finish(data: FigureData, traces: Sequence[Any], layout: dict[str, Any], meta: dict[str, Any]) -> go.Figure:
-    """The figure; `meta` is what the report's script needs to fit it to the page."""
+    """The figure of these traces and this layout.
+
+    Args:
+        meta: what the report's script needs to fit the figure to the page.
+    """
     layout["meta"] = meta | {"caption": sentence(data.caption)}
     return go.Figure(list(traces), layout)

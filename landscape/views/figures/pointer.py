@@ -9,7 +9,11 @@ from landscape.views.prepared.figure_data import FigureData
 
 
 def pointer_values(data: FigureData) -> tuple[NDArray[np.float64], str]:
-    """Per point the numbers [..., columns], and plotly's template that shows them."""
+    """The numbers that the pointer shows of each point, and plotly's template for them.
+
+    Returns:
+        [..., columns] with the shape of the values first, and a template of which the part after "|" is the rise.
+    """
     columns = [data.values]
     value = "%{customdata[0]:.5g}"
     if data.error is not None:
@@ -23,7 +27,7 @@ def pointer_values(data: FigureData) -> tuple[NDArray[np.float64], str]:
 
 
 def pointer_text(name: str, value: str) -> str:
-    """The lines for one observable."""
+    """The lines that the pointer shows for one observable; `value` is the template of `pointer_values`."""
     shown, _, rise = value.partition("|")
     return f"<b>{name} {shown}</b>" + (f"<br>rise over the origin {rise}" if rise else "")
 

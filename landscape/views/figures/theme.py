@@ -78,7 +78,7 @@ TEMPLATES = {
 
 
 def config(filename: str = "landscape") -> dict[str, Any]:
-    """What `fig.show(config=…)` and `fig.write_html(config=…)` take: no cloud, PNG download under a good name."""
+    """What `fig.show(config=…)` and `fig.write_html(config=…)` take: no cloud, and the name of a saved PNG."""
     return {
         "showSendToCloud": False,
         "displaylogo": False,
@@ -88,7 +88,7 @@ def config(filename: str = "landscape") -> dict[str, Any]:
 
 
 def typed(values: Any) -> Any:
-    """float32 for the wire, half the bytes and finer than any screen; float64 where the range needs it."""
+    """The values as float32, which is finer than any screen and half the bytes; as float64 where they are too large."""
     array = np.asarray(values, np.float64)
     finite = array[np.isfinite(array)]
     return array if finite.size and np.abs(finite).max() > 3e38 else array.astype(np.float32)

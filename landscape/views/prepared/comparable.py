@@ -1,4 +1,4 @@
-"""Frozen values that hold arrays and still compare by content, so that tests can compare what was prepared."""
+"""Frozen values that hold arrays and compare by content, so that tests can compare what was prepared."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def same(one: Any, other: Any) -> bool:
 
 
 class Comparable:
-    """Base of the prepared dataclasses: declare them with `@dataclass(frozen=True, eq=False)`."""
+    """Base of the prepared dataclasses, which are declared with `@dataclass(frozen=True, eq=False)`."""
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        return all(same(getattr(self, each.name), getattr(other, each.name)) for each in fields)
+        return all(same(getattr(self, field.name), getattr(other, field.name)) for field in fields)
 
     __hash__ = None  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""The figures in words: what a table beside the picture says of a landscape."""
+"""The rows of the tables beside a figure: the values, the landscape, and where it comes from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = tuple[str, str]
 
 
 def observable_rows(surface: Surface, observable: str) -> list[Row]:
-    """Lowest, highest, at the origin, usual standard error of one observable."""
+    """The lowest and the highest value of one observable, that at the origin, and the median standard errors."""
     values = np.asarray(surface[observable], np.float64)
     error = standard_error(surface, observable)
     known = np.isfinite(values)
@@ -42,7 +42,7 @@ def observable_rows(surface: Surface, observable: str) -> list[Row]:
 
 
 def _at_origin(surface: Surface, observable: str, values: np.ndarray, error: np.ndarray | None) -> str:
-    """The loss there is always evaluated; other observables are known where the grid has a point there."""
+    """The value at the origin: the loss is evaluated there for every landscape, the rest where the grid has a point."""
     if observable == "loss" and wording.origin_text(surface):
         return wording.origin_text(surface)
     origin = origin_index(surface)
@@ -59,8 +59,8 @@ def _rise_at(rises: tuple[np.ndarray | None, np.ndarray | None], index: tuple[An
 
 def origin_index(surface: Surface) -> tuple[int, ...] | None:
     """The index of the grid point at exactly 0 on all axes, None where the grid has none."""
-    found = [np.flatnonzero(axis.coordinates == 0) for axis in surface.axes]
-    return tuple(int(each[0]) for each in reversed(found)) if all(each.size for each in found) else None
+    zeros = [np.flatnonzero(axis.coordinates == 0) for axis in surface.axes]
+    return tuple(int(places[0]) for places in reversed(zeros)) if all(places.size for places in zeros) else None
 
 
 def landscape_rows(surface: Surface) -> list[Row]:
@@ -104,7 +104,7 @@ def axis_rows(axis: Axis) -> list[Row]:
 
 
 def cosine_rows(cosine: Any, names: Sequence[str]) -> list[Row]:
-    """The cosine between each pair of axes; 0 is a right angle."""
+    """The cosine between each pair of axes, of the matrix `cosine`; 0 is a right angle."""
     rows = []
     for i, one in enumerate(names):
         for j in range(i + 1, len(names)):
@@ -172,7 +172,11 @@ def _trial(trial: TrialRecord) -> str:
 
 
 def duration(seconds: float) -> str:
-    """'12.3 s', '4 min 05 s', '2 h 03 min'."""
+    """A time as people write it.
+
+    >>> duration(12.34), duration(245), duration(7400)
+    ('12.3 s', '4 min 05 s', '2 h 03 min')
+    """
     if seconds < 100:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

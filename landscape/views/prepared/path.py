@@ -1,4 +1,4 @@
-"""The trajectory as it is drawn: places, labels that keep apart, and what the pointer shows."""
+"""The trajectory as it is drawn: places, labels that do not overlap, and what the pointer shows."""
 
 from __future__ import annotations
 
@@ -55,30 +55,34 @@ class DrawnPath(Comparable):
 
 
 def prepare_path(surface: Surface, observable: str, log: bool) -> DrawnPath | None:
-    """The path of `surface` on its own axes, or None where it has none."""
+    """The path of `surface` as a figure of `observable` shows it.
+
+    Returns:
+        None where the surface has no path, or the path has no place on one of the axes.
+    """
     path = surface.path
     names = [axis.name for axis in surface.axes]
     if path is None or len(path.step) == 0 or not all(name in path.coordinates for name in names):
         return None
     places = tuple(np.asarray(path.coordinates[name], np.float64) for name in names)
-    if not all(np.isfinite(each).all() for each in places):
+    if not all(np.isfinite(place).all() for place in places):
         return None
     spans = [float(np.ptp(axis.coordinates)) or 1.0 for axis in surface.axes]
     scaled = [place / max(spans) for place in places]
     flat = np.stack([scaled[0], scaled[1] if len(scaled) > 1 else np.zeros_like(scaled[0])], axis=1)
     return DrawnPath(
         unit=path.unit,
-        numbers=tuple(int(each) for each in path.step),
+        numbers=tuple(int(step) for step in path.step),
         places=places,
         height=_height(path, observable, log),
         loss=np.asarray(path.loss, np.float64),
         hover=tuple(_hover(path, names, k) for k in range(len(path.step))),
-        labels=tuple(place_labels(flat, [str(int(each)) for each in path.step])),
+        labels=tuple(place_labels(flat, [str(int(step)) for step in path.step])),
     )
 
 
 def _height(path: ProjectedPath, observable: str, log: bool) -> Floats:
-    """Only the loss is known along the path; over another observable the path has no height of its own."""
+    """The drawn loss at the projections; NaN throughout for other observables, which are not known along the path."""
     values = np.asarray(path.projected_loss, np.float64)
     if observable != "loss":
         return np.full(values.shape, np.nan)
@@ -103,9 +107,14 @@ def _hover(path: ProjectedPath, names: Sequence[str], k: int) -> str:
 
 
 def place_labels(points: Floats, texts: Sequence[str], distance: float = LABEL_DISTANCE) -> list[Label]:
-    """Labels for the points [n, 2] (unit: plot width) that keep clear of each other and of the path.
+    """Labels beside some of the points [n, 2], in units of the plot's width, that do not overlap.
 
-    The first and the last come first, then the others in order of ever finer halves, as far as there is room.
+    The last and the first point have theirs first; then the points half-way between labelled ones, and so on, as far
+    as there is room.
+
+    Args:
+        texts: one per point.
+        distance: between two labels at least.
     """
     kept: list[Label] = []
     spots: list[Floats] = []
@@ -115,7 +124,7 @@ def place_labels(points: Floats, texts: Sequence[str], distance: float = LABEL_D
         if all(np.linalg.norm(spot - other) >= distance for other in spots):
             kept.append(Label(index, texts[index], angle))
             spots.append(spot)
-    return sorted(kept, key=lambda each: each.index)
+    return sorted(kept, key=lambda label: label.index)
 
 
 def _coarse_to_fine(count: int) -> list[int]:
@@ -128,7 +137,7 @@ def _coarse_to_fine(count: int) -> list[int]:
 
 
 def _away_from_path(points: Floats, index: int) -> float:
-    """The direction, of eight, in which a label is furthest from the points of the path."""
+    """The direction, one of eight, in which a label is furthest from the path nearby; in radians."""
     others = points[max(0, index - 6) : index + 7]
     segments = [a + (b - a) * t for a, b in itertools.pairwise(others) for t in (0.0, 0.25, 0.5, 0.75)]
     along = np.array([*segments, others[-1]])

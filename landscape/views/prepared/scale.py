@@ -1,6 +1,6 @@
-"""The colour and height scale: what range is drawn, linear or logarithmic, where the contour lines lie.
+"""The colour and height scale: what range is drawn, linear or logarithmic, and where the contour lines lie.
 
-Values are never altered to fit: what lies outside the range keeps its value and is said to lie outside.
+Values are never changed to fit the range; where some lie outside, a note for the caption says so.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from landscape.views.prepared.comparable import Comparable
 
 Floats = NDArray[np.float64]
 
-NO_LOGARITHM = 4  # beside the four states of a point in the store: it has a value, but not on this scale
+NO_LOGARITHM = 4  # added to the four states of a point in the store: it has a value, but no logarithm
 STATES = {
     NOT_COMPUTED: "not computed",
     NOT_FINITE: "not finite",
     QUARANTINED: "quarantined",
     NO_LOGARITHM: "no logarithm (zero or below)",
 }
-CLIP_RATIO = 20.0  # colours may reach this many times as far from the near end as the median does
+CLIP_RATIO = 20.0  # the range may reach this many times as far from its near end as the median value lies
 CLIP_PERCENTILES = (99.0, 98.0, 95.0, 90.0, 80.0, 70.0, 60.0, 50.0)
 USUAL_LEVELS = 12
 WIDE_RATIO = 100.0
@@ -32,7 +32,11 @@ WIDE_RATIO = 100.0
 
 @dataclass(frozen=True)
 class Scale(Comparable):
-    """The drawn range [low, high] and the contour lines, all in drawn units: log10 of the value where `log`."""
+    """The drawn range [low, high] and the contour lines, all in drawn units: log10 of the value where `log`.
+
+    `start`, `stop` and `step` place the contour lines; `ticks` are the same lines and `texts` their real values.
+    `notes` are for the caption.
+    """
 
     log: bool
     low: float
@@ -65,7 +69,11 @@ def drawn_values(values: Floats, states: NDArray[np.uint8], log: bool) -> Floats
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A short text for a number: 0.025, 12.5, 3.2e10."""
+    """A short text for a number.
+
+    >>> number(0.0250), number(32_000_000_000.0), number(1 / 3, digits=2)
+    ('0.025', '3.2e10', '0.33')
+    """
     text = f"{value:.{digits}g}"
     mantissa, exponent, power = text.partition("e")
     return f"{mantissa}e{int(power)}" if exponent else text
@@ -74,10 +82,19 @@ def number(value: float, digits: int = 4) -> str:
 def choose_scale(
     drawn: Floats, log: bool, zmin: float | None = None, zmax: float | None = None, levels: int | None = None
 ) -> Scale:
-    """The scale for these drawn values; `zmin` and `zmax` (real values) fix its ends, `levels` the number of lines.
+    """The scale for these drawn values.
 
-    Without them the ends are the extremes, unless a few far values would flatten all others: then the range
-    ends at the highest percentile that lies at most 20 times as far from the other end as the median does.
+    Where `zmin` and `zmax` are not given, the ends are the extremes, unless a few far values would make all others look
+    flat. Then the range ends at the highest percentile that lies at most 20 times as far from the other end as the
+    median does.
+
+    Args:
+        drawn: the values in drawn units, of any shape; what is not finite is ignored.
+        zmin, zmax: the ends of the range, in real values.
+        levels: the number of contour lines; default about 12 at round numbers.
+
+    Raises:
+        JobError: zmin, zmax or levels is impossible.
     """
     low_given, high_given = _given(zmin, zmax, log)
     if levels is not None and (isinstance(levels, bool) or not isinstance(levels, int) or not 1 <= levels <= 100):
@@ -101,7 +118,7 @@ def choose_scale(
     start, stop, step = _levels(low, high, levels)
     count = round((stop - start) / step) + 1
     ticks = tuple(start + k * step for k in range(count))
-    texts = tuple(_tick(each, step, log) for each in ticks)
+    texts = tuple(_tick(tick, step, log) for tick in ticks)
     return Scale(log, low, high, start, stop, step, ticks, texts, tuple(notes))
 
 
@@ -113,12 +130,12 @@ def _given(zmin: float | None, zmax: float | None, log: bool) -> tuple[float | N
             raise JobError(f"{name}: must be above 0 on a logarithmic scale, not {value:g}; or draw with log=False")
     if zmin is not None and zmax is not None and zmin >= zmax:
         raise JobError(f"zmin: must be below zmax, not {zmin:g} >= {zmax:g}; swap them")
-    low, high = (None if each is None else (math.log10(each) if log else float(each)) for each in (zmin, zmax))
+    low, high = (None if end is None else (math.log10(end) if log else float(end)) for end in (zmin, zmax))
     return low, high
 
 
 def _reach(distances: Floats) -> tuple[float, float]:
-    """How far the range reaches from its near end, and the percentile that is (100: everything)."""
+    """How far the range reaches from its near end, and which percentile of `distances` that is; 100 is all."""
     furthest = float(distances.max())
     base = next((b for q in (50, 60, 70, 80, 90, 95, 99) if (b := float(np.percentile(distances, q))) > 0), furthest)
     if furthest <= CLIP_RATIO * base:
@@ -182,14 +199,14 @@ def _levels(low: float, high: float, levels: int | None) -> tuple[float, float, 
 
 
 def nice_ticks(low: float, high: float, log: bool) -> tuple[list[float], list[str]]:
-    """About six ticks at round real values within [low, high] (drawn units), with their texts."""
+    """About six ticks at round real values within [low, high], and their texts; ends and ticks are in drawn units."""
     if not log or high - low < 0.3:
         step = _round_step((high - low) / 6) if not log else 0.0
         if log:  # so narrow that the axis is as good as linear
             real, texts = nice_ticks(10.0**low, 10.0**high, log=False)
-            return [math.log10(each) for each in real], texts
+            return [math.log10(value) for value in real], texts
         ticks = [k * step for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-        return ticks, [_tick(each, step, False) for each in ticks]
+        return ticks, [_tick(tick, step, False) for tick in ticks]
     decades = range(math.floor(low), math.ceil(high) + 1)
     for mantissas in ((1.0, 1.5, 2.0, 3.0, 5.0, 7.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,)):
         ticks = [
@@ -198,12 +215,12 @@ def nice_ticks(low: float, high: float, log: bool) -> tuple[list[float], list[st
         if len(ticks) <= 8:
             break
     ticks = ticks[:: -(-len(ticks) // 8)]
-    return ticks, [number(10.0**each, 3) for each in ticks]
+    return ticks, [number(10.0**tick, 3) for tick in ticks]
 
 
 def _round_step(rough: float) -> float:
     power = 10.0 ** math.floor(math.log10(rough))
-    return power * min((1.0, 2.0, 2.5, 5.0, 10.0), key=lambda each: abs(math.log(each * power / rough)))
+    return power * min((1.0, 2.0, 2.5, 5.0, 10.0), key=lambda factor: abs(math.log(factor * power / rough)))
 
 
 def _real(drawn: float, log: bool) -> float:

@@ -1,4 +1,4 @@
-"""The words around a figure: axis titles, caption, state. Plain text; escaping is the drawing's business."""
+"""The words around a figure: axis titles, caption, state. Plain text, which the drawing or the page escapes."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ def resolution(surface: Surface) -> str:
 def state_of(surface: Surface) -> str:
     """running, interrupted, partial or complete: counted from the points themselves, as `landscape status` does."""
     states = [surface.status, *([surface.path.status] if surface.path is not None else [])]
-    if not any((each == NOT_COMPUTED).any() for each in states):
-        return "partial" if any((each == QUARANTINED).any() for each in states) else "complete"
+    if not any((status == NOT_COMPUTED).any() for status in states):
+        return "partial" if any((status == QUARANTINED).any() for status in states) else "complete"
     recorded = surface.record.progress.state
     return recorded if recorded in ("running", "interrupted") else "partial"
 
 
 def is_computed(status: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Which points have a value, were it not a finite one."""
+    """Which points were evaluated, also those whose value is not finite."""
     return np.isin(status, (OK, NOT_FINITE))
 
 
 def stopped(surface: Surface) -> Surface:
-    """The same of a run whose driver is gone: that it is running is what it last could say of itself."""
+    """The surface of a run without a driver: where its record still says "running", its state is "interrupted"."""
     progress = surface.record.progress
     if progress.state != "running":
         return surface
@@ -83,8 +83,8 @@ def state_text(surface: Surface) -> str:
     text = state_of(surface)
     counted = [(surface.status, "points")]
     counted += [(surface.path.status, "snapshots of the path")] if surface.path is not None else []
-    left = [(each, what) for each, what in counted if (each == NOT_COMPUTED).any()]
-    parts = [f"{whole(is_computed(each).sum())} of {whole(each.size)} {what}" for each, what in left]
+    unfinished = [(status, what) for status, what in counted if (status == NOT_COMPUTED).any()]
+    parts = [f"{whole(is_computed(status).sum())} of {whole(status.size)} {what}" for status, what in unfinished]
     text += f": {', '.join(parts)}" if parts else ""
     counts = ((NOT_FINITE, "not finite"), (QUARANTINED, "quarantined"))
     for code, word in counts:
@@ -147,7 +147,7 @@ def precision_text(surface: Surface) -> str:
 
 
 def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """What a reader must know to judge the figure, as sentences without full stops."""
+    """What a reader must know to judge the figure: sentences without full stops, `notes` being the last of them."""
     parts = [
         sampling(surface, observable),
         resolution(surface),
@@ -173,32 +173,26 @@ def barrier_text(surface: Surface) -> str:
     coordinates = surface.axes[0].coordinates
     if coordinates[0] > 0 or coordinates[-1] < 1:
         return ""
-    found = surface.find_barrier()
-    if found is None:
+    barrier = surface.find_barrier()
+    if barrier is None:
         return "not known before all of [0, 1] is computed and finite"
-    if found.alpha in (0.0, 1.0):
+    if barrier.alpha in (0.0, 1.0):
         return "none, no point between is above the straight line between the losses at 0 and 1"
-    return f"{value_with_error(found.height, found.stderr)} at alpha {number(found.alpha, 3)}"
+    return f"{value_with_error(barrier.height, barrier.stderr)} at alpha {number(barrier.alpha, 3)}"
 
 
 def wrap(text: str, width_px: float, font_px: float = 12) -> list[str]:
-    """Lines of about `width_px`; plotly does not wrap text itself."""
+    """The text in lines of about `width_px` pixels; plotly does not wrap text itself."""
     return textwrap.wrap(text, max(20, int(width_px / (0.52 * font_px))), break_long_words=True) or [""]
 
 
 def file_name(*parts: str) -> str:
     """'minimum-loss-contour-log': parts joined, without characters that a file system may refuse."""
     joined = "-".join(part for part in parts if part)
-    return "".join(each if each.isalnum() or each in "-_." else "_" for each in joined)[:120] or "landscape"
+    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in joined)[:120] or "landscape"
 
 
 def value_with_error(value: float, error: float) -> str:
     """'0.8845 ± 0.021' (two standard errors)."""
     text = number(value, 5)
     return f"{text} ± {number(2 * error, 2)}" if math.isfinite(error) else text
-
-
-def summary_counts(surface: Surface) -> dict[str, int]:
-    """How many points are in which state."""
-    names = {"computed": OK, "not computed": NOT_COMPUTED, "not finite": NOT_FINITE, "quarantined": QUARANTINED}
-    return {name: int((surface.status == code).sum()) for name, code in names.items()}

@@ -13,7 +13,7 @@ WORTH_SHARING = 200  # characters; below that a reference saves nothing
 
 
 class Bundle:
-    """Collects figures by name. The page puts the shared arrays back before it draws."""
+    """Figures by name, with the arrays they share apart; the page's script puts those back before it draws."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, Any] = {}
@@ -29,9 +29,9 @@ class Bundle:
         if isinstance(value, dict):
             if isinstance(value.get("bdata"), str) and len(value["bdata"]) >= WORTH_SHARING:
                 return {"$array": self._keep(value)}
-            return {key: self._shared(each) for key, each in value.items()}
+            return {key: self._shared(part) for key, part in value.items()}
         if isinstance(value, list):
-            return [self._shared(each) for each in value]
+            return [self._shared(part) for part in value]
         return value
 
     def _keep(self, array: dict[str, Any]) -> str:
