@@ -117,6 +117,13 @@ def test_files_of_the_project_that_a_page_names_exist(page):
     assert len(paths) > 40 or page.name != "architecture.md"
 
 
+def test_the_architecture_names_what_its_files_define():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"`(\w+)` (?:of|in) `((?:landscape|cluster)/[\w./]*\.py)`", text)
+    assert len(named) > 6
+    assert [(name, file) for name, file in named if not re.search(rf"\b{name}\b", (ROOT / file).read_text())] == []
+
+
 def test_the_drawing_shows_every_room():
     import layers
 
