@@ -1,4 +1,4 @@
-"""Tasks that no worker has had yet, in their order: each comes into being when it is taken."""
+"""The tasks that no worker has had yet, in their order; each is made when it is taken."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ T = TypeVar("T")
 
 
 class TaskQueue(Generic[T]):
-    """A queue over sequences that may make their items on demand; a million tasks need not exist at once."""
+    """A queue over several sequences, which may make their items on demand: a million tasks need not exist at once."""
 
-    def __init__(self, *parts: Sequence[T]) -> None:
-        self._parts = parts
-        self._ends = list(accumulate(len(part) for part in parts))
+    def __init__(self, *sequences: Sequence[T]) -> None:
+        self._sequences = sequences
+        self._ends = list(accumulate(len(one) for one in sequences))
         self._taken = 0
-        self._end = self._ends[-1] if parts else 0
+        self._end = self._ends[-1] if sequences else 0
+
+    @classmethod
+    def of(cls, tasks: Sequence[T] | TaskQueue[T]) -> TaskQueue[T]:
+        """A queue of these tasks; one that is given stays as it is."""
+        return tasks if isinstance(tasks, TaskQueue) else cls(tasks)
 
     def __len__(self) -> int:
         return self._end - self._taken
@@ -34,5 +39,5 @@ class TaskQueue(Generic[T]):
         self._end = self._taken
 
     def _at(self, position: int) -> T:
-        part = bisect_right(self._ends, position)
-        return self._parts[part][position - (self._ends[part - 1] if part else 0)]
+        number = bisect_right(self._ends, position)
+        return self._sequences[number][position - (self._ends[number - 1] if number else 0)]

@@ -129,7 +129,7 @@ class Machine(RuleBasedStateMachine):
 
     def pending(self) -> list[int]:
         """Every task that is neither done nor given up, once."""
-        return [*self.schedule.queue, *self.schedule.again, *self.schedule.flights]
+        return [*self.schedule.queue, *self.schedule.returned, *self.schedule.holders]
 
     @invariant()
     def nothing_is_lost_and_nothing_committed_twice(self) -> None:
@@ -144,18 +144,19 @@ class Machine(RuleBasedStateMachine):
     def tasks_are_charged_with_what_they_did_and_no_more(self) -> None:
         for task in self.pending():
             assert self.schedule.attempts(task) == self.exceptions[task] + self.kills[task]
-            assert self.exceptions[task] < self.policy.attempts or task in self.schedule.flights
-            assert self.kills[task] < self.policy.kills or task in self.schedule.flights
+            assert self.exceptions[task] < self.policy.attempts or task in self.schedule.holders
+            assert self.kills[task] < self.policy.kills or task in self.schedule.holders
 
     @invariant()
     def what_is_done_leaves_nothing_behind(self) -> None:
         settled = {task for task, count in self.commits.items() if count}
-        assert not settled & set(self.schedule._records)
-        assert not settled & (set(self.schedule.flights) | set(self.schedule.again))
+        assert not any(self.schedule.attempts(task) or self.schedule.is_disputed(task) for task in settled)
+        assert not settled & (set(self.schedule.holders) | set(self.schedule.returned))
 
     @invariant()
     def it_knows_who_could_take_more(self) -> None:
-        for share, workers in enumerate(self.schedule._open):
+        for share in range(self.policy.in_flight):
+            workers = self.schedule.open_workers.with_load(share)
             expected = {
                 worker
                 for worker, tasks in self.flying.items()
