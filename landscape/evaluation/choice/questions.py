@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from landscape.evaluation.choice.kept import Choice, Record
 from landscape.plan import Engine, Plan
@@ -213,7 +213,9 @@ class Refused:
     reason: str
 
 
-Steps = Generator[Request, Sequence[Any], Tuned]
+Result = TypeVar("Result")
+Asking = Generator[Request, Sequence[Any], Result]  # questions that end in a result
+Steps = Asking[Tuned]
 
 
 def follow(steps: Steps, ask: Callable[[Request], Sequence[Any]]) -> Tuned:
@@ -229,3 +231,17 @@ def follow(steps: Steps, ask: Callable[[Request], Sequence[Any]]) -> Tuned:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         answers = ask(request)
+
+
+NOBODY_LEFT = "ends the process that tries it"
+
+
+def one(request: Request) -> Asking[Any]:
+    """Ask for the answer of the one process that is asked; None where it did not live through it."""
+    answers = yield request
+    return answers[0] if answers else None
+
+
+def refusal(answers: Sequence[Any]) -> str:
+    """Why a candidate is out: it raised somewhere, or nobody is left; empty where it is not."""
+    return next((each.reason for each in answers if isinstance(each, Refused)), "" if answers else NOBODY_LEFT)

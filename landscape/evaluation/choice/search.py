@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from statistics import fmean
-from typing import Any, TypeVar
 
 import numpy as np
 
 from landscape.evaluation.choice.candidates import combined_options, compiled, quick_bases, single_options, with_option
+from landscape.evaluation.choice.contest import Slices, compete
 from landscape.evaluation.choice.kept import Choice, Record
 from landscape.evaluation.choice.questions import (
     DEFAULT_POINT_SECONDS,
+    NOBODY_LEFT,
+    Asking,
     Candidate,
     Check,
     Checked,
@@ -32,27 +33,20 @@ from landscape.evaluation.choice.questions import (
     Measure,
     Measured,
     Refused,
-    Request,
     SetUp,
-    Slice,
     Steps,
-    Time,
-    Timed,
     Trial,
     Tuned,
+    one,
+    refusal,
 )
-from landscape.evaluation.choice.statistics import GAIN, budget_of, row_points, spread_of, verdict
+from landscape.evaluation.choice.statistics import GAIN, budget_of, spread_of, verdict
 from landscape.plan import OPTIONS, Engine, Plan
 
-SLICE_SECONDS = 0.05  # one timing runs as many batches as take about this long
 MOST_CHECKED = 3
 
 log = logging.getLogger("landscape")
 stages = logging.getLogger("landscape.stages.search")  # heard by whoever shows what a job does now
-
-
-Result = TypeVar("Result")
-Asking = Generator[Request, Sequence[Any], Result]
 
 
 class Search:
@@ -79,7 +73,7 @@ class Search:
         self._cut_short = self._broken = False
 
     def steps(self) -> Steps:
-        measured = yield from _one(Measure(self._freedom))
+        measured = yield from one(Measure(self._freedom))
         if not isinstance(measured, Measured):
             return Tuned(self._plan)  # user code that raises is left to the tiles to tell
         self._plan, self._seconds, self._warning = measured.plan, measured.seconds, measured.warning
@@ -89,7 +83,7 @@ class Search:
         else:
             yield from self._choose(measured)
         plan = replace(self._plan, engine=self._best.engine, batch_size=self._best.batch_size)
-        error = yield from _one(Conclude(plan))
+        error = yield from one(Conclude(plan))
         if isinstance(error, Refused):
             log.info("engine: nothing is chosen: it %s", error.reason)
             plan, error = self._plan, None
@@ -111,7 +105,7 @@ class Search:
         budget = self._budget(record)
         if not budget:
             if measured.record is None and measured.key:
-                yield from _one(Keep(measured.key, record))
+                yield from one(Keep(measured.key, record))
             return
         kept = record.choice_for(budget)
         if kept is not None and (yield from self._take(kept, measured.samples)):
@@ -141,7 +135,7 @@ class Search:
         """Of the processes that search at once, all take what the first has kept: the job has not begun yet."""
         if not measured.key:
             return
-        kept = yield from _one(Keep(measured.key, record, dropped))
+        kept = yield from one(Keep(measured.key, record, dropped))
         first = kept.choice_for(self._budget(kept)) if isinstance(kept, Record) else None
         if first is None or first == own:
             return
@@ -169,15 +163,14 @@ class Search:
 
     def _try_all(self, budget: float) -> Asking[None]:
         """Layouts and rewrites first, then other batch sizes for the best, then what takes long to set up."""
-        facts = yield from _one(Look())
+        facts = yield from one(Look())
         if not isinstance(facts, Facts):
             self._broken = True
             return
         self._facts = facts
         self._trials[self._first] = Trial(*_names(self._first), facts.samples / self._seconds)
-        self._count = max(1, round(SLICE_SECONDS / (self._seconds / facts.batches)))
-        self._row = self._freedom.row or row_points(self._seconds, facts.axes)
-        if _refusal((yield SetUp(self._slice(self._first), self._slice(self._first)))):
+        self._slices = Slices.for_cost(self._first, self._seconds, facts, self._freedom.row)
+        if refusal((yield SetUp(self._slices.of(self._first), self._slices.of(self._first)))):
             self._broken = True
             return
         self._end = self._clock() + budget  # all processes have been forked, so the budget starts here
@@ -255,42 +248,25 @@ class Search:
             self._cut_short = True
             return False
         self._tell(candidate)
-        trial = Trial(*_names(candidate))
-        reason = _refusal((yield SetUp(self._slice(candidate), self._slice(self._best))))
-        ratios: list[float] = []
-        while not reason and verdict(ratios, gain) == "open" and not (ratios and self._left() <= 0):
-            speeds: dict[Candidate, float] = {}
-            # In turn the first of the two: what a machine does at intervals must not always fall on the same one.
-            for each in (candidate, self._best)[:: 1 if len(ratios) % 2 else -1]:
-                answers = yield Time(self._slice(each), len(ratios))
-                reason = reason or _refusal(answers)
-                speeds[each] = self._speed(each, answers)
-            if not reason:
-                ratios.append(speeds[candidate] / speeds[self._best])
-                self._trials[self._best] = replace(self._trials[self._best], samples_per_second=speeds[self._best])
-                trial = replace(trial, samples_per_second=speeds[candidate])
-        if reason:
-            self._broken = reason == NOBODY_LEFT
-            self._trials[candidate] = replace(trial, samples_per_second=None, refused=reason)
+        contest = yield from compete(candidate, self._best, self._slices, gain, self._left)
+        self._processes = max(self._processes, contest.processes)
+        if contest.speeds:
+            speed = contest.speeds[self._best]
+            self._trials[self._best] = replace(self._trials[self._best], samples_per_second=speed)
+        if contest.refused:
+            self._broken = contest.refused == NOBODY_LEFT
+            self._trials[candidate] = Trial(*_names(candidate), refused=contest.refused)
             return False
-        self._trials[candidate] = replace(trial, over_best=float(np.median(ratios)), spread=spread_of(ratios))
-        found = verdict(ratios, gain)
-        self._cut_short |= found == "open"
-        if found == "faster":
+        ratios = contest.ratios
+        self._trials[candidate] = Trial(
+            *_names(candidate), contest.speeds.get(candidate), "", float(np.median(ratios)), spread_of(ratios)
+        )
+        result = verdict(ratios, gain)
+        self._cut_short |= result == "open"
+        if result == "faster":
             self._best = candidate
             self._winners.append(candidate)
-        return found == "faster"
-
-    def _slice(self, candidate: Candidate) -> Slice:
-        count = max(1, round(self._count * self._first.batch_size / candidate.batch_size))
-        return Slice(candidate, count, self._row)
-
-    def _speed(self, candidate: Candidate, answers: Sequence[Any]) -> float:
-        """Samples per second of one process, as the mean over all: together they are what the job computes with."""
-        samples = min(self._slice(candidate).count * candidate.batch_size, self._facts.samples)
-        seconds = [each.seconds for each in answers if isinstance(each, Timed)]
-        self._processes = max(self._processes, len(seconds))
-        return fmean(samples / max(each, 1e-9) for each in seconds) if seconds else 0.0
+        return result == "faster"
 
     # -- checking ---------------------------------------------------------------------------------------------
 
@@ -299,7 +275,7 @@ class Search:
         candidates, self._best = tuple(candidates), self._first
         if not candidates:
             return
-        checked = yield from _one(Check(self._first, candidates))
+        checked = yield from one(Check(self._first, candidates))
         if isinstance(checked, Checked):
             reasons: Sequence[str] = checked.refused
         else:
@@ -315,19 +291,5 @@ class Search:
             self._seconds = self._facts.samples / speed
 
 
-NOBODY_LEFT = "ends the process that tries it"
-
-
 def _names(candidate: Candidate) -> tuple[Engine, int]:
     return candidate.engine, candidate.batch_size
-
-
-def _one(request: Request) -> Asking[Any]:
-    """The answer of the one process that is asked; None where it did not live through it."""
-    answers = yield request
-    return answers[0] if answers else None
-
-
-def _refusal(answers: Sequence[Any]) -> str:
-    """Why a candidate is out: it raised somewhere, or nobody is left; empty where it is not."""
-    return next((each.reason for each in answers if isinstance(each, Refused)), "" if answers else NOBODY_LEFT)
