@@ -23,7 +23,7 @@ from landscape.spec import Job
 from landscape.store import LandscapeStore
 
 CALIBRATED_BYTES = 8  # per value: float64
-LARGEST_GROWTH = 2  # of an axis, that is proposed for the sake of one point
+LARGEST_GROWTH = 2  # of an axis that is proposed so that the origin becomes a point
 
 
 def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
@@ -31,9 +31,9 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     prepared = prepare(job)
     count = workers or job.workers or max(1, torch.cuda.device_count() or cores() // (job.threads or 1))
     first = prepared.landscapes[0]
-    # A plan for GPUs is made on a head that has none, too: a guess then stands for the seconds.
+    # A plan for GPUs may be made on a machine that has none: the seconds are a guess then.
     measured = first.plan.device == "cpu" or torch.cuda.is_available()
-    # A point as it is: what an engine gains is found, and kept, when the job runs.
+    # The point is timed with the plan as it is: a faster engine is searched for when the job runs.
     freedom, tuned, evaluator = Freedom(first.plan.engine), Tuned(first.plan), None
     if measured:
         with in_folder(prepared.folder):
@@ -60,7 +60,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
 
 
 def _engine(prepared: PreparedJob, evaluator: Evaluator | None, seconds: float) -> dict[str, Any]:
-    """How landscapes that are new will be computed, and why so; `engine` is None where that is to be found out."""
+    """How new landscapes will be computed, and why; `engine` is None where that is found out when the job runs."""
     freedom, chosen = freedom_of(prepared)
     plan = prepared.landscapes[0].plan
     size = (chosen or plan).batch_size
@@ -125,9 +125,9 @@ def _without_zero(grid: Grid) -> list[int]:
 
 
 def origin_remedy(grid: Grid) -> str | None:
-    """How the origin becomes a point of the grid; None where it is one.
+    """What makes the origin a point of the grid; None where it is one.
 
-    The least larger size will do where the range, as it is written, has zero at a simple fraction of its length.
+    The smallest larger size that does is proposed, where zero lies at a simple fraction of the range as written.
     """
     axes = _without_zero(grid)
     if not axes:

@@ -1,4 +1,4 @@
-"""What is done, missing and failed in a run, and whether every chunk of it is sound. Reads only."""
+"""The state of a run: what is done, missing and failed, and whether every chunk of it is sound. Only reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from landscape.trajectory.snapshots import ranges
 T = TypeVar("T")
 
 UNREADABLE = "unreadable"
-MOST_TILES = 10_000  # whose lowest loss is looked for: that reads one more chunk of each
+MOST_TILES = 10_000  # of a larger landscape the lowest loss is not looked for, as that reads a chunk of every tile
 
 
 def run_status(run: str) -> dict[str, Any]:
@@ -51,14 +51,14 @@ def is_readable(status: dict[str, Any]) -> bool:
 def _each_landscape(
     opened: Run, read: Callable[[LandscapeStore], dict[str, Any]], unreadable: Callable[[str, str], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """What is read of each landscape, or why it is not, in the job's order: one that is damaged hides no other."""
+    """What `read` gives for each landscape, in the job's order; what `unreadable` gives for one that is damaged."""
     found = survey(opened.path)
     entries = {name: unreadable(name, cause) for name, cause in sorted(found.unreadable.items())}
     for name in found.names:
         try:
             entries[name] = read(LandscapeStore.open(opened.path, name))
         except StoreError:
-            raise  # no answer says nothing of the landscape
+            raise  # the store does not answer, which says nothing about the landscape
         except NotFoundError:
             continue  # removed meanwhile
         except (LandscapeError, OSError) as error:
@@ -73,7 +73,7 @@ def _cause(error: Exception) -> str:
 
 
 def _or_note(read: Callable[[], list[T]], problems: list[str]) -> list[T]:
-    """What is read, or nothing with a note of why it is not."""
+    """What is read; where that fails, an empty list, and the cause among the problems."""
     try:
         return read()
     except StoreError:
@@ -84,7 +84,7 @@ def _or_note(read: Callable[[], list[T]], problems: list[str]) -> list[T]:
 
 
 def _finite(value: Any) -> Any:
-    """The same with None for what is not finite, which JSON cannot hold."""
+    """The same value with None for numbers that are not finite, which JSON cannot hold."""
     if isinstance(value, dict):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -100,7 +100,7 @@ def _unreadable_status(name: str, cause: str) -> dict[str, Any]:
 
 
 def _landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
-    """Counted from the committed status of the points, not from what the driver last said."""
+    """The state of a landscape, counted from the committed status of its points, not from the recorded progress."""
     record = store.record
     progress = record.progress
     counts = store.counts()
@@ -178,7 +178,7 @@ def status_text(status: dict[str, Any]) -> str:
 
 
 def _failure_lines(landscape: dict[str, Any]) -> list[str]:
-    """Task, cause, how often and where it was tried."""
+    """A line for each failure: the task, the cause, how often and where it was tried."""
     return [
         f"{each['task']}: {each['cause']} ({each['attempts']} tries, {' '.join(filter(None, _place(each)))})"
         for each in landscape["failures"]
@@ -191,7 +191,7 @@ def _place(failure: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _worker_lines(landscape: dict[str, Any]) -> list[str]:
-    """What each worker has done, while they are at it."""
+    """A line for what each worker has done, while the job runs."""
     if landscape["state"] != "running":
         return []
     return [
@@ -259,7 +259,7 @@ def _validate_snapshot(snapshot: Any) -> str | None:
     try:
         snapshot.load()
     except StoreError:
-        raise  # no answer says nothing of the snapshot
+        raise  # the store does not answer, which says nothing about the snapshot
     except Exception as error:
         return flat(str(error), 1000)
     return None

@@ -1,4 +1,4 @@
-"""What a driver logs of its workers and tasks: each event in one place, with its words and its fields."""
+"""What a driver logs of its workers and tasks: one function per event, with its message and its fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cluster.workers.worker import Receipt
 
 workers = logging.getLogger("landscape")
-# A job may give up thousands of tasks, and status lists them: as text they are not told one by one.
+# A job may give up thousands of tasks, and `status` lists them: in text logs they do not appear one by one.
 tasks = logging.getLogger(TASKS)
 
 
@@ -95,5 +95,5 @@ def given_up(landscape: str, failure: Failure) -> None:
 
 
 def said(worker: WorkerHandle, receipt: Receipt) -> None:
-    """What the worker itself has logged meanwhile."""
+    """Log what the worker itself logged while it did what it was asked."""
     relay(receipt.said, worker.name, worker.host, worker.node)

@@ -21,50 +21,55 @@ from landscape.memory import release_memory
 from landscape.preparation import PreparedJob
 from landscape.problem.user_code import in_folder
 
-# From the end of the preparation to the first tile committed by a worker, less the tile: 7.1 to 9.4 s on 2 idle cores
-# (import 1.6, ray.init 3.0 to 4.5, worker processes with torch and the problem 2.5 to 3.3), and 0.6 s for its end.
-# Two cores that five others used took 18 to 25 s longer with Ray than without. The number is that of an idle machine
-# all the same, as a busy one makes the point that is measured slower as well: what is near the edge gains little.
+# From the end of the preparation to the first tile committed by a worker, without the tile itself: 7.1 to 9.4 s on 2
+# idle cores (import 1.6, ray.init 3.0 to 4.5, worker processes with torch and the problem 2.5 to 3.3). Ending Ray takes
+# 0.6 s more. On 2 cores that five other people used, Ray cost 18 to 25 s. The value is still that of an idle machine: a
+# busy one also makes the measured point slower, so that the comparison stays about right.
 RAY_SECONDS = 8.0
-LONGEST_HERE = 30.0  # beyond it workers are worth their start even where there is but one: they survive what kills them
-MEASURING_SECONDS = 3.0  # a point that takes longer is not measured to its end: the job is long
+LONGEST_HERE = 30.0  # longer jobs get workers even where there is only one: the job outlives a worker that is killed
+MEASURING_SECONDS = 3.0  # a point that takes longer is not measured to its end: the job is a long one
 
 
 class _TooLongError(Exception):
-    """A point takes longer than it is worth to measure it."""
+    """A point takes so long that the job is a long one."""
 
 
 def is_quicker_here(
-    prepared: PreparedJob, works: Sequence[LandscapeState], workers: int | None, address: str | None
+    prepared: PreparedJob, landscapes: Sequence[LandscapeState], workers: int | None, address: str | None
 ) -> bool:
-    """Whether nobody asked for Ray and this process is done before workers would be."""
+    """Whether nobody asks for Ray, and this process would be done before workers were.
+
+    Args:
+        landscapes: all of the job; the first unfinished one is measured.
+        workers, address: as given to `run`.
+    """
     job = prepared.job
     gpus = torch.cuda.device_count() if job.device != "cpu" else 0
     if not may_run_here(workers or job.workers, address, job.num_gpus, gpus) or job.device_ids is not None:
         return False
     if job.num_gpus is not None and (job.num_gpus > 0) != (gpus > 0):
         return False  # a worker's device would be another one than this process's
-    missing = sum(each.landscape.points if each.store is None else each.tasks.points for each in works)
-    seconds = _measured(prepared, next(each for each in works if not each.finished))
+    missing = sum(each.landscape.points if each.store is None else each.tasks.points for each in landscapes)
+    seconds = _measured(prepared, next(each for each in landscapes if not each.finished))
     return seconds is not None and is_worth_it(seconds, missing, gpus or max(1, cores() // (job.threads or 1)))
 
 
 def may_run_here(workers: int | None, address: str | None, num_gpus: float | None, gpus: int) -> bool:
-    """Whether the choice is free: no workers, cluster or GPUs are asked for, and there is no Ray that runs already."""
+    """Whether this process may compute: no workers, cluster or GPUs are asked for, and no Ray is running in it."""
     asked = workers or address or os.environ.get("RAY_ADDRESS") or (num_gpus or 0) > 1
     running = "ray" in sys.modules and sys.modules["ray"].is_initialized()
     return not asked and not running and not supervisor_pipe.avoid_here and gpus <= 1
 
 
 def is_worth_it(seconds_per_point: float, points: int, workers: int) -> bool:
-    """Whether what workers would save is less than what their start costs; the search for an engine counts in."""
+    """Whether workers would save less time than their start costs; the search for an engine counts as work."""
     work = seconds_per_point * points
     search = budget_of(seconds_per_point, points, Limits())
     return work + search < LONGEST_HERE and work * (1 - 1 / workers) < RAY_SECONDS
 
 
 def _measured(prepared: PreparedJob, work: LandscapeState) -> float | None:
-    """Seconds of a point as it is planned; None where it takes long, or fails, which workers are there to outlive."""
+    """Seconds of a point as planned; None where it takes long, and where it fails, as the job can outlive a worker."""
     end = time.monotonic() + MEASURING_SECONDS
 
     def on_point() -> None:

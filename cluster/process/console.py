@@ -1,4 +1,4 @@
-"""What a person sees while a job runs: a bar with rate and ETA on a terminal, a line per 10 % elsewhere. On stderr."""
+"""Progress on stderr while a job runs: a bar with rate and ETA on a terminal, a line per 10 % elsewhere."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _console() -> Any:
 
 
 def is_watched() -> bool:
-    """Whether somebody looks on: at a terminal, or in a notebook."""
+    """Whether a person watches: at a terminal, or in a notebook."""
     if sys.stderr.isatty():
         return True
     return "IPython" in sys.modules and bool(_console().is_jupyter)
@@ -81,7 +81,7 @@ def shown_progress(observer: Observer | None) -> Iterator[Observer]:
 
 
 class _Stages(logging.Handler):
-    """Hands on what a job says it does now, and how far it is with that."""
+    """Passes on which stage a job is in, and how far it is with that."""
 
     def __init__(self, tell: Callable[[str], None], note: Callable[[str], None]) -> None:
         super().__init__()

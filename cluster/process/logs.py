@@ -1,6 +1,6 @@
-"""What the commands say on stderr, as text for people or as one JSON object a line for machines; and what workers say.
+"""What the commands write to stderr, as text for people or as one JSON object a line for machines; and workers' logs.
 
-Whoever logs gives the event and its fields with `told`: the text formatter shows the message alone.
+A log call gives the event and its fields with `told`. As text, only the message is shown.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FIELDS = ("run", "landscape", "task", "worker", "host", "node", "attempt", "caus
 LONGEST = 2000  # characters of a worker's message that travel
 LONGEST_LINE = 1 << 16  # characters of what is printed that make one line
 MOST = 20  # messages that travel with one receipt
-# Loggers that as text tell only the worst: what every worker or task repeats would bury the rest.
+# In text logs these loggers show only the worst: what every worker or task repeats would hide the rest.
 WORKERS, TASKS = "landscape.workers", "landscape.tasks"
 
 
@@ -78,7 +78,7 @@ _stream: TextIO | None = None  # what is logged goes there, where stderr is left
 
 
 class Stderr(logging.Handler):
-    """Whatever stderr is at the moment: a program that calls a command may have put another in place since."""
+    """Writes to whatever sys.stderr is at the moment: a program that calls a command may have replaced it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -113,7 +113,7 @@ def common_options(arguments: list[str]) -> tuple[list[str], bool, str | None]:
 
 
 def begin(arguments: list[str]) -> None:
-    """Speak as the arguments ask, before they are looked at: a format that is none is refused later."""
+    """Log in the format that the arguments ask for, before they are parsed; an unknown format is refused later."""
     _, debug, form = common_options(arguments)
     try:
         configure(chosen(form), debug)
@@ -137,9 +137,9 @@ def configure(form: Format, debug: bool) -> None:
 
 
 def take_over(library: str) -> None:
-    """Have a library's loggers speak as all others do: it has set up handlers and levels of its own when imported.
+    """Remove the handlers and levels that a library set up for its loggers when it was imported.
 
-    What it tells reaches a user as our errors; its own lines are shown with --debug.
+    What goes wrong in it reaches the user as our errors; its own lines are shown with --debug.
     """
     below = [each for each in logging.root.manager.loggerDict if each.startswith(f"{library}.")]
     for name in (library, *below):
@@ -232,7 +232,7 @@ class Said:
 
 
 class Listener(logging.Handler):
-    """Collects warnings and worse, each text once, until they are taken."""
+    """Collects warnings and worse, each message once, until they are taken."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -253,7 +253,7 @@ class Listener(logging.Handler):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Hear what is logged in the block, Python's warnings too."""
+        """Collect what is logged in the block, Python's warnings too."""
         root = logging.getLogger()
         root.addHandler(self)
         logging.captureWarnings(True)
@@ -265,7 +265,7 @@ class Listener(logging.Handler):
 
 
 def relay(said: Iterable[Said], worker: str, host: str, node: str) -> None:
-    """Log here what a worker has said there."""
+    """Log in this process what a worker has logged."""
     for each in said:
         fields = told("worker-log", worker=worker, host=host, node=node, logger=each.logger, traceback=each.traceback)
         logging.getLogger(WORKERS).log(each.level, "%s: %s", worker, each.message, extra=fields)

@@ -64,7 +64,7 @@ def forgiving(descriptor: int, encoding: str = "utf-8") -> TextIO:
 
 @contextlib.contextmanager
 def diverted() -> Iterator[None]:
-    """Within the block whatever is printed goes to stderr: user code, and the libraries it calls, write no data."""
+    """Within the block, everything printed goes to stderr: what user code and its libraries print is no data."""
     if sys.stdout is sys.stderr:
         yield
         return
@@ -112,13 +112,13 @@ def without_native_text(keep: bool) -> Iterator[None]:
 
 
 def drop_output() -> None:
-    """From now on nothing reaches stdout, nor is complained of when Python flushes at its end."""
+    """Drop what is written to stdout from now on, so that Python's flush at its end raises no error."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def put(text: str) -> None:
-    """Data of the command, on stdout; where its reader has gone there is nothing more to say.
+    """Print data of the command to stdout; where nobody reads it any more, it is dropped.
 
     Raises:
         LandscapeError: stdout takes nothing, as on a full disk.

@@ -1,4 +1,4 @@
-"""A cluster's address before Ray is asked to attach: who answers there, and whether it takes code from anybody."""
+"""A cluster's address, checked before Ray attaches: does a head answer there, and does it run code of anybody."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Literal
 from landscape.errors import ClusterUnreachableError, JobError, shown
 
 CONNECT_SECONDS = 5.0
-ASKED_AGAIN = 2  # a clock that jumps spends the time to answer at once
+ASKED_AGAIN = 2  # a jump of the clock can use up the time to answer
 LISTENING = "0A"  # the state of a socket in /proc/net
 IN_A_RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
@@ -24,7 +24,7 @@ Answer = Literal["open", "token", "tls", "none"]
 
 
 def check_address(address: str, allow_open: bool) -> Answer:
-    """How the cluster answers a stranger; refused where none does, or where anybody can run code on it.
+    """How the cluster answers a client without a token; refused where anybody can run code on it, or none answers.
 
     Inside a Ray job the address is that of the cluster it runs on: whoever submitted it has decided.
 
@@ -41,7 +41,7 @@ def check_address(address: str, allow_open: bool) -> Answer:
     place = f"{host}:{port}"
     _refuse_unreachable(address, host.strip("[]"), port)
     if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
-        return "tls"  # both sides show certificates: it answers no stranger, and this one could not ask
+        return "tls"  # both sides show certificates, and the question below could not be asked
     answer = ask(place)
     for _ in range(ASKED_AGAIN):
         if answer == "none":
@@ -93,7 +93,7 @@ def head_place(address: str) -> tuple[str, int]:
 
 
 def wrong_token(who: str) -> ClusterUnreachableError:
-    """What asked for a token was sent none, and why, or refuses the one that was sent."""
+    """The error where a token is asked for: none was sent, and why, or the one that was sent is refused."""
     missing = missing_token()
     complaint = f"no token was sent ({missing}), and {who} asks for a token" if missing else f"{who} refuses the token"
     if missing.startswith("RAY_AUTH_TOKEN_PATH="):
@@ -203,7 +203,7 @@ def _refuse_unreachable(address: str, host: str, port: int) -> None:
 
 
 def ask(place: str, seconds: float = CONNECT_SECONDS, token: str = "") -> Answer:
-    """Whether the head at host:port answers a stranger, who shows no token: `open`, `token`, or `none` for no head.
+    """Whether the head at host:port answers a client without a token: `open`, `token`, or `none` for no head.
 
     With a token, `token` says that this is not the one. Ray has no call for either: its own clients show what they
     have, and try a wrong one for half a minute. The question is the first that every client

@@ -32,7 +32,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Supply:
-    """What a cluster has, node by node; `grows` where a launcher may add nodes, of whatever size."""
+    """What a cluster has, node by node; `grows` where an autoscaler may add nodes of any size."""
 
     nodes: tuple[Resources, ...]
     grows: bool = False
@@ -62,7 +62,7 @@ def placement(job: Job, workers: int | None, has: Supply) -> Placement:
 
 
 def _refuse_impossible(wanted: Placement, has: Supply) -> None:
-    """A worker sits on one node: what none has together would be waited for in vain."""
+    """Refuse a worker that asks for more than any single node has."""
     name, amount = wanted.asks[-1]
     if name == "CPU" and amount == 1:
         return  # a head without cores of its own: others may join it

@@ -31,7 +31,7 @@ class RayDied(ClusterUnreachableError):
 
 @contextlib.contextmanager
 def ray_session(job: Job, address: str | None, workers: int | None, allow_open: bool = False) -> Iterator[Placement]:
-    """Start a private local Ray, or attach to the cluster at `address` (default: RAY_ADDRESS); leaves it after.
+    """Within the block, a private local Ray, or the cluster at `address` (default: RAY_ADDRESS), is attached.
 
     Raises:
         ClusterUnreachableError: nothing answers at the address, or a private Ray does not start, or dies.
@@ -52,14 +52,14 @@ def ray_session(job: Job, address: str | None, workers: int | None, allow_open: 
         import ray
         from ray._private import worker
 
-        worker._worker_logs_enabled = in_detail()  # the raylet's last lines, too
+        worker._worker_logs_enabled = in_detail()  # these include the last lines of the raylet
         started_here = not ray.is_initialized()
         if started_here:
             _begin(job, place if attached else None, workers)
         try:
             yield placement(job, workers, supply())
         finally:
-            if not (supervised() and private_ray_ended()):  # it would wait for the dead; a supervisor does not
+            if not (supervised() and private_ray_ended()):  # else Ray would wait for processes that are dead
                 if started_here:
                     ray.shutdown()
                 tell(NO_RAY)
@@ -67,7 +67,7 @@ def ray_session(job: Job, address: str | None, workers: int | None, allow_open: 
 
 @contextlib.contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Ray replaces the handler of SIGTERM, in Python and below it: put the one from before back in its place."""
+    """Restore the signal handlers after the block: Ray replaces that of SIGTERM, in Python and in its core."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -86,11 +86,11 @@ def _begin(job: Job, address: str | None, workers: int | None) -> None:
         else:
             _start(job, workers)
     except SystemExit:
-        raise KeyboardInterrupt from None  # what Ray's handler of SIGTERM makes of it
+        raise KeyboardInterrupt from None  # Ray's SIGTERM handler raises it
 
 
 def private_ray_ended() -> str:
-    """Which process of a private Ray is gone without which it does nothing; '' while all live, and on a cluster."""
+    """Which necessary process of a private Ray has ended; '' while all live, and on a cluster."""
     from ray._private import worker
 
     node = worker._global_node
@@ -143,7 +143,7 @@ def _start(job: Job, workers: int | None) -> None:
 
 
 def _quiet() -> dict[str, Any]:
-    """What Ray itself logs here: nothing, unless --debug asks for it."""
+    """Arguments of `ray.init` that keep Ray from logging here, unless --debug asks for it."""
     return {"log_to_driver": False, "logging_level": "warning" if in_detail() else "critical"}
 
 
@@ -151,8 +151,8 @@ def _quiet() -> dict[str, Any]:
 def _on_loopback() -> Iterator[None]:
     """Have a Ray that starts in the block take 127.0.0.1 for its address, and listen there alone.
 
-    Ray's way to it is the setting that keeps clusters off Windows and macOS, which it reads when it is imported; an
-    address that is given to `ray.init` is made this machine's own, and its ports are open to the network.
+    The only way to this in Ray is the setting that disables clusters on Windows and macOS, which is read when Ray is
+    imported. An address given to `ray.init` is replaced by this machine's own, with ports open to the network.
     """
     from ray._private import ray_constants
 
@@ -182,10 +182,10 @@ def _local_gpus(job: Job) -> int:
 
 @contextlib.contextmanager
 def _visible(device_ids: tuple[int, ...] | None) -> Iterator[None]:
-    """Show Ray only these GPUs: it hands out what CUDA_VISIBLE_DEVICES lists when it starts."""
+    """Let a Ray that starts in the block use only these GPUs: it assigns those of CUDA_VISIBLE_DEVICES."""
     before = os.environ.get("CUDA_VISIBLE_DEVICES")
     if device_ids is not None:
-        # Ids count among the devices that this process sees, which may be a choice already.
+        # Ids count among the devices that this process sees, which may be a selection already.
         names = before.split(",") if before else []
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[i] if i < len(names) else str(i) for i in device_ids)
     try:
@@ -203,7 +203,7 @@ def supply() -> Supply:
     import ray
 
     nodes = [each for each in ray.nodes() if each["Alive"]]
-    # What `ray up` and KubeRay start is labelled with its kind; an autoscaler takes waiting actors for demand.
+    # Nodes that `ray up` and KubeRay start have this label; their autoscaler counts waiting actors as demand.
     managed = any(NODE_GROUP in each.get("Labels", {}) for each in nodes)
     return Supply(tuple(each["Resources"] for each in nodes), grows=managed)
 
@@ -231,7 +231,7 @@ def has_process(actor: Any) -> bool:
     except (ImportError, AttributeError, TypeError):
         return False
     except (RayError, RuntimeError, OSError):
-        return False  # the head has gone, which is for others to tell
+        return False  # the head is gone, which is reported elsewhere
     return found.get("State") == "ALIVE" or bool(found.get("Address", {}).get("IPAddress"))
 
 

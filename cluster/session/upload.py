@@ -1,4 +1,4 @@
-"""What an attached cluster is sent of the job's folder."""
+"""The job's folder, sent to a cluster that is attached."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SubmitOptions:
-    """What is sent, to any target."""
+    """The options of `landscape submit` for every target."""
 
     dry_run: Flag = False
     """Print exactly what would be sent, and send nothing. No cluster is asked."""
@@ -83,7 +83,7 @@ class SubmitOptions:
 
 
 def tell_files(listing: Listing, everything: bool) -> None:
-    """What travels and what stays: file by file, or in a line what somebody might miss."""
+    """Say which files are sent and which are not: file by file, or in one line what somebody might miss."""
     from cluster.shipping.listing import listing_lines, omitted_line
 
     lines = listing_lines(listing) if everything else [omitted_line(listing)]
@@ -92,7 +92,7 @@ def tell_files(listing: Listing, everything: bool) -> None:
 
 
 def watched(identifier: str, follow: Callable[[], int]) -> int:
-    """Ctrl-C ends the watching, not the job."""
+    """Follow a job's log to its end; Ctrl-C ends the following, and not the job."""
     try:
         return follow()
     except KeyboardInterrupt:

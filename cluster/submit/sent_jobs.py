@@ -1,6 +1,6 @@
-"""Which job was sent where: a small file of the user's, so that `logs`, `status` and `cancel` need the identifier only.
+"""A small file of the user's that says which job was sent where: `logs`, `status` and `cancel` need only an identifier.
 
-It holds no token and no password. It is a convenience: what cannot be read or written is said, and ends nothing.
+It holds no token and no password. Where it cannot be read or written, a line says so, and the command goes on.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def jobs_file(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def remember(identifier: str, job: SentJob) -> None:
-    """Keep a job under its identifier, the oldest ones going."""
+    """Keep a job under its identifier; the oldest ones are dropped."""
     from filelock import FileLock, Timeout
 
     file = jobs_file()

@@ -15,7 +15,7 @@ from landscape.spec import Job
 
 # KubeRay refuses names above 47 characters; "landscape-", a digest of 8 and an attempt leave this many.
 LONGEST_NAME = 24
-# A driver that is told to stop has this long to commit what is in flight. Ray's own default is 3 s, then SIGKILL.
+# A driver that is told to stop has so long to commit what is in flight. Ray's default is 3 s until SIGKILL.
 STOP_SECONDS = 60
 # What a driver on a cluster finds in its environment. A job ships its folder with its runtime environment, and the
 # driver ships it once more to its workers: without the second variable Ray takes that for a conflict.
@@ -47,7 +47,7 @@ class Submission:
 
     @property
     def base(self) -> str:
-        """What all attempts of this job share."""
+        """The part of the identifier that all attempts of this job share."""
         return f"landscape-{self.name}-{self.digest}"
 
     @property

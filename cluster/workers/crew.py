@@ -1,4 +1,4 @@
-"""The workers of a job as Ray actors: hired, asked, heard, dismissed, and how many there should be."""
+"""The workers of a job as Ray actors: how they start and end, what they are asked, and how many there should be."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from landscape.problem.batches import Batch, batch_bytes
 from landscape.progress import stage
 from landscape.tasks import Work
 
-EXPLAIN_SECONDS = 20.0  # without any worker, until it is said why
+EXPLAIN_SECONDS = 20.0  # without any worker, until the reason is told
 MOST_ARRIVALS = 256  # at once; their values are in this process's memory
 FETCH_SECONDS = 600.0  # 28 GB to 125 nodes take less than 3 minutes at 10 Gbit/s
 
 
 class RayCrew:
-    """As many workers as wanted: all are asked for at once, those that find no place yet wait for nodes to join.
+    """As many workers as wanted. All are asked for at once; those that cannot be placed yet wait for nodes to join.
 
     Where the job does not say how many, there is one for each place that the cluster has, and more as it grows.
     """
@@ -61,8 +61,8 @@ class RayCrew:
         self._born = 0
         self._looked = self._alone_since = clock()
         self._explained = False
-        self._asked_of: dict[str, deque[tuple[Any, Hashable]]] = {}  # what each was asked and has not answered
-        self._next: dict[Any, str] = {}  # the reference that each worker answers next
+        self._asked_of: dict[str, deque[tuple[Any, Hashable]]] = {}  # worker → what it has not answered yet
+        self._next: dict[Any, str] = {}  # the reference that a worker answers next → the worker
         self.handles: dict[str, WorkerHandle] = {}
         self.ready: dict[str, WorkerHandle] = {}
 
@@ -77,10 +77,12 @@ class RayCrew:
 
     def hire(self) -> None:
         if not self.handles:
-            self._alone_since = self._clock()  # sharing what they need may have taken long, and nobody waited
+            self._alone_since = (
+                self._clock()
+            )  # sharing the samples may have taken long, in which no worker was waited for
         self._born += 1
         name = f"worker-{self._born}"
-        # Ray would restart an actor in silence, and for ever: the driver decides, within a budget.
+        # Ray would restart an actor silently, without end; the driver replaces workers, within a budget.
         options = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 1}
         actor = ray.remote(Worker).options(num_cpus=self._wanted.num_cpus, num_gpus=self._wanted.num_gpus, **options)
         use_gpu = self._wanted.num_gpus > 0 and self._job.device != "cpu"
@@ -96,7 +98,7 @@ class RayCrew:
         return worker
 
     def dismiss(self, name: str) -> WorkerHandle:
-        """Take a worker off the list and end its process, if it has not ended by itself."""
+        """Forget a worker, and end its process if that has not ended by itself."""
         worker = self.handles.pop(name)
         self.ready.pop(name, None)
         for reference, _ in self._asked_of.pop(name, ()):
@@ -105,7 +107,7 @@ class RayCrew:
         return worker
 
     def missing(self) -> int:
-        """How many workers to hire now: up to what is wanted, which grows with the cluster unless it was given."""
+        """How many workers to hire now; unless it is given, the number that is wanted grows with the cluster."""
         if self._asked is None and self._clock() - self._looked > LOOK_SECONDS:
             self._looked = self._clock()
             self._wanted = replace(self._wanted, workers=places(self._wanted, supply()) or self._wanted.workers)
@@ -116,7 +118,7 @@ class RayCrew:
         return [worker.name for worker in self.handles.values() if worker.node in leaving]
 
     def explain_absence(self, tell: Callable[[str], None]) -> None:
-        """Say once, in one line, why no worker has a place, when that takes long; those that have one may load long."""
+        """Say once why no worker has been placed, or that the workers still load, where that takes long."""
         if self.ready:
             self._alone_since, self._explained = self._clock(), False
         elif not self._explained and self._clock() - self._alone_since > EXPLAIN_SECONDS:
@@ -129,7 +131,7 @@ class RayCrew:
 
     def close(self) -> None:
         if private_ray_ended():
-            return  # nobody is left to be dismissed, nor to answer
+            return  # the workers are gone, and Ray does not answer
         for name in list(self.handles):
             self.dismiss(name)
 
@@ -149,7 +151,7 @@ class RayCrew:
             self._next[reference] = name
 
     def arrivals(self, seconds: float) -> list[Arrival]:
-        """What has come in; each worker answers in order, so that one reference of each is waited for.
+        """What has come in. Each worker answers in order, so one reference of each is waited for.
 
         Raises:
             RayDied: no worker will answer any more.
@@ -184,7 +186,7 @@ CAUSE = re.compile(r"[\w.]*(?:Error|Exception|Interrupt)\b:? ")
 
 
 def _short(error: BaseException) -> str:
-    """Ray's many-line messages cut to their first sentence, or to the one that matters."""
+    """Ray's long messages, cut to the line of the cause, or else to their first line."""
     if "node has died" in str(error):
         return NODE_LOST
     lines = [line.strip() for line in printable(ANSI.sub("", str(error))).splitlines() if line.strip()]
@@ -193,9 +195,13 @@ def _short(error: BaseException) -> str:
 
 
 def _send(samples: Batch, room: int) -> Any:
-    """The samples as one object, which the workers of a node share, or in pieces where that would be too large."""
+    """The samples as one object, which the workers of a node share; in pieces where one object would be too large.
+
+    Args:
+        room: bytes that one object may have.
+    """
     if batch_bytes(samples) <= room:
-        # References in a list are not resolved on the way: the worker fetches what it needs.
+        # Ray does not resolve references in a list on the way: the worker fetches what it needs.
         return [ray.put(pack_samples(samples))]
     pieces = pieces_of(samples, min(PIECE_BYTES, room // 4))
     return SamplePieces(uuid.uuid4().hex, [ray.put(pack_samples(piece)) for piece in pieces])
@@ -206,7 +212,7 @@ def fetch(reference: Any) -> Any:
     try:
         return ray.get(reference[0] if isinstance(reference, list) else reference, timeout=FETCH_SECONDS)
     except GetTimeoutError as error:
-        # A node that joins the head and does not reach the driver would wait for ever.
+        # A node that reaches the head, but not the driver, would wait for ever.
         raise TimeoutError(
             f"what the driver shares did not arrive within {FETCH_SECONDS:g} s; "
             "every node must reach the driver's machine, on every port"

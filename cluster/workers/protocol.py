@@ -1,4 +1,4 @@
-"""What the driver asks of its workers and hears from them, whatever carries it: Ray, or a simulation."""
+"""The protocol between the driver and its workers, whether Ray carries it or a simulation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from landscape.evaluation.choice.questions import Request
 from landscape.record import WorkerRecord
 from landscape.tasks import Work
 
-LOOK_SECONDS = 2.0  # between two looks at what the cluster has
+LOOK_SECONDS = 2.0  # between two questions for what the cluster has
 NODE_LOST = "its node is lost"
 START, MEASURE = "start", "measure"  # what is asked of a worker apart from its tasks
 
 
 @dataclass(slots=True)
 class WorkerHandle:
-    """A worker as the driver sees it, and what it has done."""
+    """A worker as the driver knows it.
+
+    Attributes:
+        actor: what carries the calls; None in a simulation.
+        ready: it has loaded the problem; the fields up to `device` are known from then on.
+        tasks, points, seconds: what it has done so far.
+    """
 
     name: str
     actor: Any
@@ -36,7 +42,7 @@ class WorkerHandle:
         return f"{self.name} ({self.host}, pid {self.pid}, node {self.node[:8]})" if self.host else self.name
 
     def record(self) -> WorkerRecord:
-        """For `status`: who it is and how much it has done."""
+        """What the run records of it, for `status`."""
         return WorkerRecord(
             name=self.name, host=self.host, node=self.node, pid=self.pid, device=self.device,
             tasks=self.tasks, points=self.points, seconds=round(self.seconds, 3),
@@ -45,16 +51,22 @@ class WorkerHandle:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What came in from a worker: the receipt of what it was asked, or why it will never give one."""
+    """What came in from a worker.
+
+    Attributes:
+        asked: START, MEASURE or the task.
+        receipt: the answer; None where the worker will never give one.
+        lost: why not.
+    """
 
     worker: str
-    asked: Hashable  # START, MEASURE or the task
+    asked: Hashable
     receipt: Receipt | None
     lost: str = ""
 
 
 class Crew(Protocol):
-    """The workers of a job. Each does what it is asked in the order it was asked; knows no schedule."""
+    """The workers of a job. Each does what it is asked, in the order in which it is asked. A crew knows no schedule."""
 
     handles: dict[str, WorkerHandle]
     ready: dict[str, WorkerHandle]  # those of them that have started
@@ -67,30 +79,40 @@ class Crew(Protocol):
         """How many to hire now."""
 
     def share(self, value: Any) -> Any:
-        """Make a value available to every worker; returns the handle to send in its stead."""
+        """Make a value available to every worker; returns a reference to send in its place."""
 
     def hire(self) -> None:
-        """Ask for one more worker; that it has started arrives."""
+        """Ask for one more worker; its receipt of START arrives once it has loaded the problem."""
 
     def started(self, name: str, receipt: Receipt) -> WorkerHandle:
-        """Note where a worker runs."""
+        """Note where a worker runs, as its receipt of START says."""
 
     def measure(self, name: str, inputs: Any, request: Request) -> None:
-        """Have a worker do what the search for the fastest engine asks for."""
+        """Ask a worker to measure what the search for the fastest engine needs.
+
+        Args:
+            inputs: a reference to the `LandscapeInputs`.
+        """
 
     def send(self, name: str, task: Hashable, inputs: Any, work: Work) -> None:
-        """Give a worker a task."""
+        """Give a worker a task.
+
+        Args:
+            inputs: a reference to the `LandscapeInputs`.
+            work: the task as arrays.
+        """
 
     def arrivals(self, seconds: float) -> list[Arrival]:
-        """What has come in; waits up to `seconds` for the first."""
+        """What has come in; waits up to `seconds` for the first answer."""
 
     def dismiss(self, name: str) -> WorkerHandle:
-        """Part with a worker; nothing more arrives from it."""
+        """End a worker; nothing more arrives from it."""
 
     def on_draining_nodes(self) -> list[str]:
         """The workers whose node is about to be taken away."""
 
     def explain_absence(self, tell: Callable[[str], None]) -> None:
-        """Say once, in one line, why no worker has a place, when that takes long."""
+        """Say once, in one line, why no worker has been placed, where that takes long."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End all workers."""

@@ -1,7 +1,7 @@
-"""Samples too large for one shared object: sent in pieces, and gathered once per node in files that its workers map.
+"""Samples that are too large for one shared object: sent in pieces, and gathered in files that a node's workers share.
 
-The first worker of a node writes the files, which have no name; the others open them through its process, or through
-that of any other worker that holds them. So nothing has to be cleared away, however the workers end.
+The first worker of a node writes the files, which have no names; the others open them through that process, or through
+any other worker that has them open. So no file is left behind, however the workers end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ PIECE_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class SamplePieces:
-    """References of the pieces, the first one empty: it tells the structure. `key` names them on every node."""
+    """The samples as references to pieces.
+
+    Attributes:
+        key: names the samples on every node.
+        references: the first piece holds no samples, and shows their structure.
+    """
 
     key: str
     references: Sequence[Any]
@@ -43,7 +48,14 @@ def pieces_of(samples: Batch, size: int = PIECE_BYTES) -> Iterable[Batch]:
 
 
 def gather(pieces: SamplePieces, fetch: Callable[[Any], Batch]) -> Batch:
-    """The samples of the pieces, in files that all processes of this node share; fetched by one of them."""
+    """The samples, in files that all processes of this node share; one of the processes fetches the pieces.
+
+    Args:
+        fetch: gets a piece by its reference.
+
+    Raises:
+        JobError: the folder for temporary files belongs to another user.
+    """
     like = fetch(pieces.references[0])
     registry = _folder() / "samples.json"
     with FileLock(f"{registry}.lock"):
@@ -73,7 +85,7 @@ def _collected(like: Batch, references: Sequence[Any], fetch: Callable[[Any], Ba
 
 
 def _opened(holder: dict[str, Any], like: Batch) -> Held | None:
-    """The files that another process holds; None where it has ended, or its number is another process's now."""
+    """The files that another process holds; None where it has ended, even if its number is in use again."""
     descriptors: list[int] = []
     try:
         for number, *name in holder["files"]:
@@ -90,13 +102,13 @@ def _opened(holder: dict[str, Any], like: Batch) -> Held | None:
 
 
 def _name(descriptor: int) -> list[int]:
-    """What tells a file from every other one that exists at the same time."""
+    """What distinguishes a file from every other one that exists at the same time."""
     status = os.fstat(descriptor)
     return [status.st_dev, status.st_ino, status.st_size]
 
 
 def _folder() -> Path:
-    """Of this user alone: what is read there says which files to open."""
+    """The folder of the registry, which this user alone may write: it says which files are opened."""
     found = Path(tempfile.gettempdir()) / f"landscape-{os.getuid()}"
     found.mkdir(mode=0o700, exist_ok=True)
     if found.stat().st_uid != os.getuid():
@@ -105,7 +117,7 @@ def _folder() -> Path:
 
 
 def _read(registry: Path) -> list[dict[str, Any]]:
-    """The holders whose processes live."""
+    """The entries of the registry whose processes still live."""
     found: list[dict[str, Any]] = []
     with suppress(OSError, ValueError):
         found = [each for each in json.loads(registry.read_text()) if Path(f"/proc/{each['pid']}").exists()]

@@ -1,4 +1,4 @@
-"""One actor pinned to its device: loads the problem by the callback, evaluates tasks, hands back plain data."""
+"""One worker, which has a device of its own: it loads the problem, evaluates tasks and returns plain data."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
 
 @dataclass(frozen=True)
 class LandscapeInputs:
-    """What a worker needs of one landscape, apart from the tasks: origin, axes, grid ends, plan.
+    """What a worker needs of one landscape, apart from the tasks.
 
-    `check` is the point that the worker reproduces before its first task; None where workers died of it.
+    Attributes:
+        check: the point that the worker reproduces before its first task; None where workers died of it.
     """
 
     name: str
@@ -56,7 +57,7 @@ class LandscapeInputs:
 
 @dataclass(frozen=True)
 class Look:
-    """What `observe` is said to return, where the driver could not see for itself."""
+    """What `observe` is said to return, to be checked by the workers where the driver could not try it."""
 
     observables: tuple[str, ...]
     precision: Precision
@@ -66,8 +67,8 @@ class Look:
 class ProblemSource:
     """How a worker gets the problem: the callback, and where to import it from.
 
-    A callback that is no name is a list of one reference: it is opened once the worker looks for modules where the
-    driver does. Opened with the actor's arguments it could only die of a module that it does not find.
+    A callback that is a function is a list of one reference. It is opened after the worker has taken over the
+    driver's module path: opened with the actor's arguments, it would fail at the first module that is not found.
     """
 
     callback: str | list[Any] | Callable[[], Any]
@@ -78,18 +79,23 @@ class ProblemSource:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a worker hands back: the outcome, or the cause and traceback of what user code raised. Plain data."""
+    """What a worker returns, as plain data: the outcome, or the cause and traceback of what user code raised.
+
+    Attributes:
+        fatal: every other worker would fail in the same way.
+        said: what was logged meanwhile.
+    """
 
     outcome: Outcome | None = None
     cause: str = ""
     traceback: str = ""
-    fatal: bool = False  # no other worker will fare better
+    fatal: bool = False
     details: Mapping[str, Any] = field(default_factory=dict)
-    said: tuple[Said, ...] = ()  # what was logged meanwhile
+    said: tuple[Said, ...] = ()
 
 
 def _reporting(work: Callable[..., Receipt]) -> Callable[..., Receipt]:
-    """The method, its receipt carrying what was logged meanwhile: the driver logs it beside its own."""
+    """The method, its receipt with what was logged meanwhile, for the driver to log."""
 
     @wraps(work)
     def call(self: Worker, *arguments: Any) -> Receipt:
@@ -101,9 +107,9 @@ def _reporting(work: Callable[..., Receipt]) -> Callable[..., Receipt]:
 
 
 class Worker:
-    """Evaluates tasks of any landscape of a job. Made an actor by the driver; knows nothing of Ray itself.
+    """Evaluates tasks of any landscape of a job. The crew makes it a Ray actor; the class itself knows no Ray.
 
-    Exceptions never leave it as exceptions: those that cannot be pickled would arrive as something else.
+    Exceptions never leave it as exceptions, since those that cannot be pickled would arrive as something else.
     """
 
     def __init__(
@@ -120,7 +126,7 @@ class Worker:
 
     @_reporting
     def start(self) -> Receipt:
-        """Load the problem; says where this worker runs."""
+        """Load the problem; the receipt says where this worker runs."""
         try:
             sys.path[:0] = [each for each in self._source.path if each not in sys.path]
             callback = self._source.callback
@@ -137,7 +143,7 @@ class Worker:
         return Receipt(details=self.describe())
 
     def _look(self) -> None:
-        """The first look at two samples, where it was left to the workers."""
+        """Try `observe` on two samples, where that was left to the workers."""
         look = self._source.look
         if look is None:
             return
@@ -146,12 +152,13 @@ class Worker:
             raise JobError(f"observe: returns {', '.join(found)}, the problem names {', '.join(look.observables)}")
 
     def _receive(self, samples: Any) -> Batch:
-        """The samples as one object of the node's, or gathered from pieces into the node's files."""
+        """The samples: one object that the node shares, or pieces that are gathered into files of the node."""
         if isinstance(samples, SamplePieces):
             return gather(samples, lambda reference: unpack_samples(self._fetch(reference)))
         return unpack_samples(self._fetch(samples))
 
     def describe(self) -> dict[str, Any]:
+        """Where this worker runs: host, node, process, device."""
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         return {
             "host": socket.gethostname(), "node": self._node(), "pid": os.getpid(),
@@ -160,7 +167,11 @@ class Worker:
 
     @_reporting
     def tune(self, inputs: Sequence[Any], request: Request) -> Receipt:
-        """What the search for the fastest engine asks for, done with a landscape on this device."""
+        """Measure what the search for the fastest engine asks for, on this device.
+
+        Args:
+            inputs: a list of one reference to the `LandscapeInputs`.
+        """
         try:
             landscape, evaluator = self._load(inputs)
             if self._trials is None:
@@ -172,7 +183,13 @@ class Worker:
 
     @_reporting
     def evaluate(self, inputs: Sequence[Any], points: np.ndarray, states: Sequence[Any]) -> Receipt:
-        """One task. `inputs` and `states` hold references, so that each node fetches what they name once."""
+        """Evaluate a task.
+
+        Args:
+            inputs: a list of one reference to the `LandscapeInputs`; each node fetches them once.
+            points: coordinates on the plane, one row per point.
+            states: references to whole weights.
+        """
         try:
             landscape, evaluator = self._load(inputs)
             if self._witness is None and landscape.check is not None:
@@ -184,7 +201,7 @@ class Worker:
         return Receipt(outcome, details={"witness": self._witness, **_reduced(evaluator)})
 
     def _load(self, inputs: Sequence[Any]) -> tuple[LandscapeInputs, Evaluator]:
-        """The evaluator set to the landscape; kept until a task of another one comes."""
+        """The landscape and an evaluator that is set to it; both are kept until a task of another landscape comes."""
         key = repr(inputs[0])
         if self._evaluator is None or key != self._loaded:
             self._inputs: LandscapeInputs = self._fetch(inputs[0])
@@ -192,7 +209,7 @@ class Worker:
             origin = unpack_state(self._inputs.origin)
             directions = [unpack_direction(each, origin, self._parameters) for each in self._inputs.directions]
             if self._evaluator is None or self._evaluator.plan != self._inputs.plan:
-                # The old one goes first: model and samples fit the device once.
+                # The old evaluator goes first: the device may hold model and samples only once.
                 self._evaluator = None
                 self._evaluator = Evaluator(
                     self._model, self._samples, self._observe, self._inputs.plan, self._device, origin, directions
@@ -203,7 +220,7 @@ class Worker:
         return self._inputs, self._evaluator
 
 
-FATAL = (OtherDirection, SamplesChanged, OtherObservables)  # no other worker will fare better
+FATAL = (OtherDirection, SamplesChanged, OtherObservables)  # every other worker would fail in the same way
 
 
 def _failed(error: Exception) -> Receipt:
