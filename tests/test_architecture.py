@@ -45,7 +45,12 @@ INNER = {
     ],
 }
 # The only places that import a module by its name: what it gives is asked for by users of the values here.
-BY_NAME = {"landscape/__init__.py", "landscape/surface.py", "landscape/problem/callback.py"}
+BY_NAME = {
+    "landscape/__init__.py",
+    "landscape/surface.py",
+    "landscape/problem/callback.py",
+    "landscape/views/__init__.py",
+}
 
 HEAVY = {"ray", "grpc", "plotly", "zarr", "obstore", "kaleido", "meshio", "sklearn", "cyclopts", "rich", "xarray"}
 ALLOWED = {
@@ -248,8 +253,16 @@ def test_computing_and_reading_need_neither_ray_nor_plotly():
     assert not loaded_after(f"from landscape import {names}") & {"ray", "plotly", "cluster", "sklearn", "kaleido"}
 
 
-def test_all_public_names_can_be_imported():
-    code = "import landscape\nfor name in landscape.__all__: getattr(landscape, name)"
+def test_preparing_values_loads_no_plotly():
+    modules = [path.stem for path in sources("landscape/views/prepared") if path.name not in FACES]
+    names = "prepare_figure, FigureData, prepare, Grid"
+    code = f"from landscape.views import {names}\nfrom landscape.views.prepared import {', '.join(modules)}"
+    assert not loaded_after(code) & HEAVY
+
+
+@pytest.mark.parametrize("package", ["landscape", "landscape.views"])
+def test_all_public_names_can_be_imported(package):
+    code = f"import {package} as package\nfor name in package.__all__: getattr(package, name)"
     assert "landscape" in loaded_after(code)
     with pytest.raises(subprocess.CalledProcessError):
-        loaded_after("import landscape; landscape.absent")
+        loaded_after(f"import {package} as package; package.absent")

@@ -1,15 +1,37 @@
-"""Pictures of landscapes: prepared as comparable numbers, then drawn, exported, or gathered in a report."""
+"""Pictures of landscapes: prepared as comparable numbers, then drawn, exported, or gathered in a report.
 
-from landscape.views.exports.browser import Browser, browser, find_browser
-from landscape.views.exports.export import FORMATS, export, export_name
-from landscape.views.figures.colours import COLOUR_SCALES
-from landscape.views.figures.draw import figure, figure_name
-from landscape.views.figures.kinds import KINDS
-from landscape.views.figures.theme import config
-from landscape.views.prepared.figure_data import FigureData, prepare_figure
-from landscape.views.report.page import write_report
+Names are imported when they are first used: what only prepares values need not load plotly.
+"""
 
-Grid, prepare = FigureData, prepare_figure  # their names in version 0.1.0
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from landscape.views.exports.browser import Browser, browser, find_browser
+    from landscape.views.exports.export import FORMATS, export, export_name
+    from landscape.views.figures.colours import COLOUR_SCALES
+    from landscape.views.figures.draw import figure, figure_name
+    from landscape.views.figures.kinds import KINDS
+    from landscape.views.figures.theme import config
+    from landscape.views.prepared.figure_data import FigureData, prepare_figure
+    from landscape.views.prepared.figure_data import FigureData as Grid
+    from landscape.views.prepared.figure_data import prepare_figure as prepare
+    from landscape.views.report.page import write_report
+
+_HOMES = {
+    "exports.browser": ("Browser", "browser", "find_browser"),
+    "exports.export": ("FORMATS", "export", "export_name"),
+    "figures.colours": ("COLOUR_SCALES",),
+    "figures.draw": ("figure", "figure_name"),
+    "figures.kinds": ("KINDS",),
+    "figures.theme": ("config",),
+    "prepared.figure_data": ("FigureData", "prepare_figure"),
+    "report.page": ("write_report",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_FORMER = {"Grid": "FigureData", "prepare": "prepare_figure"}  # names of version 0.1.0
 
 __all__ = [
     "COLOUR_SCALES",
@@ -29,3 +51,16 @@ __all__ = [
     "prepare_figure",
     "write_report",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    own = _FORMER.get(name, name)
+    if own not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[own]}"), own)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
