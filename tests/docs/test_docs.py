@@ -12,6 +12,7 @@ import json
 import re
 import runpy
 import shlex
+import signal
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -48,7 +49,10 @@ def _page_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logging_as
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
     forget_modules()
 
 
