@@ -1,4 +1,4 @@
-"""How far a landscape is, as values that an observer is told; and what a job does between them."""
+"""How far a landscape is, as values that an observer is told; and the stages of a job before its first point."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ Text = Annotated[str, Strict()]
 
 @dataclass(frozen=True)
 class Failure:
-    """A task that was given up: what it was, how often and where it was tried, and why it failed."""
+    """A task that was given up: what it was, how often and where it was tried last, and why it failed.
+
+    Its types are checked where a file is read (`landscape.record`), as anything may stand there.
+    """
 
     task: Text
     attempts: Annotated[int, Strict(), Field(ge=0, lt=1 << 53)]
@@ -27,7 +30,17 @@ class Failure:
 
 @dataclass(frozen=True)
 class Progress:
-    """Points and tasks done of one landscape, the rate over this session, and what is left."""
+    """How far one landscape is.
+
+    Args:
+        tasks_done: of the `tasks` in all, those that are committed or were so before this session.
+        points_done: of the `points` in all, the evaluations of the path among them.
+        seconds: of all sessions together.
+        rate: points per second over this session.
+        failures: tasks that were given up and have not been done since.
+        workers: that compute now.
+        retries: tasks that were sent a second time.
+    """
 
     landscape: str
     tasks_done: int
@@ -51,7 +64,7 @@ stages = logging.getLogger("landscape.stages")
 
 
 def stage(what: str) -> None:
-    """Say what a job does now, before and between its points; nobody hears it unless asked to."""
+    """Log what a job does now; the logger `landscape.stages` is silent unless somebody listens to it."""
     stages.info("%s", what, extra={"event": "stage", "fields": {"stage": what}})
 
 

@@ -1,8 +1,8 @@
 """Whether a process computes the values that a landscape holds: one point off the origin, in equal bits.
 
-Before its first value counts, every process evaluates the origin and one point beside it. The first one's values are
-kept with the landscape; each later one must have the same bits, whatever made them differ: other code, another kind
-of processor, another version, a network that is not the same in every process.
+Before the first value of a process is used, the process evaluates the origin and one point beside it. The values of
+the first process are kept with the landscape, and every later process must compute the same bits. It does not where it
+has other code, another kind of processor, other versions, or a network that is not the same in every process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from landscape.memory import is_out_of_memory
 from landscape.record import CheckRecord, Record
 from landscape.store import LandscapeStore
 
-ROUNDING = 1e-3  # relative: what kernels that add in no fixed order may differ by, from one call to the next
+ROUNDING = 1e-3  # relative: by how much two calls of kernels that add in no fixed order may differ
 COARSE_ROUNDING = 3e-2  # the same in bfloat16
 # What two landscapes of a run must share for the loss at their origin to be the same, up to rounding.
 SAME_ORIGIN = attrgetter("origin", "samples", "num_samples", "seed", "precision", "batch_norm")  # of the identities
@@ -35,8 +35,8 @@ Numbers = Mapping[str, float]  # `loss`, `loss_stderr`, …
 class Witness:
     """What one process computes at the origin and at `point`, and on which processor.
 
-    `repeatable` says that it had the same bits twice. Kernels that add in no fixed order do not, and no process can
-    then have those of another.
+    `repeatable` says that the process computed the same bits twice. It does not with kernels that add in no fixed
+    order, and then no other process can be asked for these bits.
     """
 
     point: tuple[float, ...]
@@ -56,7 +56,10 @@ class Witness:
         return value if math.isfinite(value) else None
 
     def differs_from(self, other: Witness) -> str:
-        """The first value with other bits here than there, or beyond rounding where bits cannot be asked for; or ''."""
+        """How the first value that differs does so; empty where none does.
+
+        Bits are compared where both processes are repeatable, else values up to rounding.
+        """
         exact = self.repeatable and other.repeatable
         for name, value in self.values.items():
             there = other.values.get(name)
@@ -83,7 +86,7 @@ def check_point(grid: Grid) -> tuple[float, ...]:
 def bear_witness(evaluator: Evaluator, point: Sequence[float]) -> Witness | None:
     """Evaluate the origin and the point; None where user code raises there, or the planned batch does not fit.
 
-    What raises here is left to the tile of this point to tell.
+    An exception of user code is not raised here: the tile that holds the point raises it again, and reports it.
     """
     try:
         where = np.array([point], np.float64)
@@ -103,7 +106,7 @@ def bear_witness(evaluator: Evaluator, point: Sequence[float]) -> Witness | None
 
 
 def _numbers(values: Values) -> dict[str, float]:
-    """Of one point; what is derived from the origin is not asked for, as it is the same where these are."""
+    """Means and standard errors of one point; the error of the rise follows from them and from the origin."""
     return {
         name: float(array[0])
         for key in values.mean
@@ -112,9 +115,13 @@ def _numbers(values: Values) -> dict[str, float]:
 
 
 def recorded(store: LandscapeStore, grid: Grid) -> Witness | None:
-    """What a process must reproduce: what was kept as the landscape began, else a point of one that has no such record.
+    """What a process must reproduce: the values that the landscape keeps, else those of one of its computed points.
 
-    Landscapes of version 0.1.0 have none. Tiles that needed smaller batches have other bits, and are passed over.
+    Landscapes of version 0.1.0 keep none. A tile that needed smaller batches has other bits, and its points do not
+    serve.
+
+    Returns:
+        None where nothing is computed yet.
     """
     kept = _witness(store.record.check, len(grid.coordinates))
     if kept is not None:
@@ -153,7 +160,7 @@ def keep_witness(store: LandscapeStore, witness: Witness) -> None:
 def other_network(store: LandscapeStore, found: Witness) -> str:
     """How the loss at the origin contradicts that of another landscape of the run with the same origin; or ''.
 
-    So is found that the code has changed between two landscapes of a run, of which the second holds nothing yet.
+    This shows that the code has changed since an earlier landscape of the run, before the new one holds a value.
     """
     here = found.origin.get("loss", math.nan)
     plan = store.record.plan
@@ -177,11 +184,11 @@ def _same_origin(one: Record, other: Record) -> bool:
 
 
 class NotReproduced(JobError):
-    """This process computes something else than the landscape holds, so that it may not even say that it was there."""
+    """This process computes other values than the landscape holds, and must not write to it, not even its end."""
 
 
 def refusal(name: str, expected: Witness | None, found: Witness, difference: str) -> NotReproduced:
-    """A landscape is not gone on with by what computes something else.
+    """The error of a process that computes other values than the landscape holds.
 
     Args:
         expected: what the landscape holds; None where it is another landscape of the run that contradicts.

@@ -28,7 +28,8 @@ class Run(Mapping[str, Surface]):
         return iter(landscape_names(self.path))
 
     def __contains__(self, name: object) -> bool:
-        return any(name == each for each in self)  # nothing is read, and what cannot be is not in it
+        # `Mapping` would read the whole surface for this; a landscape that cannot be read is not in the run.
+        return any(name == each for each in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -53,6 +54,7 @@ class Run(Mapping[str, Surface]):
 
     @property
     def trajectory(self) -> Trajectory:
+        """The snapshots that training left, in order."""
         return read_trajectory(self.path)
 
 

@@ -1,4 +1,4 @@
-"""How far a landscape is: counted while it is computed, and kept in its attributes."""
+"""How far a landscape is: counted while it is computed, and written to its record."""
 
 from __future__ import annotations
 
@@ -11,26 +11,36 @@ from landscape.progress import Failure, Progress
 from landscape.record import ProgressRecord, WorkerRecord
 from landscape.store import LandscapeStore
 
-SECONDS_BETWEEN_UPDATES = 2.0  # of the attributes on disk; an observer is told every time
-SHARE_OF_UPDATES = 0.01  # of the time: ten thousand workers make a long record
+SECONDS_BETWEEN_UPDATES = 2.0  # at least, from one writing of the record to the next
+SHARE_OF_UPDATES = 0.01  # of the time may be spent on writing it: the record of ten thousand workers is long
 
 
-class Accountable(Protocol):
-    """A worker that says what it has done."""
+class ReportingWorker(Protocol):
+    """A worker that reports what it has done for the landscape."""
 
     def record(self) -> WorkerRecord: ...
 
 
 class Tally:
-    """Counts one landscape's tasks and keeps `progress` and `failures` in its attributes up to date.
+    """Counts the tasks of one landscape and keeps `progress` and `failures` in its record up to date.
 
-    Points include the path's evaluations. What earlier sessions did counts as done, but not in the rate.
+    Points include the evaluations of the path. What earlier sessions did counts as done, and does not count in the
+    rate. A driver may set `workers`, by name, and `retries`; both are read whenever the record is written.
     """
 
     def __init__(
         self, store: LandscapeStore, points: int, missing_points: int, tasks: int, missing_tasks: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
+        """
+        Args:
+            store: the landscape, which is written to.
+            points: the evaluations of the whole landscape.
+            missing_points: those of them that are left to this session.
+            tasks: the tasks of the whole landscape.
+            missing_tasks: those of them that are left to this session.
+            clock: seconds from any zero; the rate is counted from the call of this constructor on.
+        """
         self._store, self._clock, self._start = store, clock, clock()
         self._next_update = float("-inf")
         self._points, self._before = points, points - missing_points
@@ -41,10 +51,16 @@ class Tally:
         self._reduced = dict(earlier.reduced_batches)
         # A failure of an earlier session stands until its task is done.
         self._failures = {failure.task: failure for failure in store.record.failures}
-        self.workers: Mapping[str, Accountable] = {}  # by name; may change, and is read each time that it is written
+        self.workers: Mapping[str, ReportingWorker] = {}
 
     def done(self, task: str, points: int, batch_size: int | None = None) -> None:
-        """A task is committed; `batch_size` is what it needed where the planned one did not fit the memory."""
+        """Count a task that is committed.
+
+        Args:
+            task: its label.
+            points: its evaluations.
+            batch_size: with which it was evaluated, where the planned one did not fit the memory.
+        """
         self._points_done += points
         self._tasks_done += 1
         self._failures.pop(task, None)
@@ -53,18 +69,20 @@ class Tally:
         self._update()
 
     def fail(self, failure: Failure) -> None:
+        """Count a task that was given up, and write the record at once."""
         self._given_up += 1
-        self._failures.pop(failure.task, None)  # the latest come last
+        self._failures.pop(failure.task, None)  # so that the latest failure stands last
         self._failures[failure.task] = failure
         self._write("running")
 
     @property
     def idle(self) -> bool:
-        """Whether nothing was done since it began."""
+        """Whether this session has neither committed nor given up a task."""
         return not self._tasks_done and not self._given_up
 
     @property
     def failures(self) -> list[Failure]:
+        """The tasks that were given up and have not been done since, the latest last."""
         return list(self._failures.values())
 
     def _update(self) -> None:
@@ -75,7 +93,8 @@ class Tally:
             self._next_update = begun + max(SECONDS_BETWEEN_UPDATES, took / SHARE_OF_UPDATES)
 
     def progress(self) -> Progress:
-        elapsed = max(0.0, self._clock() - self._start)  # a clock may leap back
+        """How far the landscape is now, as an observer is told."""
+        elapsed = max(0.0, self._clock() - self._start)  # a clock may be set back
         return Progress(
             self._store.name,
             self._tasks_before + self._tasks_done,
@@ -90,7 +109,7 @@ class Tally:
         )
 
     def close(self) -> None:
-        """Nothing is left to do: correct what a driver that was killed after its last tile could not record."""
+        """Record that the landscape is complete, where a driver that was killed after its last tile could not."""
         if self._store.record.progress.state != "complete":
             self.finish()
 

@@ -11,7 +11,7 @@ from landscape.preparation import PreparedLandscape
 from landscape.reproduction import NotReproduced, Witness, check_point, keep_witness, other_network, recorded, refusal
 from landscape.spec import Job
 from landscape.store import LandscapeStore
-from landscape.tally import Accountable, Tally
+from landscape.tally import ReportingWorker, Tally
 from landscape.tasks import OpenLandscape, TaskList, start_tally
 
 
@@ -37,7 +37,7 @@ class LandscapeState:
         self.agreeing: set[str] = set()
         self._unsettled = 0  # tasks that are neither committed nor given up
         self._share: Callable[[Any], Any] = lambda value: value
-        self._workers: Mapping[str, Accountable] = {}
+        self._workers: Mapping[str, ReportingWorker] = {}
         self._tally: Tally | None = None
         # What every worker must reproduce: the recorded values, or else those of the first worker.
         self._expected: Witness | None = None
@@ -52,7 +52,7 @@ class LandscapeState:
         self._expected = recorded(opened.store, self.landscape.grid)
         self._unsettled = len(opened.tasks)
 
-    def share(self, share: Callable[[Any], Any], workers: Mapping[str, Accountable]) -> None:
+    def share(self, share: Callable[[Any], Any], workers: Mapping[str, ReportingWorker]) -> None:
         """Make what the workers need of it available to them, now and whenever it changes.
 
         Args:
