@@ -101,7 +101,7 @@ def _plan_landscape(
                 "size": len(values_),
                 "low": float(values_[0]),
                 "high": float(values_[-1]),
-                "what": axis.attributes["label"],
+                "what": axis.record.label,
             }
             for name, values_, axis in zip(grid.names, grid.coordinates, landscape.directions, strict=True)
         ],

@@ -78,7 +78,7 @@ def _pack_direction(direction: DirectionTensors, at_most: int) -> Mapping[str, P
     spec = seeded(direction.attributes) if _size(direction.tensors) > at_most else None
     if spec is None:
         return pack_state(direction.tensors)
-    return Recipe(spec, str(direction.attributes["digest"]), torch.get_num_threads())
+    return Recipe(spec, direction.record.digest, torch.get_num_threads())
 
 
 @contextlib.contextmanager

@@ -9,9 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from landscape.fields import Frozen, Seed
+from landscape.record import AxisRecord, parse_axis
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,6 +36,11 @@ class DirectionTensors:
 
     tensors: Mapping[str, Tensor]
     attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def record(self) -> AxisRecord:
+        """The attributes that every kind has, as a typed value."""
+        return parse_axis(self.attributes)[0]
 
 
 class DirectionSpec(Frozen, ABC):

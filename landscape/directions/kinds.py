@@ -12,6 +12,7 @@ from landscape.directions.file import FileDirection
 from landscape.directions.pca import PcaDirection
 from landscape.directions.random import RandomDirection
 from landscape.directions.towards import TowardsDirection
+from landscape.record import parse_axis
 
 KINDS: tuple[type[DirectionSpec], ...] = (
     RandomDirection,
@@ -45,5 +46,5 @@ def is_seeded(word: str) -> bool:
 
 def seeded(attributes: Mapping[str, Any]) -> SeededDirection | None:
     """The direction that an axis's attributes record, where it can be drawn anew from them; else None."""
-    kind = _seeded_kind(attributes.get("kind", ""))
+    kind = _seeded_kind(parse_axis(attributes)[0].kind)
     return None if kind is None else kind(**{name: attributes[name] for name in kind.model_fields})

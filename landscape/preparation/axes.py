@@ -13,6 +13,7 @@ from landscape.errors import JobError
 from landscape.grid import Floats, axis_coordinates, coordinates_through_zero
 from landscape.parameters import State, direction_digest, norm
 from landscape.preparation.context import LandscapeContext
+from landscape.record import AxisRecord, plain
 from landscape.spec.defaults import DEFAULTS
 from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore, PathPlan
@@ -76,13 +77,12 @@ def make_axes(context: LandscapeContext, stored: LandscapeStore | None) -> tuple
 
 def _describe(spec: DirectionSpec, tensors: State, context: LandscapeContext) -> dict[str, Any]:
     """What is recorded of an axis."""
-    return {
-        **spec.model_dump(mode="json"),
-        "norm": norm(tensors),
-        "label": spec.label(context),
-        "digest": direction_digest(tensors),
+    fields = spec.model_dump(mode="json")
+    record = AxisRecord(
+        kind=fields["kind"], norm=norm(tensors), label=spec.label(context), digest=direction_digest(tensors),
         **spec.attributes(context),
-    }
+    )  # fmt: skip
+    return {**fields, **plain(record)}
 
 
 def make_path(context: LandscapeContext, directions: Sequence[DirectionTensors]) -> PathPlan | None:

@@ -29,7 +29,7 @@ def existing_store(prepared: PreparedJob, landscape: PreparedLandscape) -> Lands
         raise JobError(
             f"run: landscape {shown(landscape.name)} was made by another driver meanwhile; give the command again"
         )
-    recomputed = [axis.attributes["digest"] for axis in landscape.directions]
+    recomputed = [axis.record.digest for axis in landscape.directions]
     if recomputed != store.direction_digests():
         raise JobError(
             f"directions: those of landscape {shown(landscape.name)} had to be made anew, and this machine rounds them "

@@ -225,11 +225,14 @@ class IdentityRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class AxisRecord:
-    """What the document of an axis says of its direction, beside what belongs to its kind alone."""
+    """What the document of an axis says of its direction, beside what belongs to its kind alone.
+
+    The variances are shares: what a principal component explains, and what it would explain of a random walk as long.
+    """
 
     kind: Text = ""
+    norm: Real | None = None
     label: Text = ""
     digest: Text = ""
-    norm: Real | None = None
-    explained_variance: Real | None = None
-    random_walk_variance: Real | None = None
+    explained_variance: Real | None = field(default=None, metadata=OMITTED)
+    random_walk_variance: Real | None = field(default=None, metadata=OMITTED)

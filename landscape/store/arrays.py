@@ -14,7 +14,7 @@ from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.record import Record, parse_axis
 from landscape.store.chunks import Checked
 from landscape.store.documents import DescribedArray, Documents, Expected
-from landscape.store.layout import with_stderr
+from landscape.store.layout import rows_written, with_stderr
 from landscape.store.metadata import StoredArray
 from landscape.store.reading import ChunkReader
 from landscape.surface import RISE_STDERR
@@ -148,4 +148,5 @@ class LandscapeArrays:
         """The chunks that such an array must have; a direction that is kept as its seed has none."""
         array = self[name]
         chunks = itertools.product(*map(range, tile_counts(array.shape, array.chunks)))
-        return (index for index in chunks if name != "directions" or array.attributes["stored"][index[0]])
+        written = rows_written(array) if name == "directions" else []
+        return (index for index in chunks if name != "directions" or written[index[0]])

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from landscape.digests import digest
 from landscape.record import Record, parse, parse_axis, plain
+from landscape.store.layout import LAYOUT, STORED
 from landscape.store.metadata import BadMetadataError
 
 Essential = Literal["identity", "digest", "plan", "job"]
@@ -57,7 +58,7 @@ def checked_layout(attributes: Mapping[str, Any], axes: int, size: int) -> None:
     Raises:
         BadMetadataError: names the field.
     """
-    stored, places, end = attributes.get("stored"), attributes.get("layout"), 0
+    stored, places, end = attributes.get(STORED), attributes.get(LAYOUT), 0
     if not isinstance(stored, list) or len(stored) != axes or not all(isinstance(each, bool) for each in stored):
         raise BadMetadataError(f"stored: must be {axes} times true or false")
     if not isinstance(places, list):

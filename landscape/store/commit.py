@@ -18,7 +18,7 @@ from landscape.parameters import State, flatten
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.chunks import status_of
 from landscape.store.durable import DurableStore
-from landscape.store.layout import PathPlan
+from landscape.store.layout import PathPlan, parameter_layout, rows_written
 from landscape.store.writing import write_chunks
 from landscape.surface import QUARANTINED, RISE_STDERR
 
@@ -83,9 +83,9 @@ def repair_constants(arrays: LandscapeArrays, grid: Grid, directions: Sequence[S
         places |= {f"path_{axis}": path.coordinates[:, k] for k, axis in enumerate(grid.names)}
         places |= {"path_step": np.array(path.step, np.int64), "path_distance": path.distance}
     array = arrays["directions"]
-    for k, direction in enumerate(directions):
-        if array.attributes["stored"][k]:
-            flat, width = flatten(direction, array.attributes["layout"]), array.chunks[1]
+    for k, (direction, written) in enumerate(zip(directions, rows_written(array), strict=True)):
+        if written:
+            flat, width = flatten(direction, parameter_layout(array)), array.chunks[1]
             starts = range(0, len(flat), width)
             pieces = [("directions", (k, n), flat[start : start + width][None]) for n, start in enumerate(starts)]
             write_synced(arrays, pieces)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from landscape.parameters import unflatten
 from landscape.store.arrays import LandscapeArrays
-from landscape.store.layout import PathPlan
+from landscape.store.layout import PathPlan, parameter_layout, path_unit, rows_written
 
 
 def stored_directions(arrays: LandscapeArrays) -> list[dict[str, Tensor]] | None:
@@ -15,10 +15,10 @@ def stored_directions(arrays: LandscapeArrays) -> list[dict[str, Tensor]] | None
     array = arrays["directions"]
     # A chunk that is gone reads as zeros, a direction that goes nowhere. And a shape may promise more than lies on the
     # disk: nothing large is made before the chunks are seen to be there.
-    if not all(array.attributes["stored"]) or not arrays.all_there("directions"):
+    if not all(rows_written(array)) or not arrays.all_there("directions"):
         return None
     values, damaged, _ = arrays.reader("directions").whole()
-    return None if damaged else [unflatten(row, array.attributes["layout"]) for row in values]
+    return None if damaged else [unflatten(row, parameter_layout(array)) for row in values]
 
 
 def stored_path(arrays: LandscapeArrays) -> PathPlan | None:
@@ -27,5 +27,4 @@ def stored_path(arrays: LandscapeArrays) -> PathPlan | None:
         return None
     coordinates = np.stack([arrays.values(f"path_{axis}") for axis in arrays.axis_names], axis=1)
     steps = tuple(int(step) for step in arrays.values("path_step"))
-    unit = arrays["path_step"].attributes.get("unit")
-    return PathPlan("step" if unit == "step" else "epoch", steps, coordinates, arrays.values("path_distance"))
+    return PathPlan(path_unit(arrays["path_step"]), steps, coordinates, arrays.values("path_distance"))

@@ -14,11 +14,16 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from landscape.directions import is_seeded
 from landscape.grid import Grid, Index
 from landscape.parameters import State, flatten
+from landscape.record import parse_axis
+from landscape.store.metadata import StoredArray
 from landscape.surface import RISE_STDERR
 
 SCHEMA_VERSION = 1
 DIRECTION_BYTES = 1 << 30  # above it a random direction is kept as its seed and digest alone
 DIRECTION_CHUNK = 1 << 24
+# Names in the documents of the arrays.
+LAYOUT, STORED = "layout", "stored"  # of `directions`: the places of the parameters, and which rows are written
+UNIT = "unit"  # of `path_step`
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,21 @@ def expected_array(name: str, axes: Sequence[str]) -> tuple[str, tuple[str, ...]
     if name in (*(f"path_{axis}" for axis in axes), "path_distance", "path_loss", "path_projected_loss"):
         return "float64", ("snapshot",)
     return ("uint8" if name == "status" else "float64"), tuple(reversed(axes))
+
+
+def parameter_layout(directions: StoredArray) -> list[dict[str, Any]]:
+    """Where each parameter lies in a row of the stored directions."""
+    return list(directions.attributes[LAYOUT])
+
+
+def rows_written(directions: StoredArray) -> list[bool]:
+    """Per axis, whether its direction is stored; one that is not is kept as its seed."""
+    return list(directions.attributes[STORED])
+
+
+def path_unit(steps: StoredArray) -> str:
+    """What the numbers of the snapshots count."""
+    return "step" if steps.attributes.get(UNIT) == "step" else "epoch"
 
 
 def lay_out(
@@ -96,11 +116,11 @@ def _make_directions(
 ) -> None:
     size = sum(int(np.prod(place["shape"], dtype=np.int64)) for place in layout)
     fits = 4 * size * len(directions) <= DIRECTION_BYTES
-    stored = [fits or not is_seeded(axis["kind"]) for axis in axes]
+    stored = [fits or not is_seeded(parse_axis(axis)[0].kind) for axis in axes]
     array = group.create_array(
         "directions", shape=(len(directions), size), chunks=(1, min(max(size, 1), DIRECTION_CHUNK)), dtype=np.float32,
         fill_value=0.0, compressors=[Crc32cCodec()], dimension_names=("axis", "parameter"),
-        attributes={"layout": [dict(place) for place in layout], "stored": stored},
+        attributes={LAYOUT: [dict(place) for place in layout], STORED: stored},
         config={"write_empty_chunks": True},
     )  # fmt: skip
     for k, direction in enumerate(directions):
@@ -110,7 +130,7 @@ def _make_directions(
 
 def _make_path(group: zarr.Group, grid: Grid, path: PathPlan, tile_points: int) -> None:
     count, dimension = len(path.step), ("snapshot",)
-    _make(group, "path_step", np.array(path.step, np.int64), dimension, attributes={"unit": path.unit})
+    _make(group, "path_step", np.array(path.step, np.int64), dimension, attributes={UNIT: path.unit})
     for k, axis in enumerate(grid.names):
         _make(group, f"path_{axis}", np.ascontiguousarray(path.coordinates[:, k]), dimension)
     _make(group, "path_distance", np.asarray(path.distance, np.float64), dimension)
