@@ -149,6 +149,7 @@ def _stored(run: str, name: str) -> LandscapeStore | None:
 
 
 def plan_text(plan: dict[str, Any]) -> str:
+    """The plan as lines."""
     lines = [f"run {plan['run']}"]
     for each in plan["landscapes"]:
         size = " x ".join(str(axis["size"]) for axis in each["axes"])
@@ -188,6 +189,7 @@ def _engine_text(engine: dict[str, Any]) -> str:
 
 
 def bytes_text(count: float) -> str:
+    """A number of bytes for people: 1.5 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

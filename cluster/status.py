@@ -266,6 +266,7 @@ def _validate_snapshot(snapshot: Any) -> str | None:
 
 
 def validation_text(found: dict[str, Any]) -> str:
+    """The result of `validate_run` as lines."""
     lines = [f"run {found['run']}", *found["problems"]]
     for each in found["landscapes"]:
         if not each["tiles"]:

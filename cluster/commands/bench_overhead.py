@@ -134,6 +134,7 @@ def _run_folder(job: Job, folder: Path) -> Path:
 
 
 def bench_report(found: Mapping[str, Any]) -> str:
+    """The whole measurement as lines."""
     parts = [bench_text(found)]
     if "ray" in found:
         ray = found["ray"]

@@ -24,20 +24,24 @@ def _place(worker: WorkerHandle) -> dict[str, str]:
 
 
 def ready(worker: WorkerHandle) -> None:
+    """A worker has loaded the problem."""
     workers.info(
         "%s is ready", worker.place, extra=told("worker-ready", **_place(worker), pid=worker.pid, device=worker.device)
     )
 
 
 def tuned(warning: str) -> None:
+    """The search for the fastest engine warns of something."""
     workers.warning("%s", warning, extra=told("tuned", cause=warning))
 
 
 def leaves(worker: WorkerHandle) -> None:
+    """A worker ends because its node is about to be taken away."""
     workers.warning("%s leaves with its node", worker.place, extra=told("worker-leaves", **_place(worker)))
 
 
 def lost(worker: WorkerHandle, cause: str) -> None:
+    """A worker is gone or unusable."""
     workers.warning(
         "%s is lost (%s); its tasks go back to the queue", worker.place, cause,
         extra=told("worker-lost", cause=cause, pid=worker.pid, **_place(worker)),
@@ -45,6 +49,7 @@ def lost(worker: WorkerHandle, cause: str) -> None:
 
 
 def left_out(worker: WorkerHandle, landscape: str, witness: Witness, difference: str, agreeing: int) -> None:
+    """A worker gets no tasks, as its values have other bits."""
     workers.warning(
         "%s is left out: its processor, %s, computes other values for landscape %r than this run holds (%s), which %d "
         "%s so far", worker.place, witness.processor, landscape, difference, agreeing,
@@ -66,10 +71,12 @@ def outnumbered(landscape: str, processor: str, left_out: int, agreeing: int) ->
 
 
 def absent(text: str) -> None:
+    """No worker has been placed for long; the text says why."""
     workers.warning("%s", text, extra=told("no-worker", cause=text))
 
 
 def done(worker: WorkerHandle, task: Task, attempt: int, points: int, seconds: float) -> None:
+    """A task is committed."""
     fields = told(
         "task-done", landscape=task.landscape, task=task.label, attempt=attempt, points=points,
         seconds=round(seconds, 6), **_place(worker),
@@ -87,6 +94,7 @@ def failed(worker: WorkerHandle, task: Task, attempt: int, receipt: Receipt) -> 
 
 
 def given_up(landscape: str, failure: Failure) -> None:
+    """A task is quarantined."""
     fields = told(
         "task-given-up", landscape=landscape, task=failure.task, worker=failure.worker, host=failure.host,
         node=failure.node, attempt=failure.attempts, cause=failure.cause, traceback=failure.traceback,

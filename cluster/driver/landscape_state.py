@@ -115,6 +115,7 @@ class LandscapeState:
 
     @property
     def tally(self) -> Tally:
+        """Its progress; the clock runs from the first use on."""
         self.begin()
         assert self._tally is not None
         return self._tally

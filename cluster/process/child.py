@@ -90,6 +90,7 @@ class Child:
                 self.report.read(self.pipe)
 
     def close(self) -> None:
+        """Close the pipe of its reports."""
         with self._listening:
             self._open = False
             os.close(self.pipe)
@@ -104,6 +105,7 @@ class Pipe:
 
     @staticmethod
     def new() -> Pipe:
+        """A pipe of this process."""
         return Pipe(*os.pipe())
 
 

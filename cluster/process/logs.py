@@ -248,6 +248,7 @@ class Listener(logging.Handler):
         self.signals_in.append(Said(record.levelno, record.name, message, trace[-LONGEST:]))
 
     def take(self) -> tuple[Said, ...]:
+        """What was collected; it is forgotten."""
         taken, self.signals_in = tuple(self.signals_in), []
         return taken
 

@@ -48,6 +48,7 @@ class ChildStop:
             self.deadline = now + (ORDERLY_SECONDS if report.orderly else ABRUPT_SECONDS)
 
     def kill(self) -> None:
+        """Kill the child at once."""
         self.killed, self.deadline = True, None
         send_signal(self.pid, signal.SIGKILL)
 

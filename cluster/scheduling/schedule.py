@@ -53,6 +53,7 @@ class Schedule(Generic[T]):
 
     @property
     def finished(self) -> bool:
+        """Whether every task is done or given up."""
         return not self.queue and not self.returned and not self.holders
 
     @property

@@ -31,11 +31,13 @@ class TaskQueue(Generic[T]):
         return (self._at(position) for position in range(self._taken, self._end))
 
     def popleft(self) -> T:
+        """Take the next task."""
         task = self._at(self._taken)
         self._taken += 1
         return task
 
     def clear(self) -> None:
+        """Drop all tasks."""
         self._end = self._taken
 
     def _at(self, position: int) -> T:

@@ -35,6 +35,7 @@ class TaskTimes(Generic[T]):
         self._last = now
 
     def is_running(self, worker: str) -> bool:
+        """Whether a running task is known of the worker."""
         return worker in self._running
 
     def began(self, worker: str, task: T) -> None:

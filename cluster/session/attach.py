@@ -104,6 +104,7 @@ def wrong_token(who: str) -> ClusterUnreachableError:
 
 
 def unreachable(address: str, cause: str) -> str:
+    """The message of an address at which no cluster answers."""
     cause = " ".join(cause.split())[:200]
     return (
         f"address: no Ray cluster answers at {shown(address)} ({cause}); "
@@ -112,6 +113,7 @@ def unreachable(address: str, cause: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine's loopback."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -19,13 +19,16 @@ class Metrics:
         self._workers = Gauge("landscape_workers", "Workers ready")
 
     def committed(self, points: int, seconds: float) -> None:
+        """Count a task that is committed."""
         self._tiles.inc()
         self._points.inc(points)
         self._seconds.observe(seconds)
 
     def failed(self) -> None:
+        """Count a task that is given up."""
         self._failures.inc()
 
     def queue(self, waiting: int, workers: int) -> None:
+        """Set how many tasks wait, and how many workers there are."""
         self._queue.set(waiting)
         self._workers.set(workers)

@@ -38,9 +38,11 @@ class Supply:
     grows: bool = False
 
     def total(self, name: str) -> float:
+        """The amount of a resource on all nodes together."""
         return sum(each.get(name, 0.0) for each in self.nodes)
 
     def largest(self, name: str) -> float:
+        """The largest amount of a resource on one node."""
         return max((each.get(name, 0.0) for each in self.nodes), default=0.0)
 
 

@@ -25,6 +25,7 @@ class Rule:
     source: str
 
     def matches(self, name: str, is_folder: bool) -> bool:
+        """Whether the pattern matches a name, which is relative to the job's folder."""
         if self.only_folders and not is_folder:
             return False
         below = f"{self.folder}/" if self.folder else ""

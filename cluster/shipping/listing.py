@@ -56,6 +56,7 @@ class Listing:
 
     @property
     def size(self) -> int:
+        """Bytes of all files that are sent."""
         return sum(file.size for file in self.files.values())
 
     def only(self, names: Collection[str], why: str) -> Listing:

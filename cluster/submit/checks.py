@@ -77,12 +77,12 @@ def refuse_files_left_behind(job: Job) -> None:
 
 
 def _relative_files(job: Job) -> list[str]:
-    """Of the files that a job names those that are no URL and no absolute path, which every node sees."""
+    """The files that a job names by relative paths; URLs and absolute paths are seen by every node."""
     return [name for name in named_files(job) if "://" not in name and not Path(name).is_absolute()]
 
 
 def folder_listing(job: Job, file: Path, run: str, include: Iterable[str] = ()) -> Listing:
-    """What of the job's folder can travel: with it the job file, the callback and what the job names, ignored or not.
+    """The listing of the job's folder; the job file, the callback and the files that the job names are always sent.
 
     Raises:
         JobError: one of these cannot, or all is more than can be shipped.

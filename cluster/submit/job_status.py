@@ -43,7 +43,7 @@ def job_status(identifier: str, address: str | None, allow_open: bool) -> dict[s
             run = _run_status(known.run) if known else None
             if known is None or run is None:
                 raise
-            # A head that has gone, or was started anew, takes the job's state along; what the run holds is here.
+            # The job's state is lost with its head; the run can still be read from here.
             state = "UNREACHABLE" if isinstance(error, ClusterUnreachableError) else "UNKNOWN"
             job = job_state(identifier, "ray", known.address, state, since=None, exit_code=None,
                        message=str(error), run=known.run)  # fmt: skip
@@ -58,7 +58,7 @@ def job_status(identifier: str, address: str | None, allow_open: bool) -> dict[s
 
 
 def _run_status(run: str) -> dict[str, Any] | None:
-    """None where the run lies on a disk that is not here, or is not begun."""
+    """The status of the run; None where it lies on a disk that is not here, or is not begun."""
     from cluster.status import run_status
 
     if not run or ("://" not in run and not os.path.isdir(run)):

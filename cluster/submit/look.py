@@ -1,4 +1,4 @@
-"""A look at a job before it is sent, in a process of its own: is it sound, and which files does its callback open."""
+"""A look at a job before it is sent: is it sound, and are the files that its callback opens sent with it?"""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ SENT_UNSEEN = "--no-look sends it unseen, where only the cluster has what it nee
 
 @dataclass(frozen=True)
 class Seen:
-    """What a look found: the files that were opened, or why the job cannot be computed, and what could not be tried."""
+    """What a look found.
+
+    Attributes:
+        opened: the user's files that the job opened.
+        error: why the job cannot be computed; '' where it can.
+        remarks: what could not be tried here.
+    """
 
     opened: tuple[Path, ...] = ()
     error: str = ""
@@ -32,7 +38,7 @@ class Seen:
 
 
 def look(job: Job, file: Path, run: str) -> Seen:
-    """Prepare the job in a child process, its folder the working directory, and hear what it opens.
+    """Prepare the job in a child process, in the job's folder, and note which files it opens.
 
     Args:
         run: where the run lies; what is there already is compared with the job where it can be read from here.
@@ -49,7 +55,7 @@ def look(job: Job, file: Path, run: str) -> Seen:
             "fresh": folder,
             "store_seconds": STORE_SECONDS,
         }
-        # Not the folder's own modules, such as a random.py beside the job, for Python's.
+        # -P: a module of the job's folder, such as random.py, must not replace one of Python.
         said = Path(folder) / "stderr"
         with said.open("wb") as stderr:
             child = subprocess.Popen(
@@ -91,10 +97,10 @@ def _read_report(report: Path) -> Seen | None:
 
 
 def compare(seen: Seen, listing: Listing, run: str) -> list[str]:
-    """What was opened here and the cluster will not have, a warning per kind.
+    """The files that were opened here and will be missing on the cluster, a warning for each kind.
 
     Raises:
-        JobError: files beside the job that stay here, and could travel.
+        JobError: files beside the job that are not sent, though they could be.
     """
     root = listing.folder.resolve()
     sources = {each.source for each in listing.files.values()}
@@ -133,7 +139,7 @@ def compare(seen: Seen, listing: Listing, run: str) -> list[str]:
 
 
 def _gathered(names: list[str]) -> list[str]:
-    """The files, or where they are many the folders that hold them."""
+    """The files, or the folders that hold them where they are many."""
     if len(names) <= MOST_NAMED:
         return names
     return list(dict.fromkeys(name.partition("/")[0] for name in names))

@@ -1,7 +1,7 @@
 """The process that looks at a job: prepares it, and reports which files its callback opens.
 
-What the callback reads here and the cluster will not have is found by an audit hook, which Python tells of every file
-that it opens. A library that opens files by its own C code is not heard, but for safetensors and what stays mapped.
+Python tells an audit hook of every file that it opens. Files that a library opens by its own C code are missed, except
+by safetensors, and except those that stay mapped into memory.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from landscape.spec import Job, Landscape
 MOST_OPENED = 100_000
 UNKNOWN_RUN = "the run cannot be read from here, so it is not known whether it holds the same job"
 SYSTEM = ("/usr/", "/lib", "/bin/", "/sbin/", "/etc/", "/proc/", "/sys/", "/dev/", "/run/", "/var/lib/")
-# Libraries make these anew where they are missing.
+# Libraries create these again where they are missing.
 USER_CACHES = (".cache/landscape", ".cache/matplotlib", ".config/matplotlib", ".cache/torch/kernels", ".triton", ".nv")
 
 
 class Opened:
-    """The files that this process opens to read, as the audit hook hears of them."""
+    """The files that this process opens to read, as the audit hook is told."""
 
     def __init__(self) -> None:
         self.paths: set[str] = set()
 
     def hook(self, event: str, given: tuple[Any, ...]) -> None:
+        """The audit hook: notes what is opened to be read."""
         if event == "open":
             path, _, flags = given
             if isinstance(flags, int) and flags & os.O_ACCMODE == os.O_WRONLY:
@@ -45,7 +46,7 @@ class Opened:
         self.add(path)
 
     def add(self, path: Any) -> None:
-        """Note a path; never fails, as it is called from everywhere."""
+        """Note a path. It never raises, as it is called from anywhere."""
         try:
             text = os.fsdecode(path)
             if not text.startswith(SYSTEM) and "\0" not in text and len(self.paths) < MOST_OPENED:
@@ -54,7 +55,7 @@ class Opened:
             return
 
     def hear_safetensors(self) -> None:
-        """It opens its files by its own code."""
+        """Note the files of safetensors, which opens them by its own code."""
         import safetensors.torch
 
         modules: list[Any] = [safetensors, safetensors.torch]
@@ -68,13 +69,18 @@ class Opened:
             each.safe_open = safe_open
 
     def hear_mapped(self) -> None:
+        """Note the files that are mapped into memory."""
         with contextlib.suppress(OSError):
             for line in Path("/proc/self/maps").read_text().splitlines():
                 self.add(line[73:] if "/" in line[73:] else "/proc/")
 
 
 def foreign(paths: Iterable[str], made_before: int) -> list[str]:
-    """The files of these that are nobody's but the user's: not Python's, not a package's, not made since."""
+    """Those of the files that are the user's: not of Python or a package, and not created by the look itself.
+
+    Args:
+        made_before: a change time in nanoseconds; newer files were created by the look.
+    """
     found = set()
     for each in paths:
         path = Path(os.path.realpath(each))
@@ -110,7 +116,7 @@ def _belongs_to_system(path: Path) -> bool:
 
 
 def child() -> None:
-    """Prepare the job that stdin names, and write what was seen."""
+    """Prepare the job that stdin names, and write the report."""
     given = json.load(sys.stdin)
     report = Path(given["report"])
     report.touch()
@@ -139,7 +145,7 @@ def child() -> None:
             return
         _prepare_anew(job, given["fresh"])
         tell("", [f"{UNKNOWN_RUN}: its store does not answer within {given['store_seconds']} s"])
-        signal.alarm(given["store_seconds"])  # ends the process; what was told stands
+        signal.alarm(given["store_seconds"])  # ends the process; the report that is written stands
         tell("", _prepare_remotely(job))
     except LandscapeError as refused:
         tell(str(refused), [])
@@ -158,7 +164,7 @@ def _prepare_locally(job: Job, fresh: str) -> list[str]:
 
 
 def _prepare_remotely(job: Job) -> list[str]:
-    """Compare with what the run holds; a remark where that cannot be read from here."""
+    """Compare the job with what its run holds; a remark where that cannot be read from here."""
     from landscape.preparation import prepare
 
     try:
@@ -169,7 +175,7 @@ def _prepare_remotely(job: Job) -> list[str]:
 
 
 def _prepare_anew(job: Job, fresh: str) -> None:
-    """Prepare what of the job needs no trajectory, as if its run were begun anew."""
+    """Prepare those of its landscapes that need no trajectory, as if the run were new."""
     from landscape.preparation import prepare
 
     here = tuple(each for each in job.landscapes if not each.needs_trajectory)

@@ -102,6 +102,7 @@ def watched(identifier: str, follow: Callable[[], int]) -> int:
 
 
 def write_error(text: str) -> None:
+    """Write a part of a log to stderr, as events where this command logs JSON."""
     if as_json():
         say_lines(text, "log")
         return

@@ -52,6 +52,7 @@ class Submission:
 
     @property
     def id(self) -> str:
+        """The identifier of this attempt."""
         return f"{self.base}-{self.attempt}"
 
 
@@ -88,6 +89,11 @@ def make_submission(
 
 
 def checked_name(name: str) -> str:
+    """A name as given.
+
+    Raises:
+        JobError: Kubernetes would refuse it.
+    """
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name) or len(name) > LONGEST_NAME:
         raise JobError(
             f"name: must be lower-case letters, digits and '-', at most {LONGEST_NAME} (Kubernetes takes no other), "
@@ -103,6 +109,7 @@ def plain_name(run: str) -> str:
 
 
 def number(value: float) -> str:
+    """A number as it is written on a command line."""
     return f"{value:g}"
 
 
@@ -121,15 +128,18 @@ def command(submission: Submission, file: str, address: str | None = "auto") -> 
 
 
 def quoted(words: Iterable[str]) -> str:
+    """Words as one line of shell."""
     return shlex.join(words)
 
 
 def first_line(text: str, limit: int = 300) -> str:
+    """The first line of a text that holds anything, cut to `limit` characters."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0][:limit] if lines else ""
 
 
 def tool_missing(tool: str, target: str) -> LandscapeError:
+    """The error where the program that sends to a target is not installed here."""
     return LandscapeError(
         f"{target}: {tool} is not on the PATH of this machine; give the command where it is, "
         f"or write what it would send with --dry-run and send that"

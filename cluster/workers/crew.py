@@ -68,14 +68,17 @@ class RayCrew:
 
     @property
     def size(self) -> int:
+        """How many workers are wanted."""
         return self._wanted.workers
 
     def share(self, value: Any) -> Any:
+        """Make a value available to every worker; returns a reference to send in its place."""
         return ray.put(value)
 
     # -- who there is -----------------------------------------------------------------------------------------
 
     def hire(self) -> None:
+        """Ask for one more worker, which starts when it has been placed."""
         if not self.handles:
             self._alone_since = (
                 self._clock()
@@ -91,6 +94,7 @@ class RayCrew:
         self._ask(name, worker.actor.start.remote(), START)
 
     def started(self, name: str, receipt: Receipt) -> WorkerHandle:
+        """Note where a worker runs, as its receipt of START says."""
         worker, details = self.handles[name], receipt.details
         worker.ready = True
         worker.host, worker.pid, worker.node, worker.device = (details[k] for k in ("host", "pid", "node", "device"))
@@ -114,6 +118,7 @@ class RayCrew:
         return self._wanted.workers - len(self.handles)
 
     def on_draining_nodes(self) -> list[str]:
+        """The workers whose node is about to be taken away."""
         leaving = draining_nodes()
         return [worker.name for worker in self.handles.values() if worker.node in leaving]
 
@@ -130,6 +135,7 @@ class RayCrew:
             self._explained = True
 
     def close(self) -> None:
+        """End all workers."""
         if private_ray_ended():
             return  # the workers are gone, and Ray does not answer
         for name in list(self.handles):
@@ -138,9 +144,11 @@ class RayCrew:
     # -- what they are asked, and answer ----------------------------------------------------------------------
 
     def measure(self, name: str, inputs: Any, request: Request) -> None:
+        """Ask a worker to measure what the search for the fastest engine needs."""
         self._ask(name, self.handles[name].actor.tune.remote([inputs], request), MEASURE)
 
     def send(self, name: str, task: Hashable, inputs: Any, work: Work) -> None:
+        """Give a worker a task."""
         states = [ray.put(pack_state(state)) for state in work.states]
         self._ask(name, self.handles[name].actor.evaluate.remote([inputs], work.points, states), task)
 

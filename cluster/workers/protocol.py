@@ -39,6 +39,7 @@ class WorkerHandle:
 
     @property
     def place(self) -> str:
+        """The worker's name, and where it runs, for messages."""
         return f"{self.name} ({self.host}, pid {self.pid}, node {self.node[:8]})" if self.host else self.name
 
     def record(self) -> WorkerRecord:

@@ -122,7 +122,7 @@ def _ray_job(submission: Submission, files: Mapping[str, bytes], options: KubeRa
 
 
 def _head(submission: Submission, files: Mapping[str, bytes], options: KubeRayOptions) -> dict[str, Any]:
-    """The driver and the cluster's state: on a machine that is not taken away, and without work of its own."""
+    """The head holds the driver and the cluster's state: on a machine that is not taken away, and without workers."""
     items = [{"key": _key(name, files), "path": name} for name in files]
     volumes: list[dict[str, Any]] = [{"name": "job", "configMap": {"name": submission.id, "items": items}}]
     mounts: list[dict[str, Any]] = [{"name": "job", "mountPath": JOB_FOLDER, "readOnly": True}]
@@ -142,7 +142,7 @@ def _head(submission: Submission, files: Mapping[str, bytes], options: KubeRayOp
 
 
 def _workers(submission: Submission, options: KubeRayOptions) -> dict[str, Any]:
-    """Pods that may be taken away at any moment. They read and write nothing but what the driver sends."""
+    """The workers' pods, which may be taken away at any moment. They need only what the driver sends them."""
     gpus = int(submission.gpus_per_worker or 0)
     container = {
         "name": "ray-worker",

@@ -71,7 +71,7 @@ def run_on_cluster(run: str, claim: str | None, mount: str) -> str:
     """Where the run lies for the head: a URL as it is, a relative folder on the claim, an absolute one below `mount`.
 
     Raises:
-        JobError: it would die with the pods.
+        JobError: it would be lost with the pods.
     """
     if "://" in run and not run.startswith("file://"):
         return run

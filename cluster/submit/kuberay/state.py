@@ -12,6 +12,11 @@ from landscape.errors import LandscapeError, shown
 
 
 def kuberay_state(identifier: str, known: SentJob) -> dict[str, Any]:
+    """The state of a RayJob, asked through kubectl.
+
+    Raises:
+        LandscapeError: kubectl fails, or answers something else.
+    """
     answer = ask("get", "rayjobs.ray.io", identifier, "-o", "json", namespace=known.namespace or None)
     try:
         found = json.loads(answer)

@@ -41,6 +41,7 @@ class KubeRayTarget:
     """key[=value][:Effect], a taint of those nodes; may be repeated."""
 
     def send(self, asked: SubmitOptions, job: Job, file: Path) -> int:
+        """Send the job, or with --dry-run print the manifest; the exit code."""
         from cluster.submit.checks import folder_listing
         from cluster.submit.kuberay.files import NOT_CARRIED, job_files
         from cluster.submit.kuberay.kubectl import free_attempt, send

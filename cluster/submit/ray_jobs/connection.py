@@ -63,7 +63,7 @@ def connect(given: str | None, allow_open: bool = False) -> Any:
 
 @contextlib.contextmanager
 def _only_address(address: str) -> Iterator[None]:
-    """Ray lets its own variables override an address that was given; here the given one counts."""
+    """Make Ray use the address that was given, which its own variables would override."""
     name = "RAY_API_SERVER_ADDRESS"
     before = os.environ.get(name)
     os.environ[name] = address
@@ -78,7 +78,7 @@ def _only_address(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def translated_errors(address: str, job: str = "") -> Iterator[None]:
-    """Ray's and the connection's errors in our words; `job` is the one that is asked for."""
+    """Turn errors of Ray and of the connection into ours; `job` is the one that is asked for."""
     import requests
     from ray.exceptions import AuthenticationError
 

@@ -31,6 +31,7 @@ def render(submission: Submission, listing: Listing) -> dict[str, Any]:
 
 
 def attempts(client: Any) -> dict[str, str]:
+    """The jobs of a cluster: submission id → status."""
     with translated_errors(client.get_address()):
         return {each.submission_id: each.status.value for each in client.list_jobs() if each.submission_id}
 

@@ -25,17 +25,18 @@ Write = Callable[[str], None]
 
 
 def log_so_far(client: Any, submission_id: str) -> str:
+    """The log as far as it is written."""
     with translated_errors(client.get_address(), submission_id):
         return fit_to_show(str(client.get_job_logs(submission_id)))
 
 
 def fit_to_show(text: str) -> str:
-    """A log without Ray's own remarks, without keys and without what would act on a terminal."""
+    """A log without Ray's own lines, keys and control characters."""
     return printable(masked(RAYS_REMARK.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))))
 
 
 class WholeLines:
-    """Writes the lines of a text that comes in pieces, fit to be shown: a key may come in two pieces."""
+    """Writes a text that comes in pieces line by line, as a key that is to be masked may come in two pieces."""
 
     def __init__(self, write: Write) -> None:
         self._write, self._begun = write, ""
@@ -48,6 +49,7 @@ class WholeLines:
             self._begun = self._begun[end:]
 
     def end(self) -> None:
+        """Write the last line, which has no end."""
         if self._begun:
             self._write(fit_to_show(self._begun))
             self._begun = ""
@@ -93,7 +95,7 @@ def _follow(client: Any, submission_id: str, write: Write) -> int:
 
 
 def _tail(client: Any, submission_id: str, skip: int) -> Iterator[str]:
-    """The log from its character `skip` on; each connection tells it from the beginning."""
+    """The log from its character `skip` on; each connection sends it from the beginning."""
     with asyncio.Runner() as runner:
         lines = client.tail_job_logs(submission_id)
         with contextlib.suppress(StopAsyncIteration):

@@ -12,6 +12,7 @@ from cluster.submit.sent_jobs import plain_address
 
 
 def ray_state(client: Any, identifier: str) -> dict[str, Any]:
+    """The state of a job, asked of its dashboard."""
     found = info(client, identifier)
     state = str(found.status.value)
     moment = found.end_time if state in ENDED else found.start_time

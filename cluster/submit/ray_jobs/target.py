@@ -27,6 +27,7 @@ class RayTarget:
     """Also send to a cluster that is not on this machine and asks for no token."""
 
     def send(self, asked: SubmitOptions, job: Job, file: Path) -> int:
+        """Send the job and follow its log, or with --dry-run print what would be sent; the exit code."""
         from cluster.submit.attempts import next_attempt
         from cluster.submit.checks import folder_listing
         from cluster.submit.ray_jobs.connection import connect, dashboard_address

@@ -32,6 +32,7 @@ class SlurmTarget:
     """A line of shell that makes `landscape` available, such as 'source venv/bin/activate'."""
 
     def send(self, asked: SubmitOptions, job: Job, file: Path) -> int:
+        """Send the job, or with --dry-run print the script; the exit code."""
         from cluster.submit.checks import refuse_missing_files
         from cluster.submit.sent_jobs import SentJob, remember
         from cluster.submit.slurm.sbatch import send
