@@ -8,7 +8,7 @@ PEERS := .venv-peers
 # The suite stops Ray sessions of its own only; two processes fill two cores.
 JOBS ?= 2
 
-.PHONY: demo test lint types docs suite test-slow chaos fuzz bench-peers format install clean help
+.PHONY: demo test test-quick lint types docs suite test-slow chaos fuzz bench-peers format install clean help
 
 help:
 	@echo "Use"
@@ -17,6 +17,7 @@ help:
 	@echo "  make clean        remove the environment, the built documentation and the demo's run"
 	@echo "Develop"
 	@echo "  make test         lint, types, documentation, architecture and the whole suite"
+	@echo "  make test-quick   what needs no Ray, no browser and no second each: a minute, while you write"
 	@echo "  make test-slow    submission for real, the whole ResNet plane, a kill and a power cut at every change of the disk"
 	@echo "  make docs         the documentation, in build/docs/index.html"
 	@echo "  make lint types   ruff and mypy alone"
@@ -57,7 +58,11 @@ docs: $(READY)
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs
 
 suite: $(READY) $(BROWSER)
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+
+# For the inner loop: no Ray, no browser, few processes.
+test-quick: $(READY)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not long and not slow"
 
 # Workers, nodes and the driver killed every few seconds; the result must not differ in a bit.
 chaos: $(READY)
@@ -69,7 +74,7 @@ fuzz: $(READY)
 
 # Submission to a real Ray and Slurm, the whole ResNet plane, a driver on another machine, every single point of a crash and of a power cut.
 test-slow: $(READY)
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m slow
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m slow
 
 # Public packages beside this one, in an environment of their own: tests/peers/README.md.
 bench-peers: $(PEERS)/.ready

@@ -52,13 +52,23 @@ def logging_as_it_was() -> Iterator[None]:
         logging.getLogger(name).setLevel(each)
 
 
+# What these give starts processes: a Ray, an S3, a browser, commands.
+PROCESSES = {"local_ray", "ray_folder", "endpoint", "drawer", "shell"}
+LONG_FOLDERS = {"bench", "chaos", "docs", "fuzz", "peers", "recipes", "scale"}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Tests that share a Ray run one after another, in one process; what is slow is skipped unless asked for."""
-    items.sort(key=lambda item: "local_ray" not in item.fixturenames)
+    """The long tests come first, and those that share a Ray before them, one after another in one process.
+
+    What is slow is skipped unless asked for; what starts processes is long.
+    """
     for item in items:
+        if PROCESSES & set(item.fixturenames) or LONG_FOLDERS & set(item.path.parts):
+            item.add_marker(pytest.mark.long)
         if "local_ray" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("ray"))
+    items.sort(key=lambda item: ("local_ray" not in item.fixturenames, item.get_closest_marker("long") is None))
     if "slow" not in (config.option.markexpr or ""):
         for item in items:
             if item.get_closest_marker("slow"):

@@ -248,6 +248,7 @@ def test_importing_landscape_loads_no_heavy_library():
     assert not loaded_after("import landscape") & (HEAVY | {"torch"})
 
 
+@pytest.mark.long
 def test_computing_and_reading_need_neither_ray_nor_plotly():
     names = "Job, Problem, Surface, TrajectoryCollector, open_run, run, read_job"
     assert not loaded_after(f"from landscape import {names}") & {"ray", "plotly", "cluster", "sklearn", "kaleido"}
@@ -260,6 +261,7 @@ def test_preparing_values_loads_no_plotly():
     assert not loaded_after(code) & HEAVY
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("package", ["landscape", "landscape.views"])
 def test_all_public_names_can_be_imported(package):
     code = f"import {package} as package\nfor name in package.__all__: getattr(package, name)"

@@ -66,6 +66,7 @@ for words in (
 """
 
 
+@pytest.mark.long
 def test_nothing_that_is_written_or_said_holds_a_secret_of_the_environment(job_file):
     ended = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", EVERY_COMMAND],

@@ -48,6 +48,7 @@ def lose(place: Path) -> None:
     (place / "landscapes.zarr" / "zarr.json").unlink()
 
 
+@pytest.mark.long
 def test_an_unreadable_landscape_is_named_and_hides_no_other(place, tmp_path):
     assert is_readable(run_status(str(place)))
     lose(place)
@@ -72,6 +73,7 @@ def test_an_unreadable_landscape_is_named_and_hides_no_other(place, tmp_path):
     assert [each.name for each in tmp_path.joinpath("out").iterdir()] == ["b.csv"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attribute", ["identity", "digest", "plan", "job"])
 def test_validate_promises_no_mending_where_run_refuses(attribute, place, caplog):
     """Neither the landscape's own metadata nor the root's copy tell what going on depends on."""
@@ -120,6 +122,7 @@ def test_what_the_copy_mends_is_said_and_no_reason_to_fail_a_status(place):
     assert validate_run(str(place))["damaged"] == 1
 
 
+@pytest.mark.long
 def test_damage_of_what_training_left_is_found_and_hides_no_landscape(place):
     with open(place / "history.jsonl", "ab") as file:
         file.write(b'\x00\xff\n[1]\n{"step": 4, "epoch"')  # the last was never finished

@@ -17,6 +17,7 @@ def slow(fuzzer: str) -> object:
     return pytest.param(["--cases", "60", "--fuzzer", fuzzer], id=fuzzer, marks=pytest.mark.slow)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [["--cases", "24"], *map(slow, ("inputs", "damage", "attributes"))])
 def test_a_short_run_breaks_no_rule(words, tmp_path):
     """In a process of its own, which may hang or die; one of the cases, or two, are real commands."""

@@ -131,6 +131,7 @@ def test_the_paths_losses_are_those_of_the_snapshots_and_of_their_projections(tm
     assert abs(surface.path.loss[0] - surface.path.projected_loss[0]) > 1e-3, "the first lies off the plane"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not (DATA / "resnet20-cifar10.safetensors").is_file(), reason="shared/data with the trained ResNet-20 is absent"
 )
@@ -208,6 +209,7 @@ def reference(tmp_path_factory):
     return problem, run(make_job(folder, lambda: problem, [PLANE], tile=[2, 3]))["p"]
 
 
+@pytest.mark.long
 @settings(max_examples=12)
 @given(tile=st.tuples(st.integers(1, 5), st.integers(1, 4)))
 def test_values_are_the_same_to_the_bit_for_any_tile_shape(tmp_path_factory, reference, tile):
@@ -225,6 +227,7 @@ def stop_after(count: int):
     return lambda: next(asked) >= count
 
 
+@pytest.mark.long
 @settings(max_examples=12)
 @given(stops=st.lists(st.integers(0, GRID_POINTS + 2 * PATH_POINTS + MEASURED + WITNESS), min_size=1, max_size=3))
 def test_values_are_the_same_to_the_bit_after_interruptions_anywhere(tmp_path_factory, reference, stops):
@@ -320,6 +323,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", CHANGES)
 def test_another_job_under_the_same_name_is_refused_with_what_changed(tmp_path, change):
     fields, words = CHANGES[change]
@@ -497,6 +501,7 @@ def test_observables_that_come_and_go_end_the_job_in_words(tmp_path):
         run(make_job(tmp_path / "run", lambda: changing, [line_spec(tmp_path)], tile=2))
 
 
+@pytest.mark.long
 def test_a_damaged_directions_chunk_is_made_again_and_the_rest_computed_right(tmp_path):
     problem = conv_problem()
     spec = {"name": "a", "size": 4}
@@ -567,6 +572,7 @@ def test_a_trajectory_that_was_never_collected_is_told(tmp_path):
         run(make_job(tmp_path / "run", lambda: problem, every))
 
 
+@pytest.mark.long
 def test_the_origin_is_the_problems_own_or_the_last_snapshot(tmp_path):
     problem = quadratic_problem()
     line = {"directions": [{"kind": "random", "seed": 1}], "size": 3, "range": [-1, 1]}

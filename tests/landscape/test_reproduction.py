@@ -265,6 +265,7 @@ def test_code_that_changed_since_an_earlier_version_is_refused_by_a_point_of_its
         run(job)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "record",
     [None, 7, {}, {"point": [0.1, 0.2]}, {"point": "ab", "values": {"loss": "x"}}, {"point": [1], "values": {}}],
@@ -320,6 +321,7 @@ def test_every_bit_of_a_witness_is_kept_and_compared():
 # -- what is shown ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_origin_and_the_error_of_the_rise_are_shown(tmp_path):
     from landscape.views.prepared.numbers import observable_rows
 

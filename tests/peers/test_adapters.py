@@ -102,6 +102,7 @@ def counting(calls):
     return adapter
 
 
+@pytest.mark.long
 def test_contenders_take_turns_and_one_that_cannot_run_says_why(subject, tmp_path):
     calls = []
     few = [

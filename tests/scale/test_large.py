@@ -74,6 +74,7 @@ def value_of(store: LandscapeStore, array: str, tile: Tile) -> np.ndarray:
     return values
 
 
+@pytest.mark.long
 def test_a_finished_landscape_of_256_x_256_is_reopened_without_a_cluster(tmp_path, monkeypatch):
     """In tiles of 4 x 4, of which there are 4,096: every chunk is read and checked, once."""
     file = large.write_job(tmp_path, 256, tile=4)

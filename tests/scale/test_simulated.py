@@ -40,6 +40,7 @@ def ten_seconds(chance: random.Random) -> float:
     return chance.lognormvariate(math.log(10), 0.2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 7, 300])
 def test_every_tile_is_committed_once_and_the_workers_are_busy(workers):
     store = NoStore((20 * workers, 20), (3, 4))
@@ -88,6 +89,7 @@ def test_a_first_worker_that_is_the_odd_one_is_told(caplog):
     )
 
 
+@pytest.mark.long
 def test_deaths_by_the_dozen_lose_nothing():
     store = NoStore((100, 100), (1, 2))
     crew, _ = simulate(store, 100, ten_seconds, deaths_per_hour=4)
@@ -97,6 +99,7 @@ def test_deaths_by_the_dozen_lose_nothing():
     assert store.record.failures == ()
 
 
+@pytest.mark.long
 def test_stragglers_are_overtaken():
     """One tile in a hundred takes a hundred times as long: backups end the job long before the last of them."""
 
@@ -112,6 +115,7 @@ def test_stragglers_are_overtaken():
     assert seconds(Policy(hang_seconds=1e9)) < 0.8 * seconds(Policy(hang_seconds=1e9, straggler_factor=1e9))
 
 
+@pytest.mark.long
 def test_what_a_receipt_costs_does_not_grow_with_the_crew():
     """Counted in lines of Python, which no other process makes more of; `curve.py` measures the seconds."""
 

@@ -26,6 +26,7 @@ def command(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=120, env=environment)
 
 
+@pytest.mark.long
 def test_quick_measures_a_job_without_ray_and_writes_nothing(tmp_path):
     job = write_job(tmp_path, "tiny", 5)
     done = command("bench", job, "--quick", "--rounds", 2, "--precision", "float32", "--json", "--device", "cpu")
@@ -38,12 +39,14 @@ def test_quick_measures_a_job_without_ray_and_writes_nothing(tmp_path):
     assert "of bare" in bench_report(found)
 
 
+@pytest.mark.long
 def test_ray_is_measured_in_the_jobs_own_precision(tmp_path):
     done = command("bench", write_job(tmp_path, "tiny", 5), "--precision", "bfloat16")
     assert done.returncode == 2
     assert "the job's own, float32" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words, told",
     [
@@ -131,6 +134,7 @@ def test_ray_is_held_against_serial_on_the_same_tiles(tmp_path, local_ray):
 # -- start-up --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_first_tile_is_seen_before_the_end(tmp_path):
     job = write_job(tmp_path, "small", 8)
     found = first_tile(["run", str(job), "--serial"], tmp_path / "small")
@@ -138,6 +142,7 @@ def test_the_first_tile_is_seen_before_the_end(tmp_path):
     assert not LandscapeStore.open(str(tmp_path / "small"), "bench").examine().missing
 
 
+@pytest.mark.long
 def test_a_command_that_fails_is_told(tmp_path):
     with pytest.raises(LandscapeError, match="code 3"):
         first_tile(["run", str(tmp_path / "absent.yaml")], tmp_path / "run")

@@ -482,6 +482,7 @@ def test_a_second_driver_is_refused_while_the_first_lives(call, make_job, ray_fo
     assert call("run", "--serial", job.folder / "job.yaml").returncode == 0  # a dead driver's lock is no lock
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_data_without_an_end_are_given_up_at_a_signal(write_job, number):
     file = write_job()

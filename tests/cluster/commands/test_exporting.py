@@ -41,6 +41,7 @@ def place(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_path_is_written_beside_the_surface_and_named(place, tmp_path):
     written = [each.name for each in export_run(str(place), None, ["csv"], tmp_path / "out", None, "loss", False)]
     assert sorted(written) == sorted(each.name for each in (tmp_path / "out").iterdir())
@@ -60,6 +61,7 @@ def test_the_path_is_written_beside_the_surface_and_named(place, tmp_path):
             np.testing.assert_array_equal(found[axis.name], surface.path.coordinates[axis.name])
 
 
+@pytest.mark.long
 def test_landscapes_come_in_the_order_of_their_job(place):
     """Those that are added stand where the job lists them, after one of the same place; the unreadable come first."""
     names = ["path", "path-of-1", "cube", "plane"]
@@ -77,6 +79,7 @@ def test_landscapes_come_in_the_order_of_their_job(place):
     ]
 
 
+@pytest.mark.long
 def test_points_of_the_path_are_told_apart(place):
     found = {each["name"]: each for each in run_status(str(place))["landscapes"]}
     assert (found["path"]["points"], found["path"]["path_points"], found["plane"]["path_points"]) == (23, 8, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from cluster.planning import plan_job, plan_text
@@ -24,6 +25,7 @@ def job_of(tmp_path, size, **fields):
     return Job(run=str(tmp_path / "run"), problem=problem, num_samples=4000, landscapes=landscapes, **fields)
 
 
+@pytest.mark.long
 def test_a_plan_says_what_becomes_of_the_engine(tmp_path, monkeypatch):
     monkeypatch.setenv("LANDSCAPE_CACHE", str(tmp_path / "cache"))
     short, long = plan_job(job_of(tmp_path, 3)), plan_job(job_of(tmp_path, LONG))
@@ -44,6 +46,7 @@ def test_a_plan_says_what_becomes_of_the_engine(tmp_path, monkeypatch):
     assert said["why"] == f"kept choice of {choice.since[:10]}"
 
 
+@pytest.mark.long
 def test_an_engine_that_is_named_or_recorded_is_no_choice(tmp_path):
     named = job_of(tmp_path, 3, engine="vmap:2", batch_size=100)
     assert "engine: vmap:2, batches of 100 (the job's)" in plan_text(plan_job(named))

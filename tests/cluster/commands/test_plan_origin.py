@@ -25,6 +25,7 @@ def grid_of(*axes) -> Grid:
     return Grid(("alpha", "beta", "gamma")[: len(axes)], tuple(axis_coordinates(*each) for each in axes))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("axes", "remedy"),
     [

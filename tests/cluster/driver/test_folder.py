@@ -88,6 +88,7 @@ def test_import_callback_data_and_observe_run_in_the_jobs_folder(job, tmp_path):
     assert sys.path == [str(read_job(job).folder), *path]
 
 
+@pytest.mark.long
 def test_a_bench_runs_there_too(job):
     options = options_for(("float32",), ("eager",), quick=True)
     (measured,) = bench(read_job(job), options)["precisions"]
@@ -115,6 +116,7 @@ def test_a_callback_that_changes_the_folder_itself_keeps_it(job, tmp_path):
     assert Path.cwd() == tmp_path / "shell"
 
 
+@pytest.mark.long
 def test_the_working_directory_comes_back_whatever_happens(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").mkdir()

@@ -216,6 +216,7 @@ def test_a_run_on_ray_says_everything_as_json_lines(make_job, ray_folder):
     assert by_event["progress"]["points"] == 63
 
 
+@pytest.mark.long
 def test_errors_of_the_command_are_lines_as_well(tmp_path):
     ended = command("status", tmp_path / "none", LANDSCAPE_LOG_FORMAT="json")
     assert ended.returncode == 3

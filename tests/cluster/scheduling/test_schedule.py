@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -186,7 +187,7 @@ class Machine(RuleBasedStateMachine):
         assert self.schedule.finished
 
 
-TestSchedule = Machine.TestCase
+TestSchedule = pytest.mark.long(Machine.TestCase)
 TestSchedule.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
 
 

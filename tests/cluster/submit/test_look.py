@@ -48,6 +48,7 @@ def warnings(job: Job, **options: object) -> list[str]:
     return compare(look(job, job.folder / "job.yaml", job.run_path), listing, job.run_path)
 
 
+@pytest.mark.long
 def test_what_the_callback_opens_elsewhere_is_warned_of_and_what_travels_is_not(job_of, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "data.csv").write_text("1")
@@ -78,6 +79,7 @@ def test_what_the_callback_opens_elsewhere_is_warned_of_and_what_travels_is_not(
     )
 
 
+@pytest.mark.long
 def test_a_file_beside_the_job_that_would_stay_is_refused_with_the_word_that_takes_it_along(job_of):
     job = job_of("""
         load_file("data/w.safetensors")
@@ -112,6 +114,7 @@ FAILING = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("body", "fields", "said"), FAILING)
 def test_a_callback_that_fails_is_refused_before_anything_is_sent(body, fields, said, job_of):
     job = job_of(body, **fields)
@@ -123,6 +126,7 @@ def test_a_callback_that_fails_is_refused_before_anything_is_sent(body, fields, 
     assert not Path(job.run_path).exists(), "a look writes nothing"
 
 
+@pytest.mark.long
 def test_a_run_that_holds_another_job_is_refused_where_it_can_be_read(job_of):
     job = job_of()
     landscape.run(job)
@@ -132,6 +136,7 @@ def test_a_run_that_holds_another_job_is_refused_where_it_can_be_read(job_of):
         look(other, other.folder / "job.yaml", other.run_path)
 
 
+@pytest.mark.long
 def test_what_the_run_holds_is_there_on_the_cluster_too_also_behind_a_link(job_of, tmp_path):
     job = job_of("Path('run/notes.txt').read_text()")
     (job.folder / "run").mkdir()
@@ -141,12 +146,14 @@ def test_what_the_run_holds_is_there_on_the_cluster_too_also_behind_a_link(job_o
     assert not list(job.folder.rglob("__pycache__")), "a look leaves nothing"
 
 
+@pytest.mark.long
 def test_a_run_that_lies_elsewhere_refuses_no_trajectory(job_of):
     landscapes = [{"name": "a", "size": 3}, {"name": "b", "trajectory": "all"}, {"name": "c", "origin": "last"}]
     job = job_of(run="/no/such/folder/run", landscapes=landscapes)
     assert look(job, job.folder / "job.yaml", job.run_path).error == ""
 
 
+@pytest.mark.long
 def test_a_run_whose_store_does_not_answer_here_is_looked_at_as_if_it_were_new(job_of, monkeypatch):
     pytest.importorskip("obstore")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):

@@ -279,6 +279,7 @@ def test_the_run_on_kubernetes_outlives_its_pods(run, claim, place):
 NO_FILE = {"RAY_AUTH_TOKEN": "", "RAY_AUTH_TOKEN_PATH": "/nonexistent/t"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("code", "environment", "said"),
     [

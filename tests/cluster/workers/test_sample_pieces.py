@@ -95,6 +95,7 @@ def node(tmp_path):
         found.end(process)
 
 
+@pytest.mark.long
 def test_one_process_of_a_node_fetches_and_the_others_share(node):
     expected = samples_digest(samples())
     answers = [node.answer(each) for each in [node.start(), node.start(), node.start()]]
@@ -102,6 +103,7 @@ def test_one_process_of_a_node_fetches_and_the_others_share(node):
     assert node.answer(node.start("another job")) == (True, expected)
 
 
+@pytest.mark.long
 def test_files_outlive_the_process_that_wrote_them_while_another_uses_them_and_no_longer(node):
     expected = samples_digest(samples())
     first = node.start()

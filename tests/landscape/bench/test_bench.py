@@ -39,6 +39,7 @@ def job(tmp_path):
     return make_job(tmp_path / "run", conv_problem, [LANDSCAPE], num_samples=29, batch_size=16, device="cpu")
 
 
+@pytest.mark.long
 def test_the_figures_of_a_row_belong_together(job):
     engines = ("eager+channels_last", "eager+folded", "vmap:4")
     found = bench(job, replace(BRIEF, precisions=("float32", "bfloat16"), engines=tuple(map(Engine.parse, engines))))
@@ -57,6 +58,7 @@ def test_the_figures_of_a_row_belong_together(job):
         assert sum(row["chosen"] for row in precision["engines"]) == 1
 
 
+@pytest.mark.long
 def test_every_row_agrees_with_eager_float32(job):
     found = bench(job, replace(BRIEF, engines=(Engine.parse("eager+channels_last+folded"), Engine.parse("vmap:4"))))
     for precision, tolerance in zip(found["precisions"], (1e-5, 0.05), strict=True):
@@ -87,6 +89,7 @@ def test_what_cannot_be_run_is_a_row_that_says_so(tmp_path):
     assert found["bare"].startswith("observe(model, batch)")  # its `observe` is its own, and is not taken apart
 
 
+@pytest.mark.long
 def test_every_engine_that_the_search_measured_has_a_row(tmp_path, monkeypatch):
     # Its time does not run out, however slow the machine is.
     monkeypatch.setattr("landscape.evaluation.choice.tuning.Search", partial(Search, clock=lambda: 0.0))
@@ -109,6 +112,7 @@ def test_the_whole_grid_is_evaluated_when_asked(job):
     assert "whole grid" in bench_text(found)
 
 
+@pytest.mark.long
 def test_nothing_is_written_and_the_model_is_left_alone(job, tmp_path):
     problem = conv_problem()
     before = {name: each.clone() for name, each in problem.model.state_dict().items()}
@@ -250,6 +254,7 @@ def test_the_peak_of_a_pass_is_its_largest_pair_of_activations():
     assert 2 * 16000 <= peak.bytes <= 2 * 16000 + 1000
 
 
+@pytest.mark.long
 def test_memory_of_an_evaluation_is_told_beside_that_of_a_bare_batch(job):
     found = bench(job, replace(BRIEF, precisions=("float32",), engines=(Engine(),)))
     [memory] = found["precisions"][0]["memory"]
@@ -283,6 +288,7 @@ def test_the_distance_to_the_ceilings():
 # -- recipes and the command -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(set(RECIPES) - {"resnet50", "resnet56"}))
 def test_every_recipe_is_a_job_that_evaluates(name, tmp_path):
     job = recipe_job(name, str(tmp_path / "run"), samples=3, size=3, device="cpu")
@@ -307,6 +313,7 @@ def test_unknown_recipe():
         recipe_job("resnet21", "run")
 
 
+@pytest.mark.long
 def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
     place = tmp_path / "bench.json"
     brief = ["--size", "5", "--rounds", "2", "--slice", "0.002", "--device", "cpu"]
@@ -326,6 +333,7 @@ def test_bad_usage_is_one_line(words, capsys):
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
+@pytest.mark.long
 def test_the_module_needs_neither_ray_nor_the_cluster():
     code = "import sys, landscape.bench.__main__; print(*{name.split('.')[0] for name in sys.modules})"
     root = Path(__file__).parents[3]

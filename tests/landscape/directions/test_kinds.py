@@ -92,6 +92,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.long
 def test_a_kind_is_one_class_and_one_line_in_the_table(tmp_path):
     (tmp_path / "basis.py").write_text(BASIS)
     (tmp_path / "script.py").write_text(dedent(SCRIPT))

@@ -60,6 +60,7 @@ def drawn(model: nn.Module, seed: int, scale: float = 0.1) -> dict[str, torch.Te
 # -- closed forms --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "precision, dtype, tolerance", [("float32", torch.float32, 1e-6), ("float64", torch.float64, 1e-12)]
 )
@@ -182,6 +183,7 @@ def test_no_sample_is_dropped_where_they_do_not_fill_a_batch():
     assert found.mean["loss"][0] == 256.0  # the mean of 0 … 512; 255.5 without the last
 
 
+@pytest.mark.long
 @given(batch_size=st.integers(1, 40))
 def test_values_do_not_depend_on_the_batch_size_beyond_rounding(batch_size):
     model = ConvNet()
@@ -292,6 +294,7 @@ def assert_same(before: dict, after: dict) -> None:
     assert before == {name: after[name] for name in before}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fields",
     [

@@ -156,6 +156,7 @@ def test_a_streamed_batch_is_let_go_of_before_the_next_but_one():
     assert len(seen) == 10
 
 
+@pytest.mark.long
 def test_nothing_is_remembered_of_streamed_batches():
     class Seen(nn.Module):
         def __init__(self):

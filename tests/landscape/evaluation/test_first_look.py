@@ -164,6 +164,7 @@ def test_code_that_ends_the_process_at_once_is_refused_and_says_where(case):
         look(observe)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", ENDS)
 @pytest.mark.parametrize("part", ["observe", "model", "hook"])
 def test_code_that_ends_the_process_at_some_point_fails_the_tile_and_says_where(tmp_path, part, case):

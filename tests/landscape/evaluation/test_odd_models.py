@@ -138,6 +138,7 @@ MODELS = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", MODELS)
 def test_the_values_are_the_same_in_every_tile_shape(tmp_path, kind):
     found = []

@@ -408,6 +408,7 @@ def by_hand(model: nn.Module, direction, points, observe, samples, batch_size: i
 POINTS = np.array([[-1.0], [0.0], [0.5], [2.0]])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("disturb", DISTURBANCES, ids=lambda each: each.__name__)
 def test_what_the_model_changes_is_put_back_before_every_point(disturb):
     kind = type("Disturbed", (Body,), {"disturb": disturb})

@@ -43,6 +43,7 @@ def test_asking_needs_no_right_to_write_and_does_not_disturb(tmp_path):
     os.close(descriptor)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["", "[1]", "{", '{"pid": "1", "host": 3}', '{"pid": -1, "host": "x"}', "[" * 100_000])
 def test_a_card_that_says_nothing_is_nobody(tmp_path, text):
     run = tmp_path / "run"

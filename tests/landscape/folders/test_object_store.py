@@ -387,6 +387,7 @@ def test_settings_that_do_not_serve_are_named(place, monkeypatch, changes, error
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_without_obstore_the_remedy_is_named():
     code = "import sys; sys.modules['obstore'] = None\nimport landscape\nlandscape.open_run('s3://bucket/run')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

@@ -453,6 +453,7 @@ def test_a_module_that_draws_while_it_is_imported_draws_the_same_weights(beside)
     assert torch.equal(*found)
 
 
+@pytest.mark.long
 def test_a_callable_object_serves_as_well(tmp_path):
     def make(width: int) -> Problem:
         return Problem(nn.Linear(width, 1), INPUTS, lambda model, batch: {"loss": model(batch)[:, 0] ** 2})

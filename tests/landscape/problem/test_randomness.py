@@ -108,6 +108,7 @@ def test_of_a_stream_only_the_first_batch_is_read():
     assert asked == [0, 0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", [None, {}, {"fields": 3}, "recorded"])
 def test_a_run_that_has_recorded_it_is_not_read_again(tmp_path, damage):
     data = Images(random.random)
@@ -153,6 +154,7 @@ def job_of(folder, data, **fields):
     return make_job(folder, problem, [{"name": "plane", "size": 3}], num_samples=20, tile=1, engine="eager", **fields)
 
 
+@pytest.mark.long
 def test_a_job_of_random_data_tells_so_and_goes_on_after_a_stop_with_the_same_bits(tmp_path, caplog):
     data = Images(lambda: torch.rand(()) + np.random.rand() + random.random())
     plan = plan_job(job_of(tmp_path / "a", data))

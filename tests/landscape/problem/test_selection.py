@@ -65,6 +65,7 @@ def test_below_the_limit_nothing_is_written():
     assert nameless_files() == set()
 
 
+@pytest.mark.long
 @given(size=st.integers(1, 25), count=st.integers(1, 20), seed=st.integers(0, 9), limit=st.integers(0, 400))
 def test_the_choice_from_batches_does_not_depend_on_where_they_are_kept(size, count, seed, limit):
     found = select_samples(batches(size), count, seed, limit=limit)
@@ -106,6 +107,7 @@ class Broken(Rows):
         return super().__getitem__(index)
 
 
+@pytest.mark.long
 def test_the_files_go_with_the_samples_and_with_an_exception():
     found = select_samples(Rows(), 20, 3, limit=1)
     part = found[0][3:5]
@@ -130,6 +132,7 @@ def in_a_process(code: str, folder: Path, *arguments: object) -> subprocess.Comp
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_nothing_is_left_of_a_process_that_is_killed(tmp_path):
     code = """
         import os, signal, torch
@@ -145,6 +148,7 @@ def test_nothing_is_left_of_a_process_that_is_killed(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_full_disk_is_told_in_words(tmp_path):
     code = """
         import resource, torch
@@ -211,6 +215,7 @@ def peak(folder: Path, megabytes: int, limit: int, kind: str) -> tuple[int, str]
     return int(used), digest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["data set", "batches"])
 def test_the_memory_needed_is_bounded_by_the_limit(tmp_path, kind):
     used, digest = peak(tmp_path, 600, 50, kind)

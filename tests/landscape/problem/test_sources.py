@@ -194,6 +194,7 @@ def test_what_a_loaders_worker_raises_is_told_without_its_traceback():
     assert "Traceback" not in line
 
 
+@pytest.mark.long
 def test_a_stream_whose_length_ends_the_process_is_read_nevertheless():
     class Leaving(Batches):
         def __len__(self):

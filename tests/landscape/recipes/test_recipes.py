@@ -38,6 +38,7 @@ def trained(tmp_path_factory):
     return run, digits.train(run, epochs=4)
 
 
+@pytest.mark.long
 def test_digits_reach_95_percent_on_held_out_digits(trained):
     run, result = trained
     assert result.accuracy > 0.95
@@ -60,6 +61,7 @@ def test_a_finished_training_returns_at_once_and_changes_nothing(trained):
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
+@pytest.mark.long
 def test_a_training_killed_twice_ends_like_one_that_was_not(trained, tmp_path):
     whole, result = trained
     # Before the last epoch each waits to be killed.
@@ -81,6 +83,7 @@ def test_a_training_killed_twice_ends_like_one_that_was_not(trained, tmp_path):
     assert read_history(tmp_path) == read_history(whole)
 
 
+@pytest.mark.long
 def test_a_run_begun_otherwise_is_refused_unless_overwritten(trained, tmp_path):
     run, _ = trained
     with pytest.raises(JobError, match=r"seed: training in run .* was begun with 0, not 1"):
@@ -93,6 +96,7 @@ def test_a_run_begun_otherwise_is_refused_unless_overwritten(trained, tmp_path):
     assert read_info(tmp_path)["learning_rate"] == 0.01
 
 
+@pytest.mark.long
 def test_snapshots_that_were_taken_away_are_made_again(tmp_path):
     digits.train(tmp_path, 2)
     before = digests(tmp_path)
@@ -101,6 +105,7 @@ def test_snapshots_that_were_taken_away_are_made_again(tmp_path):
     assert digests(tmp_path) == before
 
 
+@pytest.mark.long
 def test_training_leaves_threads_and_generators_alone(tmp_path):
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     digits.train(tmp_path, 2)
@@ -168,6 +173,7 @@ def write_mnist(folder, count=256):
         (folder / f"{stem}-labels-idx1-ubyte").write_bytes(struct.pack(">4BI", 0, 0, 8, 1, count) + labels.tobytes())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scaling", ["pad", "resize"])
 def test_mnist_trains_and_serves_as_a_callback(tmp_path, monkeypatch, scaling):
     write_mnist(tmp_path)
@@ -215,6 +221,7 @@ def test_cifar10_trains_goes_on_and_serves_as_a_callback(tmp_path, monkeypatch, 
     assert len(cifar10.problem().data) == 16
 
 
+@pytest.mark.long
 def test_the_commands_print_the_accuracy_and_one_line_for_an_error(tmp_path, capsys):
     digits.main(["--run", str(tmp_path / "run"), "--epochs", "2"])
     out, err = capsys.readouterr()
@@ -226,6 +233,7 @@ def test_the_commands_print_the_accuracy_and_one_line_for_an_error(tmp_path, cap
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["digits", "mnist", "cifar10"])
 def test_the_recipes_run_as_modules(name):
     command = [sys.executable, "-W", "error::RuntimeWarning", "-m", f"landscape.recipes.{name}", "--help"]

@@ -195,6 +195,7 @@ JSON = st.recursive(
 WORDS = sorted({key for value in WHOLE.values() if isinstance(plain(value), dict) for key in plain(value)})
 
 
+@pytest.mark.long
 @given(st.dictionaries(st.sampled_from([*WRITTEN, "later"]), JSON | st.dictionaries(st.sampled_from(WORDS), JSON)))
 def test_any_document_is_parsed_and_what_is_sound_comes_back(document: dict[str, Any]) -> None:
     record, malformed = parse(document)

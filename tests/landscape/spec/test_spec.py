@@ -156,6 +156,7 @@ DIRECTIONS = st.one_of(
 PAIRS = st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)).filter(lambda p: p[0] < p[1]).map(list)
 
 
+@pytest.mark.long
 @given(
     directions=st.lists(DIRECTIONS, min_size=1, max_size=3, unique_by=lambda each: str(sorted(each.items()))),
     size=st.integers(3, 65536),
@@ -585,6 +586,7 @@ def refusal_of(file: Path) -> str:
     return ""
 
 
+@pytest.mark.long
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(TEXTS)
 def test_any_text_is_a_job_or_refused_in_two_short_lines(text):

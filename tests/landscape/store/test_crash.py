@@ -21,6 +21,7 @@ def scene(task: str, *given: object, folder: Path, before: tuple[str, ...] = ())
     return play("crash_scene.py", task, folder, *given, before=before)
 
 
+@pytest.mark.long
 def test_the_changes_that_are_caught_are_those_that_a_commit_needs(tmp_path):
     calls = [tuple(call) for call in scene("count", folder=tmp_path)["calls"]]
     chunks = [target for kind, _, target in calls if kind in ("rename", "link") and "/c/" in target]
@@ -40,6 +41,7 @@ def test_the_changes_that_are_caught_are_those_that_a_commit_needs(tmp_path):
     assert min(kinds[kind] for kind in ("create", "write", "rename", "mkdir", "fsync", "unlink")) > 10
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 def test_no_change_escapes(tmp_path):
     """The kernel sees no more renames, syncs and removals below the run than were caught."""
@@ -66,6 +68,7 @@ def test_no_change_escapes(tmp_path):
     assert caught["fsync"] == seen["fsync"]
 
 
+@pytest.mark.long
 def test_killed_at_any_change_of_a_commit_and_at_others(tmp_path):
     """Of one tile; `test_killed_at_every_change` has all of them, and all that a training and a job change besides."""
     found = scene("kill", "line/loss/c/1,line/loss_stderr/c/1,line/status/c/1", 0, 6, "0/1", folder=tmp_path)
@@ -74,6 +77,7 @@ def test_killed_at_any_change_of_a_commit_and_at_others(tmp_path):
     assert found["killed"] > found["chosen"], "some writes are torn as well"
 
 
+@pytest.mark.long
 def test_killed_over_and_over(tmp_path):
     found = scene("again", 0, 2, folder=tmp_path)
     assert not found["wrong"]

@@ -48,6 +48,7 @@ class Failing:
             raise OSError(self.code, REASONS[self.code], path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
 def test_every_write_may_be_the_first_that_fails(tmp_path, monkeypatch, code):
     expected = run(job_of(tmp_path / "whole"))["a"].loss.tobytes()

@@ -21,6 +21,7 @@ pytestmark = needs_proc
 PARTS = 6  # so that several processes share the work, and each ends within minutes
 
 
+@pytest.mark.long
 def test_what_was_promised_survives_a_power_cut(tmp_path):
     """At a quarter of the promises and of a few other changes; `test_a_power_cut_at_every_change` has all of them."""
     found = scene("power", 0, 6, 1, "0/4", folder=tmp_path)

@@ -108,6 +108,7 @@ def test_the_layout_on_disk_is_the_documented_one(tmp_path):
     assert not list(tmp_path.rglob("*.partial"))
 
 
+@pytest.mark.long
 def test_xarray_opens_a_landscape_as_it_is(tmp_path):
     xarray = pytest.importorskip("xarray", reason="xarray is not installed")
     problem = quadratic_problem()
@@ -193,6 +194,7 @@ def test_large_random_directions_are_kept_as_their_seed_alone(tmp_path, monkeypa
 # -- names, versions, halves -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_half_made_landscape_is_not_listed_and_is_replaced(tmp_path, monkeypatch):
     problem = quadratic_problem()
     job = make_job(tmp_path, lambda: problem, [{"name": "a", "size": 3}])
@@ -252,6 +254,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("array", ["loss", "accuracy_stderr", "status"])
 def test_a_damaged_chunk_is_found_and_only_its_tile_computed_again(tmp_path, damage, array):
@@ -295,6 +298,7 @@ def test_sound_landscapes_are_found_sound(tmp_path):
     assert store.check_directions() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", ["a middle bit flipped", "empty", "deleted"])
 @pytest.mark.parametrize("array", ["alpha", "path_beta", "path_step", "path_distance", "path_loss", "path_status"])
 def test_damaged_coordinates_and_paths_are_found_and_made_again(tmp_path, damage, array):
@@ -409,6 +413,7 @@ def test_a_crash_between_values_and_status_leaves_the_tile_uncomputed(tmp_path, 
     assert reader.examine().damaged == ()
 
 
+@pytest.mark.long
 def test_a_reader_beside_a_writer_sees_whole_tiles_only(tmp_path):
     store = make_store(tmp_path, (24, 18), (3, 3))
     tiles = all_tiles(store)
@@ -538,6 +543,7 @@ def test_a_run_that_is_a_file_is_refused(tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.long
 def test_a_write_that_fails_says_so_in_one_line(tmp_path, monkeypatch):
     problem = quadratic_problem()
     real, left = DurableStore._set, [60]
@@ -567,6 +573,7 @@ with run_lock(sys.argv[1]):
 """
 
 
+@pytest.mark.long
 def test_a_second_driver_is_refused_and_a_killed_ones_lock_is_taken_over(tmp_path):
     problem = quadratic_problem()
     job = make_job(tmp_path, lambda: problem, [{"name": "a", "size": 3}])
@@ -613,6 +620,7 @@ run(make_job(Path(sys.argv[1]), lambda: problem, [{"name": "a", "size": 6}], til
 """
 
 
+@pytest.mark.long
 def test_a_run_killed_outright_goes_on_to_the_same_bytes(tmp_path):
     problem = quadratic_problem()
     support = str(Path(__file__).parents[2] / "support")

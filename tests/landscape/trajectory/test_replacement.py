@@ -35,6 +35,7 @@ def slow(*kinds: str) -> list[Any]:
     return [pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["import", *slow("overwrite", "resume")])
 def test_killed_at_any_change_the_old_trajectory_or_the_new_one_is_there_whole(tmp_path, kind):
     found = scene("kill", kind, tmp_path)
@@ -43,6 +44,7 @@ def test_killed_at_any_change_the_old_trajectory_or_the_new_one_is_there_whole(t
     assert found["states"] == ["new", "old"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["resume", *slow("import", "overwrite")])
 def test_a_power_cut_at_any_change_leaves_the_old_trajectory_or_the_new_one(tmp_path, kind):
     found = scene("power", kind, tmp_path)

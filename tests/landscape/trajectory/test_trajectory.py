@@ -82,6 +82,7 @@ def test_keeps_the_listed_epochs_or_steps_and_only_those(tmp_path, unit, per_num
         assert snapshot.step == snapshot.number * per_number
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     listed=st.lists(st.integers(0, 12), min_size=3, max_size=6, unique=True),
@@ -424,6 +425,7 @@ for attempt in range(int(sys.argv[2])):
 """
 
 
+@pytest.mark.long
 def test_after_kill_9_every_snapshot_is_whole_and_the_run_goes_on(tmp_path):
     attempts = 12
     finished(run_script(KILLED, tmp_path, attempts))
@@ -473,6 +475,7 @@ os._exit(0)  # what gloo's threads do while the interpreter goes down is not wha
 """
 
 
+@pytest.mark.long
 def test_under_ddp_rank_0_alone_writes(tmp_path):
     ranks = [run_script(RANK, rank, tmp_path / "store", tmp_path) for rank in (0, 1)]
     for process in ranks:

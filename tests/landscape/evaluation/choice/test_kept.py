@@ -122,6 +122,7 @@ print(Searcher(by_batch(best)).search().plan.batch_size)
 """
 
 
+@pytest.mark.long
 def test_two_processes_that_search_at_once_end_with_the_same_choice(tmp_path):
     """One finds batches of 64 the fastest, the other batches of 1024."""
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])

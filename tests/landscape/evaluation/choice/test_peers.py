@@ -86,6 +86,7 @@ def test_they_compute_at_the_same_time(tmp_path):
     assert {int(each.name) for each in tmp_path.iterdir()} == pids
 
 
+@pytest.mark.long
 def test_who_dies_or_hangs_is_left_out(tmp_path, monkeypatch):
     problem, _ = pooled_problem()
     here = os.getpid()
@@ -137,6 +138,7 @@ with Peers(test_peers.trials(observe), 2, patience=1000.0) as peers:
 """
 
 
+@pytest.mark.long
 def test_they_end_with_the_process_that_forked_them():
     """It is killed while they are in an endless loop."""
     folders = [str(Path(__file__).parent), str(Path(pooled.__file__).parent), os.environ.get("PYTHONPATH", "")]
@@ -168,6 +170,7 @@ def test_what_they_print_or_raise_is_not_seen(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.long
 def test_a_search_beside_others_leaves_the_evaluator_as_it_says():
     problem, samples = pooled_problem()
     made = evaluator(problem, samples)

@@ -42,6 +42,7 @@ def patient(monkeypatch):
     monkeypatch.setattr("landscape.evaluation.choice.tuning.Search", partial(Search, clock=lambda: 0.0))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("patient")
 def test_every_rewrite_is_tried_and_the_choice_agrees():
     problem, samples = pooled_problem()
@@ -109,6 +110,7 @@ def test_an_engine_that_cannot_run_here_gives_way_with_one_line():
     assert "\n" not in found.warning
 
 
+@pytest.mark.long
 def test_the_engine_of_the_job_is_kept_and_taken_up_again(tmp_path):
     problem, _ = pooled_problem()
     directions = [{"kind": "random", "seed": k} for k in (1, 2)]

@@ -123,6 +123,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", [*OPTIONS, "vmap:2+maxima", "vmap:4+channels_last"])
 def test_engines_agree_with_plain_evaluation(engine):
     problem, samples = pooled_problem()
@@ -195,6 +196,7 @@ class Branching(nn.Module):
         return self.head(x)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")
 @pytest.mark.parametrize("make", [pytest.param(LeNet5, marks=pytest.mark.slow), Branching])
 def test_compiled_models_agree(make):

@@ -286,6 +286,7 @@ def test_hooked_and_replaced_layers_are_computed_as_they_are():
     np.testing.assert_allclose(made.evaluate(POINTS).mean["loss"], expected, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_a_landscape_has_the_same_bytes_in_every_shape_of_tile(tmp_path):
     problem, _ = pooled_problem()
     options = {"num_samples": 21, "batch_size": 8, "engine": "eager+maxima+folded+superposed"}

@@ -26,6 +26,7 @@ def traces(drawn: go.Figure, role: str) -> list[Any]:
     return [trace for trace in drawn.data if (trace.meta or {}).get("role") == role]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(("name", "axes"), [("line", 1), ("holed", 2), ("valley", 2), ("pca_plane", 2), ("block", 3)])

@@ -68,6 +68,7 @@ def array(store: Any, value: Any) -> np.ndarray:
     return flat.reshape([int(n) for n in kept["shape"].split(",")]) if "shape" in kept else flat
 
 
+@pytest.mark.long
 def test_it_is_one_offline_file_with_plotly_once(page: str) -> None:
     assert page.count("* plotly.js v") == 1
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=[\"']?http", page)
@@ -156,6 +157,7 @@ def test_the_barrier_of_a_line_between_networks_has_its_error(make: ModuleType) 
     assert "barrier between 0 and 1" not in dict(landscape_rows(dataclasses.replace(line, axes=(axis,))))
 
 
+@pytest.mark.long
 def test_the_head_counts_landscapes_by_state_and_points(make: ModuleType, tmp_path: Path) -> None:
     def lead(*surfaces: Any) -> str:
         page = render_report(surfaces)
@@ -278,6 +280,7 @@ def test_duration() -> None:
     assert [duration(each) for each in (12.34, 245, 7400)] == ["12.3 s", "4 min 05 s", "2 h 03 min"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("scheme", "width"), [(0, 1200), (1, 600)])
 def test_it_draws_in_a_browser_in_light_and_dark(page: str, tmp_path: Path, scheme: int, width: int) -> None:
     """Runs the page's own script: every landscape draws, no error, one WebGL scene only where one is shown."""
