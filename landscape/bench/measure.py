@@ -114,7 +114,11 @@ class _Bench:
             forwards = {str(row.engine): f"forward:{k}" for k, row in enumerate(rows) if row.evaluator is not None}
             found["ceilings"] = facts.distances(ceilings, rounds, (f"bare:{size}", bare), forwards)
         if self._options.memory:
-            found["memory"] = [self._memory(row, bares) for row in rows if self._counts_memory(row)]
+            found["memory"] = [
+                self._memory(row, row.evaluator, bares)
+                for row in rows
+                if row.evaluator is not None and self._counts_memory(row)
+            ]
         if self._options.full and self._precision == self._job.precision:
             found["full"] = self._full(tuned, bares[tuned.plan.batch_size])
         return found
@@ -249,14 +253,13 @@ class _Bench:
 
     def _counts_memory(self, row: _Row) -> bool:
         """Where it can be told: compiled code does not go through torch's dispatcher, which counts on a CPU."""
-        if row.evaluator is None or not (row.chosen or row.engine in (EAGER, *self._options.engines)):
+        if not (row.chosen or row.engine in (EAGER, *self._options.engines)):
             return False
         return self._device.type == "cuda" or row.engine.base == "eager"
 
-    def _memory(self, row: _Row, bares: dict[int, Bare]) -> dict[str, Any]:
-        assert row.evaluator is not None
+    def _memory(self, row: _Row, evaluator: Evaluator, bares: dict[int, Bare]) -> dict[str, Any]:
         points = self._points[:MEMORY_POINTS]
-        return memory_of(row.evaluator, bares[row.batch_size], self._problem.model, self._axes, points)
+        return memory_of(evaluator, bares[row.batch_size], self._problem.model, self._axes, points)
 
     def _full(self, tuned: Tuned, bare: Bare) -> dict[str, Any]:
         """The whole grid, tile by tile, and a bare pass now and then in between."""

@@ -135,20 +135,21 @@ class KeptChoices:
                 if kept != there:
                     with whole_file(self._folder / f"{key}.json") as temporary:
                         temporary.write_text(_text(kept))
-                    self._forget_oldest()
+                    _forget_oldest(self._folder)
             return kept
         except (OSError, NotImplementedError) as error:  # the latter where a file system knows no locks
             reason = getattr(error, "strerror", None) or one_line(error)
             log.info("engine: the choice is not kept in %s: %s", str(self._folder), reason)
             return record
 
-    def _forget_oldest(self) -> None:
-        assert self._folder is not None
-        files = [each for each in self._folder.iterdir() if _NAME.fullmatch(each.name)]
-        if len(files) > MOST_FILES:
-            files.sort(key=lambda each: each.lstat().st_mtime)
-            for each in files[: len(files) - MOST_FILES]:
-                each.unlink(missing_ok=True)
+
+def _forget_oldest(folder: Path) -> None:
+    """Remove the records that were written longest ago, down to the number that is kept."""
+    files = [file for file in folder.iterdir() if _NAME.fullmatch(file.name)]
+    if len(files) > MOST_FILES:
+        files.sort(key=lambda file: file.lstat().st_mtime)
+        for file in files[: len(files) - MOST_FILES]:
+            file.unlink(missing_ok=True)
 
 
 def _text(record: Record) -> str:

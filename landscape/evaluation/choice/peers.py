@@ -44,12 +44,13 @@ class Peers:
 
     def __init__(self, trials: Trials, count: int | None = None, patience: float = PATIENCE_SECONDS) -> None:
         self._trials, self._count, self._patience = trials, count, patience
-        self._forked: dict[int, Connection] | None = None
+        self._forked: dict[int, Connection] = {}  # the pipe to each process
+        self._has_forked = False
 
     @property
     def forked(self) -> list[int]:
         """The processes beside this one."""
-        return list(self._forked or ())
+        return list(self._forked)
 
     def __enter__(self) -> Peers:
         return self
@@ -62,8 +63,8 @@ class Peers:
         """The answer of this process, then those of the others where everyone is asked; who hangs is left out."""
         if not request.everyone:
             return [self._trials.answer(request)]
-        if self._forked is None:
-            self._forked = {}
+        if not self._has_forked:
+            self._has_forked = True
             self._fork(idle_cores(self._trials) if self._count is None else self._count)
         for pid, pipe in list(self._forked.items()):
             try:
@@ -77,7 +78,7 @@ class Peers:
 
     def _answers(self, end: float) -> list[Any]:
         found = []
-        for pid, pipe in list((self._forked or {}).items()):
+        for pid, pipe in list(self._forked.items()):
             try:
                 if pipe.poll(max(0.0, end - time.monotonic())):
                     found.append(pipe.recv())
@@ -88,7 +89,6 @@ class Peers:
         return found
 
     def _part(self, pid: int) -> None:
-        assert self._forked is not None
         self._forked.pop(pid).close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -96,7 +96,6 @@ class Peers:
             os.waitpid(pid, 0)
 
     def _fork(self, count: int) -> None:
-        assert self._forked is not None
         own = os.getpid()
         for _ in range(count):
             here, there = Pipe()

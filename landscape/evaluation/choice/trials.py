@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,6 +60,14 @@ class Trials:
         self._points = probe_points(grid)
         self._twin: Evaluator | None = None
         self._ready: dict[Candidate, Evaluator] = {}
+        self._ways: Mapping[type[Request], Callable[[Any], Any]] = {
+            Look: lambda request: self._facts(),
+            SetUp: self._set_up,
+            Time: lambda request: Timed(self._seconds_of(request.one, request.turn)),
+            Check: self._check,
+            Keep: lambda request: self._kept.write(request.key, request.record, request.dropped),
+            Conclude: self._conclude,
+        }
 
     def beside(self, evaluator: Evaluator) -> Trials:
         """The same with an evaluator of another process, which keeps no choices."""
@@ -79,18 +87,7 @@ class Trials:
             return Refused(_failure(error))
 
     def _do(self, request: Request) -> Any:
-        if isinstance(request, Time):
-            return Timed(self._seconds_of(request.one, request.turn))
-        if isinstance(request, SetUp):
-            return self._set_up(request)
-        if isinstance(request, Look):
-            return self._facts()
-        if isinstance(request, Check):
-            return self._check(request)
-        if isinstance(request, Keep):
-            return self._kept.write(request.key, request.record, request.dropped)
-        assert isinstance(request, Conclude)
-        return self._conclude(request)
+        return self._ways[type(request)](request)
 
     # -- what there is ----------------------------------------------------------------------------------------
 
