@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cluster.options import Whole, checked_workers
-from cluster.process.console import seconds_text
 from cluster.process.logs import bind, say
 from cluster.process.streams import diverted, put
 from landscape.errors import DONE, PARTIAL, JobError, LandscapeError, shown
@@ -46,6 +45,7 @@ def run_demo(out: Path, workers: int) -> int:
         The exit code: 0, or 4 where something was given up.
     """
     from cluster.commands.computing import compute
+    from cluster.process.console import seconds_text
     from landscape.preparation import collected_landscapes
     from landscape.recipes.digits import train
     from landscape.spec import Job
