@@ -79,10 +79,9 @@ def _describe(spec: DirectionSpec, tensors: State, context: LandscapeContext) ->
     """What is recorded of an axis."""
     fields = spec.model_dump(mode="json")
     record = AxisRecord(
-        kind=fields["kind"], norm=norm(tensors), label=spec.label(context), digest=direction_digest(tensors),
-        **spec.attributes(context),
-    )  # fmt: skip
-    return {**fields, **plain(record)}
+        kind=fields["kind"], norm=norm(tensors), label=spec.label(context), digest=direction_digest(tensors)
+    )
+    return {**fields, **plain(record), **spec.attributes(context)}
 
 
 def make_path(context: LandscapeContext, directions: Sequence[DirectionTensors]) -> PathPlan | None:
