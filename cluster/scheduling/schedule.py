@@ -1,7 +1,4 @@
-"""Pure decisions: which worker gets which task, and which task is tried again, backed up, checked or given up.
-
-This knows no Ray, and no clock: the time is an argument.
-"""
+"""Pure decisions, the time an argument: which worker gets which task, which is tried again, checked or given up."""
 
 from __future__ import annotations
 
