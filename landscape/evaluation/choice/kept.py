@@ -80,7 +80,7 @@ class KeptChoices:
     """The records in one folder, by key. What cannot be read or written is passed over, and never ends a job."""
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+        self.folder = folder
 
     @classmethod
     def of_user(cls, environment: Mapping[str, str] = os.environ) -> KeptChoices:
@@ -101,9 +101,9 @@ class KeptChoices:
         return cls(folder and folder / "engines")
 
     def read(self, key: str) -> Record | None:
-        if self._folder is None:
+        if self.folder is None:
             return None
-        file = self._folder / f"{key}.json"
+        file = self.folder / f"{key}.json"
         try:
             if not file.is_file():
                 return None
@@ -125,21 +125,21 @@ class KeptChoices:
         Returns:
             What is kept now: of two processes that searched at once, the choice of the first.
         """
-        if self._folder is None:
+        if self.folder is None:
             return record
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with FileLock(self._folder / LOCK, timeout=LOCK_SECONDS, mode=0o600):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with FileLock(self.folder / LOCK, timeout=LOCK_SECONDS, mode=0o600):
                 there = self.read(key)
                 kept = record if there is None else there.without(dropped).over(record)
                 if kept != there:
-                    with whole_file(self._folder / f"{key}.json") as temporary:
+                    with whole_file(self.folder / f"{key}.json") as temporary:
                         temporary.write_text(_text(kept))
-                    _forget_oldest(self._folder)
+                    _forget_oldest(self.folder)
             return kept
         except (OSError, NotImplementedError) as error:  # the latter where a file system knows no locks
             reason = getattr(error, "strerror", None) or one_line(error)
-            log.info("engine: the choice is not kept in %s: %s", str(self._folder), reason)
+            log.info("engine: the choice is not kept in %s: %s", str(self.folder), reason)
             return record
 
 

@@ -43,7 +43,7 @@ class Peers:
     """
 
     def __init__(self, trials: Trials, count: int | None = None, patience: float = PATIENCE_SECONDS) -> None:
-        self._trials, self._count, self._patience = trials, count, patience
+        self._trials, self._count, self.patience = trials, count, patience
         self._forked: dict[int, Connection] = {}  # the pipe to each process
         self._has_forked = False
 
@@ -74,7 +74,7 @@ class Peers:
         start = time.monotonic()
         own = self._trials.answer(request)
         now = time.monotonic()
-        return [own, *self._answers(now + self._patience + 3.0 * (now - start))]
+        return [own, *self._answers(now + self.patience + 3.0 * (now - start))]
 
     def _answers(self, end: float) -> list[Any]:
         found = []

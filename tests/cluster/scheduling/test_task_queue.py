@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -41,6 +43,6 @@ def test_tasks_are_the_path_then_the_missing_tiles_coarse_to_fine(counts):
 def test_a_million_tasks_cost_eight_megabytes():
     tasks = TaskList("plane", (), coarse_to_fine_order(np.ones((1000, 1000), np.bool_)), (1000, 1000))
     assert len(tasks) == 1_000_000
-    assert tasks._tiles.nbytes == 8_000_000
+    assert 8_000_000 <= len(pickle.dumps(tasks)) < 8_001_000
     assert tasks[0] == Task("plane", tile=(0, 0))
     assert tasks[999_999] == Task("plane", tile=(999, 999))

@@ -397,12 +397,12 @@ BAD_CALLBACKS = {
 
 
 @pytest.mark.parametrize("case", BAD_CALLBACKS)
-def test_a_callback_that_goes_wrong_is_told_in_words_before_anything_is_written(beside, case):
+def test_a_callback_that_goes_wrong_is_told_in_words_before_anything_is_written(beside, case, monkeypatch):
     source, reference, words = BAD_CALLBACKS[case]
     if source:
         (beside / f"{reference.split(':')[0]}.py").write_text(source)
+    monkeypatch.chdir(beside)  # the folder of a job that is made, not read
     job = make_job(beside / "run", reference, [{"name": "a"}])
-    job._folder = beside
     with pytest.raises(JobError) as caught:
         run(job)
     message = str(caught.value)

@@ -52,7 +52,7 @@ def test_a_choice_holds_for_its_budget_and_one_that_left_nothing_untried_for_eve
     ],
 )
 def test_where_they_lie(environment, place):
-    found = KeptChoices.of_user(environment)._folder
+    found = KeptChoices.of_user(environment).folder
     assert found == (place and Path(place.format(home=Path.home())))
 
 

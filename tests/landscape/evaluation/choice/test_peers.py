@@ -103,7 +103,7 @@ def test_who_dies_or_hangs_is_left_out(tmp_path, monkeypatch):
 
     with Peers(trials(observe), 2, patience=100.0) as peers:
         assert peers.ask(SetUp(ONE, ONE)) == [Ready()] * 3
-        monkeypatch.setattr(peers, "_patience", 1.0)  # no sooner: these two are busy, not hung
+        monkeypatch.setattr(peers, "patience", 1.0)  # no sooner: these two are busy, not hung
         forked = peers.forked
         assert peers.ask(SetUp(OTHER, ONE)) == [Ready()]
         assert peers.forked == []

@@ -1,0 +1,78 @@
+"""The tests use what users of a room use: no private names, and scripts that import what is there."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+FILES = sorted(path for path in TESTS.rglob("*.py") if path != Path(__file__).resolve())
+PACKAGES = ("landscape", "cluster")
+IMPORT = re.compile(r"^\s*from ((?:landscape|cluster)(?:\.\w+)*) import ([\w, ]+?)(?: as \w+)?\s*$", re.M)
+PRIVATE = re.compile(r"_(?!_)\w+")
+# Names of Python's and of libraries that begin with an underscore, and what no public behaviour shows yet.
+FOREIGN = {"_exit", "_private", "_actor_id", "_forward_hooks", "_store_dict"}
+LEFT = {
+    "cluster/commands/test_bench_cli.py": {"_marks"},
+    "cluster/commands/test_doctor.py": {"_node", "_resources"},
+    "cluster/process/test_console.py": {"_bar", "_candidates", "_console", "_end", "_tell"},
+    "cluster/workers/test_sample_pieces.py": {"_send"},
+    "landscape/store/test_chunks.py": {"_set"},
+    "landscape/store/test_disk_errors.py": {"_set"},
+    "landscape/store/test_store.py": {"_make_directions", "_set"},
+    "landscape/store/test_store_contract.py": {"_make_directions"},
+    "scale/test_large.py": {"_contents"},
+}
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(TESTS).as_posix()
+
+
+def own_names(tree: ast.Module) -> set[str]:
+    """What the file defines itself: functions, classes, and attributes of its own objects."""
+    defined = {each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+    stored = (each for each in ast.walk(tree) if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store))
+    return defined | {each.attr for each in stored if ast.unparse(each.value) in ("self", "cls")}
+
+
+def private_names(path: Path) -> Iterator[str]:
+    """The private names that a file asks of others: as attributes, in imports, and as text where they are replaced."""
+    tree = ast.parse(path.read_text())
+    known = own_names(tree) | FOREIGN
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                names = []
+            case ast.Attribute(attr=name):
+                names = [name]
+            case ast.ImportFrom(module=str(module), names=aliases) if module.partition(".")[0] in PACKAGES:
+                names = [*module.split("."), *(each.name for each in aliases)]
+            case ast.Constant(value=str(text)) if re.fullmatch(r"(landscape|cluster)(\.\w+)+", text):
+                names = text.split(".")
+            case ast.Call(func=ast.Attribute(attr="setattr"), args=[_, ast.Constant(value=str(name)), *_]):
+                names = name.split(".")
+            case _:
+                names = []
+        yield from (each for each in names if PRIVATE.fullmatch(each) and not {each, each[1:].split("__")[0]} & known)
+
+
+@pytest.mark.parametrize("path", FILES, ids=shown)
+def test_no_private_name_is_used(path):
+    """LEFT may only become shorter."""
+    assert set(private_names(path)) <= LEFT.get(shown(path), set())
+
+
+@pytest.mark.parametrize("path", FILES, ids=shown)
+def test_the_scripts_that_tests_hold_import_what_is_there(path):
+    """They stand in texts, where no import fails before a process of a test has started."""
+    for module, names in IMPORT.findall(path.read_text()):
+        for name in re.split(r",\s*", names):
+            bare = name.split(" as ")[0].strip()
+            found = importlib.import_module(module)
+            assert hasattr(found, bare) or importlib.util.find_spec(f"{module}.{bare}"), f"{module}: {bare}"
