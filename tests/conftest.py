@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(config, items):
     What is slow is skipped unless asked for; what starts processes is long.
     """
     for item in items:
-        if PROCESSES & set(item.fixturenames) or LONG_FOLDERS & set(item.path.parts):
+        if PROCESSES & set(item.fixturenames) or LONG_FOLDERS & set(item.path.relative_to(config.rootpath).parts):
             item.add_marker(pytest.mark.long)
         if "local_ray" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("ray"))

@@ -65,7 +65,6 @@ def forget_modules() -> None:
     importlib.invalidate_caches()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_blocks_of_a_page_do_what_it_says(page: Path) -> None:
     session: dict[str, Any] = {"__name__": "__main__"}
