@@ -28,7 +28,7 @@ LAYERS = [
     "landscape: bench; cluster: driver templates",
     "cluster: commands",
 ]
-FACES = ("__init__.py", "__main__.py")  # of the packages: they hand names on, and are no rooms
+FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand names on, and are no rooms
 # Inside a folder that has folders: from the ground up again, files of the folder itself by their names.
 INNER = {
     "landscape/views": ["prepared", "figures", "exports", "report"],
