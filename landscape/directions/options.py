@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-# A new name here is computed in `scaling.normalise_direction`.
+# A new name here is computed in `scaling.normalise_direction`; those whose formula looks at one tensor at a time stand
+# below too, so that a large direction is scaled without a float64 copy of the whole.
 Normalise = Literal["filter", "layer", "model", "none"]
+TENSOR_BY_TENSOR: tuple[Normalise, ...] = ("filter", "layer", "none")
 Ignored = Literal["bias", "norm"]
 DEFAULT_IGNORE: tuple[Ignored, ...] = ("bias", "norm")  # of random directions, as in Li et al. 2018
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, Self
 
 from landscape.directions.base import SeededDirection
-from landscape.directions.options import DEFAULT_IGNORE, Ignored, Normalise, scaling_label
+from landscape.directions.options import DEFAULT_IGNORE, TENSOR_BY_TENSOR, Ignored, Normalise, scaling_label
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,5 +83,6 @@ def random_direction(
         drawn = {info.name: torch.randn(info.shape, generator=generator, dtype=torch.float32)}
         if info.name in names:
             # Tensor by tensor where that gives the same, so that a large model's float64 never exists all at once.
-            direction |= drawn if normalise == "model" else normalise_direction(drawn, origin, [info], normalise)
-    return normalise_direction(direction, origin, moved, "model") if normalise == "model" else direction
+            alone = normalise in TENSOR_BY_TENSOR
+            direction |= normalise_direction(drawn, origin, [info], normalise) if alone else drawn
+    return direction if normalise in TENSOR_BY_TENSOR else normalise_direction(direction, origin, moved, normalise)

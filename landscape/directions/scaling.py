@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import assert_never
 
 from torch import Tensor
 
@@ -59,9 +60,11 @@ def normalise_direction(
         scaled = {
             name: tensor.double() * _ratio({name: weights[name]}, {name: tensor}) for name, tensor in direction.items()
         }
-    else:
+    elif normalise == "model":
         ratio = _ratio(weights, direction)
         scaled = {name: tensor.double() * ratio for name, tensor in direction.items()}
+    else:
+        assert_never(normalise)
     return {name: tensor.float() for name, tensor in scaled.items()}
 
 

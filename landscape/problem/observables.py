@@ -79,6 +79,11 @@ def _shape_remedy(shape: tuple[int, ...], count: int) -> str:
     """How to average losses of tokens or pixels, which come flat or with more dimensions, to one value per sample."""
     if len(shape) == 1 and count and shape[0] > count and shape[0] % count == 0:
         return f"{shape[0]} = {count} x {shape[0] // count}: average each sample, such as .view({count}, -1).mean(1)"
+    if shape == (count, count):
+        return (
+            "if output and target broadcast to every pair of samples, as [N, 1] and [N] do, give them one shape; else "
+            "average each sample, such as .flatten(1).mean(1)"
+        )
     if len(shape) > 1 and shape[0] == count:
         return "average each sample, such as .flatten(1).mean(1)"
     return "use reduction='none'"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from cluster.submit.submission import Submission, command, quoted
 from landscape.errors import JobError, shown
@@ -11,7 +11,7 @@ from landscape.errors import JobError, shown
 WARNING_SECONDS = 60  # before the time limit: enough to commit what is in flight and to requeue
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SlurmOptions:
     """What a site decides. `setup` is a line of shell that makes the command `landscape` available."""
 
@@ -49,9 +49,8 @@ def _check(submission: Submission, options: SlurmOptions) -> None:
         )
     if submission.workers < options.nodes:
         raise JobError(f"nodes: {options.nodes} for {submission.workers} workers leaves some idle; ask for fewer")
-    for name in ("time", "partition", "account", "memory", "setup"):
-        value = getattr(options, name)
-        if value is not None and ("\n" in value or (name != "setup" and " " in value)):
+    for name, value in asdict(options).items():
+        if isinstance(value, str) and ("\n" in value or (name != "setup" and " " in value)):
             raise JobError(f"{name}: must be one word of sbatch's, not {shown(value)}")
 
 

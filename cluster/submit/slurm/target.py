@@ -41,7 +41,13 @@ class SlurmTarget:
         refuse_missing_files(job)
         submission = asked.submission(job, file, job.run_path)
         options = SlurmOptions(
-            self.nodes, asked.cpus(job), self.time, self.partition, self.account, asked.memory, self.setup
+            nodes=self.nodes,
+            cpus_per_worker=asked.cpus(job),
+            time=self.time,
+            partition=self.partition,
+            account=self.account,
+            memory=asked.memory,
+            setup=self.setup,
         )
         script = render(submission, options)
         if asked.include:

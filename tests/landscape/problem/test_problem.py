@@ -22,6 +22,7 @@ from landscape.plan import Plan
 from landscape.preparation import prepare
 from landscape.problem.batches import batch_length, map_tensors, samples_digest, split_batches, tensors_of
 from landscape.problem.callback import import_callback, load_problem
+from landscape.problem.observables import check_observed
 from landscape.problem.selection import select_samples
 from landscape.spec import Job
 
@@ -472,3 +473,17 @@ def test_a_callable_object_serves_as_well(tmp_path):
 def test_a_model_without_numbers_is_refused(model):
     with pytest.raises(JobError, match=r"model: 'weight' holds no numbers .* load its weights"):
         load_problem(lambda: Problem.supervised(model, (torch.zeros(3, 2), torch.zeros(3))))
+
+
+@pytest.mark.parametrize(
+    ("shape", "remedy"),
+    [
+        ((4, 4), r"\[N, 1\] and \[N\] do"),
+        ((4, 3), r"flatten\(1\)"),
+        ((12,), r"view\(4, -1\)"),
+        ((), "reduction='none'"),
+    ],
+)
+def test_a_loss_of_another_shape_is_refused_with_the_remedy_for_it(shape, remedy):
+    with pytest.raises(JobError, match=remedy):
+        check_observed({"loss": torch.ones(shape)}, 4)

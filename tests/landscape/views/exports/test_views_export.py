@@ -263,4 +263,4 @@ def test_a_format_is_added_by_one_line_of_the_table(
 
 
 def test_the_formats_of_the_version_before_are_there() -> None:
-    assert FORMATS == ("html", "png", "svg", "csv", "npz", "vtk", "stl")
+    assert {"html", "png", "svg", "csv", "npz", "vtk", "stl"} <= set(FORMATS)

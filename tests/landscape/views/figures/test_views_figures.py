@@ -320,4 +320,4 @@ def test_names_of_the_version_before_still_serve() -> None:
 
     assert (Grid, prepare) == (FigureData, prepare_figure)
     assert KINDS == {1: ("curve",), 2: ("topographic", "contour", "surface"), 3: ("slices", "volume")}
-    assert COLOUR_SCALES == ("cividis", "viridis", "magma", "inferno", "plasma", "turbo", "jet", "rdbu")
+    assert {"cividis", "viridis", "magma", "inferno", "plasma", "turbo", "jet", "rdbu"} <= set(COLOUR_SCALES)
