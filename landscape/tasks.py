@@ -204,7 +204,7 @@ def commit_all(store: LandscapeStore, outcomes: Sequence[tuple[Task, Outcome]]) 
             raise JobError(
                 f"observe: returned {sorted(names)}, the landscape {shown(store.name)} holds "
                 f"{sorted(store.observables)}; return "
-                " the same ones at every point, or give the landscape another name"
+                "the same ones at every point, or give the landscape another name"
             )
     store.write_tiles(
         [(store.tile(task.tile), outcome.points.arrays()) for task, outcome in outcomes if task.tile is not None]

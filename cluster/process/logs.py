@@ -236,20 +236,20 @@ class Listener(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.signals_in: list[Said] = []
+        self._records: list[Said] = []
         self._known: set[tuple[str, str]] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()[:LONGEST]
-        if (record.name, message) in self._known or len(self.signals_in) == MOST:
+        if (record.name, message) in self._known or len(self._records) == MOST:
             return
         self._known.add((record.name, message))
         trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else ""
-        self.signals_in.append(Said(record.levelno, record.name, message, trace[-LONGEST:]))
+        self._records.append(Said(record.levelno, record.name, message, trace[-LONGEST:]))
 
     def take(self) -> tuple[Said, ...]:
         """What was collected; it is forgotten."""
-        taken, self.signals_in = tuple(self.signals_in), []
+        taken, self._records = tuple(self._records), []
         return taken
 
     @contextmanager

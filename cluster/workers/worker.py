@@ -206,11 +206,11 @@ class Worker:
         if self._evaluator is None or key != self._loaded:
             self._inputs: LandscapeInputs = self._fetch(inputs[0])
             self._loaded, self._trials = "", None
+            if self._evaluator is not None and self._evaluator.plan != self._inputs.plan:
+                self._evaluator = None  # first, as the device may hold model and samples only once
             origin = unpack_state(self._inputs.origin)
             directions = [unpack_direction(each, origin, self._parameters) for each in self._inputs.directions]
-            if self._evaluator is None or self._evaluator.plan != self._inputs.plan:
-                # The old evaluator goes first: the device may hold model and samples only once.
-                self._evaluator = None
+            if self._evaluator is None:
                 self._evaluator = Evaluator(
                     self._model, self._samples, self._observe, self._inputs.plan, self._device, origin, directions
                 )

@@ -215,9 +215,9 @@ class Evaluator:
         self._running()
 
     def _stop(self) -> None:
-        current, self._current = self._current, None
-        if current is not None:
-            current.close()
+        if self._current is not None:
+            self._current.close()
+        self._current = None  # nothing holds the memory of the engine any more
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -227,9 +227,10 @@ class Evaluator:
         return self._current
 
     def _started(self, weights: MovingWeights) -> RunningModel:
+        feed = self._feed  # and not this evaluator, which nothing that it holds may keep alive
         target = Target(
             self._loaded.model, self._loaded.state, weights, self.observe, self.plan, self.device,
-            lambda: next(self._feed.batches(1))[1], self.resident, self._loaded.hides_writes,
+            lambda: next(feed.batches(1))[1], self.resident, self._loaded.hides_writes,
         )  # fmt: skip
         return RunningModel(self._loaded, target)
 

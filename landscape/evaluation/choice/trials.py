@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,14 +60,6 @@ class Trials:
         self._points = probe_points(grid)
         self._twin: Evaluator | None = None
         self._ready: dict[Candidate, Evaluator] = {}
-        self._ways: Mapping[type[Request], Callable[[Any], Any]] = {
-            Look: lambda request: self._facts(),
-            SetUp: self._set_up,
-            Time: lambda request: Timed(self._seconds_of(request.one, request.turn)),
-            Check: self._check,
-            Keep: lambda request: self._kept.write(request.key, request.record, request.dropped),
-            Conclude: self._conclude,
-        }
 
     def beside(self, evaluator: Evaluator) -> Trials:
         """The same with an evaluator of another process, which keeps no choices."""
@@ -87,7 +79,20 @@ class Trials:
             return Refused(_failure(error))
 
     def _do(self, request: Request) -> Any:
-        return self._ways[type(request)](request)
+        match request:
+            case Look():
+                return self._facts()
+            case SetUp():
+                return self._set_up(request)
+            case Time():
+                return Timed(self._seconds_of(request.one, request.turn))
+            case Check():
+                return self._check(request)
+            case Keep():
+                return self._kept.write(request.key, request.record, request.dropped)
+            case Conclude():
+                return self._conclude(request)
+        raise AssertionError(request)
 
     # -- what there is ----------------------------------------------------------------------------------------
 

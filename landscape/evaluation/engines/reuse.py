@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import MethodType
 from typing import Any, Self
 
 import torch
@@ -55,6 +54,7 @@ class Reuse(Rewrite):
         self._originals: dict[nn.Module, Callable[..., Any]] = {}
         self._seen: dict[tuple[nn.Module, int, int], tuple[Any, ...]] = {}
         self._stable: set[nn.Module] = set()
+        self._with_own_forward: set[nn.Module] = set()
         if any(isinstance(each, torch.jit.ScriptModule) or hasattr(each, "_orig_mod") for each in model.modules()):
             return  # scripted and compiled modules: their calls cannot be taken over
         for module in _topmost_unmoved(model, {id(each) for each in moved}):
@@ -86,6 +86,8 @@ class Reuse(Rewrite):
             self._forget(module)
 
     def _wrap(self, module: nn.Module) -> None:
+        if "forward" in vars(module):
+            self._with_own_forward.add(module)
         forward = self._originals[module] = module.forward
 
         def recalled(*args: Any, **kwargs: Any) -> Any:
@@ -147,10 +149,10 @@ class Reuse(Rewrite):
     def _forget(self, module: nn.Module) -> None:
         """Compute it as it is from now on: its input moves, it writes in place or draws, or memory does not suffice."""
         original = self._originals.pop(module)
-        if isinstance(original, MethodType) and original.__func__ is type(module).forward:
-            del module.forward  # as superposition takes over only layers whose calls nobody else has
-        else:
+        if module in self._with_own_forward:  # such as another module's, by which the user ties the two
             module.forward = original
+        else:
+            del module.forward  # as superposition takes over only layers whose calls nobody else has
         self._stable.discard(module)
         for key in [key for key in self._records if key[0] is module]:
             self._left += sum(each.nbytes for each in _tensors(self._records.pop(key).output))
