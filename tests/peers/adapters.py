@@ -225,7 +225,7 @@ def ours(workspace: Path, precision: str) -> Adapter:
         def compute() -> Surface:
             return Surface(lattice.points, losses_at(lattice.points))
 
-        return Prepared(compute, {"plan": landscape.attributes["plan"]}, losses_at)
+        return Prepared(compute, {"plan": landscape.plan.record()}, losses_at)
 
     return adapter
 

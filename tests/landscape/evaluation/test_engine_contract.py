@@ -95,7 +95,16 @@ def test_an_engine_keeps_its_promises(engine, plain):
     np.testing.assert_array_equal(made.evaluate_states(states[::-1]).mean["loss"], whole.mean["loss"][::-1])
     np.testing.assert_allclose(whole.mean["loss"], _plain_states(problem, samples, states), rtol=1e-5)
     assert all(torch.equal(tensor, before[name]) for name, tensor in problem.model.state_dict().items())
-    assert not any("forward" in vars(module) for module in problem.model.modules())
+    # Another engine takes back what this one had installed in the evaluator's own model.
+    made.use(Engine())
+    fresh = evaluator(problem, samples, "eager")
+    for each in (made, fresh):
+        each.evaluate(POINTS[:1])
+    assert _taken_over(made) == _taken_over(fresh)
+
+
+def _taken_over(made):
+    return [name for name, module in made.evaluated_model.named_modules() if "forward" in vars(module)]
 
 
 def _agree(found, expected):
