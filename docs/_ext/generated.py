@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import layers
 from pydantic import BaseModel
 from sphinx.application import Sphinx
 
@@ -167,20 +166,10 @@ def _takes(field: dict[str, Any]) -> str:
     raise ValueError(f"the reference of the job has no words for {field}")
 
 
-def layer_drawing() -> str:
-    return f"```{{raw}} html\n{layers.draw(layers.layer_table(layers.TABLE.read_text()))}```"
-
-
-def rooms() -> str:
-    return layers.describe(layers.layer_table(layers.TABLE.read_text()))
-
-
 GENERATORS: dict[str, Callable[[], str]] = {
     "command-line": command_line,
     "job": job_fields,
-    "layers": layer_drawing,
     "python": python,
-    "rooms": rooms,
 }
 
 

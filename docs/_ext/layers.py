@@ -1,13 +1,21 @@
-"""The layers of the design as a drawing and as a table, from what the architecture's test holds and the rooms say."""
+"""The layers of the design as a drawing and as a table, from what the architecture's test holds and the rooms say.
+
+Both stand in the repository, where they are read without building the site. Run this file to write them anew:
+
+    python docs/_ext/layers.py
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "tests" / "test_architecture.py"
+PAGE, DRAWING = ROOT / "docs" / "architecture.md", ROOT / "docs" / "layers.svg"
+WRITTEN = re.compile(r"(?<=<!-- written by docs/_ext/layers.py -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
 COLUMNS = {"landscape": (60, "#dcebfa", "#1c5d99"), "cluster": (640, "#fde9d3", "#a35200")}  # left edge, fill, line
 CHARACTER, PADDING, GAP = 7.6, 9, 8  # widths of a letter, within a box, between boxes
 BOX, ROW, TOP = 26, 42, 56
@@ -83,3 +91,16 @@ def _first_sentence(package: str, name: str) -> str:
     first_line = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
     assert first_line, f"{file.relative_to(ROOT)} does not say what it is for"
     return first_line.replace("|", "\\|")
+
+
+def files() -> dict[Path, str]:
+    """The drawing and the page of the architecture as they should be, by their paths."""
+    table = layer_table(TABLE.read_text())
+    page, places = WRITTEN.subn(lambda _: describe(table), PAGE.read_text())
+    assert places == 1, f"{PAGE.relative_to(ROOT)} has no place for the table of rooms"
+    return {DRAWING: draw(table), PAGE: page}
+
+
+if __name__ == "__main__":
+    for path, text in files().items():
+        path.write_text(text)

@@ -134,6 +134,13 @@ def test_the_drawing_shows_every_room():
     assert described.count("\n") == len(rooms) + 1
 
 
+def test_the_drawing_and_the_rooms_in_the_repository_are_those_of_now():
+    import layers
+
+    outdated = [path.name for path, text in layers.files().items() if not path.exists() or path.read_text() != text]
+    assert outdated == [], "write them anew: python docs/_ext/layers.py"
+
+
 def test_every_variable_that_the_program_reads_is_listed():
     sources = [path.read_text() for package in ("landscape", "cluster") for path in (ROOT / package).rglob("*.py")]
     read = {name for text in sources for name in re.findall(r"\bLANDSCAPE_[A-Z0-9_]*[A-Z0-9]\b", text)}
