@@ -24,9 +24,8 @@ from landscape.spec import Job
 from landscape.store import write_error
 from landscape.tally import Tally
 from landscape.tasks import (
-    ATTEMPTS,
+    GivenUp,
     OpenLandscape,
-    Outcome,
     Task,
     commit,
     create_landscape,
@@ -127,13 +126,13 @@ def compute_task(
     work = make_work(landscape, opened.store, task)
     with in_folder(folder):
         outcome = try_task(evaluator, work)
-    if isinstance(outcome, Outcome):
+    if isinstance(outcome, GivenUp):
+        quarantine(opened.store, task)
+        tally.fail(Failure(task.label, outcome.attempts, "this process", outcome.cause, outcome.traceback))
+    else:
         commit(opened.store, task, outcome)
         reduced = evaluator.batch_size < evaluator.plan.batch_size
         tally.done(task.label, task_points(opened.store, task), evaluator.batch_size if reduced else None)
-    else:
-        quarantine(opened.store, task)
-        tally.fail(Failure(task.label, ATTEMPTS, "this process", *outcome))
 
 
 @contextlib.contextmanager

@@ -14,17 +14,15 @@ from numpy.typing import NDArray
 
 from landscape.errors import Interrupted, JobError, shown
 from landscape.evaluation.evaluator import Evaluator
-from landscape.evaluation.unchanged import SamplesChanged
 from landscape.evaluation.values import Values
 from landscape.grid import Index, coarse_to_fine_order, tile_counts
 from landscape.parameters import State
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store
-from landscape.problem.observables import OtherObservables
 from landscape.problem.user_code import cause_of
+from landscape.retries import NotRetried, RetryRule
 from landscape.store import LandscapeStore
 from landscape.tally import Tally
 
-ATTEMPTS = 3  # an exception in user code is tried twice more, then its tile is quarantined
 log = logging.getLogger("landscape")
 Floats = NDArray[np.float64]
 
@@ -119,17 +117,36 @@ class Outcome:
         return (self.points,) if self.states is None else (self.points, self.states)
 
 
-def try_task(evaluator: Evaluator, work: Work) -> Outcome | tuple[str, str]:
-    """The task's outcome, or after `ATTEMPTS` exceptions of user code the last one's cause and traceback."""
-    cause = ("", "")
-    for _ in range(ATTEMPTS):
+@dataclass(frozen=True)
+class GivenUp:
+    """Why a task has no outcome.
+
+    Attributes:
+        attempts: how often it was tried.
+        cause, traceback: of the last exception that user code raised.
+    """
+
+    attempts: int
+    cause: str
+    traceback: str
+
+
+def try_task(evaluator: Evaluator, work: Work) -> Outcome | GivenUp:
+    """The task's outcome; where user code raises, it is tried again as often as `RetryRule` says.
+
+    Raises:
+        Interrupted, NotRetried: the job ends here.
+    """
+    rule, exceptions = RetryRule(), 0
+    while True:
         try:
             return evaluator.within_memory(lambda: evaluate(evaluator, work))
-        except (Interrupted, SamplesChanged, OtherObservables):
+        except (Interrupted, NotRetried):
             raise
         except Exception as error:
-            cause = cause_of(error), traceback.format_exc()
-    return cause
+            exceptions += 1
+            if rule.after_exception(exceptions) == "quarantine":
+                return GivenUp(exceptions, cause_of(error), traceback.format_exc())
 
 
 def start_tally(store: LandscapeStore, landscape: PreparedLandscape, tasks: TaskList) -> Tally:

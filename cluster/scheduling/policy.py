@@ -1,12 +1,13 @@
-"""The numbers behind the schedule's decisions, and the values in which it decides."""
+"""The numbers behind the schedule's decisions, and its answers. When a task is tried again: `landscape/retries.py`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+from landscape.retries import RetryRule
+
 Verdict = Literal["commit", "check", "ignore", "quarantine"]
-Fate = Literal["retry", "quarantine"]
 
 
 @dataclass(frozen=True)
@@ -17,14 +18,19 @@ class Policy:
     """
 
     in_flight: int = 2  # so that the next task is at the worker when it ends one
-    attempts: int = 3  # exceptions of user code until a task is given up
-    kills: int = 3  # workers that die over a task until it is given up
+    attempts: int = RetryRule.attempts
+    kills: int = RetryRule.kills
     straggler_factor: float = 3.0
     straggler_done: int = 10
     hang_factor: float = 20.0
     hang_seconds: float = 300.0
     confirmations: int = 2  # of suspicious answers by other workers, until a worker is believed
     longest_step: float = 30.0  # a clock that jumps further than this, or back, says nothing about the tasks
+
+    @property
+    def retry_rule(self) -> RetryRule:
+        """When a task that failed is tried again, and when it is given up."""
+        return RetryRule(self.attempts, self.kills)
 
 
 @dataclass(frozen=True)

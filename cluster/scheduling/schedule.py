@@ -7,10 +7,11 @@ from collections.abc import Hashable, Iterator, Sequence, Set
 from typing import Generic, TypeVar
 
 from cluster.scheduling.open_workers import OpenWorkers
-from cluster.scheduling.policy import Answer, Fate, Policy
+from cluster.scheduling.policy import Answer, Policy
 from cluster.scheduling.records import Records
 from cluster.scheduling.task_queue import TaskQueue
 from cluster.scheduling.task_times import TaskTimes
+from landscape.retries import Fate
 
 T = TypeVar("T", bound=Hashable)
 
@@ -112,8 +113,9 @@ class Schedule(Generic[T]):
                 self._records.of(task).kills += 1
             if self._take_from(worker, task):
                 continue  # still in flight elsewhere
-            give_up = self._records.kills(task) >= self.policy.kills
-            fates.append((task, self._retry_or_give_up(task, give_up)))
+            fate = self.policy.retry_rule.after_death(self._records.kills(task))
+            self._follow(task, fate)
+            fates.append((task, fate))
         return fates[::-1]
 
     def hung(self, now: float) -> list[str]:
@@ -244,7 +246,9 @@ class Schedule(Generic[T]):
             record.avoid.add(worker)
         if self._take_from(worker, task) or not counts:
             return None
-        return self._retry_or_give_up(task, record.exceptions >= self.policy.attempts)
+        fate = self.policy.retry_rule.after_exception(record.exceptions)
+        self._follow(task, fate)
+        return fate
 
     def abandon(self) -> None:
         """Drop every task that is not in flight."""
@@ -284,13 +288,13 @@ class Schedule(Generic[T]):
         self.holders.pop(task, None)
         self.returned.pop(task, None)
 
-    def _retry_or_give_up(self, task: T, give_up: bool) -> Fate:
-        if give_up:
+    def _follow(self, task: T, fate: Fate) -> None:
+        """Give the task up, or return it to be tried again."""
+        if fate == "quarantine":
             self._give_up(task)
-            return "quarantine"
-        self.retries += 1
-        self._return(task)
-        return "retry"
+        else:
+            self.retries += 1
+            self._return(task)
 
     def _return(self, task: T) -> None:
         self.returned[task] = None

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from landscape.directions import DirectionTensors, SeededDirection, seeded
-from landscape.errors import JobError
 from landscape.parameters import ParameterInfo, State, direction_digest, in_first_version
 from landscape.problem.batches import Batch
+from landscape.retries import NotRetried
 
 RECIPE_BYTES = 1 << 30  # a random direction above it travels as its seed, as it is kept in the store
 
@@ -62,7 +62,7 @@ class Recipe:
     threads: int
 
 
-class OtherDirection(JobError):
+class OtherDirection(NotRetried):
     """This machine draws another direction from the same seed."""
 
 

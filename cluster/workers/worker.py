@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cluster.process.logs import Listener, Said
-from cluster.workers.packing import OtherDirection, Packed, Recipe, unpack_direction, unpack_samples, unpack_state
+from cluster.workers.packing import Packed, Recipe, unpack_direction, unpack_samples, unpack_state
 from cluster.workers.sample_pieces import SamplePieces, gather
 from landscape.devices import pick_device
 from landscape.errors import JobError
@@ -24,16 +24,15 @@ from landscape.evaluation.choice.questions import Request
 from landscape.evaluation.choice.trials import Trials
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import first_look
-from landscape.evaluation.unchanged import SamplesChanged
 from landscape.grid import Grid
 from landscape.memory import keep_freed_memory
 from landscape.parameters import describe_parameters
 from landscape.plan import Plan, Precision
 from landscape.problem.batches import Batch
 from landscape.problem.callback import load_problem
-from landscape.problem.observables import OtherObservables
 from landscape.problem.user_code import cause_of
 from landscape.reproduction import Witness, bear_witness
+from landscape.retries import NotRetried
 from landscape.tasks import Outcome, Work, evaluate
 
 Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
@@ -220,15 +219,8 @@ class Worker:
         return self._inputs, self._evaluator
 
 
-FATAL = (OtherDirection, SamplesChanged, OtherObservables)  # every other worker would fail in the same way
-
-
 def _failed(error: Exception) -> Receipt:
-    return Receipt(
-        cause=cause_of(error),
-        traceback=traceback.format_exc(),
-        fatal=isinstance(error, FATAL),
-    )
+    return Receipt(cause=cause_of(error), traceback=traceback.format_exc(), fatal=isinstance(error, NotRetried))
 
 
 def _reduced(evaluator: Evaluator) -> dict[str, int]:

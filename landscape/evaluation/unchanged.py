@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from landscape.errors import JobError
 from landscape.evaluation.checksum import checksums
 from landscape.evaluation.feed import Feed
 from landscape.problem.batches import tensors_of
+from landscape.retries import NotRetried
 
 
-class SamplesChanged(JobError):
+class SamplesChanged(NotRetried):
     """User code has written to the samples: no value that is computed from here on in this process would be right."""
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from landscape.errors import JobError, shown
 from landscape.problem.batches import Batch
+from landscape.retries import NotRetried
 
 Observe = Callable[[nn.Module, Batch], Mapping[str, Tensor]]
 
@@ -16,7 +17,7 @@ Observe = Callable[[nn.Module, Batch], Mapping[str, Tensor]]
 RESERVED = frozenset({"status", "directions", "alpha", "beta", "gamma", "axis", "parameter", "snapshot"})
 
 
-class OtherObservables(JobError):
+class OtherObservables(NotRetried):
     """`observe` returns other names than it did elsewhere; trying again on another worker cannot mend that."""
 
 
