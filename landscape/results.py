@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import NotFoundError, shown
+from landscape.errors import LandscapeError, NotFoundError, shown
 from landscape.folders import open_folder
+from landscape.spec import read_job
 from landscape.store import LandscapeStore, landscape_names, survey
 from landscape.surface import Surface
 from landscape.trajectory.history import read_history
@@ -62,9 +64,19 @@ def open_run(path: str | Path) -> Run:
     """Open a run for reading; needs no lock, also while a job writes it.
 
     Raises:
-        NotFoundError: there is no such folder, or nothing at that URL.
+        NotFoundError: there is no such folder, or nothing at that URL. For a job file the message names the job's run.
     """
     folder = open_folder(path)
-    if not folder.exists():
-        raise NotFoundError(f"run {shown(str(path))} does not exist; `landscape run JOB` makes one")
-    return Run(folder.name)
+    if folder.exists():
+        return Run(folder.name)
+    if os.path.isfile(path):
+        raise NotFoundError(f"run: must be a folder or URL, not the file {shown(str(path))}; {_run_named_in(path)}")
+    raise NotFoundError(f"run {shown(str(path))} does not exist; `landscape run JOB` makes one")
+
+
+def _run_named_in(file: str | Path) -> str:
+    """A remedy where a file is given for a run: the run of the job that the file holds."""
+    try:
+        return f"the run of this job is {shown(read_job(file).run_path, 300)}"
+    except LandscapeError:
+        return "name the run that a job has written"

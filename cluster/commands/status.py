@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from cluster.commands.output import Json, show
 from cluster.options import Flag
 from landscape.errors import DONE, FAILED, LandscapeError, NotFoundError, shown
@@ -42,7 +44,7 @@ def status(
     try:
         found = run_status(run)
     except LandscapeError as error:
-        if "/" in run:
+        if "/" in run or os.path.isfile(run):
             raise
         if address is not None:
             return show_job()

@@ -47,6 +47,9 @@ def _explain_one(error: Any, model: type[Explained]) -> str:
     place = _follow(model, error["loc"][:-1] if unknown else error["loc"])
     words = [*place.words, error["loc"][-1]] if unknown else place.words
     where = ".".join(flat(str(word), LONGEST_KEY) for word in words) or model.__name__.lower()
+    if unknown and place.owner is not model and words[-1] in model.model_fields:
+        rule = f"must be a field of the whole {model.__name__.lower()}, not of a part of it"
+        return f"{where}: {rule}; move '{words[-1]}: {shown(value)}' beside '{words[0]}'"
     if unknown:
         return f"{where}: {place.owner.unknown_key(str(words[-1]))}"
     if kind == "missing":

@@ -97,6 +97,15 @@ def test_every_option_says_what_it_does():
     assert [line for line in command_line().splitlines() if re.match(r"\* `.*`:\s*$", line)] == []
 
 
+def test_the_help_of_export_lists_every_format_and_every_kind():
+    """By hand, since the tables of both load plotly, which `landscape --help` must not wait for."""
+    from cluster.commands.export import export
+    from landscape.views import FORMATS, KINDS
+
+    words = set(re.findall(r"\w+", export.__doc__ or ""))
+    assert {*FORMATS, "report", *(kind for kinds in KINDS.values() for kind in kinds)} <= words
+
+
 def test_every_command_has_a_section():
     from generated import command_line
 

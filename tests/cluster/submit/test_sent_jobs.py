@@ -208,6 +208,14 @@ def test_a_name_that_is_neither_a_run_nor_a_job_is_told_so(command):
     assert "'12345' is no run here, nor a job that was sent from here" in said
 
 
+def test_a_job_file_that_is_asked_for_its_state_is_told_its_run(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text("run: runs/mine\nproblem: my_problem:problem\n")
+    code, out, said = command("status", "job.yaml")
+    assert (code, out, said.count("\n")) == (3, "", 1)
+    assert f"the run of this job is '{tmp_path / 'runs/mine'}'" in said
+
+
 def test_a_run_that_is_here_is_shown_whatever_address_is_given(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine" / "landscapes.zarr").mkdir(parents=True)

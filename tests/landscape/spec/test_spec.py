@@ -215,6 +215,10 @@ BAD_JOBS = {
         {"landscapes": [SPEC | {"sise": 3}]},
         ["landscapes.0", "sise", "did you mean 'size'"],
     ),
+    "a job's key in a landscape": (
+        {"landscapes": [{"name": "a", "tile": 4}]},
+        ["landscapes.0.tile: must be a field of the whole job, not of a part", "move 'tile: 4' beside 'landscapes'"],
+    ),
     "unknown key of a direction": (
         {"landscapes": [SPEC | {"directions": [{"kind": "random", "sed": 1}]}]},
         ["landscapes.0.directions.0", "'sed'", "did you mean 'seed'"],
