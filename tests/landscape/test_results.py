@@ -18,5 +18,5 @@ def test_a_job_file_given_for_a_run_is_told_which_run_is_the_jobs(tmp_path):
 @pytest.mark.parametrize("content", [b"def problem(): ...", b"\x00\xff", b""])
 def test_another_file_given_for_a_run_is_refused(tmp_path, content):
     (tmp_path / "file").write_bytes(content)
-    with pytest.raises(NotFoundError, match="must be a folder or URL, not the file .*; name the run"):
+    with pytest.raises(NotFoundError, match=r"must be a folder or URL, not the file .*; name the run"):
         open_run(tmp_path / "file")
