@@ -12,11 +12,11 @@ from landscape.evaluation.choice.questions import Freedom, Limits
 from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.evaluator import Evaluator
 from landscape.grid import Grid, Index, choose_tile_shape
-from landscape.plan import Engine, Plan
+from landscape.plan import Plan
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.problem.user_code import in_folder
 from landscape.progress import CHOOSING, stage
-from landscape.spec import Job, names_a_run
+from landscape.spec import Job
 from landscape.store import landscape_names
 
 log = logging.getLogger("landscape")
@@ -32,9 +32,7 @@ def freedom_of(prepared: PreparedJob) -> tuple[Freedom, Plan | None]:
     points = sum(each.points for each in prepared.landscapes)
     chosen = next((each.plan for each in prepared.landscapes if each.name in stored), prepared.borrowed)
     job = prepared.job
-    left_open = job.engine == "auto" or names_a_run(job.engine)
-    recorded = chosen.engine if chosen else None
-    engine = recorded if left_open else Engine.parse(job.engine)
+    engine = job.asked_engine or (chosen.engine if chosen else None)
     # In the store the last axis comes first.
     rows = [tile_shape_for(job, each.grid, 1.0, 1)[0] for each in prepared.landscapes if job.tile is not None]
     return Freedom(engine, job.batch_size is None and chosen is None, points, min(rows, default=None)), chosen

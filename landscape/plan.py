@@ -5,18 +5,64 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from landscape.errors import shown
 
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 BatchNorm = Literal["eval", "batch", "recalibrate"]
 
-Base = Literal["eager", "compile", "cudagraph", "vmap"]
-BASES: tuple[Base, ...] = get_args(Base)
-STACKING: Base = "vmap"  # the base that computes several points at once, `vmap:N`
 DEFAULT_POINTS = 8
 POINTS_AT_ONCE = re.compile("[2-9]|[1-9][0-9]{1,4}")
+
+# What a base does for the rewrites that are installed in a model:
+# refresh: sets the weights of every point in the model itself, and calls the rewrites' `refresh` after it
+# mode: runs `observe` inside the rewrites' `mode`, or compiles the model with their `compiler_passes`
+# calls: calls the model's modules in Python for every batch of every point, and the rewrites' `begin` before
+Hook = Literal["refresh", "mode", "calls"]
+
+
+@dataclass(frozen=True)
+class Base:
+    """The rules of one way to run a model. To add one: a file with its class, and a line in `BASES`.
+
+    Args:
+        implementation: `FILE:CLASS`, a subclass of `Forward` in `landscape/evaluation/engines`.
+        hooks: what it does for rewrites; an option that needs more is refused on it.
+        stacks: whether it computes several points at once, `NAME:N` for N of them.
+        needs_gpu: whether it runs on a CUDA device alone.
+        needs_resident: whether all samples have to stay on the device.
+        tried_on: kinds of device on which a search for the fastest engine tries it.
+        setup_seconds: about how long every process takes to set it up, beside `setup_seconds_per_module` for each
+            module of the model; 0: no longer than the first points take.
+    """
+
+    implementation: str
+    hooks: frozenset[Hook]
+    stacks: bool = False
+    needs_gpu: bool = False
+    needs_resident: bool = False
+    tried_on: frozenset[str] = frozenset()
+    setup_seconds: float = 0.0
+    setup_seconds_per_module: float = 0.0
+
+
+BASES: dict[str, Base] = {
+    # Operation by operation: the reference.
+    "eager": Base("forward:Forward", frozenset({"refresh", "mode", "calls"})),
+    # `torch.compile`.
+    "compile": Base(
+        "compiled:Compiled", frozenset({"refresh", "mode"}), tried_on=frozenset({"cpu", "cuda"}),
+        setup_seconds=8.0, setup_seconds_per_module=0.4,
+    ),
+    # A CUDA graph per batch, which reads the weights from where they lie.
+    "cudagraph": Base(
+        "graphed:Graphed", frozenset({"refresh", "mode"}), needs_gpu=True, needs_resident=True,
+        tried_on=frozenset({"cuda"}),
+    ),
+    # N points at once, their weights stacked outside the model.
+    "vmap": Base("stacked:Stacked", frozenset({"mode"}), stacks=True, tried_on=frozenset({"cuda"})),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -24,45 +70,46 @@ class Option:
     """The rules of one option of an engine. What it does to a model is in `landscape/evaluation/engines`.
 
     Args:
-        bases: the bases that it goes with.
-        refusal: the error for any other base, `must …`.
+        needs: what its base must do for it.
+        refusal: the error on a base that does not, `must …`; default: which bases do.
         shares_rows: whether points that differ in their last coordinate alone are computed together.
         combined: whether a search tries it with every combination of the other such options; the others are tried
             one after the other on the best engine so far.
         along: options that a search sets together with this one where the model allows them.
     """
 
-    bases: tuple[Base, ...] = BASES
+    needs: frozenset[Hook] = frozenset()
     refusal: str = ""
     shares_rows: bool = False
     combined: bool = True
     along: tuple[str, ...] = ()
+
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """The names of the bases that it goes with."""
+        return tuple(name for name, base in BASES.items() if self.needs <= base.hooks)
 
 
 EAGER_ALONE = "must be eager to be fused or superposed"
 # In the order in which they stand in an engine's name. The classes that do them are in engines/table.py.
 OPTIONS: dict[str, Option] = {
     "channels_last": Option(),
-    "maxima": Option(),
-    "folded": Option(
-        ("eager", "compile", "cudagraph"), "must not fold under vmap, which stacks the weights as they are"
-    ),
+    "maxima": Option(frozenset({"mode"})),
+    "folded": Option(frozenset({"refresh"}), "must not fold under vmap, which stacks the weights as they are"),
     # A batch normalisation between a convolution and its ReLU would keep them apart, so it is folded first.
-    "fused": Option(("eager",), EAGER_ALONE, combined=False, along=("folded",)),
-    "superposed": Option(("eager",), EAGER_ALONE, combined=False, shares_rows=True),
+    "fused": Option(frozenset({"calls"}), EAGER_ALONE, combined=False, along=("folded",)),
+    "superposed": Option(frozenset({"refresh", "calls"}), EAGER_ALONE, combined=False, shares_rows=True),
 }
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A base and what is done to the model before it.
+    """A base, see `BASES`, and what is done to the model before it.
 
-    eager: operation by operation · compile: `torch.compile` · cudagraph: a CUDA graph per batch, its weights in
-    static buffers · vmap: `points` points at once, their weights stacked. channels_last: convolution weights (and so
-    activations) with the channel as their innermost dimension · maxima: max-pooling by elementwise maxima, the same
-    bits · folded: batch normalisation in eval mode folded into the convolution before it · fused: a layer and the
-    addition and ReLU after it by one kernel of the CPU · superposed: the first moved layers by sums of outputs that are
-    computed once per batch of samples. The last two are for eager.
+    channels_last: convolution weights (and so activations) with the channel as their innermost dimension · maxima:
+    max-pooling by elementwise maxima, the same bits · folded: batch normalisation in eval mode folded into the
+    convolution before it · fused: a layer and the addition and ReLU after it by one kernel of the CPU · superposed: the
+    first moved layers by sums of outputs that are computed once per batch of samples. The last two are for eager.
 
     As text: `eager`, `eager+channels_last+folded`, `vmap:8`, …
 
@@ -72,7 +119,7 @@ class Engine:
     8
     """
 
-    base: Base = "eager"
+    base: str = "eager"
     options: frozenset[str] = frozenset()
     points: int = 1
 
@@ -90,22 +137,40 @@ class Engine:
         word, *options = text.split("+")
         base, _, points = word.partition(":")
         unknown = [name for name in options if name not in OPTIONS]
-        counted = base == STACKING and POINTS_AT_ONCE.fullmatch(points)
-        if base not in BASES or unknown or (points and not counted):
+        stacks = base in BASES and BASES[base].stacks
+        if base not in BASES or unknown or (points and not (stacks and POINTS_AT_ONCE.fullmatch(points))):
+            counted = ", ".join(f"{name}:N" for name, rules in BASES.items() if rules.stacks)
             raise ValueError(
-                f"must be auto, or one of {', '.join(BASES)} ({STACKING}:N for N points at once), followed by any of "
+                f"must be auto, or one of {', '.join(BASES)} ({counted} for N points at once), followed by any of "
                 f"{', '.join('+' + name for name in OPTIONS)}, not {shown(text)}"
             )
-        for name in sorted(options, key=list(OPTIONS).index):
-            if base not in OPTIONS[name].bases:
-                raise ValueError(f"{OPTIONS[name].refusal}, not {shown(text)}")
-        at_once = int(points) if points else (DEFAULT_POINTS if base == STACKING else 1)
-        return cls(base, frozenset(options), at_once)
+        engine = cls(base, frozenset(options), int(points) if points else (DEFAULT_POINTS if stacks else 1))
+        engine.refuse_combination(text)
+        return engine
+
+    def refuse_combination(self, text: str = "") -> None:
+        """The one place where an option is refused on a base that does not do for it what it needs.
+
+        Args:
+            text: the engine as it was written, for the message; default: its name.
+
+        Raises:
+            ValueError: the base's hooks do not suffice for one of the options, see `Hook`.
+        """
+        for name, option in OPTIONS.items():
+            if name in self.options and self.base not in option.bases:
+                rule = option.refusal or f"must be {' or '.join(option.bases)} to be {name}"
+                raise ValueError(f"{rule}, not {shown(text or str(self))}")
 
     @property
     def stacks(self) -> bool:
         """Whether `points` points are computed at once, their weights stacked."""
-        return self.base == STACKING
+        return BASES[self.base].stacks
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether it runs on a CUDA device alone."""
+        return BASES[self.base].needs_gpu
 
     @property
     def shares_rows(self) -> bool:
@@ -116,7 +181,7 @@ class Engine:
         """This engine with these options too."""
         return replace(self, options=self.options | set(names))
 
-    def on(self, base: Base, points: int = 1) -> Engine:
+    def on(self, base: str, points: int = 1) -> Engine:
         """Another base with those of this engine's options that go with it."""
         return Engine(base, frozenset(name for name in self.options if base in OPTIONS[name].bases), points)
 

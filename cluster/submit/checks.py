@@ -43,7 +43,7 @@ def refuse_settings(job: Job, target: str, workers_gpus: float | None, cpus: int
     allocated = target != "ray"
     if job.device == "cuda" and allocated and not workers_gpus:
         raise JobError("gpus_per_worker: must be said, as the job says device: cuda; give --gpus-per-worker 1")
-    if job.engine.startswith("cudagraph") and (job.device == "cpu" or (allocated and not workers_gpus)):
+    if job.asked_engine and job.asked_engine.needs_gpu and (job.device == "cpu" or (allocated and not workers_gpus)):
         raise JobError(f"engine: {job.engine} needs a GPU; give the workers one, or leave the engine to be chosen")
     if cpus is not None and not workers_gpus and job.threads is not None and cpus < job.threads:
         raise JobError(f"cpus_per_worker: must be at least the job's threads, {job.threads}, not {cpus}")

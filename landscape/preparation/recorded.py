@@ -7,7 +7,7 @@ from typing import get_args
 
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.folders.places import locate
-from landscape.plan import BatchNorm, Engine, Plan, Precision, default_plan
+from landscape.plan import BatchNorm, Plan, Precision, default_plan
 from landscape.preparation.identity import refusal
 from landscape.spec.job import Job, names_a_run
 from landscape.store import LandscapeStore, landscape_names
@@ -102,7 +102,7 @@ def _contradictions(job: Job, stored: LandscapeStore, plan: Plan, num_samples: i
     asked = {
         "batch_size": job.batch_size and min(job.batch_size, num_samples),
         "threads": job.threads,
-        "engine": None if job.engine == "auto" or names_a_run(job.engine) else Engine.parse(job.engine),
+        "engine": job.asked_engine,
     }
     # What was asked for when it was made is no change, also where the memory allowed less.
     before = stored.job

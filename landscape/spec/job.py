@@ -153,6 +153,11 @@ class Job(Frozen):
         """The run as an absolute folder, or the URL as given."""
         return locate(self.run, self._folder)
 
+    @property
+    def asked_engine(self) -> Engine | None:
+        """The engine that the job names; None where it is to be chosen, or taken from a run."""
+        return None if self.engine == "auto" or names_a_run(self.engine) else Engine.parse(self.engine)
+
     def replace(self, **changes: Any) -> Job:
         """A checked copy with some fields changed; a change of None means 'as it was'."""
         given = {name: getattr(self, name) for name in self.model_fields_set}

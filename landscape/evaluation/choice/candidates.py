@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from landscape.evaluation.choice.questions import Facts
-from landscape.plan import OPTIONS, Engine, Plan
+from landscape.plan import BASES, OPTIONS, Engine, Plan
 
-COMPILE_SECONDS, COMPILE_SECONDS_PER_MODULE = 8.0, 0.4
 STACKED_PARAMETERS = 4_000_000  # above it one point fills a GPU
 STACKED_POINTS = (8, 32)
 
@@ -29,15 +28,25 @@ def with_option(best: Engine, name: str, facts: Facts) -> Engine:
 
 
 def quick_bases(best: Engine, plan: Plan, facts: Facts) -> Iterator[Engine]:
-    """Other ways to run the best rewrites that are set up at once."""
-    if plan.batch_norm == "recalibrate" or plan.device != "cuda":
-        return
-    if facts.resident:
-        yield best.on("cudagraph")
-    if facts.moved_parameters < STACKED_PARAMETERS:
-        yield from (best.on("vmap", points) for points in STACKED_POINTS)
+    """The best rewrites on the other bases that are set up at once."""
+    for name, base in BASES.items():
+        if base.setup_seconds or not _suits(name, plan, facts):
+            continue
+        if not base.stacks:
+            yield best.on(name)
+        elif facts.moved_parameters < STACKED_PARAMETERS:
+            yield from (best.on(name, points) for points in STACKED_POINTS)
 
 
-def compiled(best: Engine, facts: Facts) -> tuple[Engine, float]:
-    """The best rewrites compiled, and about how many seconds that takes."""
-    return best.on("compile"), COMPILE_SECONDS + COMPILE_SECONDS_PER_MODULE * facts.modules
+def slow_bases(best: Engine, plan: Plan, facts: Facts) -> Iterator[tuple[Engine, float]]:
+    """The best rewrites on the other bases, such as compiled, and about how many seconds each takes to set up."""
+    for name, base in BASES.items():
+        if base.setup_seconds and _suits(name, plan, facts):
+            yield best.on(name), base.setup_seconds + base.setup_seconds_per_module * facts.modules
+
+
+def _suits(name: str, plan: Plan, facts: Facts) -> bool:
+    """Whether a search tries the base at all."""
+    base = BASES[name]
+    resident = facts.resident or not base.needs_resident
+    return plan.batch_norm != "recalibrate" and plan.device in base.tried_on and resident

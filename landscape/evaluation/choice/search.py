@@ -14,7 +14,13 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from landscape.evaluation.choice.candidates import combined_options, compiled, quick_bases, single_options, with_option
+from landscape.evaluation.choice.candidates import (
+    combined_options,
+    quick_bases,
+    single_options,
+    slow_bases,
+    with_option,
+)
 from landscape.evaluation.choice.contest import Slices, compete
 from landscape.evaluation.choice.kept import Choice, Record
 from landscape.evaluation.choice.questions import (
@@ -226,13 +232,11 @@ class Search:
         """Other ways to run the best rewrites, the cheap ones to set up first, and what they must gain."""
         best = self._engine
         yield from ((engine, GAIN) for engine in quick_bases(best, self._plan, self._facts))
-        if self._plan.batch_norm == "recalibrate":
-            return
-        engine, seconds = compiled(best, self._facts)
-        if self._left() > seconds:
-            yield engine, GAIN * GAIN  # every worker pays again for compiling
-        else:
-            self._cut_short = True
+        for engine, seconds in slow_bases(best, self._plan, self._facts):
+            if self._left() > seconds:
+                yield engine, GAIN * GAIN  # every worker pays again for setting it up
+            else:
+                self._cut_short = True
 
     # -- one against another ----------------------------------------------------------------------------------
 

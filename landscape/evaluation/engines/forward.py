@@ -1,39 +1,32 @@
-"""What an engine makes of `observe(model, batch)`: eager, compiled, as a CUDA graph, or for several points at once."""
+"""The base `eager`, which runs `observe(model, batch)` operation by operation, and what every other base answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
-from torch import Tensor, fx, nn
-from torch.func import functional_call, vmap
+from torch import Tensor, nn
 
-from landscape.errors import JobError
 from landscape.evaluation.engines.rewrite import Rewrite, Target
-from landscape.memory import DEVICE_BYTES
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe
 
-CAPTURE_WARM_UPS = 3
-
 
 class Forward:
-    """Operation by operation: the reference, and what every other engine falls back to.
+    """Operation by operation: the reference, and what every other base falls back to for weights that are no point.
+
+    A base is a subclass in a file of this folder, and its line with its rules in `landscape.plan.BASES`. What that line
+    says of its hooks is what its methods do: which options go with it depends on that alone.
 
     Args:
         model: its tensors are set from outside, between calls.
         rewrites: installed in the model, by name; this object tells them of points and batches, and closes them.
     """
 
-    calls_modules: ClassVar[bool] = True  # whether Python calls the model's modules at every point
-
     def __init__(self, model: nn.Module, observe: Observe, rewrites: Mapping[str, Rewrite]) -> None:
         self.model, self._observe, self.rewrites = model, observe, dict(rewrites)
-        self._observed = _Observed(model, observe)
-        self._modes = [each.mode for each in rewrites.values() if each.mode is not None]
+        self._collect_modes()
 
     @classmethod
     def check(cls, target: Target) -> None:
@@ -61,15 +54,15 @@ class Forward:
             return self._observe(self.model, batch)
 
     def observe_points(self, stacked: Mapping[str, Tensor], batch: Batch) -> Any:
-        """The observables [points, samples] of a batch at stacked weights [points, …], one point after the other."""
-        count = len(next(iter(stacked.values())))
-        with self.active():
-            each = [self._at({name: tensor[k] for name, tensor in stacked.items()}, batch) for k in range(count)]
-        return {name: torch.stack([values[name] for values in each]) for name in each[0]}
+        """The observables [points, samples] of a batch at stacked weights [points, …], where the base stacks points.
 
-    def _at(self, weights: Mapping[str, Tensor], batch: Batch) -> Any:
-        named = {f"model.{name}": tensor for name, tensor in weights.items()}
-        return functional_call(self._observed, named, (batch,))
+        Raises:
+            NotImplementedError: it computes one point after the other.
+        """
+        raise NotImplementedError(f"{type(self).__name__} computes one point after the other")
+
+    def _collect_modes(self) -> None:
+        self._modes = [rewrite.mode for rewrite in self.rewrites.values() if rewrite.mode is not None]
 
     def active(self) -> AbstractContextManager[object]:
         """The modes of the rewrites, around one call."""
@@ -88,6 +81,7 @@ class Forward:
         """Go on without the rewrites that rely on torch's version counters, as user code writes past them."""
         for name in [name for name, each in self.rewrites.items() if each.trusts_counters]:
             self.rewrites.pop(name).close()
+        self._collect_modes()
 
     def close(self) -> None:
         """Leave the model as it was."""
@@ -95,7 +89,7 @@ class Forward:
             self.rewrites.popitem()[1].close()
 
 
-class _Observed(nn.Module):
+class ObservedModel(nn.Module):
     """`observe` as a module around the model, so that it is compiled or called with other weights as a whole."""
 
     def __init__(self, model: nn.Module, observe: Observe) -> None:
@@ -104,86 +98,3 @@ class _Observed(nn.Module):
 
     def forward(self, batch: Batch) -> Mapping[str, Tensor]:
         return self._observe(self.model, batch)
-
-
-class Compiled(Forward):
-    """By `torch.compile`; shapes are fixed, so that every batch size is compiled once."""
-
-    calls_modules = False
-
-    def __init__(self, model: nn.Module, observe: Observe, rewrites: Mapping[str, Rewrite]) -> None:
-        super().__init__(model, observe, rewrites)
-        passes = [change for each in rewrites.values() for change in each.compiler_passes]
-        backend = partial(_inductor_after, passes) if passes else "inductor"
-        self._compiled = torch.compile(self._observed.eval(), dynamic=False, backend=backend)
-
-    def observe(self, index: int | None, batch: Batch) -> Any:
-        return self._compiled(batch)
-
-
-def _inductor_after(
-    passes: Sequence[Callable[[fx.GraphModule], None]], graph: fx.GraphModule, inputs: list[Any]
-) -> Any:
-    from torch._inductor.compile_fx import compile_fx
-
-    for change in passes:
-        change(graph)
-    return compile_fx(graph, inputs)
-
-
-class Graphed(Forward):
-    """A CUDA graph per batch: one launch instead of one per operation. Weights and samples stay where they are.
-
-    What is returned is overwritten by the next call for the same batch.
-    """
-
-    calls_modules = False
-
-    def __init__(self, model: nn.Module, observe: Observe, rewrites: Mapping[str, Rewrite]) -> None:
-        super().__init__(model, observe, rewrites)
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Any]] = {}
-        self._pool: Any = None
-
-    @classmethod
-    def check(cls, target: Target) -> None:
-        if not target.resident:
-            raise JobError(
-                "engine: cudagraph replays batches that stay where they are, and the samples do not fit the device; "
-                f"use another engine, fewer samples, or a larger {DEVICE_BYTES}"
-            )
-
-    def captures(self, index: int | None) -> bool:
-        return index is not None and index not in self._graphs
-
-    def observe(self, index: int | None, batch: Batch) -> Any:
-        if index is None:
-            return super().observe(index, batch)
-        if index not in self._graphs:
-            self._graphs[index] = self._capture(batch)
-        graph, values = self._graphs[index]
-        graph.replay()
-        return values
-
-    def _capture(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Any]:
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(CAPTURE_WARM_UPS):
-                super().observe(None, batch)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            values = super().observe(None, batch)
-        self._pool = graph.pool()
-        return graph, values
-
-
-class Stacked(Forward):
-    """Several points at once by `vmap`, the moved weights stacked. Whole sets of weights are computed one by one."""
-
-    calls_modules = False
-
-    def observe_points(self, stacked: Mapping[str, Tensor], batch: Batch) -> Any:
-        """The observables [points, samples] of a batch at the stacked weights [points, …], all points at once."""
-        with self.active():
-            return vmap(lambda weights: self._at(weights, batch), randomness="same")(dict(stacked))

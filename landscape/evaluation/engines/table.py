@@ -1,28 +1,23 @@
-"""The table of engines: the class behind each base and each option, and how they are put together."""
+"""The class behind each base and each option of an engine, and how they are put together."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from importlib import import_module
 
 import torch
 from torch import fx, nn
 
 from landscape.evaluation.engines.folding import Folded
-from landscape.evaluation.engines.forward import Compiled, Forward, Graphed, Stacked
+from landscape.evaluation.engines.forward import Forward
 from landscape.evaluation.engines.fusion import Fused
 from landscape.evaluation.engines.layout import ChannelsLast
 from landscape.evaluation.engines.pooling import Maxima
 from landscape.evaluation.engines.reuse import Reuse
 from landscape.evaluation.engines.rewrite import Rewrite, Target, applies, tidy
 from landscape.evaluation.engines.superposition import Superposition
-from landscape.plan import OPTIONS, Base, Engine
+from landscape.plan import BASES, OPTIONS, Engine
 
-BASES: dict[Base, type[Forward]] = {
-    "eager": Forward,
-    "compile": Compiled,
-    "cudagraph": Graphed,
-    "vmap": Stacked,
-}
 # By the names in `landscape.plan.OPTIONS`, in the order in which they are installed: those that take over whole layers
 # first, then those that change the graph, what makes patterns for the next ones before these.
 REWRITES: dict[str, type[Rewrite]] = {
@@ -32,8 +27,15 @@ REWRITES: dict[str, type[Rewrite]] = {
     "maxima": Maxima,
     "channels_last": ChannelsLast,
 }
-# Installed wherever they apply and Python calls the modules, without being asked for: they change no bit.
+# Installed without being asked for, wherever they apply and the base calls the modules: they change no bit.
 ALWAYS: dict[str, type[Rewrite]] = {"reuse": Reuse}
+
+
+def class_of(base: str) -> type[Forward]:
+    """The class of a base, by its name in `landscape.plan.BASES`."""
+    file, _, name = BASES[base].implementation.partition(":")
+    found: type[Forward] = getattr(import_module(f"landscape.evaluation.engines.{file}"), name)
+    return found
 
 
 def layouts_of(engine: Engine) -> dict[int, torch.memory_format]:
@@ -58,11 +60,12 @@ def make_forward(target: Target, engine: Engine, *, remembering: bool = True) ->
         remembering: whether rewrites that keep outputs from point to point are among what is installed.
 
     Raises:
-        ValueError: a rewrite finds nothing that it could change.
+        ValueError: a rewrite finds nothing that it could change, or cannot stand on this base.
         JobError: the engine needs something that this machine or these samples do not have.
         Exception: whatever tracing the model raises, such as for control flow that depends on the data.
     """
-    base = BASES[engine.base]
+    engine.refuse_combination()
+    base, calls_modules = class_of(engine.base), "calls" in BASES[engine.base].hooks
     base.check(target)
     rewrites: dict[str, Rewrite] = {}
     taken: frozenset[nn.Module] = frozenset()
@@ -78,7 +81,7 @@ def make_forward(target: Target, engine: Engine, *, remembering: bool = True) ->
             taken |= rewrites[name].layers
         if graph is not None:
             tidy(graph)
-        for name, rewrite in ALWAYS.items() if base.calls_modules and graph is None and remembering else ():
+        for name, rewrite in ALWAYS.items() if calls_modules and graph is None and remembering else ():
             if rewrite.applies(target):
                 rewrites[name] = rewrite.install(target, None, taken)
                 undoing.callback(rewrites[name].close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import shutil
@@ -13,20 +14,20 @@ import torch
 from pooled import CPU, POINTS, drawn, evaluator, pooled_problem
 from small_models import wandering
 from torch import nn
+from torch.func import functional_call
 
 from landscape.errors import JobError
 from landscape.evaluation import walks
-from landscape.evaluation.engines import table
+from landscape.evaluation.engines.forward import Forward
 from landscape.evaluation.engines.rewrite import Rewrite, Target
-from landscape.evaluation.engines.table import ALWAYS, REWRITES, make_forward
+from landscape.evaluation.engines.table import ALWAYS, REWRITES, class_of, make_forward
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.loaded import LoadedModel
 from landscape.parameters import state_of
-from landscape.plan import BASES, OPTIONS, STACKING, Engine, Option, default_plan
+from landscape.plan import BASES, OPTIONS, Base, Engine, Option, default_plan
 from landscape.problem.problem import Problem
 
 SAME_BITS = {"maxima"}  # options that promise the bits of an engine without them
-NEED_A_GPU, SLOW_TO_SET_UP = {"cudagraph"}, {"compile"}
 
 
 def _parses(text: str) -> bool:
@@ -39,13 +40,13 @@ def _parses(text: str) -> bool:
 
 def _engines() -> list[str]:
     """Every base with every combination of options that the rules allow."""
-    bases = [f"{STACKING}:3" if base == STACKING else base for base in BASES]
+    bases = [f"{name}:3" if base.stacks else name for name, base in BASES.items()]
     combinations = [each for count in range(len(OPTIONS) + 1) for each in itertools.combinations(OPTIONS, count)]
     return [text for base in bases for each in combinations if _parses(text := "+".join((base, *each)))]
 
 
 ALL = [Engine.parse(text) for text in _engines()]
-HERE = [str(each) for each in ALL if each.base not in NEED_A_GPU | SLOW_TO_SET_UP]
+HERE = [str(each) for each in ALL if not each.needs_gpu and not BASES[each.base].setup_seconds]
 # Compiling takes seconds: plain, and with all that goes with it.
 COMPILED = [str(each) for each in ALL if each.base == "compile" and len(each.options) in (0, 3)]
 
@@ -54,13 +55,14 @@ COMPILED = [str(each) for each in ALL if each.base == "compile" and len(each.opt
 
 
 def test_the_table_has_a_class_for_every_name_and_the_rules_name_nothing_else():
-    assert set(table.BASES) == set(BASES)
+    assert all(issubclass(class_of(name), Forward) for name in BASES)
+    assert len(set(map(class_of, BASES))) == len(BASES)
     assert set(REWRITES) == set(OPTIONS)
     assert not set(ALWAYS) & set(OPTIONS)
     for option in OPTIONS.values():
         assert set(option.along) <= set(OPTIONS)
-        assert set(option.bases) <= set(BASES)
-        assert option.refusal.startswith("must ") or option.bases == BASES
+        assert option.bases
+        assert option.refusal.startswith("must ") or option.bases == tuple(BASES)
 
 
 def test_every_combination_that_the_rules_allow_parses_and_is_its_own_name():
@@ -79,12 +81,18 @@ def plain():
 
 @pytest.mark.parametrize("engine", HERE)
 def test_an_engine_keeps_its_promises(engine, plain):
-    """Values, company, order, grouping, whole states and the caller's model, with one evaluator to save time."""
+    _agree(_values_of_kept_promises(engine, plain), plain)
+
+
+def _values_of_kept_promises(engine, plain):
+    """The values of an engine, once order, grouping, whole states and the caller's model are what they must be.
+
+    All with one evaluator, to save time.
+    """
     problem, samples = pooled_problem()
     before = copy.deepcopy(problem.model.state_dict())
     made = evaluator(problem, samples, engine)
     together = made.evaluate(POINTS, rise=True)
-    _agree(together, plain)
     if made.plan.engine.options <= SAME_BITS and not made.plan.engine.stacks:
         np.testing.assert_array_equal(together.mean["loss"], plain.mean["loss"])
     # A point has the same bits alone, in another order, and after whole sets of weights.
@@ -101,6 +109,7 @@ def test_an_engine_keeps_its_promises(engine, plain):
     for each in (made, fresh):
         each.evaluate(POINTS[:1])
     assert _taken_over(made) == _taken_over(fresh)
+    return together
 
 
 def _taken_over(made):
@@ -139,7 +148,8 @@ def test_values_do_not_depend_on_how_points_are_grouped(engine, monkeypatch):
 def test_a_compiled_engine_keeps_its_promises(engine, plain):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the compiler's own making
-        test_an_engine_keeps_its_promises(engine, plain)
+        values = _values_of_kept_promises(engine, plain)
+    _agree(values, plain)
 
 
 @pytest.mark.gpu
@@ -163,16 +173,18 @@ def _evaluator_on(device, problem, samples, engine):
 
 
 def test_stacked_points_are_those_of_one_after_the_other():
-    """What a base that does not stack makes of stacked weights is what the one that does is held against."""
     problem, samples = pooled_problem()
     target = _target(problem, samples)
     with torch.no_grad():
         stacked = target.weights.stacked([[0.1, 0.2], [0.3, -0.4]])
-        one, other = (
-            make_forward(target, Engine.parse(name), remembering=False).observe_points(stacked, samples)
-            for name in ("eager", "vmap:2")
-        )
-    torch.testing.assert_close(other["loss"], one["loss"], rtol=1e-5, atol=1e-6)
+        found = make_forward(target, Engine.parse("vmap:2"), remembering=False).observe_points(stacked, samples)
+        for k in range(2):
+            weights = {name: tensor[k] for name, tensor in stacked.items()}
+            outputs = functional_call(target.model, weights, (samples[0],))
+            losses = nn.functional.cross_entropy(outputs, samples[1], reduction="none")
+            torch.testing.assert_close(found["loss"][k], losses, rtol=1e-5, atol=1e-6)
+    with pytest.raises(NotImplementedError, match="one point after the other"):
+        make_forward(target, Engine(), remembering=False).observe_points(stacked, samples)
 
 
 def _target(problem, samples, **fields):
@@ -227,6 +239,98 @@ def test_what_a_model_changes_is_put_back_or_the_engine_is_refused(engine):
     assert problem.model.kept == []
 
 
+# -- what a base does for rewrites ---------------------------------------------------------------------------------
+
+
+class Witness(Rewrite):
+    """Notes which of its hooks a base calls, and changes nothing."""
+
+    def __init__(self):
+        self.called = set()
+        self.mode = Noting(self.called)
+        self.compiler_passes = (self.mode,)
+
+    @classmethod
+    def applies(cls, target):
+        return True
+
+    @classmethod
+    def install(cls, target, graph, taken):
+        return cls()
+
+    def refresh(self, point):
+        self.called |= {"refresh"} if point is not None else set()
+
+    def begin(self, batch):
+        self.called |= {"calls"} if batch is not None else set()
+
+
+class Noting(contextlib.AbstractContextManager):
+    """A mode, and a pass of a compiler that is handed to it."""
+
+    def __init__(self, called):
+        self._called = called
+
+    def __call__(self, graph):
+        self._called.add("mode")
+
+    def __enter__(self):
+        self._called.add("mode")
+
+    def __exit__(self, *cause):
+        return None
+
+
+@pytest.mark.parametrize("name", [name for name, base in BASES.items() if not base.needs_gpu])
+def test_a_base_calls_the_hooks_that_its_line_in_the_table_names(name, monkeypatch):
+    def compiled(model, backend, dynamic):  # the compiler's passes, without the compiler
+        for change in backend.args[0]:
+            change(None)
+        return model
+
+    problem, samples = pooled_problem()
+    monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setitem(OPTIONS, "witness", Option())
+    monkeypatch.setitem(REWRITES, "witness", Witness)
+    made = evaluator(problem, samples, f"{name}+witness")
+    witness = made.rewrites["witness"]
+    made.evaluate(POINTS)
+    assert witness.called == BASES[name].hooks
+
+
+def test_what_a_base_does_not_do_for_a_rewrite_is_refused_however_the_engine_was_made(monkeypatch):
+    """The hooks that a rewrite has a method for are among those that its line in the table asks for."""
+    problem, samples = pooled_problem()
+    target = _target(problem, samples)
+    for name, rewrite in REWRITES.items():
+        needs = OPTIONS[name].needs
+        assert "refresh" in needs or rewrite.refresh is Rewrite.refresh
+        assert "calls" in needs or rewrite.begin is Rewrite.begin
+        for base in BASES:
+            refused = base not in OPTIONS[name].bases
+            assert refused == (not _parses(f"{base}+{name}"))
+            if refused:
+                with pytest.raises(ValueError, match=rf"^must .*, not '{base}(:1)?\+{name}'$"):
+                    make_forward(target, Engine(base, frozenset({name})))
+    monkeypatch.setitem(BASES, "bare", Base("forward:Forward", frozenset()))
+    assert _parses("bare+channels_last")
+    with pytest.raises(ValueError, match=r"^must be eager or compile or cudagraph or vmap to be maxima, not 'bare"):
+        Engine.parse("bare+maxima")
+
+
+def test_a_rewrite_that_trusts_counters_leaves_with_its_mode():
+    problem, samples = pooled_problem()
+    forward = make_forward(_target(problem, samples), Engine.parse("eager+maxima"), remembering=False)
+    witness = Witness()
+    witness.trusts_counters = True
+    forward = Forward(forward.model, problem.observe, forward.rewrites | {"witness": witness})
+    forward.distrust_counters()
+    with torch.no_grad():
+        forward.observe(0, samples)
+    assert list(forward.rewrites) == ["maxima"]
+    assert witness.called == set()
+
+
 # -- adding one ----------------------------------------------------------------------------------------------------
 
 
@@ -261,7 +365,7 @@ class Doubled(Rewrite):
 @pytest.fixture
 def doubled(monkeypatch):
     """One more engine: a class, its line in the table, and its line of rules."""
-    monkeypatch.setitem(OPTIONS, "doubled", Option(("eager",), "must be eager to be doubled"))
+    monkeypatch.setitem(OPTIONS, "doubled", Option(frozenset({"refresh", "calls"}), "must be eager to be doubled"))
     monkeypatch.setitem(REWRITES, "doubled", Doubled)
     monkeypatch.setattr(Doubled, "told", [])
 
