@@ -87,15 +87,18 @@ def shown(path: Path) -> str:
 
 
 @cache
-def imports(path: Path) -> frozenset[str]:
-    """Every module that a file imports, also inside functions; what only a type checker sees is left out.
+def imports(path: Path, running: bool = False) -> frozenset[str]:
+    """Every module that a file imports, also inside functions, and what only a type checker sees.
 
     `from landscape import x` counts as the submodule x where there is one.
+
+    Args:
+        running: leave out what only a type checker sees.
     """
     modules: set[str] = set()
 
     def walk(node: ast.AST) -> None:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if running and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             for child in node.orelse:
                 walk(child)
             return
@@ -204,7 +207,7 @@ def test_landscape_knows_nothing_of_the_cluster(path):
 @pytest.mark.parametrize("path", both(), ids=shown)
 def test_outside_libraries_have_their_places(path):
     place = shown(path)
-    for package in {module.split(".")[0] for module in imports(path)} & set(ALLOWED):
+    for package in {module.split(".")[0] for module in imports(path, running=True)} & set(ALLOWED):
         places = ALLOWED[package]
         assert any(place == one or (one.endswith("/") and place.startswith(one)) for one in places), package
 

@@ -12,7 +12,9 @@ from cluster.process.console import shown_progress
 from cluster.process.signals import graceful_stop
 from cluster.process.supervisor_pipe import HERE, supervised, tell
 from cluster.scheduling.policy import Policy
+from cluster.session.mapping import ray_workers
 from cluster.session.session import ray_session
+from landscape.directions.context import Workers, in_this_process
 from landscape.errors import LandscapeError
 from landscape.evaluation.choice.questions import Limits
 from landscape.folders.lock import run_lock
@@ -72,9 +74,9 @@ def run(
         ClusterUnreachableError: no cluster answers at the address, or a private Ray does not start.
         Interrupted: `stop` or a signal ended it early; the same call goes on.
     """
-    with shown_progress(observer) as shown:
+    with shown_progress(observer) as shown, ray_workers(job, address, workers, allow_open) as on_ray:
         options = _Options(shown, stop, workers, address, policy, allow_open, limits)
-        return _while_locked(job, lambda prepared: _compute(prepared, options))
+        return _while_locked(job, lambda prepared: _compute(prepared, options), on_ray)
 
 
 def run_serially(job: Job, observer: Observer) -> Run:
@@ -83,10 +85,14 @@ def run_serially(job: Job, observer: Observer) -> Run:
     return _while_locked(job, lambda prepared: _until_signalled(prepared, options))
 
 
-def _while_locked(job: Job, compute: Callable[[PreparedJob], None]) -> Run:
-    """Prepare the job, and compute it while its run is locked against other drivers."""
+def _while_locked(job: Job, compute: Callable[[PreparedJob], None], workers: Workers = in_this_process) -> Run:
+    """Prepare the job, and compute it while its run is locked against other drivers.
+
+    Args:
+        workers: where directions that are costly to make may run.
+    """
     stage(PREPARING)
-    prepared = prepare(job)
+    prepared = prepare(job, workers)
     try:
         with run_lock(prepared.run):
             compute(prepared)

@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
-    from landscape.directions.base import DirectionSpec
     from landscape.parameters import ParameterInfo, State
-    from landscape.problem.batches import Batch
-    from landscape.problem.problem import Problem
 
 T = TypeVar("T")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
-# Applies a function to each item on the workers of a cluster, and returns the results in the order of the items.
-Workers = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
+
+class Workers(Protocol):
+    """What applies a function to many items: this process, or the workers of a cluster at the same time."""
+
+    def __call__(self, function: Callable[[Item], Result], items: Sequence[Item], /) -> list[Result]:
+        """The result of `function` for each item, in the order of the items.
+
+        Function, items and results may travel to other machines, so they must be picklable.
+        """
+
+
+def in_this_process(function: Callable[[Item], Result], items: Sequence[Item], /) -> list[Result]:
+    """The result of `function` for each item, computed here one after another."""
+    return [function(item) for item in items]
+
+
+class ProblemLike(Protocol):
+    """What a direction may use of the `landscape.Problem` of its job."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The network; only copies of it may be changed."""
+
+    @property
+    def observe(self) -> Callable[[nn.Module, Any], Mapping[str, Tensor]]:
+        """`observe(model, samples)`: a tensor per observable, with one value per sample; `loss` is one of them."""
 
 
 class Context(Protocol):
@@ -35,20 +58,20 @@ class Context(Protocol):
         """What each parameter of the model is, in the model's order."""
 
     @property
-    def axes(self) -> Sequence[DirectionSpec]:
-        """The specifications of all axes of the landscape, the one that asks included."""
+    def axes(self) -> Sequence[object]:
+        """The specifications of all axes of the landscape, a `DirectionSpec` each, the one that asks included."""
 
     @property
-    def problem(self) -> Problem:
+    def problem(self) -> ProblemLike:
         """The model, its data and what is observed of it."""
 
     @property
-    def samples(self) -> Batch:
-        """The samples of the problem over which every point is evaluated."""
+    def samples(self) -> Any:
+        """The samples over which every point is evaluated: one batch, as `problem.observe` takes it."""
 
     @property
-    def workers(self) -> Workers | None:
-        """Where costly work may run; None where there is this process alone."""
+    def workers(self) -> Workers:
+        """Where costly work may run. A job on Ray starts its session, or attaches to it, with the first call."""
 
     @property
     def unit(self) -> str:

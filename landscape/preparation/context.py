@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, cast
 from torch import Tensor
 
 from landscape.directions.base import DirectionSpec
-from landscape.directions.context import Workers
+from landscape.directions.context import Workers, in_this_process
 from landscape.folders.places import locate
 from landscape.parameters import ParameterInfo, State
 from landscape.preparation.weights import Weights
@@ -36,7 +36,7 @@ class LandscapeContext:
     infos: Sequence[ParameterInfo]
     problem: Problem
     samples: Batch
-    workers: Workers | None = None
+    workers: Workers = in_this_process
     _known: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     @cached_property

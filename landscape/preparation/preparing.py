@@ -17,7 +17,7 @@ import torch
 from landscape.devices import device_here
 from landscape.digests import digest
 from landscape.directions.base import DirectionTensors
-from landscape.directions.context import Workers
+from landscape.directions.context import Workers, in_this_process
 from landscape.directions.plane import cosines
 from landscape.errors import JobError
 from landscape.evaluation.first_look import FirstLook, first_look
@@ -50,14 +50,14 @@ from landscape.trajectory.snapshots import read_trajectory
 log = logging.getLogger("landscape")
 
 
-def prepare(job: Job, workers: Workers | None = None) -> PreparedJob:
+def prepare(job: Job, workers: Workers = in_this_process) -> PreparedJob:
     """Check the whole job and work out every landscape; reads, and writes nothing.
 
     Where the job leaves the device open it is planned for this machine's; a driver plans anew when its workers
     turn out to have another kind (`PreparedLandscape.on_device`).
 
     Args:
-        workers: where directions that are costly to make may run; None: in this process.
+        workers: where directions that are costly to make may run.
 
     Raises:
         JobError: something in the job cannot be computed as it stands.
@@ -135,7 +135,7 @@ class _Common:
     observables: tuple[str, ...]
     device: str
     randomness: Randomness
-    workers: Workers | None
+    workers: Workers
 
     @property
     def num_samples(self) -> int:

@@ -12,6 +12,8 @@ from counting import WITNESS
 
 import cluster
 import landscape
+from cluster.session.mapping import ray_workers
+from landscape.directions import FileDirection
 from landscape.errors import Interrupted, JobError
 from landscape.results import open_run
 from landscape.spec import Job, read_job
@@ -45,6 +47,8 @@ def test_workers_give_the_bytes_of_the_serial_run(make_job, workers):
     assert (found.status == OK).all()
     assert found.attributes["progress"]["state"] == "complete"
 
+
+LINE = {"name": "plane", "directions": [{"kind": "file", "path": "d1.safetensors"}], "size": 5, "range": [[-1, 1]]}
 
 LENET = """
 import torch
@@ -85,10 +89,42 @@ def test_batch_size_and_tile_shape_of_the_plan_are_kept_on_resume(make_job):
 def test_a_finished_job_needs_no_cluster(make_job, monkeypatch):
     job = make_job()
     cluster.run(job, workers=1)
-    monkeypatch.setattr("cluster.driver.run.ray_session", lambda *given: pytest.fail("a session was started"))
+    for module in ("cluster.driver.run", "cluster.session.mapping"):
+        monkeypatch.setattr(f"{module}.ray_session", lambda *given: pytest.fail("a session was started"))
     before = points_evaluated(job)
     assert (cluster.run(job, workers=1)["plane"].status == OK).all()
     assert points_evaluated(job) == before
+
+
+def test_a_kind_of_direction_may_compute_on_the_workers(make_job, monkeypatch):
+    """There its functions find the modules and the folder of the job; the serial run computes them itself."""
+    made = FileDirection.make
+
+    def make(self, context):
+        def noted(entry):
+            import my_problem
+
+            my_problem.note("made.log", f"{os.getpid()} {os.getcwd()}")
+            return entry[0], entry[1].clone()
+
+        return dict(context.workers(noted, list(made(self, context).items())))
+
+    monkeypatch.setattr(FileDirection, "make", make)
+    job = make_job(tile=[1], landscapes=[LINE])
+    found, log = cluster.run(job, workers=1)["plane"], job.folder / "made.log"
+    assert {line.split()[1] for line in log.read_text().splitlines()} == {str(job.folder)}
+    assert str(os.getpid()) not in log.read_text()
+    log.unlink()
+    assert_same(serially(job), found)
+    assert {line.split()[0] for line in log.read_text().splitlines()} == {str(os.getpid())}
+
+
+def test_what_a_function_raises_on_the_workers_is_raised_here(make_job):
+    def refuse(item):
+        raise JobError(f"directions: must not be {item}")
+
+    with ray_workers(make_job(), None, 1) as on_ray, pytest.raises(JobError, match="must not be 3"):
+        on_ray(refuse, [3])
 
 
 def test_a_killed_worker_is_replaced_and_its_tiles_computed(make_job):

@@ -170,12 +170,12 @@ class Asking(DirectionSpec):
     kind: str = "asking"
 
     def make(self, context):
-        halves = context.workers(lambda count: count // 2, [2, 4]) if context.workers else None
+        halves = context.workers(lambda count: count // 2, [2, 4])
         return {
             "origin": context.origin["vector"],
             "first": context.state("first")["vector"],
             "about": torch.tensor([len(context.infos), len(context.samples), len(context.axes)]),
-            "halves": torch.tensor(halves or []),
+            "halves": torch.tensor(halves),
             "file": context.tensors("d.pt")["w"],
             "model": context.problem.model.vector.detach(),
         }
@@ -193,10 +193,7 @@ def test_a_kind_may_ask_for_weights_files_problem_samples_and_workers(tmp_path):
     spec = Landscape(name="plane", origin=2)
     infos = describe_parameters(problem.model)
 
-    def workers(function, items):
-        return [function(item) for item in items]
-
-    context = LandscapeContext(spec, weights, infos, problem, problem.data, workers)
+    context = LandscapeContext(spec, weights, infos, problem, problem.data)
     made = Asking().make(context)
     assert torch.equal(made["origin"], states[2]["vector"])
     assert torch.equal(made["first"], states[1]["vector"])

@@ -1,0 +1,78 @@
+"""Functions that run on the workers of a cluster before a job has workers of its own: directions are made by them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cluster.session.placement import Placement
+from cluster.session.session import ray_session, refuse_dead_ray
+from landscape.directions.context import Workers
+from landscape.errors import LandscapeError, one_line
+from landscape.spec import Job
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@contextlib.contextmanager
+def ray_workers(job: Job, address: str | None, workers: int | None, allow_open: bool = False) -> Iterator[Workers]:
+    """Within the block, a function that applies another one to many items on Ray.
+
+    The first call starts the private Ray, or attaches to the cluster, and may raise what `ray_session` raises; most
+    jobs never call it. The session ends with the block.
+    """
+    with contextlib.ExitStack() as session:
+
+        @cache
+        def placement() -> Placement:
+            return session.enter_context(ray_session(job, address, workers, allow_open))
+
+        def on_ray(function: Callable[[Item], Result], items: Sequence[Item], /) -> list[Result]:
+            return _results(placement(), job.folder, function, items)
+
+        yield on_ray
+
+
+def _results(
+    placement: Placement, folder: Path, function: Callable[[Item], Result], items: Sequence[Item]
+) -> list[Result]:
+    """The results in the order of the items; each item takes the place of one worker.
+
+    Raises:
+        LandscapeError: processes of Ray died of it again and again. What `function` raises is raised as it is.
+    """
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
+    task = ray.remote(num_cpus=placement.num_cpus, num_gpus=placement.num_gpus)(_apply)
+    path, shared = tuple(map(os.path.abspath, sys.path)), [ray.put(function)]
+    try:
+        return list(ray.get([task.remote(path, folder, shared, item) for item in items]))
+    except RayTaskError as error:
+        raise error.cause from error
+    except RayError as error:
+        refuse_dead_ray()
+        raise LandscapeError(
+            f"directions: the cluster could not compute them: {one_line(error)}; see why its processes "
+            "end, memory first"
+        ) from error
+
+
+def _apply(path: Sequence[str], folder: Path, function: Sequence[Any], item: Any) -> Any:
+    """Run on a worker: what `function` returns for the item, in the job's folder and with the driver's module path.
+
+    Args:
+        function: a list of its reference, as it can be opened only when the modules that it names are found.
+    """
+    import ray
+
+    sys.path[:0] = [each for each in path if each not in sys.path]
+    if folder.is_dir():  # on another machine it is the working directory that was shipped
+        os.chdir(folder)
+    return ray.get(function[0])(item)
