@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from landscape.batch_norm import STATISTICS, BatchNorm, Statistics
 from landscape.errors import shown
 
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
-BatchNorm = Literal["eval", "batch", "recalibrate"]
 
 DEFAULT_POINTS = 8
 POINTS_AT_ONCE = re.compile("[2-9]|[1-9][0-9]{1,4}")
@@ -203,6 +203,11 @@ class Plan:
     batch_norm: BatchNorm = "eval"
     seed: int = 0
     engine: Engine = Engine()
+
+    @property
+    def statistics(self) -> Statistics:
+        """What batch normalisation uses, in the plan's mode."""
+        return STATISTICS[self.batch_norm]
 
     def record(self) -> dict[str, Any]:
         """The fields as they are recorded with a landscape, the engine as text."""

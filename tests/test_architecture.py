@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # The rooms of both packages, from the ground up: a room is a folder or a file, and uses rooms of lower layers only.
 LAYERS = [
-    "landscape: barrier digests draws errors grid processes progress",
+    "landscape: barrier batch_norm digests draws errors grid processes progress",
     "landscape: devices fields folders memory parameters plan record retries; cluster: process",
     "landscape: directions problem surface trajectory; cluster: options scheduling",
     "landscape: evaluation spec store views; cluster: shipping",

@@ -237,7 +237,7 @@ class Evaluator:
     # -- points -----------------------------------------------------------------------------------------------
 
     def _walk(self) -> Walk:
-        recalibrates = self.plan.batch_norm == "recalibrate"
+        recalibrates = self.plan.statistics.recalibrated
         walk = walk_of(self.plan.engine)
         return walk(self._running(), self._feed.batches, self.samples, self._on_point, recalibrates)
 

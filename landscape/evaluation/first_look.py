@@ -17,7 +17,7 @@ from landscape.errors import JobError
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.moving import targets_of
 from landscape.evaluation.values import Values
-from landscape.plan import Precision, default_plan
+from landscape.plan import Plan, Precision, default_plan
 from landscape.problem.batches import Batch, batch_length, map_tensors
 from landscape.problem.observables import Observe, ordered_names
 from landscape.problem.user_code import Exited, in_words
@@ -45,7 +45,7 @@ def first_look(
         JobError: it raises, returns something else than one value per sample, gives other values the second time, or
             uses another model than the one it is given.
     """
-    plan = default_plan(SAMPLES, device.type, precision, "eval", 0, None, None)
+    plan = default_plan(SAMPLES, device.type, precision, Plan.batch_norm, 0, None, None)
     few = map_tensors(lambda tensor: tensor[:SAMPLES], samples)
     origin = {name: tensor.detach() for name, tensor in targets_of(model).items()}
     evaluator = Evaluator(model, few, observe, plan, device, origin, ())

@@ -37,7 +37,7 @@ class LoadedModel:
         self.model.double() if self.dtype is torch.float64 else self.model.float()
         self.model.eval().requires_grad_(False)
         self._norms = [module for module in self.model.modules() if isinstance(module, _NormBase)]
-        if plan.batch_norm == "batch":
+        if plan.statistics.of_each_batch:
             _use_batch_statistics(self._norms)
         self.state = ModuleState(self.model, objects)
         self.names: tuple[str, ...] | None = None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import get_args
 
+from landscape.batch_norm import BatchNorm
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.folders.places import locate
-from landscape.plan import BatchNorm, Plan, Precision, default_plan
+from landscape.plan import Plan, Precision, default_plan
 from landscape.preparation.identity import refusal
 from landscape.spec.job import Job, names_a_run
 from landscape.store import LandscapeStore, landscape_names

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import PrivateAttr, WithJsonSchema, field_serializer, field_validator
 
+from landscape.batch_norm import BatchNorm
 from landscape.errors import shown
 from landscape.fields import Count, Frozen, GpuNumber, Gpus, Seed, Threads, TileShape, Workers, is_list
 from landscape.folders.places import locate
 from landscape.grid import AXIS_NAMES
-from landscape.plan import BatchNorm, Engine, Precision
+from landscape.plan import Engine, Precision
 from landscape.spec.collect import DEFAULT_SAMPLES, CollectLandscape
 from landscape.spec.landscape import Landscape
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
 import pytest
 
+from landscape.batch_norm import STATISTICS, BatchNorm
 from landscape.plan import Engine, Plan
 
 PLAN = Plan(16, 2, "cpu", "bfloat16", "batch", 3, Engine.parse("vmap:4+maxima"))
@@ -28,3 +30,10 @@ def test_the_record_is_plain_data_in_the_order_of_the_fields():
 def test_what_is_no_record_of_a_plan_is_refused(change, kind):
     with pytest.raises(kind):
         Plan.from_record(RECORD | change)
+
+
+def test_every_mode_of_batch_norm_has_its_statistics():
+    assert tuple(STATISTICS) == get_args(BatchNorm)
+    assert [mode for mode, statistics in STATISTICS.items() if statistics.fixed] == ["eval"]
+    assert PLAN.statistics.of_each_batch
+    assert not PLAN.statistics.recalibrated

@@ -49,4 +49,4 @@ def _suits(name: str, plan: Plan, facts: Facts) -> bool:
     """Whether a search tries the base at all."""
     base = BASES[name]
     resident = facts.resident or not base.needs_resident
-    return plan.batch_norm != "recalibrate" and plan.device in base.tried_on and resident
+    return not plan.statistics.recalibrated and plan.device in base.tried_on and resident

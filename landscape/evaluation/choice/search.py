@@ -187,7 +187,7 @@ class Search:
         for name in single_options(facts):
             size = self._size_for_rows() if OPTIONS[name].shares_rows else None
             yield from self._try(with_option(self._engine, name, facts), size)
-        if self._freedom.batch_size and self._plan.batch_norm == "eval":
+        if self._freedom.batch_size and self._plan.statistics.fixed:
             yield from self._other_batches()
         for engine, gain in self._bases():
             yield from self._try(engine, gain=gain)
@@ -195,7 +195,7 @@ class Search:
     def _foreseen(self, facts: Facts, rewrites: Sequence[str]) -> int:
         """About how many candidates will be tried: which batch sizes are depends on which of them win."""
         variants = len(list(self._first.engine.variants(tuple(rewrites)))) - 1  # without the first itself
-        batches = 2 if self._freedom.batch_size and self._plan.batch_norm == "eval" else 0
+        batches = 2 if self._freedom.batch_size and self._plan.statistics.fixed else 0
         return variants + len(single_options(facts)) + batches + len(list(self._bases()))
 
     def _tell(self, candidate: Candidate) -> None:

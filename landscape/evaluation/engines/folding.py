@@ -51,7 +51,7 @@ class Folded(Rewrite):
 
     @classmethod
     def applies(cls, target: Target) -> bool:
-        return target.plan.batch_norm == "eval" and bool(fold_norms(fx.symbolic_trace(target.model)))
+        return target.plan.statistics.fixed and bool(fold_norms(fx.symbolic_trace(target.model)))
 
     @classmethod
     def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:

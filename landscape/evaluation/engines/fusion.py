@@ -34,7 +34,7 @@ class Fused(Rewrite):
 
     @classmethod
     def applies(cls, target: Target) -> bool:
-        if target.plan.batch_norm != "eval" or target.device.type != "cpu":
+        if not target.plan.statistics.fixed or target.device.type != "cpu":
             return False
         graph = fx.symbolic_trace(target.model)
         if applies(Folded, target):

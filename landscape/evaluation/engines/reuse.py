@@ -63,7 +63,7 @@ class Reuse(Rewrite):
     @classmethod
     def applies(cls, target: Target) -> bool:
         # What is remembered of streamed batches would hold on to them.
-        fixed = target.plan.batch_norm == "eval" and target.resident
+        fixed = target.plan.statistics.fixed and target.resident
         return fixed and bool(target.weights.moved) and not target.hides_writes
 
     @classmethod

@@ -70,8 +70,8 @@ def superposable(target: Target) -> list[Layer]:
     Raises:
         ValueError: there are none, or `observe` changes what the model holds.
     """
-    if target.plan.batch_norm == "recalibrate":
-        raise ValueError("batch_norm: recalibrate goes over all samples twice at every point")
+    if target.plan.statistics.recalibrated:
+        raise ValueError(f"batch_norm: {target.plan.batch_norm} goes over all samples twice at every point")
     few, weights = map_tensors(lambda tensor: tensor[:2], target.first_batch()), target.weights
 
     def observe_at(coordinate: float) -> None:
