@@ -47,7 +47,7 @@ class Evaluator:
         device: where to compute, such as `cpu` or `cuda:0`.
         origin: θ₀.
         directions: the axes; coordinates of points are relative to them.
-        on_point: is called before each point, for signs of life; what it raises ends the evaluation.
+        on_point: is called before each point, so that a caller sees progress; what it raises ends the evaluation.
         limit: bytes of samples on the device above which they stream to it, see `make_feed`.
 
     Raises:
@@ -59,13 +59,18 @@ class Evaluator:
         origin: State, directions: Sequence[State], on_point: Callable[[], None] = lambda: None,
         limit: int | None = None,
     ) -> None:  # fmt: skip
-        self.model, self.observe, self.plan, self.device = model, observe, plan, device
-        self._on_point, self._loaded = on_point, LoadedModel(model, plan, device)
+        self.model, self.observe, self._plan, self.device = model, observe, plan, device
+        self.on_point, self._loaded = on_point, LoadedModel(model, plan, device)
         self._limit, self._feed = limit, make_feed(samples, device, self._loaded.dtype, limit)
         self._unchanged = UnchangedSamples(self._feed)
         self._set_batches(plan.batch_size)
         self._current: RunningModel | None = None  # None: to be started when it is needed
         self.load(origin, directions)
+
+    @property
+    def plan(self) -> Plan:
+        """The arithmetic of the values; the batches in use may be smaller than planned, see `within_memory`."""
+        return self._plan
 
     def load(self, origin: State, directions: Sequence[State]) -> None:
         """Go on with another origin and other axes."""
@@ -87,7 +92,7 @@ class Evaluator:
             JobError, ValueError: the engine cannot run this model here; so does whatever is asked next, until
                 another engine is used.
         """
-        self.plan = replace(self.plan, engine=engine, batch_size=batch_size or self.plan.batch_size)
+        self._plan = replace(self.plan, engine=engine, batch_size=batch_size or self.plan.batch_size)
         self._set_batches(self.plan.batch_size)
         self._restart()
 
@@ -127,6 +132,11 @@ class Evaluator:
                     raise
             self._use_batches(self.batch_size // 2)
 
+    def plan_with_fitting_batches(self) -> Plan:
+        """Take the batch size that `within_memory` ended with for the planned one, and return the plan with it."""
+        self._plan = replace(self.plan, batch_size=self.batch_size)
+        return self.plan
+
     # -- for measuring ----------------------------------------------------------------------------------------
 
     def time_batches(self, count: int, point: Sequence[float], neighbours: int = 1) -> float:
@@ -151,23 +161,22 @@ class Evaluator:
         """Another evaluator of the same landscape, with another plan; the samples are shared where it can be."""
         return Evaluator(
             self.model, self._feed.samples, self.observe, plan, self.device, self._origin, self.directions,
-            self._on_point, self._limit,
+            self.on_point, self._limit,
         )  # fmt: skip
-
-    def give_sign_of_life(self) -> None:
-        """As before each point; what it raises ends what is going on."""
-        self._on_point()
 
     @property
     def held_samples(self) -> Batch:
+        """All samples as one batch, on the device where they are resident."""
         return self._feed.samples
 
     @property
     def samples(self) -> int:
+        """How many samples every value is the mean over."""
         return batch_length(self._feed.samples)
 
     @property
     def batches(self) -> int:
+        """How many batches the samples are split into now."""
         return len(self._feed)
 
     @property
@@ -181,11 +190,8 @@ class Evaluator:
         return self._loaded.model
 
     @property
-    def modules(self) -> int:
-        return sum(1 for _ in self._loaded.model.modules())
-
-    @property
     def moved_parameters(self) -> int:
+        """How many numbers a point sets."""
         return self._running().target.weights.parameters
 
     @property
@@ -239,7 +245,7 @@ class Evaluator:
     def _walk(self) -> Walk:
         recalibrates = self.plan.statistics.recalibrated
         walk = walk_of(self.plan.engine)
-        return walk(self._running(), self._feed.batches, self.samples, self._on_point, recalibrates)
+        return walk(self._running(), self._feed.batches, self.samples, self.on_point, recalibrates)
 
     def _samples_at_origin(self) -> Samples:
         if self.batch_size not in self._origin_samples:

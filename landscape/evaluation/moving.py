@@ -21,19 +21,16 @@ _GRADIENTS = attrgetter("requires_grad", "grad")
 
 @dataclass(frozen=True)
 class _Slot:
-    """Where one tensor lies in the flat buffer."""
+    """Where one tensor lies in the flat buffer: from `offset` on, with these strides, both in elements."""
 
     name: str
     shape: torch.Size
     offset: int
-    channels_last: bool
+    strides: tuple[int, ...]
 
     def view(self, flat: Tensor) -> Tensor:
-        part = flat.narrow(0, self.offset, self.shape.numel())
-        if not self.channels_last:
-            return part.view(self.shape)
-        outputs, inputs, *window = self.shape
-        return part.view(outputs, *window, inputs).movedim(-1, 1)
+        """The tensor as a view of a buffer [length]."""
+        return flat.as_strided(self.shape, self.strides, flat.storage_offset() + self.offset)
 
 
 class MovingWeights:
@@ -46,7 +43,7 @@ class MovingWeights:
         model: its moved parameters and buffers become views of this object's buffer.
         origin: θ₀; all of its tensors that the model has are set once.
         directions: dₖ per axis; a tensor that an axis leaves out does not move along it.
-        layouts: memory formats of moved tensors by their number of dimensions, such as [O, I, h, w] with I innermost.
+        layouts: memory formats of moved tensors by their number of dimensions; others are contiguous.
     """
 
     def __init__(self, model: nn.Module, origin: State, directions: Sequence[State], layouts: Layouts) -> None:
@@ -213,12 +210,14 @@ def _still(model: nn.Module, origin: State, moved: Sequence[str]) -> list[tuple[
 
 
 def _slots(targets: Mapping[str, Tensor], names: Sequence[str], size: int, layouts: Layouts) -> list[_Slot]:
-    found, offset, step = [], 0, ALIGNMENT // size
+    slots, offset, step = [], 0, ALIGNMENT // size
     for name in names:
         shape = targets[name].shape
-        found.append(_Slot(name, shape, offset, len(shape) in layouts))
+        layout = layouts.get(len(shape), torch.contiguous_format)
+        strides = torch.empty(shape, memory_format=layout, device="meta").stride()
+        slots.append(_Slot(name, shape, offset, strides))
         offset += -(-shape.numel() // step) * step
-    return found
+    return slots
 
 
 def _length(slots: Sequence[_Slot]) -> int:

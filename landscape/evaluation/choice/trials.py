@@ -105,19 +105,19 @@ class Trials:
             if isinstance(error, (Interrupted, JobError)) or is_out_of_memory(error):
                 raise
             return None
-        evaluator.plan = replace(asked, batch_size=evaluator.batch_size)
+        plan = evaluator.plan_with_fitting_batches()
         fits = evaluator.batch_size == asked.batch_size
         warning = f"batch_size: {asked.batch_size} does not fit the memory; {evaluator.batch_size} is used"
         if request.freedom.engine is not None:
-            return Measured(evaluator.plan, seconds, evaluator.samples, warning="" if fits else warning)
+            return Measured(plan, seconds, evaluator.samples, warning="" if fits else warning)
         key = key_of(evaluator, asked, request.freedom)
-        return Measured(evaluator.plan, seconds, evaluator.samples, key, self._kept.read(key), "" if fits else warning)
+        return Measured(plan, seconds, evaluator.samples, key, self._kept.read(key), "" if fits else warning)
 
     def _facts(self) -> Facts:
         evaluator = self.evaluator
         return Facts(
             evaluator.possible_options(), evaluator.samples, evaluator.batches, self._points.shape[1],
-            evaluator.modules, evaluator.moved_parameters, evaluator.resident,
+            sum(1 for _ in evaluator.evaluated_model.modules()), evaluator.moved_parameters, evaluator.resident,
         )  # fmt: skip
 
     # -- timing -----------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Trials:
         return each + max(0.0, seconds - each) / one.row
 
     def _time(self, evaluator: Evaluator, count: int, turn: int, neighbours: int = 1) -> float:
-        evaluator.give_sign_of_life()
+        evaluator.on_point()
         return evaluator.time_batches(count, self._points[turn % len(self._points)].tolist(), neighbours)
 
     # -- checking ---------------------------------------------------------------------------------------------
