@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from cluster.driver.landscape_state import LandscapeState
+from cluster.driver.landscape_state import DrivenLandscape
+from cluster.driver.landscapes import Landscapes
 from cluster.driver.measuring import Measuring
 from cluster.driver.receipts import Receipts
 from cluster.driver.results import Results
 from cluster.driver.worker_manager import WorkerManager
 from cluster.scheduling.policy import Policy
 from cluster.scheduling.schedule import Schedule
-from cluster.scheduling.task_queue import TaskQueue
 from cluster.workers.protocol import Crew
 from landscape.errors import Interrupted, StoreError, shown
 from landscape.evaluation.choice.questions import Limits
@@ -35,7 +35,7 @@ class Driver:
     def __init__(
         self,
         prepared: PreparedJob,
-        landscapes: Sequence[LandscapeState],
+        landscapes: Sequence[DrivenLandscape],
         crew: Crew,
         observer: Observer,
         stop: Callable[[], bool],
@@ -51,8 +51,8 @@ class Driver:
             limits: how long the search for the fastest engine may take.
         """
         self._run, self._crew, self._stop, self._clock = prepared.run, crew, stop, clock
-        self._landscapes = {state.landscape.name: state for state in landscapes}
-        self._schedule: Schedule[Task] = Schedule((), policy)
+        self._landscapes = Landscapes(landscapes)
+        self._schedule: Schedule[Task] = Schedule(policy=policy)
         results = Results(self._landscapes, self._schedule, metrics, observer)
         self._manager = WorkerManager(prepared.job, self._landscapes, crew, self._schedule, results, metrics, clock)
         self._receipts = Receipts(self._landscapes, crew, self._schedule, self._manager, results, clock)
@@ -67,11 +67,11 @@ class Driver:
             Interrupted: `stop` said so.
             JobError, LandscapeError: the job cannot go on; what is committed is kept.
         """
-        for state in self._landscapes.values():
-            state.share(self._crew.share, self._crew.ready)
+        self._landscapes.share(self._crew.share, self._crew.ready)
         try:
             self._measuring.create_stores(self._landscapes)
-            self._schedule.enqueue(TaskQueue(*(state.tasks for state in self._landscapes.values())))
+            for state in self._landscapes.on_disk:
+                self._schedule.enqueue(state.tasks)
             while not self._schedule.finished:
                 self._look_after()
                 self._send_tasks()
@@ -79,7 +79,7 @@ class Driver:
         except StoreError:
             raise  # the store cannot be reached, so do not try to record the interruption
         except BaseException as error:
-            for state in self._landscapes.values():
+            for state in self._landscapes.on_disk:
                 state.interrupt(unless_idle=isinstance(error, NotReproduced))
             raise
         finally:
@@ -96,9 +96,9 @@ class Driver:
 
     def _send_tasks(self) -> None:
         for name, task in self._schedule.assign(self._clock()):
-            state = self._landscapes[task.landscape]
+            state = self._landscapes.of(task)
             state.begin()
-            self._crew.send(name, task, state.inputs, make_work(state.landscape, state.existing_store(), task))
+            self._crew.send(name, task, state.sent.inputs, make_work(state.landscape, state.store, task))
 
     def _take_in(self) -> None:
         self._receipts.handle(self._crew.arrivals(POLL_SECONDS))

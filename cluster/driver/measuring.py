@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cluster.driver import journal
-from cluster.driver.landscape_state import LandscapeState
+from cluster.driver.landscape_state import NewLandscape
+from cluster.driver.landscapes import Landscapes
 from cluster.driver.receipts import Receipts
 from cluster.driver.worker_manager import WorkerManager
 from cluster.workers.protocol import Crew, WorkerHandle
 from cluster.workers.worker import Receipt
 from landscape.choosing import freedom_of, tile_shape_for
-from landscape.evaluation.choice.questions import DEFAULT_POINT_SECONDS, Limits, Measure, Request, follow
+from landscape.evaluation.choice.questions import Limits, Measure, Request, follow
 from landscape.evaluation.choice.search import Search
 from landscape.preparation import PreparedJob
 from landscape.progress import CHOOSING, stage
@@ -47,15 +48,17 @@ class Measuring:
         self._wait, self._clock, self._tries, self._limits = wait, clock, tries, limits
         self._timed_together: list[str] | None = None  # workers of one node
 
-    def create_stores(self, landscapes: Mapping[str, LandscapeState]) -> None:
+    def create_stores(self, landscapes: Landscapes) -> None:
         """Create the stores of the landscapes that are new, their tile shape from one point measured on a worker."""
-        new = [state for state in landscapes.values() if state.store is None]
-        seconds = self._plan(new) if new else DEFAULT_POINT_SECONDS
-        for state in new:
-            shape = tile_shape_for(self._prepared.job, state.landscape.grid, seconds, self._crew.size)
-            state.open(create_landscape(self._prepared, state.landscape, shape))
+        new = landscapes.new
+        if not new:
+            return
+        seconds = self._plan(new)
+        for each in new:
+            shape = tile_shape_for(self._prepared.job, each.landscape.grid, seconds, self._crew.size)
+            landscapes.created(each, create_landscape(self._prepared, each.landscape, shape))
 
-    def _plan(self, new: Sequence[LandscapeState]) -> float:
+    def _plan(self, new: Sequence[NewLandscape]) -> float:
         """Choose engine and batches for the new landscapes; seconds per point, a guess where it cannot be measured.
 
         Batches that do not fit the device are found here and made smaller for the whole job, before any value is
@@ -65,25 +68,25 @@ class Measuring:
         freedom, chosen = freedom_of(self._prepared)
         self._first_ready()  # when it started, the landscapes were planned for its device
         if chosen is not None:
-            for state in new:
-                state.replan(state.landscape.in_batches(chosen.batch_size))
+            for each in new:
+                each.sent.replan(each.landscape.in_batches(chosen.batch_size))
         first = new[0]
         search = Search(first.landscape.plan, freedom, self._limits)
         tuned = follow(search.steps(), lambda request: self._answers(request, first))
         if tuned.warning:
             journal.tuned(tuned.warning)
-        for state in new:
-            state.replan(state.landscape.tuned(tuned))
+        for each in new:
+            each.sent.replan(each.landscape.tuned(tuned))
         return float(tuned.seconds_per_point)
 
-    def _answers(self, request: Request, state: LandscapeState) -> list[Any]:
+    def _answers(self, request: Request, landscape: NewLandscape) -> list[Any]:
         """What the search asks for, done by the workers of one node at the same time, or by one of them.
 
         The answers of workers that die or hang are missing. Measuring a point is tried on one worker after the other.
         """
         for _ in range(self._tries if isinstance(request, Measure) else 1):
             workers = self._workers_of_one_node() if request.everyone else [self._first_ready()]
-            receipts = self._ask_together(workers, request, state)
+            receipts = self._ask_together(workers, request, landscape.sent.inputs)
             if receipts:
                 return [receipt.details["answer"] for receipt in receipts if "answer" in receipt.details]
         return []
@@ -103,14 +106,14 @@ class Measuring:
             self._timed_together = [each.name for each in self._crew.ready.values() if each.node == node]
         return [self._crew.ready[name] for name in self._timed_together if name in self._crew.ready]
 
-    def _ask_together(self, workers: Sequence[WorkerHandle], request: Request, state: LandscapeState) -> list[Receipt]:
+    def _ask_together(self, workers: Sequence[WorkerHandle], request: Request, inputs: Any) -> list[Receipt]:
         """The receipts of the workers that give one; a worker that takes too long is taken for hung."""
         names = [worker.name for worker in workers]
         received = self._receipts.measurements
         received.clear()
         end = self._clock() + MEASURE_SECONDS
         for name in names:
-            self._crew.measure(name, state.inputs, request)
+            self._crew.measure(name, inputs, request)
         while waiting := [name for name in names if name in self._crew.handles and name not in received]:
             if self._clock() > end:
                 for name in waiting:

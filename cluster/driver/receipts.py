@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from cluster.driver import journal
 from cluster.driver.landscape_state import LandscapeState
+from cluster.driver.landscapes import Landscapes
 from cluster.driver.results import AcceptedOutcome, Results
 from cluster.driver.worker_manager import WorkerManager
 from cluster.scheduling.schedule import Schedule
@@ -25,7 +26,7 @@ class Receipts:
 
     def __init__(
         self,
-        landscapes: Mapping[str, LandscapeState],
+        landscapes: Landscapes,
         crew: Crew,
         schedule: Schedule[Task],
         manager: WorkerManager,
@@ -64,14 +65,13 @@ class Receipts:
         if arrival.asked == MEASURE:
             self.measurements[name] = receipt
             return
-        assert isinstance(arrival.asked, Task)
         outcome = self._decide(self._crew.handles[name], arrival.asked, receipt)
         if outcome is not None:
             accepted.append(outcome)
 
     def _decide(self, worker: WorkerHandle, task: Task, receipt: Receipt) -> AcceptedOutcome | None:
         """The outcome of a task where it is to be committed; else what the receipt calls for is done."""
-        state = self._landscapes[task.landscape]
+        state = self._landscapes.of(task)
         if not self._reproduces(worker, state, receipt):
             return None
         if receipt.outcome is None:
@@ -79,7 +79,7 @@ class Receipts:
             self._failed(worker, task, receipt)
             self._results.report(state)
             return None
-        if not well_formed(state.existing_store(), task, receipt.outcome):
+        if not well_formed(state.store, task, receipt.outcome):
             self._manager.lose(worker.name, f"its answer to {task.label} has the wrong shape", blame=False)
             return None
         self._manager.answered()

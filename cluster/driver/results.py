@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cluster.driver import journal
 from cluster.driver.landscape_state import LandscapeState
+from cluster.driver.landscapes import Landscapes
 from cluster.scheduling.schedule import Schedule
 from cluster.workers.protocol import WorkerHandle
 from landscape.progress import Failure, Observer
@@ -38,7 +39,7 @@ class Results:
 
     def __init__(
         self,
-        landscapes: Mapping[str, LandscapeState],
+        landscapes: Landscapes,
         schedule: Schedule[Task],
         metrics: Metrics,
         observer: Observer,
@@ -47,18 +48,17 @@ class Results:
 
     def commit(self, accepted: Sequence[AcceptedOutcome]) -> None:
         """Write outcomes to their landscapes' stores; those of one landscape share their syncs."""
-        by_landscape: dict[str, list[AcceptedOutcome]] = {}
+        by_landscape: dict[LandscapeState, list[AcceptedOutcome]] = {}
         for one in accepted:
-            by_landscape.setdefault(one.task.landscape, []).append(one)
-        for name, outcomes in by_landscape.items():
-            landscape = self._landscapes[name]
-            commit_all(landscape.existing_store(), [(one.task, one.outcome) for one in outcomes])
+            by_landscape.setdefault(self._landscapes.of(one.task), []).append(one)
+        for landscape, outcomes in by_landscape.items():
+            commit_all(landscape.store, [(one.task, one.outcome) for one in outcomes])
             for one in outcomes:
                 self._count(one, landscape)
 
     def _count(self, one: AcceptedOutcome, landscape: LandscapeState) -> None:
         worker, seconds = one.worker, one.outcome.seconds
-        points = task_points(landscape.existing_store(), one.task)
+        points = task_points(landscape.store, one.task)
         worker.tasks += 1
         worker.points += points
         worker.seconds += seconds
@@ -75,8 +75,8 @@ class Results:
             worker: the last one that tried it.
             trace: the traceback, where user code raised.
         """
-        landscape = self._landscapes[task.landscape]
-        quarantine(landscape.existing_store(), task)
+        landscape = self._landscapes.of(task)
+        quarantine(landscape.store, task)
         self._metrics.failed()
         attempts = self._schedule.attempts(task)
         failure = Failure(task.label, attempts, worker.name, cause, trace, worker.host, worker.node)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.driver.driver import Driver
-from cluster.driver.landscape_state import LandscapeState
+from cluster.driver.landscape_state import DrivenLandscape, LandscapeState, NewLandscape
 from cluster.driver.short_jobs import is_quicker_here
 from cluster.process.console import shown_progress
 from cluster.process.signals import graceful_stop
@@ -20,7 +20,7 @@ from landscape.evaluation.choice.questions import Limits
 from landscape.folders.lock import run_lock
 from landscape.memory import keep_freed_memory
 from landscape.pipeline import run_prepared
-from landscape.preparation import PreparedJob, prepare
+from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.progress import PREPARING, Observer, stage
 from landscape.results import Run
 from landscape.spec import Job
@@ -105,17 +105,21 @@ def _while_locked(job: Job, compute: Callable[[PreparedJob], None], workers: Wor
 
 def _compute(prepared: PreparedJob, options: _Options) -> None:
     opened = {landscape.name: open_landscape(prepared, landscape) for landscape in prepared.landscapes}
-    landscapes = [LandscapeState(landscape, opened[landscape.name]) for landscape in prepared.landscapes]
-    unfinished = [each for each in landscapes if not each.finished]
-    if unfinished and is_quicker_here(prepared, landscapes, options.workers, options.address):
+    landscapes = [_begun_or_new(landscape, opened[landscape.name]) for landscape in prepared.landscapes]
+    finished = [each for each in landscapes if isinstance(each, LandscapeState) and each.finished]
+    unfinished = [each for each in landscapes if each not in finished]
+    if unfinished and is_quicker_here(prepared, unfinished, options.workers, options.address):
         _compute_here(prepared, options, opened)
         return
-    for each in landscapes:
-        if each.finished:
-            each.tally.close()
-            options.observer(each.tally.progress())
+    for each in finished:
+        each.tally.close()
+        options.observer(each.tally.progress())
     if unfinished:  # a job with nothing left to do needs no cluster
         _compute_on_ray(prepared, landscapes, options)
+
+
+def _begun_or_new(landscape: PreparedLandscape, opened: OpenLandscape | None) -> DrivenLandscape:
+    return NewLandscape(landscape) if opened is None else LandscapeState(landscape, opened)
 
 
 def _compute_here(prepared: PreparedJob, options: _Options, opened: Mapping[str, OpenLandscape | None]) -> None:
@@ -134,7 +138,7 @@ def _until_signalled(
         run_prepared(prepared, options.observer, lambda: options.stop() or signalled(), options.limits, opened)
 
 
-def _compute_on_ray(prepared: PreparedJob, landscapes: Sequence[LandscapeState], options: _Options) -> None:
+def _compute_on_ray(prepared: PreparedJob, landscapes: Sequence[DrivenLandscape], options: _Options) -> None:
     # Importing Ray takes seconds, which what is computed here should not cost.
     from cluster.session.metrics import Metrics
     from cluster.workers.crew import RayCrew

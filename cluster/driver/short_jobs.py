@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from cluster.driver.landscape_state import LandscapeState
+from cluster.driver.landscape_state import DrivenLandscape
 from cluster.process import supervisor_pipe
 from landscape.choosing import make_evaluator
 from landscape.devices import cores
@@ -18,7 +18,7 @@ from landscape.evaluation.choice.questions import Limits
 from landscape.evaluation.choice.statistics import budget_of
 from landscape.evaluation.choice.trials import measure_point
 from landscape.memory import release_memory
-from landscape.preparation import PreparedJob
+from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.problem.user_code import in_folder
 
 # From the end of the preparation to the first tile committed by a worker, without the tile itself: 7.1 to 9.4 s on 2
@@ -35,12 +35,15 @@ class _TooLongError(Exception):
 
 
 def is_quicker_here(
-    prepared: PreparedJob, landscapes: Sequence[LandscapeState], workers: int | None, address: str | None
+    prepared: PreparedJob,
+    unfinished: Sequence[DrivenLandscape],
+    workers: int | None,
+    address: str | None,
 ) -> bool:
     """Whether nobody asks for Ray, and this process would be done before workers were.
 
     Args:
-        landscapes: all of the job; the first unfinished one is measured.
+        unfinished: the landscapes of which something is left to do; the first one is measured.
         workers, address: as given to `run`.
     """
     job = prepared.job
@@ -49,8 +52,8 @@ def is_quicker_here(
         return False
     if job.num_gpus is not None and (job.num_gpus > 0) != (gpus > 0):
         return False  # a worker's device would be another one than this process's
-    missing = sum(each.landscape.points if each.store is None else each.tasks.points for each in landscapes)
-    seconds = _measured(prepared, next(each for each in landscapes if not each.finished))
+    missing = sum(each.points_left for each in unfinished)
+    seconds = _measured(prepared, unfinished[0].landscape)
     return seconds is not None and is_worth_it(seconds, missing, gpus or max(1, cores() // (job.threads or 1)))
 
 
@@ -68,7 +71,7 @@ def is_worth_it(seconds_per_point: float, points: int, workers: int) -> bool:
     return work + search < LONGEST_HERE and work * (1 - 1 / workers) < RAY_SECONDS
 
 
-def _measured(prepared: PreparedJob, work: LandscapeState) -> float | None:
+def _measured(prepared: PreparedJob, landscape: PreparedLandscape) -> float | None:
     """Seconds of a point as planned; None where it takes long, and where it fails, as the job can outlive a worker."""
     end = time.monotonic() + MEASURING_SECONDS
 
@@ -77,7 +80,7 @@ def _measured(prepared: PreparedJob, work: LandscapeState) -> float | None:
             raise _TooLongError
 
     try:
-        return _measured_within(prepared, work, on_point)
+        return _measured_within(prepared, landscape, on_point)
     except Interrupted:
         raise
     except Exception:
@@ -86,11 +89,11 @@ def _measured(prepared: PreparedJob, work: LandscapeState) -> float | None:
         release_memory()  # a worker may need it
 
 
-def _measured_within(prepared: PreparedJob, work: LandscapeState, on_point: Callable[[], None]) -> float | None:
+def _measured_within(prepared: PreparedJob, landscape: PreparedLandscape, on_point: Callable[[], None]) -> float | None:
     supervisor_pipe.tell(supervisor_pipe.HERE)
-    evaluator = make_evaluator(prepared, work.landscape, on_point)
+    evaluator = make_evaluator(prepared, landscape, on_point)
     with in_folder(prepared.folder):
-        point = [float(axis[len(axis) // 2]) for axis in work.landscape.grid.coordinates]
+        point = [float(axis[len(axis) // 2]) for axis in landscape.grid.coordinates]
         if evaluator.time_batches(1, point) * evaluator.batches > MEASURING_SECONDS:
             return None
-        return evaluator.within_memory(lambda: measure_point(evaluator, work.landscape.grid))
+        return evaluator.within_memory(lambda: measure_point(evaluator, landscape.grid))

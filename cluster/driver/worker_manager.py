@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cluster.driver import journal
 from cluster.driver.landscape_state import LandscapeState
+from cluster.driver.landscapes import Landscapes
 from cluster.driver.results import Results
 from cluster.scheduling.schedule import Schedule
 from cluster.workers.protocol import LOOK_SECONDS, NODE_LOST, Crew, WorkerHandle
@@ -34,7 +35,7 @@ class WorkerManager:
     def __init__(
         self,
         job: Job,
-        landscapes: Mapping[str, LandscapeState],
+        landscapes: Landscapes,
         crew: Crew,
         schedule: Schedule[Task],
         results: Results,
@@ -107,8 +108,10 @@ class WorkerManager:
                 f"device: {worker.place} has {worker.device}, the other workers {other.device}, and their bits would "
                 "differ; set device: cpu or cuda, or leave out the nodes that have no GPU"
             )
-        for state in self._landscapes.values():
-            if not state.finished and not state.plan_for(worker.device, self._job):
+        for new in self._landscapes.new:
+            new.plan_for(worker.device, self._job)
+        for state in self._landscapes.on_disk:
+            if not state.finished and state.landscape.plan.device != worker.device:
                 planned = state.landscape.plan.device
                 raise JobError(
                     f"device: landscape {shown(state.landscape.name)} is computed on {planned}, {worker.place} has "
@@ -156,7 +159,7 @@ class WorkerManager:
         worker = self._crew.dismiss(name)
         self._left_out.discard(name)
         tasks = self._schedule.in_flight.get(name)
-        if blame and tasks and self._landscapes[tasks[0].landscape].died_before_agreement(self._schedule.policy.kills):
+        if blame and tasks and self._landscapes.of(tasks[0]).died_before_agreement(self._schedule.policy.kills):
             blame = False
         for task, fate in self._schedule.lost(name, self._clock(), blame=blame):
             if fate == "quarantine":

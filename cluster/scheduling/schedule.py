@@ -34,9 +34,9 @@ class Schedule(Generic[T]):
         quarantined: the tasks that were given up.
     """
 
-    def __init__(self, tasks: Sequence[T] | TaskQueue[T], policy: Policy | None = None) -> None:
+    def __init__(self, tasks: Sequence[T] = (), policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
-        self.queue = TaskQueue.of(tasks)
+        self.queue = TaskQueue(tasks)
         self.returned: OrderedDict[T, None] = OrderedDict()
         self.in_flight: dict[str, list[T]] = {}
         self.holders: dict[T, set[str]] = {}
@@ -71,10 +71,9 @@ class Schedule(Generic[T]):
         """The median seconds of the last tasks; None before the first is done."""
         return self._times.median
 
-    def enqueue(self, tasks: Sequence[T] | TaskQueue[T]) -> None:
-        """Give it the tasks that are to be done, where it has begun without any."""
-        assert self.finished
-        self.queue = TaskQueue.of(tasks)
+    def enqueue(self, tasks: Sequence[T]) -> None:
+        """Add tasks, at any time; they go out after those that are queued already."""
+        self.queue.extend(tasks)
 
     def join(self, worker: str) -> None:
         """Give tasks to this worker from now on."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -14,21 +13,26 @@ class TaskQueue(Generic[T]):
     """A queue over several sequences, which may make their items on demand: a million tasks need not exist at once."""
 
     def __init__(self, *sequences: Sequence[T]) -> None:
-        self._sequences = sequences
-        self._ends = list(accumulate(len(one) for one in sequences))
+        self._sequences: list[Sequence[T]] = []
+        self._ends: list[int] = []  # of each sequence, the position after its last item
         self._taken = 0
-        self._end = self._ends[-1] if sequences else 0
-
-    @classmethod
-    def of(cls, tasks: Sequence[T] | TaskQueue[T]) -> TaskQueue[T]:
-        """A queue of these tasks; one that is given stays as it is."""
-        return tasks if isinstance(tasks, TaskQueue) else cls(tasks)
+        for sequence in sequences:
+            self.extend(sequence)
 
     def __len__(self) -> int:
         return self._end - self._taken
 
     def __iter__(self) -> Iterator[T]:
         return (self._at(position) for position in range(self._taken, self._end))
+
+    @property
+    def _end(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def extend(self, tasks: Sequence[T]) -> None:
+        """Add tasks behind those that are in the queue."""
+        self._sequences.append(tasks)
+        self._ends.append(self._end + len(tasks))
 
     def popleft(self) -> T:
         """Take the next task."""
@@ -38,7 +42,7 @@ class TaskQueue(Generic[T]):
 
     def clear(self) -> None:
         """Drop all tasks."""
-        self._end = self._taken
+        self._sequences, self._ends, self._taken = [], [], 0
 
     def _at(self, position: int) -> T:
         number = bisect_right(self._ends, position)

@@ -8,7 +8,7 @@ import sys
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from cluster.session.session import (
     supply,
 )
 from cluster.workers.packing import pack_samples, pack_state
-from cluster.workers.protocol import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, WorkerHandle
+from cluster.workers.protocol import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Asked, WorkerHandle
 from cluster.workers.sample_pieces import PIECE_BYTES, SamplePieces, pieces_of
 from cluster.workers.worker import Look, ProblemSource, Receipt, Worker
 from landscape.errors import printable
@@ -34,7 +34,7 @@ from landscape.memory import host_limit
 from landscape.preparation import PreparedJob
 from landscape.problem.batches import Batch, batch_bytes
 from landscape.progress import stage
-from landscape.tasks import Work
+from landscape.tasks import Task, Work
 
 EXPLAIN_SECONDS = 20.0  # without any worker, until the reason is told
 MOST_ARRIVALS = 256  # at once; their values are in this process's memory
@@ -61,7 +61,7 @@ class RayCrew:
         self._born = 0
         self._looked = self._alone_since = clock()
         self._explained = False
-        self._asked_of: dict[str, deque[tuple[Any, Hashable]]] = {}  # worker → what it has not answered yet
+        self._asked_of: dict[str, deque[tuple[Any, Asked]]] = {}  # worker → what it has not answered yet
         self._next: dict[Any, str] = {}  # the reference that a worker answers next → the worker
         self.handles: dict[str, WorkerHandle] = {}
         self.ready: dict[str, WorkerHandle] = {}
@@ -147,12 +147,12 @@ class RayCrew:
         """Ask a worker to measure what the search for the fastest engine needs."""
         self._ask(name, self.handles[name].actor.tune.remote([inputs], request), MEASURE)
 
-    def send(self, name: str, task: Hashable, inputs: Any, work: Work) -> None:
+    def send(self, name: str, task: Task, inputs: Any, work: Work) -> None:
         """Give a worker a task."""
         states = [ray.put(pack_state(state)) for state in work.states]
         self._ask(name, self.handles[name].actor.evaluate.remote([inputs], work.points, states), task)
 
-    def _ask(self, name: str, reference: Any, asked: Hashable) -> None:
+    def _ask(self, name: str, reference: Any, asked: Asked) -> None:
         queue = self._asked_of.setdefault(name, deque())
         queue.append((reference, asked))
         if len(queue) == 1:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from cluster.workers.worker import Receipt
 from landscape.evaluation.choice.questions import Request
 from landscape.record import WorkerRecord
-from landscape.tasks import Work
+from landscape.tasks import Task, Work
 
 LOOK_SECONDS = 2.0  # between two questions for what the cluster has
 NODE_LOST = "its node is lost"
-START, MEASURE = "start", "measure"  # what is asked of a worker apart from its tasks
+START: Final = "start"  # START and MEASURE are asked of a worker apart from its tasks
+MEASURE: Final = "measure"
+Asked: TypeAlias = Task | Literal["start", "measure"]
 
 
 @dataclass(slots=True)
@@ -61,7 +63,7 @@ class Arrival:
     """
 
     worker: str
-    asked: Hashable
+    asked: Asked
     receipt: Receipt | None
     lost: str = ""
 
@@ -95,7 +97,7 @@ class Crew(Protocol):
             inputs: a reference to the `LandscapeInputs`.
         """
 
-    def send(self, name: str, task: Hashable, inputs: Any, work: Work) -> None:
+    def send(self, name: str, task: Task, inputs: Any, work: Work) -> None:
         """Give a worker a task.
 
         Args:

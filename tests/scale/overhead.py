@@ -75,7 +75,7 @@ def by_a_bare_loop(job: Job, workers: int) -> float:
     prepared = prepare(job)
     (landscape,) = prepared.landscapes
     work = LandscapeState(landscape, create_landscape(prepared, landscape, (5, 5)))
-    samples, inputs = ray.put(pack_samples(prepared.samples)), ray.put(work.pack())
+    samples, inputs = ray.put(pack_samples(prepared.samples)), ray.put(work.sent.pack())
     source = ProblemSource(job.problem, job.folder, tuple(sys.path))
     actors = [ray.remote(Worker).remote(source, [samples], False, fetch, node_id) for _ in range(workers)]
     ray.get([actor.start.remote() for actor in actors])
@@ -84,7 +84,7 @@ def by_a_bare_loop(job: Job, workers: int) -> float:
 
     def send(actor) -> None:
         for task in tasks:
-            points = make_work(landscape, work.existing_store(), task).points
+            points = make_work(landscape, work.store, task).points
             pending[actor.evaluate.remote([inputs], points, [])] = (actor, task)
             return
 
@@ -94,7 +94,7 @@ def by_a_bare_loop(job: Job, workers: int) -> float:
     while pending:
         (reference,), _ = ray.wait(list(pending))
         actor, task = pending.pop(reference)
-        commit(work.existing_store(), task, ray.get(reference).outcome)
+        commit(work.store, task, ray.get(reference).outcome)
         ends.append(time.monotonic())
         send(actor)
     for actor in actors:

@@ -30,15 +30,29 @@ def render(submission: Submission, options: SlurmOptions) -> str:
     Raises:
         JobError: options that no allocation fits.
     """
-    _check(submission, options)
+    share = _node_share(submission, options)
+    _refuse_phrases(options)
     attached = options.nodes > 1
-    parts = [_header(submission, options), _start(options, attached)]
+    parts = [_header(submission, options, share), _start(options, attached)]
     if attached:
-        parts.append(_cluster(submission, options))
+        parts.append(_cluster(options, share))
     return "\n".join([*parts, _driver(submission, attached)])
 
 
-def _check(submission: Submission, options: SlurmOptions) -> None:
+@dataclass(frozen=True)
+class NodeShare:
+    """What each node gives to the job."""
+
+    cpus: int
+    gpus: int
+
+
+def _node_share(submission: Submission, options: SlurmOptions) -> NodeShare:
+    """CPUs and GPUs that a node gives, the workers being spread evenly.
+
+    Raises:
+        JobError: the numbers do not fit together, or that of the workers is missing.
+    """
     if options.nodes < 1:
         raise JobError(f"nodes: must be at least 1, not {options.nodes}")
     if options.cpus_per_worker < 1:
@@ -49,26 +63,28 @@ def _check(submission: Submission, options: SlurmOptions) -> None:
         )
     if submission.workers < options.nodes:
         raise JobError(f"nodes: {options.nodes} for {submission.workers} workers leaves some idle; ask for fewer")
+    workers = math.ceil(submission.workers / options.nodes)
+    return NodeShare(workers * options.cpus_per_worker, math.ceil(workers * (submission.gpus_per_worker or 0)))
+
+
+def _refuse_phrases(options: SlurmOptions) -> None:
+    """Refuse a value of several words, which would put directives of its own into the script.
+
+    Raises:
+        JobError: an option has such a value.
+    """
     for name, value in asdict(options).items():
         if isinstance(value, str) and ("\n" in value or (name != "setup" and " " in value)):
             raise JobError(f"{name}: must be one word of sbatch's, not {shown(value)}")
 
 
-def _per_node(submission: Submission, options: SlurmOptions) -> tuple[int, int]:
-    """CPUs and GPUs that a node gives, for workers spread evenly."""
-    assert submission.workers is not None
-    workers = math.ceil(submission.workers / options.nodes)
-    return workers * options.cpus_per_worker, math.ceil(workers * (submission.gpus_per_worker or 0))
-
-
-def _header(submission: Submission, options: SlurmOptions) -> str:
-    cpus, gpus = _per_node(submission, options)
+def _header(submission: Submission, options: SlurmOptions, share: NodeShare) -> str:
     wanted: list[tuple[str, str | int | None]] = [
         ("job-name", submission.base),
         ("nodes", options.nodes),
         ("ntasks-per-node", 1),
-        ("cpus-per-task", cpus),
-        ("gpus-per-node", gpus or None),
+        ("cpus-per-task", share.cpus),
+        ("gpus-per-node", share.gpus or None),
         ("mem", options.memory),
         ("time", options.time),
         ("partition", options.partition),
@@ -129,9 +145,8 @@ trap 'interrupted=1' TERM
 """
 
 
-def _cluster(submission: Submission, options: SlurmOptions) -> str:
-    cpus, gpus = _per_node(submission, options)
-    size = f"--num-cpus={cpus} --num-gpus={gpus}"
+def _cluster(options: SlurmOptions, share: NodeShare) -> str:
+    size = f"--num-cpus={share.cpus} --num-gpus={share.gpus}"
     others = options.nodes - 1
     return f"""# A Ray of this job's own, behind a token of its own, on ports that are free now. It is ended by
 # process id: `ray stop` would end every Ray on the node, also other people's.
@@ -163,7 +178,7 @@ join() {{
     wait "$ray" || wait "$ray" || true
 }}
 export -f join
-srun --overlap --nodes={others} --ntasks={others} --cpus-per-task={cpus} --exclude="$SLURMD_NODENAME" \\
+srun --overlap --nodes={others} --ntasks={others} --cpus-per-task={share.cpus} --exclude="$SLURMD_NODENAME" \\
     bash -c "join $ip:$port" &
 workers=$!
 """

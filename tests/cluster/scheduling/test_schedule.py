@@ -207,6 +207,16 @@ def test_tasks_go_out_in_their_order_two_at_a_time_and_lost_ones_first():
     assert take_all(schedule, "y") == ["b", "d"]
 
 
+def test_tasks_that_are_added_later_go_out_after_those_that_wait():
+    schedule: Schedule[str] = Schedule()
+    assert schedule.finished
+    schedule.enqueue("abc")
+    assert take_all(schedule, "w") == ["a", "b"]
+    schedule.enqueue("de")
+    assert take_all(schedule, "v") == ["c", "d"]
+    assert not schedule.finished
+
+
 def test_all_get_a_first_task_before_any_gets_a_second():
     schedule = Schedule("abcdefgh")
     for worker in "uvw":

@@ -25,6 +25,8 @@ def test_it_gives_what_its_parts_hold_in_their_order(parts, taken):
     assert len(task_queue) == len(expected[taken:])
     task_queue.clear()
     assert (len(task_queue), list(task_queue)) == (0, [])
+    task_queue.extend("xy")
+    assert (len(task_queue), list(task_queue), task_queue.popleft()) == (2, ["x", "y"], "x")
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=3))
