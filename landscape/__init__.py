@@ -5,8 +5,9 @@ Names are imported when they are first used, so that `import landscape` is quick
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from landscape.lazy_names import import_on_use
 
 if TYPE_CHECKING:
     from landscape.collector import TrajectoryCollector
@@ -52,7 +53,6 @@ _HOMES = {
     "trajectory.importing": ("import_checkpoints",),
     "trajectory.snapshots": ("read_trajectory",),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Axis",
@@ -81,12 +81,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = import_on_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

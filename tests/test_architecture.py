@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # The rooms of both packages, from the ground up: a room is a folder or a file, and uses rooms of lower layers only.
 LAYERS = [
-    "landscape: barrier batch_norm digests draws errors grid processes progress",
+    "landscape: barrier batch_norm digests draws errors grid lazy_names processes progress",
     "landscape: devices fields folders memory parameters plan record retries; cluster: process",
     "landscape: directions problem surface trajectory; cluster: options scheduling",
     "landscape: evaluation spec store views; cluster: shipping",
@@ -46,11 +46,10 @@ INNER = {
 }
 # The only places that import a module by its name: what it gives is asked for by users of the values here.
 BY_NAME = {
-    "landscape/__init__.py",
     "landscape/evaluation/engines/table.py",
-    "landscape/surface.py",
+    "landscape/lazy_names.py",
     "landscape/problem/callback.py",
-    "landscape/views/__init__.py",
+    "landscape/surface.py",
 }
 
 HEAVY = {"ray", "grpc", "plotly", "zarr", "obstore", "kaleido", "meshio", "sklearn", "cyclopts", "rich", "xarray"}

@@ -57,8 +57,7 @@ class PreparedLandscape:
 
     def on_device(self, device: str, job: Job) -> PreparedLandscape:
         """The same landscape planned for the kind of device that the workers have."""
-        samples = self.record.num_samples
-        assert samples is not None, "a prepared landscape has the number of its samples"
+        samples = int(self.identity["num_samples"])
         plan = default_plan(samples, device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads)
         return self._planned(plan)
 

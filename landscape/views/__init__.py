@@ -5,8 +5,9 @@ Names are imported when they are first used: what only prepares values need not 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from landscape.lazy_names import import_on_use
 
 if TYPE_CHECKING:
     from landscape.views.exports.browser import Browser, browser, find_browser
@@ -30,7 +31,6 @@ _HOMES = {
     "prepared.figure_data": ("FigureData", "prepare_figure"),
     "report.page": ("write_report",),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _FORMER = {"Grid": "FigureData", "prepare": "prepare_figure"}  # names of version 0.1.0
 
 __all__ = [
@@ -53,13 +53,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    own = _FORMER.get(name, name)
-    if own not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[own]}"), own)
-    globals()[name] = value
-    return value
+__getattr__ = import_on_use(__name__, _HOMES, _FORMER)
 
 
 def __dir__() -> list[str]:

@@ -145,8 +145,7 @@ def _panel(
     ends = (data.scale.real(limits[0]), data.scale.real(limits[1]))
     shown = np.where(np.isfinite(data.drawn), data.values, np.nan)
     traces: list[Any] = _missing(data, panel, ends, style)
-    if data.shape_error is not None:
-        traces.append(_band(data, shown, panel, ends[0], style, band_in_legend))
+    traces += _band(data, shown, panel, ends[0], style, band_in_legend)
     traces.append(_curve(data, shown, panel, style))
     path = data.path
     if panel.number == 0 and path is not None and np.isfinite(path.loss).any() and data.observable == "loss":
@@ -165,12 +164,16 @@ def _missing(data: FigureData, panel: Panel, ends: tuple[float, float], style: S
     return traces
 
 
-def _band(data: FigureData, shown: Floats, panel: Panel, bottom: float, style: Style, in_legend: bool) -> go.Scatter:
-    assert data.shape_error is not None
+def _band(
+    data: FigureData, shown: Floats, panel: Panel, bottom: float, style: Style, in_legend: bool
+) -> list[go.Scatter]:
+    """The band of two standard errors around a curve; empty where the errors are not known."""
+    if data.shape_error is None:
+        return []
     floor = bottom if data.scale.log else -np.inf
     xs, ys = band(data.axes[0].coordinates, shown, data.shape_error, floor)
     fills = _colours(panel)
-    return go.Scatter(
+    trace = go.Scatter(
         x=xs,
         y=ys,
         name=band_name(data),
@@ -185,6 +188,7 @@ def _band(data: FigureData, shown: Floats, panel: Panel, bottom: float, style: S
         mode="lines",
         **panel.axes,
     )
+    return [trace]
 
 
 def _curve(data: FigureData, shown: Floats, panel: Panel, style: Style) -> go.Scatter:
