@@ -65,6 +65,17 @@ def open_run(path: str | Path) -> Run:
 
     Raises:
         NotFoundError: there is no such folder, or nothing at that URL. For a job file the message names the job's run.
+
+    Example:
+        >>> import torch
+        >>> from landscape import Job, Problem, run
+        >>> def problem():
+        ...     return Problem.supervised(torch.nn.Linear(2, 2), (torch.ones(8, 2), torch.zeros(8).long()))
+        >>> landscapes = [{"name": "minimum", "size": 3}]
+        >>> _ = run(Job(run="runs/mine", problem=problem, num_samples=8, tile=3, landscapes=landscapes))
+        >>> opened = open_run("runs/mine")
+        >>> list(opened), opened["minimum"].loss.shape
+        (['minimum'], (3, 3))
     """
     folder = open_folder(path)
     if folder.exists():

@@ -83,6 +83,16 @@ class Surface:
     `observables` are means over the samples and their standard errors, `NAME_stderr`; NaN where not computed.
     `status` is per point one of NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED. `attributes` are what the landscape's
     record holds: the job, the samples, the engine, the progress.
+
+    >>> axes = (Axis("alpha", np.array([-1.0, 0.0, 1.0])), Axis("beta", np.array([0.0, 0.5])))
+    >>> surface = Surface("bowl", axes, {"loss": np.zeros((2, 3))}, status=np.full((2, 3), OK, np.uint8))
+    >>> surface
+    Surface('bowl', 3 x 2 points, observables=['loss'])
+    >>> surface.dimensions, surface["loss"].shape
+    (('beta', 'alpha'), (2, 3))
+    >>> surface["acuracy"]
+    Traceback (most recent call last):
+    landscape.errors.JobError: observable: 'bowl' has no 'acuracy'; known: loss
     """
 
     name: str
@@ -222,6 +232,11 @@ class Surface:
         Returns:
             max over α in [0, 1] of L(α) − ((1−α)·L(0) + α·L(1)), with its place and a bound of its standard error.
             None where the surface has more than one axis, or where not all losses on [0, 1] are computed and finite.
+
+        >>> axis = Axis("alpha", np.array([0.0, 0.5, 1.0]))
+        >>> line = Surface("line", (axis,), {"loss": np.array([1.0, 3.0, 2.0])}, status=np.ones(3, np.uint8))
+        >>> line.find_barrier()
+        Barrier(height=1.5, alpha=0.5, stderr=nan)
         """
         if len(self.axes) != 1:
             return None

@@ -20,6 +20,7 @@ class LeNet5(nn.Module):
         self.fc3 = nn.Linear(84, classes)
 
     def forward(self, images: Tensor) -> Tensor:
+        """The logits [N, classes] of images [N, 1, 32, 32]."""
         hidden = nn.functional.max_pool2d(torch.relu(self.conv1(images)), 2)
         hidden = nn.functional.max_pool2d(torch.relu(self.conv2(hidden)), 2).flatten(1)
         hidden = torch.relu(self.fc1(hidden))

@@ -20,6 +20,7 @@ class Block(nn.Module):
         self.stride, self.added, self.shortcut = stride, outputs - inputs, shortcut
 
     def forward(self, images: Tensor) -> Tensor:
+        """The block's output: images [N, inputs, H, W] → [N, outputs, ⌈H/stride⌉, ⌈W/stride⌉]."""
         hidden = torch.relu(self.bn1(self.conv1(images)))
         hidden = self.bn2(self.conv2(hidden))
         if self.shortcut:
@@ -66,6 +67,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight)
 
     def forward(self, images: Tensor) -> Tensor:
+        """The logits [N, classes] of images [N, 3, 32, 32]."""
         hidden = torch.relu(self.bn1(self.conv1(images)))
         hidden = self.layer3(self.layer2(self.layer1(hidden)))
         return self.linear(hidden.mean((2, 3)))  # type: ignore[no-any-return]

@@ -87,5 +87,17 @@ def files_beside(surface: Surface, format: str, path: str | Path) -> tuple[Path,
 def export_name(
     surface: Surface, format: str, kind: str | None = None, observable: str = "loss", log: bool = False
 ) -> str:
-    """The usual file name: 'minimum.csv', 'minimum-contour-log.png'."""
+    """The usual file name, as `landscape export` gives it.
+
+    Raises:
+        JobError: an unknown format or kind, or a kind for another number of axes.
+
+    Example:
+        >>> import numpy as np
+        >>> from landscape import Axis
+        >>> axis = Axis("alpha", np.linspace(-1, 1, 5))
+        >>> surface = Surface("line", (axis,), {"loss": axis.coordinates**2}, status=np.ones(5, np.uint8))
+        >>> export_name(surface, "png", log=True), export_name(surface, "csv")
+        ('line-curve-log.png', 'line.csv')
+    """
     return f"{choose_format(format).stem(surface, Request(kind, observable, log))}.{format}"

@@ -42,6 +42,7 @@ class Panel:
 
     @property
     def axes(self) -> dict[str, str]:
+        """The options of a plotly trace that place it in this panel."""
         return {"xaxis": self.x, "yaxis": self.y}
 
 

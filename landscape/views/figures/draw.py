@@ -53,6 +53,18 @@ def figure(
 
     Raises:
         JobError: an unknown kind, observable, colour scale or option, or one that does not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from landscape import Axis
+        >>> axis = Axis("alpha", np.linspace(-1, 1, 5))
+        >>> surface = Surface("line", (axis,), {"loss": axis.coordinates**2}, status=np.ones(5, np.uint8))
+        >>> drawn = figure(surface, "curve", log=True, caption=False)
+        >>> drawn.layout.title.text, drawn.layout.yaxis.type
+        ('line: loss', 'log')
+        >>> figure(surface, "contour")
+        Traceback (most recent call last):
+        landscape.errors.JobError: kind: 'contour' does not fit 'line', which has 1 axis; known: curve
     """
     if unknown:
         wrong = next(iter(unknown))
@@ -95,6 +107,10 @@ def choose_kind(surface: Surface, kind: str | None) -> str:
 
 
 def figure_name(surface: Surface, kind: str | None = None, observable: str = "loss", log: bool = False) -> str:
-    """The name of a file, without its ending, that shows this figure: 'minimum-contour-accuracy-log'."""
+    """The name of a file, without its ending, that shows this figure: 'minimum-contour-accuracy-log'.
+
+    Raises:
+        JobError: the kind is unknown, or for another number of axes.
+    """
     shown = "" if observable == "loss" else observable
     return file_name(surface.name, choose_kind(surface, kind), shown, "log" if log else "")

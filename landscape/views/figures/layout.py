@@ -47,10 +47,12 @@ class Frame:
 
     @property
     def width(self) -> float:
+        """The width of the whole figure, in pixels."""
         return self.plot[0] + self.margins[0] + self.margins[1]
 
     @property
     def height(self) -> float:
+        """The height of the whole figure, in pixels; legend and caption lie in its lower margin."""
         return self.plot[1] + self.margins[2] + self.margins[3]
 
 

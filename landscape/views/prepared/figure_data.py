@@ -30,6 +30,7 @@ class AxisView(Comparable):
 
     @property
     def span(self) -> float:
+        """The last coordinate less the first."""
         return float(self.coordinates[-1] - self.coordinates[0])
 
 
@@ -99,6 +100,13 @@ def prepare_figure(
 
     Raises:
         JobError: the surface has no such observable, or zmin, zmax or levels is impossible.
+
+    Example:
+        >>> axis = Axis("alpha", np.array([0.0, 1.0, 2.0]))
+        >>> surface = Surface("line", (axis,), {"loss": np.array([0.01, 1.0, np.inf])}, np.array([1, 1, 2], np.uint8))
+        >>> data = prepare_figure(surface, log=True)
+        >>> data.title, data.drawn, data.caption[-1]
+        ('line: loss', array([-2.,  0., nan]), 'Logarithmic scale')
     """
     data = _one_observable(surface, observable, log, zmin, zmax, levels, path, max_points)
     names = [name for name in beside if observable == "loss" and name in means(surface)]

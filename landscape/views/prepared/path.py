@@ -47,10 +47,12 @@ class DrawnPath(Comparable):
 
     @property
     def end_name(self) -> str:
+        """The legend entry of the last snapshot, such as 'convergence point (epoch 20)'."""
         return f"convergence point ({self.unit} {self.numbers[-1]})"
 
     @property
     def start_name(self) -> str:
+        """The legend entry of the first snapshot, such as 'start (epoch 0)'."""
         return f"start ({self.unit} {self.numbers[0]})"
 
 
