@@ -17,7 +17,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.values import Values
 from landscape.grid import Index, coarse_to_fine_order, tile_counts
 from landscape.parameters import State
-from landscape.preparation import PreparedJob, PreparedLandscape, create_store, existing_store
+from landscape.preparation import PreparedJob, PreparedLandscape, create_store, reopen_store
 from landscape.problem.user_code import cause_of
 from landscape.retries import NotRetried, RetryRule
 from landscape.store import LandscapeStore
@@ -164,7 +164,7 @@ class OpenLandscape:
 
 def open_landscape(prepared: PreparedJob, landscape: PreparedLandscape) -> OpenLandscape | None:
     """A landscape of the job that is on disk, every chunk of it checked; None where it is new."""
-    store = existing_store(prepared, landscape)
+    store = reopen_store(prepared, landscape)
     return None if store is None else OpenLandscape(store, missing_tasks(store, landscape.name))
 
 

@@ -109,10 +109,10 @@ class LandscapeState:
 
     # -- the values that every worker must reproduce ----------------------------------------------------------
 
-    def difference_of(self, witness: Witness) -> str:
+    def compare_or_keep(self, witness: Witness) -> str:
         """Why a worker's values do not belong to this landscape; '' where they do.
 
-        The values of the first worker are recorded, for the others to reproduce.
+        Where no values are recorded yet, the worker's are recorded, and every other worker must reproduce them.
         """
         expected = self._expected
         difference = witness.differs_from(expected) if expected else other_network(self.store, witness)

@@ -94,7 +94,7 @@ class Receipts:
         witness: Witness | None = receipt.details.get("witness")
         if witness is None:
             return True
-        difference = state.difference_of(witness)
+        difference = state.compare_or_keep(witness)
         if difference:
             self._manager.leave_out(worker, state, witness, difference)
             return False

@@ -44,18 +44,29 @@ def make_coordinates(spec: Landscape, path: PathPlan | None, defaults: int = DEF
     Args:
         path: the projected trajectory, to which axes without a range are fitted.
         defaults: the version of the defaults; axes fitted under the first one did not go through zero.
+
+    Raises:
+        JobError: an axis without a range would be fitted to the path, and there is none.
     """
-    coordinates = []
-    for k, size in enumerate(spec.size):
-        if (chosen := _chosen_coordinates(spec, k)) is not None:
-            coordinates.append(chosen)
-        elif (limits := _axis_range(spec, k)) is not None:
-            coordinates.append(axis_coordinates(size, *limits))
-        else:
-            assert path is not None
-            spread = coordinates_through_zero if defaults > 1 else axis_coordinates
-            coordinates.append(spread(size, *fit_range(path.coordinates[:, k])))
-    return tuple(coordinates)
+    return tuple(_make_axis(spec, k, path, defaults) for k in range(len(spec.size)))
+
+
+def _make_axis(spec: Landscape, k: int, path: PathPlan | None, defaults: int) -> Floats:
+    size = spec.size[k]
+    if (chosen := _chosen_coordinates(spec, k)) is not None:
+        return chosen
+    if (limits := _axis_range(spec, k)) is not None:
+        return axis_coordinates(size, *limits)
+    if path is None:
+        raise _no_path_to_fit(spec)
+    spread = coordinates_through_zero if defaults > 1 else axis_coordinates
+    return spread(size, *fit_range(path.coordinates[:, k]))
+
+
+def _no_path_to_fit(spec: Landscape) -> JobError:
+    """The error of an axis whose default range is fitted to the path, where the landscape has no path."""
+    fitted = sorted({axis.kind for axis in spec.directions if axis.snapshots is not None})
+    return JobError(f"range: must be given where {', '.join(fitted)} axes are mixed with others")
 
 
 def fit_range(coordinates: np.ndarray) -> Range:
@@ -93,7 +104,7 @@ def make_path(context: LandscapeContext, directions: Sequence[DirectionTensors])
     selections = [axis.snapshots for axis in context.axes]
     if None in selections:
         if context.spec.range is None and context.spec.snapshots is not None:
-            raise JobError("range: must be given where PCA axes are mixed with others")
+            raise _no_path_to_fit(context.spec)
         return None
     chosen = [context.snapshots(selection) for selection in selections if selection is not None]
     numbers = sorted({number for snapshots in chosen for number in snapshots})

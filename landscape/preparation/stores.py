@@ -10,7 +10,7 @@ from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.store import LandscapeStore
 
 
-def existing_store(prepared: PreparedJob, landscape: PreparedLandscape) -> LandscapeStore | None:
+def reopen_store(prepared: PreparedJob, landscape: PreparedLandscape) -> LandscapeStore | None:
     """The landscape on disk, open for writing, its coordinates and directions mended where damaged.
 
     Returns:
