@@ -7,7 +7,7 @@ from landscape.grid import Index
 from landscape.parameters import describe_parameters, layout
 from landscape.preparation.identity import changes
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
-from landscape.store import LandscapeStore
+from landscape.store import LandscapeStore, NewArrays
 
 
 def reopen_store(prepared: PreparedJob, landscape: PreparedLandscape) -> LandscapeStore | None:
@@ -50,8 +50,8 @@ def create_store(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape
     moved = [name for name in landscape.origin if any(name in state for state in states)]
     parameters = [info.name for info in describe_parameters(prepared.problem.model)]
     names = [*parameters, *(name for name in moved if name not in parameters)]
-    return LandscapeStore.create(
-        prepared.run, landscape.name, landscape.grid, tile_shape, landscape.observables,
-        axes=[axis.attributes for axis in landscape.directions], directions=states,
-        layout=layout(landscape.origin, names), path=landscape.path, record=landscape.record,
+    new = NewArrays(
+        landscape.grid, tile_shape, landscape.observables, [axis.attributes for axis in landscape.directions], states,
+        layout(landscape.origin, names), landscape.path,
     )  # fmt: skip
+    return LandscapeStore.create(prepared.run, landscape.name, new, landscape.record)

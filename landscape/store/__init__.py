@@ -3,7 +3,7 @@
 from landscape.store.chunks import Examination, status_of
 from landscape.store.durable import DurableStore
 from landscape.store.landscape import LandscapeStore
-from landscape.store.layout import SCHEMA_VERSION, PathPlan
+from landscape.store.layout import SCHEMA_VERSION, NewArrays, PathPlan
 from landscape.store.runs import (
     Survey,
     landscape_names,
@@ -19,6 +19,7 @@ __all__ = [
     "DurableStore",
     "Examination",
     "LandscapeStore",
+    "NewArrays",
     "PathPlan",
     "Survey",
     "landscape_names",

@@ -24,7 +24,7 @@ from landscape.store.constants import stored_directions, stored_path
 from landscape.store.creation import create_landscape
 from landscape.store.documents import FOLDER, METADATA, Described, Documents, unreadable
 from landscape.store.durable import DurableStore
-from landscape.store.layout import PathPlan
+from landscape.store.layout import NewArrays, PathPlan
 from landscape.store.runs import describe, landscape_names, open_zarr, refuse_outside, survey_folder, unmark
 from landscape.store.surfaces import read_surface
 from landscape.store.writing import write_document
@@ -45,16 +45,9 @@ class LandscapeStore:
     # -- making and opening ---------------------------------------------------------------------------------
 
     @classmethod
-    def create(
-        cls, run: Place, name: str, grid: Grid, tile_shape: Index, observables: Sequence[str], *,
-        axes: Sequence[Mapping[str, Any]], directions: Sequence[State], layout: Sequence[Mapping[str, Any]],
-        path: PathPlan | None, record: Record,
-    ) -> LandscapeStore:  # fmt: skip
+    def create(cls, run: Place, name: str, new: NewArrays, record: Record) -> LandscapeStore:
         """Make a landscape with nothing computed, as `creation.create_landscape` does, and open it for writing."""
-        create_landscape(
-            run, name, grid, tile_shape, observables, axes=axes, directions=directions, layout=layout, path=path,
-            record=record,
-        )  # fmt: skip
+        create_landscape(run, name, new, record)
         return cls.open(run, name, write=True)
 
     @classmethod

@@ -36,6 +36,28 @@ class PathPlan:
     distance: NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class NewArrays:
+    """What the arrays of a new landscape are made from.
+
+    Attributes:
+        tile_shape: points per dimension of a tile, the last axis first.
+        observables: their names, `loss` first.
+        axes: what the document of each axis says, of which `record.AxisRecord` is a part.
+        directions: the tensors of each axis.
+        layout: the places of the parameters in a direction, as `parameters.layout` has them.
+        path: the snapshots on the plane; None where the landscape has no path.
+    """
+
+    grid: Grid
+    tile_shape: Index
+    observables: Sequence[str]
+    axes: Sequence[Mapping[str, Any]]
+    directions: Sequence[State]
+    layout: Sequence[Mapping[str, Any]]
+    path: PathPlan | None = None
+
+
 def expected_array(name: str, axes: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """The type and the dimensions of an array by its name, on a landscape of these axes: observables are the rest."""
     if name in axes:
@@ -64,28 +86,21 @@ def path_unit(steps: StoredArray) -> str:
     return "step" if steps.attributes.get(UNIT) == "step" else "epoch"
 
 
-def lay_out(
-    group: zarr.Group,
-    grid: Grid,
-    tile_shape: Index,
-    observables: Sequence[str],
-    axes: Sequence[Mapping[str, Any]],
-    directions: Sequence[State],
-    layout: Sequence[Mapping[str, Any]],
-    path: PathPlan | None,
-) -> None:
-    """Make every array of a landscape, with nothing computed."""
-    for axis, coordinates, described in zip(grid.names, grid.coordinates, axes, strict=True):
+def lay_out(group: zarr.Group, new: NewArrays) -> None:
+    """Make every array of a landscape in its Zarr group, with nothing computed."""
+    grid = new.grid
+    for axis, coordinates, described in zip(grid.names, grid.coordinates, new.axes, strict=True):
         _make(group, axis, coordinates, (axis,), attributes=dict(described))
-    for values in (*with_stderr(observables), RISE_STDERR):
-        _make_empty(group, values, np.float64, np.nan, grid.shape, tile_shape, grid.dimensions)
-    _make_empty(group, "status", np.uint8, 0, grid.shape, tile_shape, grid.dimensions)
-    _make_directions(group, directions, layout, axes)
-    if path is not None:
-        _make_path(group, grid, path, int(np.prod(tile_shape)))
+    for values in (*with_stderr(new.observables), RISE_STDERR):
+        _make_empty(group, values, np.float64, np.nan, grid.shape, new.tile_shape, grid.dimensions)
+    _make_empty(group, "status", np.uint8, 0, grid.shape, new.tile_shape, grid.dimensions)
+    _make_directions(group, new)
+    if new.path is not None:
+        _make_path(group, grid, new.path, int(np.prod(new.tile_shape)))
 
 
 def with_stderr(observables: Sequence[str]) -> Iterator[str]:
+    """The names of the arrays of values: each observable, followed by its standard error."""
     for name in observables:
         yield name
         yield f"{name}_stderr"
@@ -108,15 +123,11 @@ def _make_empty(
     )  # fmt: skip
 
 
-def _make_directions(
-    group: zarr.Group,
-    directions: Sequence[State],
-    layout: Sequence[Mapping[str, Any]],
-    axes: Sequence[Mapping[str, Any]],
-) -> None:
+def _make_directions(group: zarr.Group, new: NewArrays) -> None:
+    directions, layout = new.directions, new.layout
     size = sum(int(np.prod(place["shape"], dtype=np.int64)) for place in layout)
     fits = 4 * size * len(directions) <= DIRECTION_BYTES
-    stored = [fits or not is_seeded(parse_axis(axis)[0].kind) for axis in axes]
+    stored = [fits or not is_seeded(parse_axis(axis)[0].kind) for axis in new.axes]
     array = group.create_array(
         "directions", shape=(len(directions), size), chunks=(1, min(max(size, 1), DIRECTION_CHUNK)), dtype=np.float32,
         fill_value=0.0, compressors=[Crc32cCodec()], dimension_names=("axis", "parameter"),

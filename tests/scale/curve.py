@@ -78,7 +78,7 @@ def commits(out: Path) -> None:
 
     from landscape.grid import Grid, axis_coordinates
     from landscape.record import Record
-    from landscape.store import LandscapeStore
+    from landscape.store import LandscapeStore, NewArrays
 
     grid = Grid(("alpha", "beta"), (axis_coordinates(1024, -1, 1),) * 2)
     names = ("loss", "loss_stderr", "accuracy", "accuracy_stderr")
@@ -87,11 +87,12 @@ def commits(out: Path) -> None:
     print("\n| committed at once | tiles/s | processor, ms a tile |\n|---|---|---|")
     for together in (1, 16, 256):
         with tempfile.TemporaryDirectory(dir=out) as folder:
+            new = NewArrays(
+                grid, (64, 64), ("loss", "accuracy"), [{"kind": "file"}] * 2, directions=[{}, {}], layout=[]
+            )
             store = LandscapeStore.create(
-                folder, "plane", grid, (64, 64), ("loss", "accuracy"), axes=[{"kind": "file"}] * 2,
-                directions=[{}, {}], layout=[], path=None,
-                record=Record().changed(observables=["loss", "accuracy"], identity={}),
-            )  # fmt: skip
+                folder, "plane", new, Record().changed(observables=["loss", "accuracy"], identity={})
+            )
             tiles = [(store.tile((k // 16, k % 16)), values) for k in range(256)]
             begun, spent = time.monotonic(), time.process_time()
             for k in range(0, len(tiles), together):

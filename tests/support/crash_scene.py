@@ -26,7 +26,7 @@ import torch
 from disk import Call, Disk, Handler, die_at, perform
 from power import Chooser, Log, Model
 from safetensors.torch import load_file
-from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples
+from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples, train_quadratic
 from torch import nn
 
 import landscape
@@ -55,16 +55,7 @@ def train(run: Path) -> None:
         model.load_state_dict(there[-1].load())
     start = there[-1].number if there else 0
     collector = TrajectoryCollector(run, model, unit="epoch", intervals=[[1, 2, 3]], start_epoch=start, num_samples=23)
-    for epoch in range(start, EPOCHS):
-        for batch in quadratic_samples(seed=epoch).split(12):
-            loss = model(batch).mean()
-            # Not by torch.optim, which takes two seconds to import what it needs, in every process.
-            gradients = torch.autograd.grad(loss, list(model.parameters()))
-            with torch.no_grad():
-                for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-                    parameter -= 0.1 * gradient
-            collector.step(loss)
-        collector.end_epoch()
+    train_quadratic(collector, model, range(start, EPOCHS))
 
 
 def job_of(run: Path) -> Job:

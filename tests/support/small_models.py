@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,22 @@ def observe_quadratic(model: nn.Module, batch: Any) -> dict[str, Tensor]:
 
 def quadratic_samples(count: int = 23, dtype: torch.dtype = torch.float32, seed: int = 5) -> Tensor:
     return torch.randn(count, 18, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def train_quadratic(collector: Any, model: Quadratic, epochs: Iterable[int]) -> None:
+    """Epochs of plain gradient descent, told to a `TrajectoryCollector`.
+
+    Not by torch.optim, which takes two seconds to import what it needs, in every process.
+    """
+    for epoch in epochs:
+        for batch in quadratic_samples(seed=epoch).split(12):
+            loss = model(batch).mean()
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+            with torch.no_grad():
+                for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                    parameter -= 0.1 * gradient
+            collector.step(loss)
+        collector.end_epoch()
 
 
 def quadratic_problem(dtype: torch.dtype = torch.float32, count: int = 23) -> Problem:

@@ -32,7 +32,7 @@ from landscape.record import (
     parse_axis,
     plain,
 )
-from landscape.store import LandscapeStore
+from landscape.store import LandscapeStore, NewArrays
 
 IDENTITY = {"origin": "a" * 64, "observables": ["loss"], "num_samples": 7, "samples": "b" * 64, "seed": 3}
 TRIALS = (
@@ -95,10 +95,9 @@ def make_store(folder: Path, **changes: Any) -> LandscapeStore:
     """A landscape with nothing computed that records every field, with these in place of the usual ones."""
     grid = Grid(("alpha",), (axis_coordinates(3, -1, 1),))
     direction = {"w": torch.ones(2)}
-    return LandscapeStore.create(
-        str(folder), "a", grid, (2,), ["loss"], axes=[{"kind": "random", "label": "axis"}], directions=[direction],
-        layout=layout(direction, ["w"]), path=None, record=Record().changed(**WHOLE | changes),
-    )  # fmt: skip
+    axes = [{"kind": "random", "label": "axis"}]
+    new = NewArrays(grid, (2,), ["loss"], axes, [direction], layout(direction, ["w"]))
+    return LandscapeStore.create(str(folder), "a", new, Record().changed(**WHOLE | changes))
 
 
 def document_of(folder: Path) -> Path:

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from damages import Damage, damaged_copy, damages_of, kinds_of
-from small_models import Quadratic, make_job, quadratic_problem, quadratic_samples
+from small_models import Quadratic, make_job, quadratic_problem, train_quadratic
 
 from cluster.status import run_status, status_text, validate_run, validation_text
 from landscape import TrajectoryCollector, open_run, run
@@ -45,15 +44,7 @@ def whole(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("whole") / "run"
     model = Quadratic()
     collector = TrajectoryCollector(place, model, unit="epoch", intervals=[[1, 2, 3]], num_samples=23)
-    for epoch in range(3):
-        for batch in quadratic_samples(seed=epoch).split(12):
-            loss = model(batch).mean()
-            gradients = torch.autograd.grad(loss, list(model.parameters()))
-            with torch.no_grad():
-                for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-                    parameter -= 0.1 * gradient
-            collector.step(loss)
-        collector.end_epoch()
+    train_quadratic(collector, model, range(3))
     run(job_of(place))
     return place
 

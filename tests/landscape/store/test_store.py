@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import warnings
 from pathlib import Path
 
@@ -34,10 +33,10 @@ from small_models import (
 from landscape import JobError, NotFoundError, Problem, open_run, run
 from landscape.errors import Interrupted, LandscapeError
 from landscape.folders.lock import run_lock
-from landscape.grid import Grid, axis_coordinates, coarse_to_fine, tile_counts
+from landscape.grid import Grid, axis_coordinates, tile_counts
 from landscape.parameters import layout, state_of
 from landscape.record import Record
-from landscape.store import DurableStore, LandscapeStore, commit, landscape_names, status_of
+from landscape.store import DurableStore, LandscapeStore, NewArrays, commit, status_of
 
 MODEL = Quadratic()
 
@@ -48,15 +47,12 @@ def make_store(folder: Path, size=(5, 4), tile=(2, 3), observables=("loss",)) ->
     grid = Grid(names, tuple(axis_coordinates(n, -1, 1) for n in size))
     directions = [{"vector": torch.full((5,), float(k + 1))} for k in range(len(size))]
     axes = [{"kind": "random", "label": f"axis {k}"} for k in range(len(size))]
-    return LandscapeStore.create(
-        str(folder), "a", grid, tile, observables, axes=axes, directions=directions,
-        layout=layout(state_of(MODEL), ["matrix", "vector"]), path=None,
-        record=Record().changed(observables=list(observables), identity={}),
-    )  # fmt: skip
+    new = NewArrays(grid, tile, observables, axes, directions, layout(state_of(MODEL), ["matrix", "vector"]))
+    return LandscapeStore.create(str(folder), "a", new, Record().changed(observables=list(observables), identity={}))
 
 
 def all_tiles(store: LandscapeStore):
-    return [store.tile(index) for index in coarse_to_fine(tile_counts(store.shape, store.tile_shape))]
+    return [store.tile(index) for index in np.ndindex(tile_counts(store.shape, store.tile_shape))]
 
 
 def constant(tile, value: float) -> dict[str, np.ndarray]:
@@ -192,25 +188,6 @@ def test_large_random_directions_are_kept_as_their_seed_alone(tmp_path, monkeypa
 
 
 # -- names, versions, halves -----------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-def test_a_half_made_landscape_is_not_listed_and_is_replaced(tmp_path, monkeypatch):
-    problem = quadratic_problem()
-    job = make_job(tmp_path, lambda: problem, [{"name": "a", "size": 3}])
-
-    def die(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("landscape.store.layout._make_directions", die)
-        with pytest.raises(KeyboardInterrupt):
-            run(job)
-    assert (tmp_path / "landscapes.zarr" / "a" / "loss").is_dir()
-    assert landscape_names(str(tmp_path)) == []
-    with pytest.raises(NotFoundError, match="'a' is not in run"):
-        open_run(tmp_path)["a"]
-    assert (run(job)["a"].status == 1).all()
 
 
 def test_a_landscape_of_a_newer_schema_is_refused_by_reader_and_writer(tmp_path):
@@ -388,63 +365,6 @@ def test_attributes_are_written_all_at_once(tmp_path, monkeypatch):
     store.update_attributes(progress={"tiles_done": 1}, failures=[])
     assert len(written) == 3
     assert LandscapeStore.open(str(tmp_path), "a").attributes == written[-1]
-
-
-def test_a_crash_between_values_and_status_leaves_the_tile_uncomputed(tmp_path, monkeypatch):
-    store = make_store(tmp_path)
-    first, second = store.tile((0, 0)), store.tile((1, 0))
-    store.write_tiles([(first, constant(first, 1.0))])
-
-    write = commit.write_synced
-
-    def crash(arrays, chunks):
-        if chunks[0][0] == "status":
-            raise KeyboardInterrupt
-        write(arrays, chunks)
-
-    monkeypatch.setattr(commit, "write_synced", crash)
-    with pytest.raises(KeyboardInterrupt):
-        store.write_tiles([(second, constant(second, 2.0))])
-    reader = LandscapeStore.open(str(tmp_path), "a")
-    surface = reader.read_surface()
-    assert np.isnan(surface.loss[second.windows]).all(), "the values are on disk, and not committed"
-    assert (surface.loss[first.windows] == 1).all()
-    assert second.index in reader.examine().missing
-    assert reader.examine().damaged == ()
-
-
-@pytest.mark.long
-def test_a_reader_beside_a_writer_sees_whole_tiles_only(tmp_path):
-    store = make_store(tmp_path, (24, 18), (3, 3))
-    tiles = all_tiles(store)
-    stop, looked, problems, looks = threading.Event(), threading.Event(), [], []
-
-    def read() -> None:
-        while not stop.is_set():
-            surface = LandscapeStore.open(str(tmp_path), "a").read_surface()
-            looks.append(int((surface.status == 1).sum()))
-            for k, tile in enumerate(tiles):
-                status, loss = set(surface.status[tile.windows].flat), surface.loss[tile.windows]
-                whole = np.isnan(loss).all() if status == {0} else status == {1} and (loss == k + 1).all()
-                if not whole:
-                    problems.append((tile.index, status, loss.tolist()))
-            looked.set()
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        for k, tile in enumerate(tiles):
-            store.write_tiles([(tile, constant(tile, k + 1.0))])
-            store.update_attributes(progress={"tiles_done": k})
-            if k % 12 == 0:
-                looked.clear()
-                assert looked.wait(100)
-    finally:
-        stop.set()
-        reader.join()
-    assert not problems
-    assert looks == sorted(looks), "what was committed stays"
-    assert len(set(looks)) > 2, "the reader looked while the writer wrote"
 
 
 def test_leftovers_of_a_write_cut_off_are_ignored(tmp_path):

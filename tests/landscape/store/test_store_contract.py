@@ -34,7 +34,7 @@ from landscape.folders.lock import driver_alive, run_lock
 from landscape.grid import Grid, axis_coordinates
 from landscape.parameters import layout, state_of
 from landscape.record import Record
-from landscape.store import LandscapeStore, commit, landscape_names, open_zarr, survey
+from landscape.store import LandscapeStore, NewArrays, commit, landscape_names, open_zarr, survey
 from landscape.trajectory.history import read_history
 from landscape.trajectory.importing import import_checkpoints
 from landscape.trajectory.run_files import read_info
@@ -69,11 +69,9 @@ def walk(place: str, model: nn.Module, count: int = 4) -> None:
 def make_store(place: str, size=(5, 4), tile=(2, 3)) -> LandscapeStore:
     grid = Grid(("alpha", "beta"), tuple(axis_coordinates(n, -1, 1) for n in size))
     directions = [{"vector": torch.full((5,), float(k + 1))} for k in range(2)]
-    return LandscapeStore.create(
-        place, "a", grid, tile, ("loss",), axes=[{"kind": "random", "label": f"axis {k}"} for k in range(2)],
-        directions=directions, layout=layout(state_of(MODEL), ["matrix", "vector"]), path=None,
-        record=Record().changed(observables=["loss"], identity={}),
-    )  # fmt: skip
+    axes = [{"kind": "random", "label": f"axis {k}"} for k in range(2)]
+    new = NewArrays(grid, tile, ("loss",), axes, directions, layout(state_of(MODEL), ["matrix", "vector"]))
+    return LandscapeStore.create(place, "a", new, Record().changed(observables=["loss"], identity={}))
 
 
 # -- the folder ----------------------------------------------------------------------------------------------
@@ -273,6 +271,7 @@ def test_a_half_made_landscape_is_not_listed_and_is_replaced(place, raw, monkeyp
         patched.setattr("landscape.store.layout._make_directions", die)
         with pytest.raises(KeyboardInterrupt):
             run(job)
+    assert any(key.startswith("landscapes.zarr/a/loss/") for key in raw.keys())  # noqa: SIM118
     raw.write("landscapes.zarr/a/left/over", b"")
     assert landscape_names(place) == []
     with pytest.raises(NotFoundError, match="'a' is not in run"):
@@ -333,8 +332,12 @@ def test_a_group_of_somebody_elses_is_refused_and_left(place, raw):
 
 def test_values_that_are_not_committed_are_not_shown(place, monkeypatch):
     store = make_store(place)
-    tile = store.tile((1, 0))
+    first, second = store.tile((0, 0)), store.tile((1, 0))
 
+    def values(tile, value: float) -> dict[str, np.ndarray]:
+        return {name: np.full(tile.points, value) for name in ("loss", "loss_stderr")}
+
+    store.write_tiles([(first, values(first, 1.0))])
     write = commit.write_synced
 
     def crash(arrays, chunks):
@@ -344,16 +347,19 @@ def test_values_that_are_not_committed_are_not_shown(place, monkeypatch):
 
     monkeypatch.setattr(commit, "write_synced", crash)
     with pytest.raises(KeyboardInterrupt):
-        store.write_tiles([(tile, {name: np.full(tile.points, 2.0) for name in ("loss", "loss_stderr")})])
+        store.write_tiles([(second, values(second, 2.0))])
     reader = LandscapeStore.open(place, "a")
-    assert np.isnan(reader.read_surface().loss).all()
+    loss = reader.read_surface().loss
+    assert np.isnan(loss[second.windows]).all(), "the values are written, and not committed"
+    assert (loss[first.windows] == 1).all()
+    assert second.index in reader.examine().missing
     assert reader.examine().damaged == ()
 
 
 def test_a_reader_beside_a_writer_sees_whole_tiles_only(place):
     store = make_store(place, (12, 9), (3, 3))
     tiles = [store.tile((i, j)) for i in range(3) for j in range(4)]
-    stop, problems, looks = threading.Event(), [], []
+    stop, looked, problems, looks = threading.Event(), threading.Event(), [], []
 
     def read() -> None:
         while not stop.is_set():
@@ -363,6 +369,7 @@ def test_a_reader_beside_a_writer_sees_whole_tiles_only(place):
                 status, loss = set(surface.status[tile.windows].flat), surface.loss[tile.windows]
                 if not (np.isnan(loss).all() if status == {0} else status == {1} and (loss == k + 1).all()):
                     problems.append((tile.index, status, loss.tolist()))
+            looked.set()
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -370,12 +377,15 @@ def test_a_reader_beside_a_writer_sees_whole_tiles_only(place):
         for k, tile in enumerate(tiles):
             store.write_tiles([(tile, {name: np.full(tile.points, k + 1.0) for name in ("loss", "loss_stderr")})])
             store.update_attributes(progress={"tiles_done": k})
+            if k % 4 == 0:
+                looked.clear()
+                assert looked.wait(100)
     finally:
         stop.set()
         reader.join()
     assert not problems
-    assert looks
-    assert looks == sorted(looks)
+    assert looks == sorted(looks), "what was committed stays"
+    assert len(set(looks)) > 1, "the reader looked while the writer wrote"
 
 
 def test_xarray_reads_it_as_it_is(place):
