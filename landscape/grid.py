@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -172,12 +172,6 @@ def tile_at(index: Index, shape: Sequence[int], tile_shape: Sequence[int]) -> Ti
     start = tuple(i * t for i, t in zip(index, tile_shape, strict=True))
     stop = tuple(min(a + t, n) for a, t, n in zip(start, tile_shape, shape, strict=True))
     return Tile(tuple(index), start, stop)
-
-
-def coarse_to_fine(counts: Sequence[int]) -> Iterator[Index]:
-    """All tile indices, each once, in the order of `coarse_to_fine_order`."""
-    order = coarse_to_fine_order(np.ones(counts, np.bool_))
-    yield from zip(*(places.tolist() for places in np.unravel_index(order, tuple(counts))), strict=True)
 
 
 def coarse_to_fine_order(mask: NDArray[np.bool_]) -> NDArray[np.int64]:

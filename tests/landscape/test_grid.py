@@ -19,7 +19,7 @@ from landscape.grid import (
     Tile,
     axis_coordinates,
     choose_tile_shape,
-    coarse_to_fine,
+    coarse_to_fine_order,
     coordinates_through_zero,
     coordinates_through_zero_and_one,
     size_through_zero,
@@ -221,9 +221,14 @@ def test_the_last_tile_is_cut_off_by_the_grid():
     assert tile_at((1, 2), (5, 7), (3, 3)) == Tile((1, 2), (3, 6), (5, 7))
 
 
+def coarse_to_fine(counts):
+    """The indices of all tiles in the order of the visit."""
+    return [tuple(map(int, np.unravel_index(k, counts))) for k in coarse_to_fine_order(np.ones(counts, np.bool_))]
+
+
 @given(counts=SHAPES)
 def test_coarse_to_fine_visits_each_tile_once_and_coarse_lattices_first(counts):
-    order = list(coarse_to_fine(counts))
+    order = coarse_to_fine(counts)
     assert sorted(order) == sorted(itertools.product(*map(range, counts)))
 
     def level(index):
@@ -236,7 +241,7 @@ def test_coarse_to_fine_visits_each_tile_once_and_coarse_lattices_first(counts):
 
 
 def test_coarse_to_fine_of_five_by_two_written_out():
-    assert list(coarse_to_fine((5, 2))) == [
+    assert coarse_to_fine((5, 2)) == [
         (0, 0), (4, 0), (2, 0), (0, 1), (1, 0), (1, 1), (2, 1), (3, 0), (3, 1), (4, 1),
     ]  # fmt: skip
 

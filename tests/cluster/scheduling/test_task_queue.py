@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.scheduling.task_queue import TaskQueue
-from landscape.grid import coarse_to_fine, coarse_to_fine_order
+from landscape.grid import coarse_to_fine_order
 from landscape.tasks import Task, TaskList
 
 
@@ -32,8 +32,9 @@ def test_it_gives_what_its_parts_hold_in_their_order(parts, taken):
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=3))
 def test_tasks_are_the_path_then_the_missing_tiles_coarse_to_fine(counts):
     missing = np.random.default_rng(sum(counts)).random(counts) < 0.7
-    tasks = TaskList("plane", [(0, 8), (8, 11)], coarse_to_fine_order(missing), tuple(counts))
-    tiles = [Task("plane", tile=index) for index in coarse_to_fine(counts) if missing[index]]
+    order = coarse_to_fine_order(missing)
+    tasks = TaskList("plane", [(0, 8), (8, 11)], order, tuple(counts))
+    tiles = [Task("plane", tile=tuple(map(int, np.unravel_index(number, counts)))) for number in order]
     assert list(tasks) == [Task("plane", path=(0, 8)), Task("plane", path=(8, 11)), *tiles]
     assert len(tasks) == 2 + missing.sum()
     assert tasks[-1] == list(tasks)[-1]
