@@ -58,12 +58,12 @@ def bench(
     from landscape.bench import options_for
     from landscape.spec import read_job
 
-    options = options_for(precision or (), engine or (), rounds, search=search, quick=quick, full=full, tell=_tell)
+    options = options_for(precision or (), engine or (), rounds, search=search, quick=quick, full=full, report=_report)
     given = read_job(job, num_samples=num_samples, batch_size=batch_size, device=device, threads=threads)
     with diverted():
         found = bench_job(given, options, quick=quick)
     put(json_module.dumps(found, indent=1, allow_nan=False) if json else bench_report(found))
 
 
-def _tell(text: str) -> None:
+def _report(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

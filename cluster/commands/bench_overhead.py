@@ -34,9 +34,9 @@ def bench_job(job: Job, options: Options, *, quick: bool = False) -> dict[str, A
         return found
     from cluster.commands.bench_startup import startup
 
-    options.tell("serial, one worker, two workers")
+    options.report("serial, one worker, two workers")
     found["ray"] = over_serial(job, found)
-    options.tell("start-up")
+    options.report("start-up")
     return found | {"startup": startup()}
 
 

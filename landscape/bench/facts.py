@@ -19,6 +19,7 @@ from landscape.evaluation.values import Values
 
 
 def machine(device: str) -> dict[str, Any]:
+    """The name of the processor or GPU that is measured, the machine's cores, and the versions of torch and Python."""
     name = torch.cuda.get_device_name() if device == "cuda" else _processor()
     versions = {"torch": torch.__version__, "python": platform.python_version()}
     return {"device": device, "name": name, "cores": os.cpu_count(), **versions}

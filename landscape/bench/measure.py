@@ -96,11 +96,12 @@ class _Bench:
         self._points = points[np.lexsort(points.T[::-1])]  # row by row, as an evaluator takes them
 
     def measure(self) -> dict[str, Any]:
+        """All engines of this precision as plain data: rates, ratios to the bare pass, memory, the engine chosen."""
         tuned = self._tune()
         rows = self._rows(tuned)
         contestants, bares, ceilings = self._contestants(rows)
-        rounds = race(contestants, self._options.rounds, self._options.slice_seconds, self._tell)
-        found: dict[str, Any] = {
+        rounds = race(contestants, self._options.rounds, self._options.slice_seconds, self._report)
+        measured: dict[str, Any] = {
             "precision": self._precision,
             "chosen": {"engine": str(tuned.plan.engine), "batch_size": tuned.plan.batch_size},
             "search": [each.refused for each in tuned.trials if each.refused],
@@ -112,21 +113,21 @@ class _Bench:
         if ceilings:
             size, bare = next(iter(bares.items()))
             forwards = {str(row.engine): f"forward:{k}" for k, row in enumerate(rows) if row.evaluator is not None}
-            found["ceilings"] = facts.distances(ceilings, rounds, (f"bare:{size}", bare), forwards)
+            measured["ceilings"] = facts.distances(ceilings, rounds, (f"bare:{size}", bare), forwards)
         if self._options.memory:
-            found["memory"] = [
+            measured["memory"] = [
                 self._memory(row, row.evaluator, bares)
                 for row in rows
                 if row.evaluator is not None and self._counts_memory(row)
             ]
         if self._options.full and self._precision == self._job.precision:
-            found["full"] = self._full(tuned, bares[tuned.plan.batch_size])
-        return found
+            measured["full"] = self._full(tuned, bares[tuned.plan.batch_size])
+        return measured
 
-    def _tell(self, text: str) -> None:
-        self._options.tell(f"{self._precision}: {text}")
+    def _report(self, text: str) -> None:
+        self._options.report(f"{self._precision}: {text}")
 
-    # -- who takes part ---------------------------------------------------------------------------------------
+    # -- contestants -----------------------------------------------------------------------------------------
 
     def _tune(self) -> Tuned:
         """The engine that a run of this job would choose, or one that is found in the time given."""
@@ -141,7 +142,7 @@ class _Bench:
         freedom = Freedom(asked, self._job.batch_size is None, points)
         if options.engines:
             freedom = Freedom(self._evaluator.plan.engine, False, 0)
-        self._tell(f"{seconds:.3g} s a point, eager; looking for better engines")
+        self._report(f"{seconds:.3g} s a point, eager; looking for better engines")
         return tune(self._evaluator, self._grid, freedom, limits=limits)
 
     def _rows(self, tuned: Tuned) -> list[_Row]:
@@ -161,44 +162,44 @@ class _Bench:
         return list(unique.values())
 
     def _contestants(self, rows: list[_Row]) -> tuple[list[Contestant], dict[int, Bare], list[Ceiling]]:
-        """Those that run at all; what fails is noted in its row."""
-        plan, found = self._evaluator.plan, []
+        """The contestants that run; the reason why an engine fails is noted in its row."""
+        plan = self._evaluator.plan
         sizes = dict.fromkeys(row.batch_size for row in rows)
         bares = {
             size: Bare(self._problem, self._samples, replace(plan, batch_size=size), self._device) for size in sizes
         }
-        found += [Contestant(f"bare:{size}", bare.run) for size, bare in bares.items()]
+        contestants = [Contestant(f"bare:{size}", bare.run) for size, bare in bares.items()]
         for k, row in enumerate(rows):
-            self._tell(f"setting up {row.engine} in batches of {row.batch_size}")
+            self._report(f"setting up {row.engine} in batches of {row.batch_size}")
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # what an engine thinks of the model
-                    mine = self._contestants_of(k, row)
-                    for each in mine:
-                        each.run(each.step)
+                    of_row = self._contestants_of(k, row)
+                    for contestant in of_row:
+                        contestant.run(contestant.step)
             except Exception as error:
                 row.evaluator, row.failed = None, one_line(error)[:200]
             else:
-                found += mine
+                contestants += of_row
         ceilings = []
         if self._options.ceilings:
             ceilings = [
                 matmul_ceiling("matmul", plan, self._device), copy_ceiling("copy", plan, self._device)
             ]  # fmt: skip
-        return found + [each.contestant for each in ceilings], bares, ceilings
+        return contestants + [ceiling.contestant for ceiling in ceilings], bares, ceilings
 
     def _contestants_of(self, k: int, row: _Row) -> list[Contestant]:
         plan = replace(self._evaluator.plan, engine=row.engine, batch_size=row.batch_size)
         row.evaluator = self._evaluator.twin(plan)
         forward = SameEngine(self._problem, self._samples, plan, self._device, self._axes)
-        found = [
+        contestants = [
             Contestant(f"ours:{k}", partial(self._evaluate, row.evaluator), row.step),
             Contestant(f"forward:{k}", forward.run, row.step),
         ]
         if not row.engine.stacks and (row.chosen or row.engine == EAGER):
             setting = Setting(self._problem, plan, self._device, self._origin, self._axes, self._points)
-            found.append(Contestant(f"setting:{k}", setting.run))
-        return found
+            contestants.append(Contestant(f"setting:{k}", setting.run))
+        return contestants
 
     def _evaluate(self, evaluator: Evaluator, count: int) -> None:
         evaluator.evaluate(np.resize(self._points, (count, self._points.shape[1])))
@@ -216,11 +217,11 @@ class _Bench:
         exact = self._evaluator.twin(
             replace(self._evaluator.plan, precision="float32", engine=EAGER, batch_size=rows[0].batch_size)
         ).evaluate(points)
-        found = []
+        entries = []
         for k, row in enumerate(rows):
             entry: dict[str, Any] = {"engine": str(row.engine), "batch_size": row.batch_size, "chosen": row.chosen}
             if row.evaluator is None:
-                found.append(entry | {"failed": row.failed})
+                entries.append(entry | {"failed": row.failed})
                 continue
             entry |= self._rate(typical(rounds, f"ours:{k}"))
             entry |= {
@@ -231,16 +232,16 @@ class _Bench:
             }
             if rows[0].evaluator is not None:
                 entry["over_eager"] = quotient(rounds, "ours:0", f"ours:{k}")
-            found.append(entry)
-        return found
+            entries.append(entry)
+        return entries
 
     def _settings(self, rows: Sequence[_Row], rounds: Sequence[Seconds]) -> list[dict[str, Any]]:
         """What setting the weights costs, and what a whole point costs above the bare forward pass."""
-        found = []
+        entries = []
         for k, row in enumerate(rows):
             if f"setting:{k}" in rounds[0]:
                 bare = f"bare:{row.batch_size}"
-                found.append(
+                entries.append(
                     {
                         "engine": str(row.engine),
                         "batch_size": row.batch_size,
@@ -249,7 +250,7 @@ class _Bench:
                         "point_over_bare": quotient(rounds, f"ours:{k}", bare),
                     }
                 )
-        return found
+        return entries
 
     def _counts_memory(self, row: _Row) -> bool:
         """Where it can be told: compiled code does not go through torch's dispatcher, which counts on a CPU."""
@@ -271,7 +272,7 @@ class _Bench:
             seconds += evaluator.evaluate(every[start : start + TILE_POINTS]).seconds
             if start // TILE_POINTS % BARE_EVERY == 0:
                 passes.append(race([one], 1, 0.0)[0]["bare"])
-                self._tell(f"whole grid: {start} of {len(every)} points, {seconds:.0f} s")
+                self._report(f"whole grid: {start} of {len(every)} points, {seconds:.0f} s")
         bare_seconds = float(np.median(passes))
         return {
             "engine": str(tuned.plan.engine), "batch_size": tuned.plan.batch_size, "points": len(every),

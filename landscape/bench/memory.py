@@ -1,7 +1,7 @@
 """How much memory an evaluation takes beyond the model, its directions and the samples.
 
-On a GPU torch's allocator tells. On a CPU resident sizes are noise, so that every storage that an operation returns is
-counted while it lives; what a kernel allocates and frees inside is seen by neither.
+On a GPU the figures are those of torch's allocator. On a CPU the resident size of the process is too noisy, so every
+storage that an operation returns is counted while it lives. Neither sees what a kernel allocates and frees inside.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given = {id(each) for each in _storages((args, kwargs))}
-        found = func(*args, **(kwargs or {}))
-        for storage in _storages(found):
+        result = func(*args, **(kwargs or {}))
+        for storage in _storages(result):
             if id(storage) not in given and id(storage) not in self._known:
                 self._count(storage)
         self.peak = max(self.peak, self.live)
-        return found
+        return result
 
     def _count(self, storage: Any) -> None:
         key = id(storage)
@@ -67,19 +67,20 @@ class Peak:
 
 @contextmanager
 def peak_of(device: torch.device) -> Iterator[Peak]:
-    found = Peak()
+    """The bytes that the `with` block allocates on the device; they stand in what it is given when it has ended."""
+    peak = Peak()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-        yield found
+        yield peak
         torch.cuda.synchronize(device)
-        found.bytes = torch.cuda.max_memory_allocated(device) - before
-        found.kept = torch.cuda.memory_allocated(device) - before
+        peak.bytes = torch.cuda.max_memory_allocated(device) - before
+        peak.kept = torch.cuda.memory_allocated(device) - before
     else:
         with LiveStorages() as storages:
-            yield found
-        found.bytes, found.kept = storages.peak, storages.live
+            yield peak
+        peak.bytes, peak.kept = storages.peak, storages.live
 
 
 def memory_of(
@@ -87,9 +88,9 @@ def memory_of(
 ) -> dict[str, Any]:
     """Bytes an evaluation takes above model and directions, over those of one bare batch.
 
-    `evaluator` is what a fresh one is made like; its samples are shared. The first points are told apart, at which an
-    evaluator learns what stays the same between points. What is kept between points is among the bytes, and given by
-    itself: the origin's weights and those that a row shares, which weigh where samples are few.
+    A fresh evaluator is measured, a twin of `evaluator` that shares its samples. Its first points are reported apart
+    from the later ones, as it learns at them which outputs stay the same. The bytes include what is kept between
+    points, which is also reported by itself: the origin's weights and those that a row shares.
     """
     device, size = evaluator.device, 8 if evaluator.plan.precision == "float64" else 4
     with peak_of(device) as one_batch, torch.no_grad():

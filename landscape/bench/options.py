@@ -9,7 +9,7 @@ from typing import get_args
 from landscape.errors import JobError, shown
 from landscape.plan import Engine, Precision
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,10 @@ class Options:
         precisions: default: float32 and bfloat16, and tf32 on a GPU.
         engines: default: plain eager, and every engine that the search for the best one measures.
         search_seconds: how long that search may take; default: what a run of the job would give it.
+        rounds: how often every engine is timed.
+        slice_seconds: about how long each timing takes.
         full: also evaluate the whole grid, with the best engine of the job's precision.
+        report: is called with a line of text when something new begins.
     """
 
     precisions: tuple[Precision, ...] = ()
@@ -31,12 +34,12 @@ class Options:
     memory: bool = True
     ceilings: bool = True
     full: bool = False
-    tell: Tell = field(default=lambda text: None, compare=False)
+    report: Report = field(default=lambda text: None, compare=False)
 
 
 def options_for(
     precisions: Sequence[str], engines: Sequence[str], rounds: int = 5, *, search: float | None = None,
-    quick: bool = False, full: bool = False, tell: Tell = lambda text: None,
+    quick: bool = False, full: bool = False, report: Report = lambda text: None,
 ) -> Options:  # fmt: skip
     """The options from words as they are given in a command.
 
@@ -50,9 +53,9 @@ def options_for(
     if rounds < 1:
         raise JobError(f"rounds: must be at least 1, not {rounds}")
     try:
-        names = tuple(Engine.parse(each) for each in engines)
+        parsed = tuple(Engine.parse(each) for each in engines)
     except ValueError as error:
         raise JobError(f"engine: {error}") from None
     chosen = tuple(each for each in known if each in precisions)
-    found = Options(chosen, names, rounds, search_seconds=search, full=full, tell=tell)
-    return replace(found, slice_seconds=0.05, search_seconds=search or 3.0) if quick else found
+    options = Options(chosen, parsed, rounds, search_seconds=search, full=full, report=report)
+    return replace(options, slice_seconds=0.05, search_seconds=search or 3.0) if quick else options

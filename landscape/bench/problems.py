@@ -1,7 +1,7 @@
 """Problems to measure with where no job is at hand: common shapes of model, random weights, synthetic data.
 
-A forward pass costs the same whatever the weights and the pixels are, so speed can be measured with these; what they
-are a landscape of means nothing.
+A forward pass costs the same whatever the weights and the pixels are, so speed can be measured with these; their
+landscapes mean nothing.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Bottleneck(nn.Module):
             self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, images: Tensor) -> Tensor:
+        """[N, inputs, H, W] → [N, 4 · width, H / stride, W / stride]."""
         hidden = relu(self.bn1(self.conv1(images)))
         hidden = relu(self.bn2(self.conv2(hidden)))
         return relu(self.bn3(self.conv3(hidden)) + self.shortcut(images))
@@ -62,6 +63,7 @@ class ResNet50(nn.Module):
         self.blocks, self.head = nn.Sequential(*blocks), nn.Linear(inputs, 1000)
 
     def forward(self, images: Tensor) -> Tensor:
+        """The logits [N, 1000] of images [N, 3, 224, 224]."""
         return self.head(self.blocks(self.stem(images)).mean((2, 3)))  # type: ignore[no-any-return]
 
 
@@ -77,6 +79,7 @@ class Transformer(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(TOKENS))
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """The logits [N, words, T] of the next token after each of the tokens [N, T]."""
         hidden = self.layers(self.embedding(tokens) + self.position, mask=self.mask)
         return self.head(hidden).transpose(1, 2)  # type: ignore[no-any-return]
 
@@ -93,6 +96,7 @@ class UNet(nn.Module):
         self.head = nn.Conv2d(width, 2, 1)
 
     def forward(self, images: Tensor) -> Tensor:
+        """The logits [N, 2, 64, 64] of each pixel of images [N, 1, 64, 64]."""
         fine = self.down1(images)
         coarse = self.down2(nn.functional.max_pool2d(fine, 2))
         hidden = self.bottom(nn.functional.max_pool2d(coarse, 2))
@@ -116,6 +120,7 @@ class ControlFlow(nn.Module):
         self.first, self.middle, self.last = nn.Linear(64, width), nn.Linear(width, width), nn.Linear(width, 10)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """The logits [N, 10] of inputs [N, 64]."""
         hidden = relu(self.first(inputs))
         for _ in range(6):
             hidden = relu(self.middle(hidden))
@@ -145,44 +150,53 @@ def _masks(count: int) -> Data:
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """A model, its synthetic data, and how many samples a point takes unless told otherwise."""
+class SyntheticModel:
+    """A model with random weights, its synthetic data, and how many samples a point takes where none are given."""
 
     model: Callable[[], nn.Module]
     data: Callable[[int], Data]
     samples: int = 2048
 
 
-RECIPES = {
-    "lenet": Recipe(LeNet5, partial(_classes, shape=(1, 32, 32))),
-    "resnet20": Recipe(partial(ResNet, 20), partial(_classes, shape=(3, 32, 32))),
-    "resnet56": Recipe(partial(ResNet, 56), partial(_classes, shape=(3, 32, 32))),
-    "resnet50": Recipe(ResNet50, partial(_classes, shape=(3, 224, 224), classes=1000), 256),
-    "mlp": Recipe(partial(_mlp, (784, 1888, 1888, 10)), partial(_classes, shape=(784,)), 64),
-    "transformer": Recipe(Transformer, _sentences, 256),
-    "unet": Recipe(UNet, _masks, 256),
-    "control-flow": Recipe(ControlFlow, partial(_classes, shape=(64,))),
-    "tiny": Recipe(partial(_mlp, (8, 8, 3)), partial(_classes, shape=(8,), classes=3), 16),
+SYNTHETIC_MODELS = {
+    "lenet": SyntheticModel(LeNet5, partial(_classes, shape=(1, 32, 32))),
+    "resnet20": SyntheticModel(partial(ResNet, 20), partial(_classes, shape=(3, 32, 32))),
+    "resnet56": SyntheticModel(partial(ResNet, 56), partial(_classes, shape=(3, 32, 32))),
+    "resnet50": SyntheticModel(ResNet50, partial(_classes, shape=(3, 224, 224), classes=1000), 256),
+    "mlp": SyntheticModel(partial(_mlp, (784, 1888, 1888, 10)), partial(_classes, shape=(784,)), 64),
+    "transformer": SyntheticModel(Transformer, _sentences, 256),
+    "unet": SyntheticModel(UNet, _masks, 256),
+    "control-flow": SyntheticModel(ControlFlow, partial(_classes, shape=(64,))),
+    "tiny": SyntheticModel(partial(_mlp, (8, 8, 3)), partial(_classes, shape=(8,), classes=3), 16),
 }
 
 
-def recipe_problem(name: str, samples: int) -> Problem:
-    recipe = RECIPES[name]
+def synthetic_problem(name: str, samples: int) -> Problem:
+    """The supervised problem of one of `SYNTHETIC_MODELS`, the same weights and data at every call."""
+    entry = SYNTHETIC_MODELS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        return Problem.supervised(recipe.model().eval(), recipe.data(samples))
+        return Problem.supervised(entry.model().eval(), entry.data(samples))
 
 
 def tiny() -> Problem:
     """The callback `landscape.bench.problems:tiny`: a point costs next to nothing, what is left is the system."""
-    return recipe_problem("tiny", RECIPES["tiny"].samples)
+    return synthetic_problem("tiny", SYNTHETIC_MODELS["tiny"].samples)
 
 
-def recipe_job(name: str, run: str, samples: int | None = None, size: int = 40, **fields: object) -> Job:
-    """A job of a recipe's model along two filter-normalised random directions."""
-    if name not in RECIPES:
-        raise JobError(f"recipe: unknown {shown(name)}; {nearest(name, RECIPES)}")
-    count = samples or RECIPES[name].samples
+def synthetic_job(name: str, run: str, samples: int | None = None, size: int = 40, **fields: object) -> Job:
+    """A job of a synthetic model along two filter-normalised random directions, `size` points on each axis.
+
+    Args:
+        samples: samples a point; default: those of the model's line in `SYNTHETIC_MODELS`.
+        fields: other fields of the job.
+
+    Raises:
+        JobError: there is no model of this name.
+    """
+    if name not in SYNTHETIC_MODELS:
+        raise JobError(f"recipe: unknown {shown(name)}; {nearest(name, SYNTHETIC_MODELS)}")
+    count = samples or SYNTHETIC_MODELS[name].samples
     landscapes = [{"name": "bench", "size": size}]
-    problem = partial(recipe_problem, name, count)
+    problem = partial(synthetic_problem, name, count)
     return Job(run=run, problem=problem, num_samples=count, landscapes=landscapes, **fields)

@@ -8,22 +8,22 @@ from typing import Any
 Row = Sequence[str]
 
 
-def bench_text(found: Mapping[str, Any]) -> str:
+def bench_text(measured: Mapping[str, Any]) -> str:
     """One table over all precisions and engines, then what explains it."""
-    machine = found["machine"]
+    machine = measured["machine"]
     head = [
-        f"{found['landscape']}: {found['parameters']:,} parameters, {found['num_samples']} samples a point, "
-        f"on {machine['name'] or machine['device']} (torch {machine['torch']}), load {_loads(found['load'])}",
-        f"bare: {found['bare']}, eager float32, the same batches, in the same run; "
-        f"median of {found['rounds']} rounds, lowest-highest",
+        f"{measured['landscape']}: {measured['parameters']:,} parameters, {measured['num_samples']} samples a point, "
+        f"on {machine['name'] or machine['device']} (torch {machine['torch']}), load {_loads(measured['load'])}",
+        f"bare: {measured['bare']}, eager float32, the same batches, in the same run; "
+        f"median of {measured['rounds']} rounds, lowest-highest",
     ]
-    if found.get("data"):
-        head.append(found["data"])
+    if measured.get("data"):
+        head.append(measured["data"])
     rows: list[Row] = [("precision", "engine", "batch", "points/s", "samples/s", "of bare", "of its own", "off by")]
-    for each in found["precisions"]:
+    for each in measured["precisions"]:
         rows += _bare_rows(each)
         rows += [_engine_row(each["precision"], engine) for engine in each["engines"]]
-    notes = [line for each in found["precisions"] for line in _notes(each)]
+    notes = [line for each in measured["precisions"] for line in _notes(each)]
     return "\n".join([*head, "", *aligned(rows), "", *notes])
 
 
@@ -48,44 +48,45 @@ def _engine_row(precision: str, engine: Mapping[str, Any]) -> Row:
 
 
 def spread(ratio: Mapping[str, float]) -> str:
+    """A ratio as `median (lowest-highest)`."""
     return f"{ratio['median']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
 
 
-def _notes(found: Mapping[str, Any]) -> list[str]:
-    lines = [*map(_setting_line, found["setting"]), *map(_memory_line, found.get("memory", ()))]
-    if "ceilings" in found:
-        lines += _ceiling_lines(found["ceilings"])
-    if "full" in found:
-        full = found["full"]
+def _notes(measured: Mapping[str, Any]) -> list[str]:
+    lines = [*map(_setting_line, measured["setting"]), *map(_memory_line, measured.get("memory", ()))]
+    if "ceilings" in measured:
+        lines += _ceiling_lines(measured["ceilings"])
+    if "full" in measured:
+        full = measured["full"]
         lines.append(
             f"whole grid, {full['engine']}: {full['points']} points in {full['seconds']:.1f} s, "
             f"{full['points_per_second']:.4g} points/s, {full['efficiency']:.2f} of bare"
         )
-    return [f"{found['precision']}: {line}" for line in lines]
+    return [f"{measured['precision']}: {line}" for line in lines]
 
 
-def _setting_line(found: Mapping[str, Any]) -> str:
+def _setting_line(setting: Mapping[str, Any]) -> str:
     return (
-        f"weights, {found['engine']}: {found['seconds'] * 1e3:.3g} ms a point, {spread(found['over_bare'])} of the "
-        f"bare forward; a whole point {spread(found['point_over_bare'])} of it"
+        f"weights, {setting['engine']}: {setting['seconds'] * 1e3:.3g} ms a point, {spread(setting['over_bare'])} of "
+        f"the bare forward; a whole point {spread(setting['point_over_bare'])} of it"
     )
 
 
-def _memory_line(found: Mapping[str, Any]) -> str:
+def _memory_line(memory: Mapping[str, Any]) -> str:
     return (
-        f"memory, {found['engine']}: {found['ratio']:.2f} of the {_megabytes(found['bare_batch_bytes'])} of one bare "
-        f"batch, above model and directions, {_megabytes(found['kept_bytes'])} of it kept between points; "
-        f"{found['first_ratio']:.2f} at the first points ({found['how']})"
+        f"memory, {memory['engine']}: {memory['ratio']:.2f} of the {_megabytes(memory['bare_batch_bytes'])} of one "
+        f"bare batch, above model and directions, {_megabytes(memory['kept_bytes'])} of it kept between points; "
+        f"{memory['first_ratio']:.2f} at the first points ({memory['how']})"
     )
 
 
-def _ceiling_lines(found: Mapping[str, Any]) -> list[str]:
+def _ceiling_lines(ceilings: Mapping[str, Any]) -> list[str]:
     lines = [
-        f"ceilings here: {found['flops_per_second'] / 1e9:.4g} GFLOP/s by a matrix product, "
-        f"{found['bytes_per_second'] / 1e9:.4g} GB/s by a copy"
+        f"ceilings here: {ceilings['flops_per_second'] / 1e9:.4g} GFLOP/s by a matrix product, "
+        f"{ceilings['bytes_per_second'] / 1e9:.4g} GB/s by a copy"
     ]
-    best = max(found["forwards"].items(), key=lambda item: item[1]["share_of_bound"], default=None)
-    shares = [("bare forward", found["bare"])] + ([(f"forward by {best[0]}", best[1])] if best else [])
+    best = max(ceilings["forwards"].items(), key=lambda item: item[1]["share_of_bound"], default=None)
+    shares = [("bare forward", ceilings["bare"])] + ([(f"forward by {best[0]}", best[1])] if best else [])
     for name, each in shares:
         lines.append(
             f"{name}: {each['share_of_flops']:.0%} of the FLOPs, {each['share_of_bandwidth']:.1%} of the bytes"

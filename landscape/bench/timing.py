@@ -1,4 +1,7 @@
-"""Times that can be compared on a machine that others use too: everybody runs in every round, ratios are per round."""
+"""Times that can be compared on a machine that others use too: all are timed in every round, and ratios are per round.
+
+Load that comes and goes with the minutes then slows all of them in the same round, and leaves their ratios alone.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-WARM_UPS = 2  # the second pass is what tells a reusing evaluator what stays the same
+WARM_UPS = 2  # in the second pass an evaluator learns which outputs stay the same
 MOST_PASSES = 2000
 
 Seconds = Mapping[str, float]
@@ -25,19 +28,19 @@ class Contestant:
 
 def race(
     contestants: Sequence[Contestant], rounds: int, slice_seconds: float,
-    tell: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> list[Seconds]:  # fmt: skip
     """Seconds per point of every contestant, once per round, each timed over about `slice_seconds`.
 
-    Every second round goes the other way round, so that none always follows the same one.
+    The order is reversed in every second round, so that none is always timed after the same one.
     """
     counts = {each.key: _count(each, slice_seconds) for each in contestants}
-    found: list[Seconds] = []
+    timed: list[Seconds] = []
     for k in range(rounds):
         order = contestants if k % 2 == 0 else list(reversed(contestants))
-        found.append({each.key: _seconds(each, counts[each.key]) for each in order})
-        tell(f"round {k + 1} of {rounds}")
-    return found
+        timed.append({contestant.key: _seconds(contestant, counts[contestant.key]) for contestant in order})
+        report(f"round {k + 1} of {rounds}")
+    return timed
 
 
 def _count(contestant: Contestant, slice_seconds: float) -> int:
@@ -55,7 +58,7 @@ def _seconds(contestant: Contestant, count: int) -> float:
 
 
 def typical(rounds: Sequence[Seconds], key: str) -> float:
-    """The median over the rounds."""
+    """The median over the rounds of a contestant's seconds per point."""
     return statistics.median(each[key] for each in rounds)
 
 

@@ -1,4 +1,4 @@
-"""What the evaluator is held against: a bare forward pass, eager or by the same engine, and the setting of weights."""
+"""What the evaluator is compared with: a bare forward pass, eager or by the same engine, and the setting of weights."""
 
 from __future__ import annotations
 
@@ -39,12 +39,14 @@ def bare_observe(problem: Problem) -> tuple[Observe, bool]:
 
 
 def model_for(model: nn.Module, plan: Plan, device: torch.device) -> nn.Module:
-    found = private_copy(model)[0].to(device)
-    found = found.double() if plan.precision == "float64" else found.float()
-    return found.eval().requires_grad_(False)
+    """A copy of the model on the device, in eval mode and in the plan's type."""
+    copied = private_copy(model)[0].to(device)
+    copied = copied.double() if plan.precision == "float64" else copied.float()
+    return copied.eval().requires_grad_(False)
 
 
 def batches_for(samples: Batch, plan: Plan, device: torch.device) -> list[Batch]:
+    """The samples on the device in the plan's batches and type; integers stay what they are."""
     dtype = torch.float64 if plan.precision == "float64" else torch.float32
     moved = map_tensors(lambda each: each.to(device, dtype if each.is_floating_point() else each.dtype), samples)
     return split_batches(moved, plan.batch_size)
@@ -53,7 +55,7 @@ def batches_for(samples: Batch, plan: Plan, device: torch.device) -> list[Batch]
 class Bare:
     """`with torch.no_grad(): model(inputs)` over all batches: eager float32, default layout, the plan's threads.
 
-    It is freer than a landscape: on a GPU it may take kernels whose sums are not in a fixed order.
+    Unlike a landscape it may use kernels of a GPU whose sums are not in a fixed order.
     """
 
     def __init__(self, problem: Problem, samples: Batch, plan: Plan, device: torch.device) -> None:
@@ -63,6 +65,7 @@ class Bare:
         self.batches = batches_for(samples, self._plan, device)
 
     def run(self, count: int) -> None:
+        """`count` passes over all batches, to the end of the device's work."""
         free = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=False)
         with arithmetic(self._plan, self._device), free, torch.no_grad():
             for _ in range(count):
@@ -135,6 +138,7 @@ class Setting:
         self._points: list[list[float]] = points.tolist()
 
     def run(self, count: int) -> None:
+        """Set the weights of `count` points, to the end of the device's work."""
         with arithmetic(self._plan, self._device), torch.no_grad():
             for k in range(count):
                 point = self._points[k % len(self._points)]

@@ -19,7 +19,7 @@ from landscape.bench import Options, bench, bench_text, options_for
 from landscape.bench.__main__ import main
 from landscape.bench.ceilings import distance, work_of
 from landscape.bench.memory import LiveStorages, peak_of
-from landscape.bench.problems import RECIPES, recipe_job, recipe_problem
+from landscape.bench.problems import SYNTHETIC_MODELS, synthetic_job, synthetic_problem
 from landscape.bench.timing import Contestant, quotient, race, typical
 from landscape.bench.yardsticks import Bare, SameEngine, Setting
 from landscape.choosing import make_evaluator
@@ -270,7 +270,7 @@ def test_memory_of_an_evaluation_is_told_beside_that_of_a_bare_batch(job):
 
 
 def test_the_work_of_a_pass_is_counted():
-    problem = recipe_problem("mlp", 10)
+    problem = synthetic_problem("mlp", 10)
     bare = Bare(problem, problem.data, Plan(4, 1, "cpu"), CPU)
     work = work_of(bare)
     weights = 784 * 1888 + 1888 * 1888 + 1888 * 10
@@ -289,9 +289,9 @@ def test_the_distance_to_the_ceilings():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sorted(set(RECIPES) - {"resnet50", "resnet56"}))
+@pytest.mark.parametrize("name", sorted(set(SYNTHETIC_MODELS) - {"resnet50", "resnet56"}))
 def test_every_recipe_is_a_job_that_evaluates(name, tmp_path):
-    job = recipe_job(name, str(tmp_path / "run"), samples=3, size=3, device="cpu")
+    job = synthetic_job(name, str(tmp_path / "run"), samples=3, size=3, device="cpu")
     prepared = prepare(job)
     landscape = prepared.landscapes[0]
     values = make_evaluator(prepared, landscape).evaluate(landscape.grid.tile_points(_whole(landscape.grid))[:1])
@@ -301,7 +301,8 @@ def test_every_recipe_is_a_job_that_evaluates(name, tmp_path):
 
 def test_recipes_are_the_models_they_are_named_after():
     count = {
-        name: sum(each.numel() for each in RECIPES[name].model().parameters()) for name in ("resnet50", "lenet", "mlp")
+        name: sum(each.numel() for each in SYNTHETIC_MODELS[name].model().parameters())
+        for name in ("resnet50", "lenet", "mlp")
     }
     assert count["resnet50"] == 25_557_032  # as torchvision's
     assert count["lenet"] == 61_706
@@ -310,7 +311,7 @@ def test_recipes_are_the_models_they_are_named_after():
 
 def test_unknown_recipe():
     with pytest.raises(LandscapeError, match="did you mean"):
-        recipe_job("resnet21", "run")
+        synthetic_job("resnet21", "run")
 
 
 @pytest.mark.long
@@ -347,7 +348,7 @@ def test_the_module_needs_neither_ray_nor_the_cluster():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_is_measured_with_its_own_engines_and_memory(tmp_path):
-    job = recipe_job("lenet", str(tmp_path / "run"), samples=256, size=5, device="cuda")
+    job = synthetic_job("lenet", str(tmp_path / "run"), samples=256, size=5, device="cuda")
     found = bench(job, replace(BRIEF, engines=(Engine("cudagraph"), Engine.parse("vmap:4"))))
     assert [each["precision"] for each in found["precisions"]] == ["float32", "tf32", "bfloat16"]
     for precision in found["precisions"]:
