@@ -31,18 +31,18 @@ Stem = Callable[[Surface, Request], str]
 
 
 def figure_stem(surface: Surface, request: Request) -> str:
-    """'minimum-contour-log': the name of a file that shows one figure."""
+    """The name, without ending, of a file that shows one figure, such as 'minimum-contour-log'."""
     return figure_name(surface, choose_kind(surface, request.kind), request.observable, request.log)
 
 
 def observable_stem(surface: Surface, request: Request) -> str:
-    """'minimum-accuracy-log': the name of a file that holds one observable."""
+    """The name, without ending, of a file that holds one observable, such as 'minimum-accuracy-log'."""
     observable = "" if request.observable == "loss" else f"-{request.observable}"
     return f"{surface.name}{observable}{'-log' if request.log else ''}"
 
 
 def surface_stem(surface: Surface, request: Request) -> str:
-    """'minimum': the name of a file that holds the whole surface."""
+    """The name, without ending, of a file that holds the whole surface, such as 'minimum'."""
     return surface.name
 
 
@@ -50,9 +50,9 @@ def surface_stem(surface: Surface, request: Request) -> str:
 class Format:
     """One format.
 
-    `render` draws or checks, and returns what writes the file: an error in drawing must not be taken for one of the
-    disk. `stem` is the usual name of its file, without the ending. `write_path` writes the trajectory to a file of its
-    own, where the format has no room for it. `pictures` are drawn by a browser.
+    `render` draws or checks, and returns a function that writes the file. The two are apart because an error in drawing
+    must not be reported as an error of the disk. `stem` is the usual name of its file, without the ending. `write_path`
+    writes the trajectory to a file of its own, where the format has no room for it. `pictures` are drawn by a browser.
     """
 
     render: Render

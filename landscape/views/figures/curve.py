@@ -95,7 +95,8 @@ def _legend(observables: Sequence[FigureData]) -> list[str]:
 def y_limits(data: FigureData) -> tuple[float, float]:
     """The range of the panel in drawn units: the scale's, and the band and the path as far as they stay near it.
 
-    A band that is broad all along is shown whole, or noise would pass for a shape; one that spreads at an end is not.
+    A band that is broad everywhere is shown whole, since noise would otherwise look like a shape. A band that is broad
+    at one end only is cut off there.
     """
     low, high = data.scale.low, data.scale.high
     span = high - low
@@ -233,7 +234,7 @@ def _colours(panel: Panel) -> dict[str, str]:
 
 
 def _x_axes(data: FigureData, places: Sequence[Panel]) -> dict[str, Any]:
-    """The common axis under the lowest panel; the panels above share it, without its words."""
+    """The common axis under the lowest panel; the panels above share its range and have no title or tick labels."""
     axis: dict[str, Any] = {"title": {"text": wrapped(data.axes[0].title, PLOT_PX)}, "range": _x_range(data)}
     layout = {"xaxis": axis | {"anchor": places[-1].y}}
     for panel in places[:-1]:

@@ -23,7 +23,7 @@ def legend_names(path: DrawnPath | None) -> list[str]:
 
 
 def flat_path(path: DrawnPath, style: Style, joined: bool = True) -> list[go.Scatter]:
-    """The path on a plane (the first two axes); not `joined`, a thin dotted line leads from point to point."""
+    """The path on a plane (the first two axes). Unless `joined`, only a thin dotted line connects its points."""
     x, y = path.places[0], path.places[1]
     hover = {"hovertext": list(path.hover), "hoverinfo": "text"}
     line: dict[str, Any] = {"color": style.path_colour, "width": style.path_width}

@@ -36,7 +36,7 @@ def draw_surface(data: FigureData, style: Style) -> go.Figure:
 
 
 def _heights(data: FigureData, style: Style, lines: bool) -> go.Surface:
-    """The surface; plotly draws the isolines on it only where asked for `lines`, as missing values slow that down."""
+    """The surface. Plotly draws isolines on it only with `lines`, since missing values make that slow."""
     scale = data.scale
     contours = {"show": lines, "start": scale.start, "end": scale.stop, "size": scale.step}
     return go.Surface(

@@ -50,7 +50,7 @@ def missing_states(states: NDArray[np.uint8]) -> list[int]:
 
 
 def legend_name(code: int, count: int) -> str:
-    """'not computed: 80 points'."""
+    """The legend entry of one reason, such as 'not computed: 80 points'."""
     return f"{STATES[code]}: {count} point{'s' * (count != 1)}"
 
 

@@ -165,14 +165,14 @@ def engine_rows(choice: EngineChoice | None) -> list[Row]:
 
 
 def _trial(trial: TrialRecord) -> str:
-    """'eager+folded, batches of 256: 1 240 samples/s' or why it was not taken."""
+    """One trial of an engine in words: 'eager+folded, batches of 256: 1 240 samples/s', or why it was not taken."""
     speed = wording.finite(trial.samples_per_second)
     result = f"{wording.whole(round(speed))} samples/s" if speed is not None else "not timed"
     return f"{trial.engine}, batches of {trial.batch_size}: {trial.refused or result}"
 
 
 def duration(seconds: float) -> str:
-    """A time as people write it.
+    """A time in seconds, in the units that people use for it.
 
     >>> duration(12.34), duration(245), duration(7400)
     ('12.3 s', '4 min 05 s', '2 h 03 min')

@@ -18,7 +18,11 @@ CALLBACKS_WEIGHTS = "the callback's weights"
 
 
 def percent(fraction: Any) -> str:
-    """'62.1 %' of a fraction, '' where there is none."""
+    """A fraction in percent, with a space that does not break; '' where `fraction` is no finite number.
+
+    >>> percent(0.6213), percent(None)
+    ('62.1\\xa0%', '')
+    """
     value = finite(fraction)
     return "" if value is None else f"{100 * value:.1f}\u00a0%"
 
@@ -31,7 +35,7 @@ def finite(value: Any) -> float | None:
 
 
 def axis_title(axis: Axis) -> str:
-    """'alpha: PCA component 1, 62.0 % of the variance (random walk: 60.8 %)'."""
+    """The title of an axis, such as 'alpha: PCA component 1, 62.0 % of the variance (random walk: 60.8 %)'."""
     label = axis.label
     title = axis.name if label == axis.name else f"{axis.name}: {label}"
     explained, walk = axis.record.explained_variance, axis.record.random_walk_variance
@@ -42,7 +46,11 @@ def axis_title(axis: Axis) -> str:
 
 
 def observable_title(observable: str) -> str:
-    """'accuracy' of 'accuracy', 'standard error of the accuracy' of 'accuracy_stderr'."""
+    """The name of an observable in words.
+
+    >>> observable_title("accuracy"), observable_title("accuracy_stderr")
+    ('accuracy', 'standard error of the accuracy')
+    """
     if observable == "loss_rise_stderr":
         return "standard error of the rise over the origin"
     if observable.endswith("_stderr"):
@@ -51,12 +59,16 @@ def observable_title(observable: str) -> str:
 
 
 def resolution(surface: Surface) -> str:
-    """'40 × 30 points', in the order of the axes."""
+    """The size of the grid in the order of the axes, such as '40 × 30 points'."""
     return " × ".join(str(len(axis.coordinates)) for axis in surface.axes) + " points"
 
 
 def state_of(surface: Surface) -> str:
-    """running, interrupted, partial or complete: counted from the points themselves, as `landscape status` does."""
+    """The state of a landscape, counted from its points as `landscape status` does.
+
+    Returns:
+        'running', 'interrupted', 'partial' or 'complete'.
+    """
     states = [surface.status, *([surface.path.status] if surface.path is not None else [])]
     if not any((status == NOT_COMPUTED).any() for status in states):
         return "partial" if any((status == QUARANTINED).any() for status in states) else "complete"
@@ -65,7 +77,7 @@ def state_of(surface: Surface) -> str:
 
 
 def is_computed(status: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Which points were evaluated, also those whose value is not finite."""
+    """Whether each point was evaluated, which includes points whose value is not finite; a mask of the same shape."""
     return np.isin(status, (OK, NOT_FINITE))
 
 
@@ -79,7 +91,10 @@ def stopped(surface: Surface) -> Surface:
 
 
 def state_text(surface: Surface) -> str:
-    """'complete', 'interrupted: 210 of 441 points, 4 of 6 snapshots of the path, 3 points not finite', …"""
+    """The state of a landscape in words, with the counts of what is missing.
+
+    Such as 'complete', or 'interrupted: 210 of 441 points, 4 of 6 snapshots of the path, 3 points not finite'.
+    """
     text = state_of(surface)
     counted = [(surface.status, "points")]
     counted += [(surface.path.status, "snapshots of the path")] if surface.path is not None else []
@@ -94,7 +109,11 @@ def state_text(surface: Surface) -> str:
 
 
 def whole(count: int) -> str:
-    """'1 681', a count with narrow spaces between thousands."""
+    """A count with narrow spaces between thousands.
+
+    >>> whole(1681)
+    '1\\u202f681'
+    """
     return f"{int(count):,}".replace(",", "\u202f")
 
 
@@ -104,7 +123,7 @@ def mapping(value: Any) -> Mapping[str, Any]:
 
 
 def sampling(surface: Surface, observable: str) -> str:
-    """'mean loss of 512 samples, float32, batch norm eval', as far as known."""
+    """What every value is the mean of, as far as known: 'mean loss of 512 samples, float32, batch norm eval'."""
     name = observable_title(observable)
     samples = surface.record.num_samples
     mean = name if observable.endswith("_stderr") else f"mean {name}"
@@ -116,14 +135,17 @@ def sampling(surface: Surface, observable: str) -> str:
 
 
 def randomness_text(surface: Surface) -> str:
-    """'one random draw of inputs (field 0)' where the data were seen to be random, by augmentation say; else ''."""
+    """A note where the data were seen to be random, such as 'one random draw of inputs (field 0)'; '' elsewhere.
+
+    Data are random where they are augmented whenever they are read.
+    """
     random = surface.record.random_data
     fields = [] if random is None else [*random.fields, *random.unseeded]
     return f"one random draw of {', '.join(fields)}" if fields else ""
 
 
 def batch_norm_text(surface: Surface) -> str:
-    """What the batch norms did, 'eval'; '' where it is not recorded or the model is known to have none."""
+    """The batch-norm mode, such as 'eval'; '' where it is not recorded or the model is known to have no batch norm."""
     layers = surface.record.provenance.batch_norm_layers
     return "" if layers == 0 else surface.record.batch_norm or ""
 
@@ -135,7 +157,10 @@ def origin_name(surface: Surface) -> str:
 
 
 def precision_text(surface: Surface) -> str:
-    """'bfloat16 (up to 0.0021 or 0.12 % off float32)', as measured at the probe points; 'float32'."""
+    """The precision, with its error at the probe points where that was measured.
+
+    Such as 'float32', or 'bfloat16 (up to 0.0021 or 0.12 % off float32)'.
+    """
     error = surface.record.precision_error
     precision = surface.record.precision or "not recorded"
     if error is None:
@@ -161,13 +186,16 @@ def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> t
 
 
 def origin_text(surface: Surface) -> str:
-    """'0.8845 ± 0.021' (two standard errors), the loss at the origin; '' where it is not known."""
+    """The loss at the origin ± two standard errors, such as '0.8845 ± 0.021'; '' where it is not known."""
     loss = surface.origin_loss
     return value_with_error(loss, surface.origin_loss_stderr) if math.isfinite(loss) else ""
 
 
 def barrier_text(surface: Surface) -> str:
-    """'0.43 ± 0.02 at alpha 0.5' (at most two standard errors) of a line between two networks; '' of all else."""
+    """The barrier of a line between two networks, such as '0.43 ± 0.02 at alpha 0.5'; '' for any other landscape.
+
+    The number after ± is an upper bound of two standard errors.
+    """
     if len(surface.axes) != 1 or surface.axes[0].record.kind != "towards":
         return ""
     coordinates = surface.axes[0].coordinates
@@ -187,12 +215,20 @@ def wrap(text: str, width_px: float, font_px: float = 12) -> list[str]:
 
 
 def file_name(*parts: str) -> str:
-    """'minimum-loss-contour-log': parts joined, without characters that a file system may refuse."""
+    """The parts that are not empty, joined to a file name, without characters that a file system may refuse.
+
+    >>> file_name("my run", "contour", "", "log")
+    'my_run-contour-log'
+    """
     joined = "-".join(part for part in parts if part)
     return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in joined)[:120] or "landscape"
 
 
 def value_with_error(value: float, error: float) -> str:
-    """'0.8845 ± 0.021' (two standard errors)."""
+    """A value ± two standard errors; the value alone where the error is not finite.
+
+    >>> value_with_error(0.88451, 0.0105), value_with_error(0.5, math.nan)
+    ('0.88451 ± 0.021', '0.5')
+    """
     text = number(value, 5)
     return f"{text} ± {number(2 * error, 2)}" if math.isfinite(error) else text

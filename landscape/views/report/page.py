@@ -88,7 +88,7 @@ def render_report(
 
 
 def _read(run: Mapping[str, Surface]) -> tuple[list[Surface], dict[str, str]]:
-    """All surfaces that can be read; one damaged landscape does not cost the page."""
+    """All surfaces that can be read. Damaged landscapes are left out, so that the page is written without them."""
     surfaces, broken = [], dict(getattr(run, "unreadable", {}))
     path = str(getattr(run, "path", "") or "")
     gone = bool(path) and not driver_alive(path)
@@ -101,7 +101,10 @@ def _read(run: Mapping[str, Surface]) -> tuple[list[Surface], dict[str, str]]:
 
 
 def _lead(surfaces: Sequence[Surface]) -> str:
-    """'3 landscapes: 2 complete, 1 interrupted; 1 702 of 2 101 points computed', the path not counted."""
+    """How far the run is: '3 landscapes: 2 complete, 1 interrupted; 1 702 of 2 101 points computed'.
+
+    The points of the grids are counted, and not those of the paths.
+    """
     if not surfaces:
         return "no landscapes"
     states = Counter(map(state_of, surfaces))
