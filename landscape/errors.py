@@ -20,7 +20,7 @@ LONGEST_SEARCHED = 20_000  # characters of a value that are searched for passwor
 LONGEST_NUMBER = 1024  # bits of a whole number that is spelled out
 MOST_ELEMENTS = 12  # of each list or dict in a value
 LONGEST_LINE = 300  # characters of the message of another library's exception
-LONGEST_TOLD = 1000  # characters of each line of an error of ours
+LONGEST_OWN_LINE = 1000  # characters of each line of an error of ours
 MOST_NAMES = 24  # names that a remedy lists
 
 # Characters that move the cursor, change colours, reverse the direction of reading or cannot be encoded. Line breaks
@@ -204,7 +204,7 @@ def message_of(error: BaseException, longest: int = LONGEST_LINE) -> str:
 
 def few_lines(text: str) -> str:
     """A message as a command prints it: at most three lines, each printable and of bounded length."""
-    return "\n".join(flat(line, LONGEST_TOLD) for line in text.splitlines()[:3])
+    return "\n".join(flat(line, LONGEST_OWN_LINE) for line in text.splitlines()[:3])
 
 
 def one_line(error: BaseException, longest: int = LONGEST_LINE) -> str:

@@ -6,7 +6,7 @@ import ast
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -105,6 +105,14 @@ def test_the_help_of_export_lists_every_format_and_every_kind():
 
     words = set(re.findall(r"\w+", export.__doc__ or ""))
     assert {*FORMATS, "report", *(kind for kinds in KINDS.values() for kind in kinds)} <= words
+
+
+def test_the_help_of_run_lists_every_precision_and_every_batch_norm_mode():
+    from cluster.commands.run import run
+    from landscape.batch_norm import BatchNorm
+    from landscape.plan import Precision
+
+    assert {*get_args(Precision), *get_args(BatchNorm)} <= set(re.findall(r"\w+", run.__doc__ or ""))
 
 
 def test_every_command_has_a_section():

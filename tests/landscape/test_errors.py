@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from landscape.errors import (
     LONGEST_LINE,
-    LONGEST_TOLD,
+    LONGEST_OWN_LINE,
     LONGEST_VALUE,
     few_lines,
     flat,
@@ -102,7 +102,7 @@ def test_a_message_is_a_few_lines_of_bounded_length():
     assert few_lines("seed: must be 1\nsize: must be 2") == "seed: must be 1\nsize: must be 2"
     text = few_lines("\n".join(["a\x1b[2J" + "b" * 200_000] * 50))
     assert text.count("\n") == 2
-    assert max(map(len, text.splitlines())) == LONGEST_TOLD
+    assert max(map(len, text.splitlines())) == LONGEST_OWN_LINE
     assert printable(text) == text
     assert few_lines("") == ""
 
