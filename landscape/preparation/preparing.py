@@ -37,10 +37,10 @@ from landscape.problem.batches import Batch, batch_length, samples_digest
 from landscape.problem.callback import load_problem
 from landscape.problem.observables import ordered_names
 from landscape.problem.problem import Problem
-from landscape.problem.randomness import Randomness, look_for_randomness
+from landscape.problem.randomness import look_for_randomness, randomness_warnings
 from landscape.problem.selection import select_samples
 from landscape.problem.user_code import in_folder
-from landscape.record import Record
+from landscape.record import RandomData, Record
 from landscape.spec.defaults import DEFAULTS, with_defaults_of
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
@@ -81,17 +81,17 @@ def prepare(job: Job, workers: Workers = in_this_process) -> PreparedJob:
     device = here.type if job.device == "auto" else job.device
     common = _Common(job, problem, weights, samples, digest_of_samples, look.names, device, randomness, workers)
     landscapes = tuple(_prepare_landscape(common, spec, place) for place, spec in enumerate(asked.landscapes))
-    warnings = [*randomness.warnings(), *data_warnings(samples), *look.warnings, *immobile(problem.model)]
+    warnings = [*randomness_warnings(randomness), *data_warnings(samples), *look.warnings, *immobile(problem.model)]
     warnings += [*origin_warnings(asked.landscapes, weights, implied=asked.implied), *thread_warnings(job)]
     return PreparedJob(job, run, problem, samples, landscapes, looked, tuple(warnings), folder, borrowed)
 
 
-def _recorded_randomness(run: str, begun: Collection[str], samples: str) -> Randomness | None:
+def _recorded_randomness(run: str, begun: Collection[str], samples: str) -> RandomData | None:
     """What a landscape of the job has recorded of the same samples; None where none has, and they are to be read."""
     for name in sorted(begun):
         stored = LandscapeStore.find(run, name)
         if stored is not None and stored.identity.samples == samples and stored.record.random_data is not None:
-            return Randomness.of_record(stored.record.random_data)
+            return stored.record.random_data
     return None
 
 
@@ -134,7 +134,7 @@ class _Common:
     samples_digest: str
     observables: tuple[str, ...]
     device: str
-    randomness: Randomness
+    randomness: RandomData
     workers: Workers
 
     @property
@@ -202,7 +202,7 @@ def _described(
         plan=plan.record(),
         provenance=provenance(common.problem.model, context.infos),
         failures=[],
-        random_data=common.randomness.record(),
+        random_data=common.randomness,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,53 +19,27 @@ READ_AGAIN = 16  # samples of a map-style data set; of an iterable it is the fir
 LISTED = 5  # fields that a warning names
 
 
-@dataclass(frozen=True)
-class Randomness:
-    """Which fields of the batches are random, as far as the compared samples show.
-
-    Args:
-        fields: those that differ under another seed, so the job's seed decides them.
-        unseeded: those that differ under the same seed too: they are drawn from a generator of the data's own, which
-            no seed of ours reaches.
-        checked: how many samples were compared.
-        unchecked: why samples could not be compared; empty where they were.
-    """
-
-    fields: tuple[str, ...] = ()
-    unseeded: tuple[str, ...] = ()
-    checked: int = 0
-    unchecked: str = ""
-
-    def record(self) -> RandomData:
-        """The same as it is recorded with a landscape."""
-        return RandomData(**vars(self))
-
-    @classmethod
-    def of_record(cls, record: RandomData) -> Randomness:
-        """What a landscape has recorded."""
-        return cls(**vars(record))
-
-    def warnings(self) -> list[str]:
-        """What the user is told; empty where no field is random."""
-        lines = []
-        if self.unseeded:
-            lines.append(
-                f"data: {_listed(self.unseeded)} differ each time they are read, under one seed too, as the data draw "
-                "from a generator of their own: a job that is stopped may be refused when it goes on, and two runs "
-                "differ; draw from torch's, numpy's or random's global generator, or return the evaluation transform"
-            )
-        if self.fields:
-            lines.append(
-                f"data: {_listed(self.fields)} are random, as training's augmentation is; they are drawn once, under "
-                "the job's seed, and are the same at every point, so the landscape is that of these draws; for that "
-                "of the data as they are return the evaluation transform (no random crop, flip, noise or shuffling)"
-            )
-        if self.unchecked:
-            lines.append(f"data: it was not checked whether the samples are random: {self.unchecked}")
-        return lines
+def randomness_warnings(random: RandomData) -> list[str]:
+    """What the user is told; empty where no field is random."""
+    lines = []
+    if random.unseeded:
+        lines.append(
+            f"data: {_listed(random.unseeded)} differ each time they are read, under one seed too, as the data draw "
+            "from a generator of their own: a job that is stopped may be refused when it goes on, and two runs "
+            "differ; draw from torch's, numpy's or random's global generator, or return the evaluation transform"
+        )
+    if random.fields:
+        lines.append(
+            f"data: {_listed(random.fields)} are random, as training's augmentation is; they are drawn once, under "
+            "the job's seed, and are the same at every point, so the landscape is that of these draws; for that "
+            "of the data as they are return the evaluation transform (no random crop, flip, noise or shuffling)"
+        )
+    if random.unchecked:
+        lines.append(f"data: it was not checked whether the samples are random: {random.unchecked}")
+    return lines
 
 
-def look_for_randomness(data: Any, num_samples: int, seed: int) -> Randomness:
+def look_for_randomness(data: Any, num_samples: int, seed: int) -> RandomData:
     """Read some of a job's samples twice more, under its seed and under another, and compare.
 
     Fields that differ are read once more under the other seed, and compared with the reading just before: what
@@ -84,9 +57,9 @@ def look_for_randomness(data: Any, num_samples: int, seed: int) -> Randomness:
     """
     source = source_of(data)
     if not isinstance(source, (Items, Stream)):
-        return Randomness(checked=min(num_samples, batch_length(source)))
+        return _outcome(checked=min(num_samples, batch_length(source)))
     if isinstance(source, Stream) and source.once:
-        return Randomness(
+        return _outcome(
             unchecked=f"{source.name} can be read once only; return a list, a DataLoader or a class with __iter__"
         )
     read = _reader_of_items(source, num_samples, seed) if isinstance(source, Items) else _reader_of_first_batch(source)
@@ -97,8 +70,14 @@ def look_for_randomness(data: Any, num_samples: int, seed: int) -> Randomness:
             differ = tuple(differing(first, second))
             unseeded = tuple(differing(second, read(another))) if differ else ()
     except JobError as error:
-        return Randomness(unchecked=f"they cannot be read a second time: {message_of(error).removeprefix('data: ')}")
-    return Randomness(tuple(name for name in differ if name not in unseeded), unseeded, batch_length(first))
+        return _outcome(unchecked=f"they cannot be read a second time: {message_of(error).removeprefix('data: ')}")
+    return _outcome(tuple(name for name in differ if name not in unseeded), unseeded, batch_length(first))
+
+
+def _outcome(
+    fields: tuple[str, ...] = (), unseeded: tuple[str, ...] = (), checked: int = 0, unchecked: str = ""
+) -> RandomData:
+    return RandomData(fields=fields, unseeded=unseeded, checked=checked, unchecked=unchecked)
 
 
 def _reader_of_items(data: Items, num_samples: int, seed: int) -> Callable[[int], Batch]:

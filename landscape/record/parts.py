@@ -163,7 +163,15 @@ class PrecisionError:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomData:
-    """Which fields of the samples are random. `problem.randomness.Randomness` explains the fields."""
+    """Which fields of the samples are random, as far as the samples that were read again show.
+
+    Attributes:
+        fields: those that differ under another seed, so that the job's seed decides them.
+        unseeded: those that differ under the same seed too: the data draw them from a generator of their own, which no
+            seed of a job reaches.
+        checked: how many samples were compared.
+        unchecked: why samples could not be compared; empty where they were.
+    """
 
     fields: tuple[Text, ...]
     unseeded: tuple[Text, ...]

@@ -17,10 +17,15 @@ from cluster.planning import plan_job, plan_text
 from landscape import JobError, Problem, open_run, run
 from landscape.errors import Interrupted
 from landscape.preparation import prepare
-from landscape.problem.randomness import Randomness, look_for_randomness
+from landscape.problem.randomness import look_for_randomness, randomness_warnings
+from landscape.record import RandomData
 from landscape.store import LandscapeStore
 
 IMAGES, CLASSES = image_samples(24)
+
+
+def random_data(fields=(), unseeded=(), checked=0, unchecked="") -> RandomData:
+    return RandomData(fields=fields, unseeded=unseeded, checked=checked, unchecked=unchecked)
 
 
 class Images(Dataset):
@@ -46,30 +51,30 @@ OWN = np.random.default_rng()
 TORCH = torch.Generator()
 INPUTS = ("inputs (field 0)",)
 FOUND = {
-    "nothing": (Images(), Randomness(checked=16)),
-    "torch": (Images(lambda: torch.rand(())), Randomness(INPUTS, checked=16)),
-    "numpy": (Images(np.random.rand), Randomness(INPUTS, checked=16)),
-    "random": (Images(random.random), Randomness(INPUTS, checked=16)),
-    "own": (Images(OWN.random), Randomness((), INPUTS, 16)),
-    "torch's own": (Images(lambda: torch.rand((), generator=TORCH)), Randomness((), INPUTS, 16)),
-    "both": (Images(OWN.random, lambda: random.randrange(9**9)), Randomness(("targets (field 1)",), INPUTS, 16)),
-    "tensors": ((IMAGES, CLASSES), Randomness(checked=20)),
-    "tensor data set": (TensorDataset(IMAGES), Randomness(checked=16)),
-    "list": ([{"x": IMAGES[k], "y": k} for k in range(24)], Randomness(checked=16)),
+    "nothing": (Images(), random_data(checked=16)),
+    "torch": (Images(lambda: torch.rand(())), random_data(INPUTS, checked=16)),
+    "numpy": (Images(np.random.rand), random_data(INPUTS, checked=16)),
+    "random": (Images(random.random), random_data(INPUTS, checked=16)),
+    "own": (Images(OWN.random), random_data((), INPUTS, 16)),
+    "torch's own": (Images(lambda: torch.rand((), generator=TORCH)), random_data((), INPUTS, 16)),
+    "both": (Images(OWN.random, lambda: random.randrange(9**9)), random_data(("targets (field 1)",), INPUTS, 16)),
+    "tensors": ((IMAGES, CLASSES), random_data(checked=20)),
+    "tensor data set": (TensorDataset(IMAGES), random_data(checked=16)),
+    "list": ([{"x": IMAGES[k], "y": k} for k in range(24)], random_data(checked=16)),
     "collate": (
         DataLoader(Images(), collate_fn=lambda items: {"x": torch.rand(len(items)), "y": torch.ones(len(items))}),
-        Randomness(("x",), checked=16),
+        random_data(("x",), checked=16),
     ),
     "lengths": (
         DataLoader(Images(), collate_fn=lambda items: torch.ones(len(items), random.randrange(1, 999))),
-        Randomness(("samples",), checked=16),
+        random_data(("samples",), checked=16),
     ),
     "three fields": (
         DataLoader(Images(), collate_fn=lambda items: (*torch.ones(2, len(items)), torch.rand(len(items)))),
-        Randomness(("field 2",), checked=16),
+        random_data(("field 2",), checked=16),
     ),
-    "stream": (DataLoader(Stream(), batch_size=5), Randomness(INPUTS, checked=5)),
-    "batches": ([(IMAGES, CLASSES)], Randomness(checked=24)),
+    "stream": (DataLoader(Stream(), batch_size=5), random_data(INPUTS, checked=5)),
+    "batches": ([(IMAGES, CLASSES)], random_data(checked=24)),
 }
 
 
@@ -92,7 +97,7 @@ def test_sixteen_samples_are_read_again_and_a_third_time_only_where_they_differ(
 def test_data_that_alternate_from_reading_to_reading_are_no_draws_of_a_seed(period):
     numbers = itertools.count()
     data = Images(lambda: float(next(numbers) // 16 % period))
-    assert look_for_randomness(data, 24, 0) == Randomness((), INPUTS, 16)
+    assert look_for_randomness(data, 24, 0) == random_data((), INPUTS, 16)
 
 
 def test_of_a_stream_only_the_first_batch_is_read():
@@ -133,18 +138,18 @@ class Once(Images):
 
 def test_what_cannot_be_looked_at_is_told():
     found = look_for_randomness((each for each in [(IMAGES, CLASSES)]), 20, 0)
-    assert found.warnings() == [
+    assert randomness_warnings(found) == [
         "data: it was not checked whether the samples are random: generator can be read once only; return a list, a "
         "DataLoader or a class with __iter__"
     ]
-    (warning,) = look_for_randomness(Once(), 20, 0).warnings()
+    (warning,) = randomness_warnings(look_for_randomness(Once(), 20, 0))
     assert "cannot be read a second time: sample" in warning
     assert "OSError: the tape is at its end" in warning
 
 
 def test_many_fields_are_counted():
     fields = tuple(f"f{k}" for k in range(40))
-    assert "data: f0, f1, f2, f3, f4 and 35 more fields are random" in Randomness(fields).warnings()[0]
+    assert "data: f0, f1, f2, f3, f4 and 35 more fields are random" in randomness_warnings(random_data(fields))[0]
 
 
 def job_of(folder, data, **fields):
