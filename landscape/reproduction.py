@@ -71,6 +71,7 @@ class Witness:
 
     @property
     def place(self) -> str:
+        """The point for messages, four digits per coordinate."""
         return ", ".join(f"{coordinate:.4g}" for coordinate in self.point)
 
 

@@ -18,7 +18,8 @@ SHARE_OF_UPDATES = 0.01  # of the time may be spent on writing it: the record of
 class ReportingWorker(Protocol):
     """A worker that reports what it has done for the landscape."""
 
-    def record(self) -> WorkerRecord: ...
+    def record(self) -> WorkerRecord:
+        """What is recorded of the worker: its place, its device and its work so far."""
 
 
 class Tally:

@@ -37,6 +37,7 @@ class Task:
 
     @property
     def label(self) -> str:
+        """What records and messages call the task: `tile (0, 1)` or `path 0-7`, ends included."""
         return f"path {self.path[0]}-{self.path[1] - 1}" if self.path else f"tile {self.tile}"
 
 
@@ -98,6 +99,7 @@ class Outcome:
 
     @property
     def seconds(self) -> float:
+        """Seconds that the evaluations took."""
         return self.points.seconds + (self.states.seconds if self.states else 0.0)
 
     @property
@@ -150,6 +152,11 @@ def try_task(evaluator: Evaluator, work: Work) -> Outcome | GivenUp:
 
 
 def start_tally(store: LandscapeStore, landscape: PreparedLandscape, tasks: TaskList) -> Tally:
+    """The progress of a landscape from now on; what is on disk already counts as done.
+
+    Args:
+        tasks: what is left to do.
+    """
     path_tasks = -(-len(landscape.path.step) // store.path_chunk) if landscape.path else 0
     return Tally(store, landscape.points, tasks.points, store.tile_count + path_tasks, len(tasks))
 
@@ -192,6 +199,7 @@ def task_points(store: LandscapeStore, task: Task) -> int:
 
 
 def make_work(landscape: PreparedLandscape, store: LandscapeStore, task: Task) -> Work:
+    """What a process evaluates for a task: coordinates on the plane and, for the path, the weights of its snapshots."""
     if task.tile is not None:
         return Work(landscape.grid.tile_points(store.tile(task.tile)))
     assert task.path is not None
@@ -242,6 +250,7 @@ def well_formed(store: LandscapeStore, task: Task, outcome: Outcome) -> bool:
 
 
 def quarantine(store: LandscapeStore, task: Task) -> None:
+    """Record in the store that the points of a task are given up."""
     if task.tile is not None:
         store.quarantine_tile(store.tile(task.tile))
     else:

@@ -16,7 +16,7 @@ from landscape.parameters import ParameterInfo, State, direction_digest, in_firs
 from landscape.problem.batches import Batch
 from landscape.retries import NotRetried
 
-RECIPE_BYTES = 1 << 30  # a random direction above it travels as its seed, as it is kept in the store
+SEEDED_BYTES = 1 << 30  # a random direction above it travels as its seed, as it is kept in the store
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def unpack_state(state: Mapping[str, Packed]) -> dict[str, torch.Tensor]:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class SeededTensors:
     """A random direction as what it is drawn from, and the digest of what must come out.
 
     A norm is a sum, and how many threads share it decides how it rounds: they are as many as the driver's.
@@ -68,17 +68,17 @@ class OtherDirection(NotRetried):
 
 def pack_directions(
     directions: Sequence[DirectionTensors], at_most: int | None = None
-) -> list[Mapping[str, Packed] | Recipe]:
-    """The directions as tensors; random ones of more than `at_most` bytes as their recipes."""
-    at_most = RECIPE_BYTES if at_most is None else at_most
+) -> list[Mapping[str, Packed] | SeededTensors]:
+    """The directions as tensors; random ones of more than `at_most` bytes as their seeds."""
+    at_most = SEEDED_BYTES if at_most is None else at_most
     return [_pack_direction(each, at_most) for each in directions]
 
 
-def _pack_direction(direction: DirectionTensors, at_most: int) -> Mapping[str, Packed] | Recipe:
+def _pack_direction(direction: DirectionTensors, at_most: int) -> Mapping[str, Packed] | SeededTensors:
     spec = seeded(direction.attributes) if _size(direction.tensors) > at_most else None
     if spec is None:
         return pack_state(direction.tensors)
-    return Recipe(spec, direction.record.digest, torch.get_num_threads())
+    return SeededTensors(spec, direction.record.digest, torch.get_num_threads())
 
 
 @contextlib.contextmanager
@@ -96,14 +96,14 @@ def _size(state: State) -> int:
 
 
 def unpack_direction(
-    packed: Mapping[str, Packed] | Recipe, origin: State, parameters: Sequence[ParameterInfo]
+    packed: Mapping[str, Packed] | SeededTensors, origin: State, parameters: Sequence[ParameterInfo]
 ) -> State:
-    """The direction's tensors, drawn anew where it travelled as a recipe.
+    """The direction's tensors, drawn anew where it travelled as its seed.
 
     Raises:
         OtherDirection: what is drawn here is not what the driver has.
     """
-    if not isinstance(packed, Recipe):
+    if not isinstance(packed, SeededTensors):
         return unpack_state(packed)
     spec = packed.spec
     # A landscape of version 0.1.0 keeps the scaling that it was begun with; the digest tells which it is.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cluster.process.logs import Listener, Said
-from cluster.workers.packing import Packed, Recipe, unpack_direction, unpack_samples, unpack_state
+from cluster.workers.packing import Packed, SeededTensors, unpack_direction, unpack_samples, unpack_state
 from cluster.workers.sample_pieces import SamplePieces, gather
 from landscape.devices import pick_device
 from landscape.errors import JobError
@@ -48,7 +48,7 @@ class LandscapeInputs:
 
     name: str
     origin: Mapping[str, Packed]
-    directions: Sequence[Mapping[str, Packed] | Recipe]
+    directions: Sequence[Mapping[str, Packed] | SeededTensors]
     grid: Grid
     plan: Plan
     check: tuple[float, ...] | None = None

@@ -34,7 +34,8 @@ class Folder(ABC):
         return f"{self.name}/{path}"
 
     @abstractmethod
-    def exists(self) -> bool: ...
+    def exists(self) -> bool:
+        """Whether anything of the folder is there."""
 
     @abstractmethod
     def make(self) -> None:

@@ -84,6 +84,11 @@ class Lease:
     # -- taking it --------------------------------------------------------------------------------------------
 
     def acquire(self) -> None:
+        """Take the lock; where another driver has it, wait for a whole lease whether that one lives.
+
+        Raises:
+            LandscapeError: it lives; says which.
+        """
         began = self._clock()
         self._tag = self._folder.create(CARD, self._data())
         while self._tag is None:
@@ -160,6 +165,12 @@ class Lease:
             self.renew()
 
     def renew(self) -> None:
+        """Put the lock anew with the next beat, and note by our own clock when that was asked for.
+
+        Raises:
+            LandscapeError: another driver has taken the run over.
+            StoreError: the store does not answer.
+        """
         with self._lock:
             if self._lost:
                 raise LandscapeError(self._lost)
@@ -185,6 +196,7 @@ class Lease:
     # -- leaving it -------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
+        """End the renewing by `beat`."""
         self._stopped.set()
 
     def release(self) -> None:

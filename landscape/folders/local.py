@@ -19,9 +19,11 @@ class LocalFolder(Folder):
         self.root, self.name = root, str(root)
 
     def place(self, path: str) -> str:
+        """The path of what lies at `path`, in the notation of this machine."""
         return str(self.root / path)
 
     def exists(self) -> bool:
+        """Whether the folder is there. One whose name is too long for the file system is not."""
         try:
             return self.root.is_dir()
         except OSError as error:
@@ -30,9 +32,15 @@ class LocalFolder(Folder):
             raise
 
     def make(self) -> None:
+        """Make the folder and those above it that are missing, and sync their names."""
         make_folder(self.root)
 
     def refuse_unwritable(self) -> None:
+        """Look at the rights and the mount of the folder, or of the one that it would be made in.
+
+        Raises:
+            JobError: nothing can be written there; says why.
+        """
         above = next(each for each in (self.root, *self.root.parents) if each.exists())
         if not above.is_dir():
             raise JobError(f"run: {shown(str(above))} is a file, not a folder; name another run")
@@ -43,6 +51,7 @@ class LocalFolder(Folder):
         raise JobError(f"run: no permission to write in {shown(str(above))}; change its rights or name another run")
 
     def read(self, path: str) -> bytes | None:
+        """The whole file; None where there is none, or something on the way is no folder."""
         try:
             with open_plain(self.root / path) as file:
                 return file.read()
@@ -50,25 +59,42 @@ class LocalFolder(Folder):
             return None
 
     def read_range(self, path: str, start: int, count: int) -> bytes:
+        """`count` bytes from `start` on, fewer where the file ends before.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
         with open_plain(self.root / path) as file:
             file.seek(start)
             return file.read(count)
 
     @contextlib.contextmanager
     def fetched(self, path: str) -> Iterator[Path]:
+        """The file itself, which is not copied.
+
+        Raises:
+            OSError: there is none, or it is a folder, a pipe or a device.
+        """
         open_plain(self.root / path).close()  # whatever opens it next would wait for a pipe
         yield self.root / path
 
     @contextlib.contextmanager
     def whole(self, path: str) -> Iterator[Path]:
+        """A file beside `path` to fill; it is synced and takes the name when the block ends well."""
         with whole_file(self.root / path) as temporary:
             yield temporary
 
     def write(self, path: str, data: bytes) -> None:
+        """Write a small file, whole and synced."""
         with self.whole(path) as temporary:
             temporary.write_bytes(data)
 
     def copy(self, source: str, target: str) -> None:
+        """Give the file a second name, or copy it where the file system knows no second names.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
         old, new = self.root / source, self.root / target
         make_folder(new.parent)
         linked = partial_path(new)
@@ -83,13 +109,16 @@ class LocalFolder(Folder):
         fsync(new.parent)
 
     def sync_names(self, below: str) -> None:
+        """Sync the folder `below`, where there is one."""
         if (self.root / below).is_dir():
             fsync(self.root / below)
 
     def names(self, below: str) -> list[str]:
+        """The names of the files right below, sorted; also those of links that lead nowhere."""
         return sorted(each.name for each in self._entries(below) if not _is_folder(each))
 
     def folders(self, below: str) -> list[str]:
+        """The names of the folders right below, sorted."""
         return sorted(each.name for each in self._entries(below) if _is_folder(each))
 
     def _entries(self, below: str) -> list[os.DirEntry[str]]:
@@ -100,16 +129,20 @@ class LocalFolder(Folder):
             return []
 
     def delete(self, path: str) -> None:
+        """Delete one file, if it is there; its name is synced by `sync_names`."""
         (self.root / path).unlink(missing_ok=True)
 
     def delete_below(self, path: str) -> None:
+        """Delete a folder with all that it holds, if it is there."""
         if (self.root / path).exists():
             shutil.rmtree(self.root / path)
 
     def log(self, path: str) -> Log:
+        """The file to add lines to, which is made with the first line."""
         return LocalLog(self.root / path)
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """`function` of each item in order, one after another: local files answer at once."""
         return [function(each) for each in items]
 
 
@@ -127,10 +160,12 @@ class LocalLog(Log):
         self._path = path
 
     def add(self, line: bytes) -> None:
+        """Add one line, newline included, without a buffer."""
         with open(self._path, "ab", buffering=0) as file:
             file.write(line)
 
     def sync(self) -> None:
+        """Sync the file and its name, where a line has been added."""
         if self._path.exists():
             fsync(self._path)
             fsync(self._path.parent)

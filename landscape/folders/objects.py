@@ -8,10 +8,8 @@ import errno
 import os
 import tempfile
 import time
-import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,33 +19,18 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from landscape.errors import StoreError
 from landscape.folders.base import Folder, Log, R, T
+from landscape.folders.object_log import ObjectLog
 from landscape.folders.refusals import beyond_end, has_credentials, missing_bucket, store_error
 from landscape.folders.settings import FIRST_WAIT, make_store
 
 PART = 16 << 20
 SIDE_BY_SIDE = 8
-LOG_SECONDS = 30.0
 CREDENTIAL_SECONDS = 10.0
 LONGEST_WAIT = 5.0  # between two tries
 
 Tag = dict[str, Any]
 
 _guards: dict[str, Callable[[], None]] = {}  # by the name of a folder, what is asked before anything in it is written
-
-
-@dataclass
-class _Lines:
-    """What a log holds; apart from the log, so that it can be put when that is forgotten."""
-
-    folder: ObjectFolder
-    path: str
-    data: bytearray
-    dirty: bool = False
-
-    def put(self) -> None:
-        if self.dirty:
-            self.folder.write(self.path, bytes(self.data))
-            self.dirty = False
 
 
 class ObjectFolder(Folder):
@@ -113,6 +96,11 @@ class ObjectFolder(Folder):
             _guards.pop(self.name, None)
 
     def check_guard(self) -> None:
+        """Ask every guard of this folder, and of those above it, whether this process may write.
+
+        Raises:
+            LandscapeError: another driver has taken the run over.
+        """
         for held, check in tuple(_guards.items()):
             if self.name == held or self.name.startswith(held + "/"):
                 check()
@@ -120,11 +108,13 @@ class ObjectFolder(Folder):
     # -- reading ----------------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
+        """Whether there is any object below the prefix."""
         # The first question of every command: where there are no credentials, asking the machine for some takes long.
         asked = self if has_credentials(self._settings) else self.brisk(CREDENTIAL_SECONDS)
         return asked.ask(lambda: any(len(batch) > 0 for batch in obstore.list(asked.store, chunk_size=1)))
 
     def read(self, path: str) -> bytes | None:
+        """The whole object; None where there is none."""
         found = self.read_tagged(path)
         return None if found is None else found[0]
 
@@ -142,6 +132,12 @@ class ObjectFolder(Folder):
             return None
 
     def read_range(self, path: str, start: int, count: int) -> bytes:
+        """`count` bytes from `start` on, fewer where the object ends before.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+
         def get() -> bytes:
             try:
                 return bytes(obstore.get_range(self.store, path, start=start, length=count))
@@ -154,6 +150,11 @@ class ObjectFolder(Folder):
 
     @contextlib.contextmanager
     def fetched(self, path: str) -> Iterator[Path]:
+        """A copy of the object in a temporary folder, which goes with the block.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
         with tempfile.TemporaryDirectory(prefix="landscape-") as folder:
             local = Path(folder) / path.rpartition("/")[2]
             self._download(path, local)
@@ -173,31 +174,41 @@ class ObjectFolder(Folder):
             self.map(fetch, range(0, size, PART))
 
     def names(self, below: str) -> list[str]:
+        """The last parts of the keys right below, sorted; empty where there are none."""
         found = self.ask(lambda: obstore.list_with_delimiter(self.store, prefix=below or None))
         return sorted(each["path"].rpartition("/")[2] for each in found["objects"])
 
     def folders(self, below: str) -> list[str]:
+        """The prefixes right below that hold objects, by their last parts, sorted."""
         found = self.ask(lambda: obstore.list_with_delimiter(self.store, prefix=below or None))
         return sorted(each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"])
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """`function` of each item in order, `SIDE_BY_SIDE` of them at once."""
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
             return list(pool.map(function, items))
 
     # -- writing ----------------------------------------------------------------------------------------------
 
     def make(self) -> None:
-        pass
+        """Do nothing: a prefix is there with its first object."""
 
     def refuse_unwritable(self) -> None:
+        """Ask for the bucket once; whether it takes objects shows when the lock is put.
+
+        Raises:
+            StoreError: there is no such bucket, the credentials do not serve, or the store does not answer.
+        """
         self.exists()  # a bucket that is not there, or credentials that do not serve; the lock is the first write
 
     def write(self, path: str, data: bytes) -> None:
+        """Put an object, where this process may write."""
         self.check_guard()
         self.ask(lambda: obstore.put(self.store, path, data))
 
     @contextlib.contextmanager
     def whole(self, path: str) -> Iterator[Path]:
+        """A file of a temporary folder to fill; it is put at `path` when the block ends well."""
         with tempfile.TemporaryDirectory(prefix="landscape-") as folder:
             local = Path(folder) / path.rpartition("/")[2]
             yield local
@@ -205,6 +216,11 @@ class ObjectFolder(Folder):
             self.ask(lambda: obstore.put(self.store, path, local))
 
     def copy(self, source: str, target: str) -> None:
+        """Have the store copy the object; one of more than 5 GB is fetched and put.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
         self.check_guard()
         try:
             self.ask(lambda: obstore.copy(self.store, source, target), may_be_absent=True)
@@ -216,7 +232,7 @@ class ObjectFolder(Folder):
                 file.rename(local)
 
     def sync_names(self, below: str) -> None:
-        pass
+        """Do nothing: a deleted object stays deleted."""
 
     def create(self, path: str, data: bytes) -> Tag | None:
         """Put an object that must not be there; its tag, or None where it is there.
@@ -241,11 +257,14 @@ class ObjectFolder(Folder):
         return self.ask(put)
 
     def delete(self, path: str) -> None:
+        """Delete one object, if it is there."""
         self.check_guard()
         with contextlib.suppress(FileNotFoundError):
             self.ask(lambda: obstore.delete(self.store, path), may_be_absent=True)
 
     def delete_below(self, path: str) -> None:
+        """Delete all objects below a prefix, listed batch by batch."""
+
         def delete() -> None:
             for batch in obstore.list(self.store, prefix=path):
                 obstore.delete(self.store, [each["path"] for each in batch])
@@ -254,32 +273,8 @@ class ObjectFolder(Folder):
         self.ask(delete)
 
     def log(self, path: str) -> Log:
+        """A log that is put as one object."""
         return ObjectLog(self, path)
-
-
-class ObjectLog(Log):
-    """An object cannot be added to: lines are kept here, and all of them put when synced, or after a while.
-
-    What a crash loses is what was added in the last `LOG_SECONDS`, or while the last twenty puts took, if longer.
-    """
-
-    def __init__(self, folder: ObjectFolder, path: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._wait = clock, LOG_SECONDS
-        self._lines = _Lines(folder, path, bytearray(folder.read(path) or b""))
-        self._put = clock()
-        weakref.finalize(self, self._lines.put)  # a process that ends in peace loses none
-
-    def add(self, line: bytes) -> None:
-        self._lines.data += line
-        self._lines.dirty = True
-        if self._clock() - self._put >= self._wait:
-            self.sync()
-
-    def sync(self) -> None:
-        began = self._clock()
-        self._lines.put()
-        self._put = self._clock()
-        self._wait = max(LOG_SECONDS, 20 * (self._put - began))
 
 
 def _tag(meta: Any) -> Tag:

@@ -24,6 +24,7 @@ TUNING = "LANDSCAPE_STORE_"
 
 
 def known_schemes() -> list[str]:
+    """The schemes of URLs that a run may have: `file`, and those of the object stores."""
     return ["file", *SCHEMES]
 
 

@@ -193,6 +193,7 @@ class CheckRecord:
 
 
 def with_whole() -> BeforeValidator:
+    """Keep an object as it is, with the entries of later versions, in the field `whole` beside its typed fields."""
     return BeforeValidator(lambda given: {**given, "whole": given} if isinstance(given, dict) else given)
 
 

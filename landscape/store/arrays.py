@@ -80,6 +80,7 @@ class LandscapeArrays:
 
     @cached_property
     def tile_shape(self) -> Index:
+        """Points per dimension of a tile, the last axis first."""
         return self["status"].chunks
 
     @property
@@ -89,6 +90,7 @@ class LandscapeArrays:
 
     @property
     def axis_names(self) -> tuple[str, ...]:
+        """The names of the axes, the first one first: the reverse of the dimensions of the arrays."""
         return tuple(reversed(self["status"].dimension_names))
 
     @property
@@ -107,11 +109,13 @@ class LandscapeArrays:
         return [parse_axis(self[axis].attributes)[0].digest for axis in self.axis_names]
 
     def tile(self, index: Index) -> Tile:
+        """The tile of that index, cut off by the end of the grid."""
         return tile_at(index, self.shape, self.tile_shape)
 
     # -- what they hold ---------------------------------------------------------------------------------------
 
     def reader(self, name: str) -> ChunkReader:
+        """What reads the chunks of the array of that name."""
         return ChunkReader(self.store, self[name])
 
     def values(self, name: str) -> NDArray[Any]:

@@ -23,10 +23,12 @@ class Examination:
 
     @property
     def missing(self) -> frozenset[Index]:
+        """The indices of the tiles to compute."""
         return frozenset(map(tuple, np.argwhere(self.missing_mask).tolist()))
 
     @property
     def complete(self) -> bool:
+        """Whether nothing is left to compute, of the tiles and of the path."""
         return not self.missing_mask.any() and not self.path_missing
 
     def missing_points(self, shape: Index, tile_shape: Index) -> int:

@@ -239,6 +239,12 @@ class Documents:
 
 
 def unreadable(name: str, problem: str, folder: str) -> str:
+    """The message of a landscape that cannot be read, with its remedy.
+
+    Args:
+        problem: the file and what is wrong with it.
+        folder: the place of the landscape.
+    """
     return (
         f"landscape {shown(name)} cannot be read: {problem}; restore that file, or move the folder "
         f"{shown(folder, 300)} away to compute it anew"

@@ -52,6 +52,11 @@ class DurableStore(LocalStore):
             above = above.parent
 
     def refuse_taken_away(self, path: str) -> None:
+        """Refuse to write below a folder that is not there any more, which Zarr would make anew.
+
+        Raises:
+            FileNotFoundError: it is gone.
+        """
         if not (self.root / path).is_dir():
             raise FileNotFoundError(errno.ENOENT, "was taken away meanwhile", str(self.root / path))
 

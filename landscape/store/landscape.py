@@ -182,10 +182,12 @@ class LandscapeStore:
 
     @property
     def tile_count(self) -> int:
+        """How many tiles the grid has."""
         return int(np.prod(tile_counts(self.shape, self.tile_shape)))
 
     @property
     def observables(self) -> tuple[str, ...]:
+        """The names of the observables, without those of their standard errors."""
         return self.arrays.observables
 
     @property

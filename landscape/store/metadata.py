@@ -43,6 +43,7 @@ class StoredArray:
 
     @property
     def chunk_bytes(self) -> int:
+        """Bytes of the values of one chunk, uncompressed."""
         return math.prod(self.chunks) * self.dtype.itemsize
 
     def key(self, index: Index) -> str:

@@ -36,6 +36,7 @@ class Survey:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of the landscapes that can be read, in the order of their job."""
         return tuple(self.readable)
 
 
@@ -126,10 +127,12 @@ def mark_path(name: str) -> str:
 
 
 def mark(folder: Folder, name: str) -> None:
+    """Write the file that says that a landscape is being made."""
     folder.write(mark_path(name), json.dumps({"making": name}).encode())
 
 
 def unmark(folder: Folder, name: str) -> None:
+    """Delete the file that says that a landscape is being made, where there is one."""
     if folder.read(mark_path(name)) is not None:
         folder.delete(mark_path(name))
 

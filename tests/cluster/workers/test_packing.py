@@ -1,4 +1,4 @@
-"""What travels to the workers: directions as tensors or as recipes, to the same bits."""
+"""What travels to the workers: directions as tensors or as seeds, to the same bits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 import cluster
 import landscape
 from cluster.workers import packing
-from cluster.workers.packing import OtherDirection, Recipe, pack_directions, unpack_direction
+from cluster.workers.packing import OtherDirection, SeededTensors, pack_directions, unpack_direction
 from landscape.directions import DirectionTensors
 from landscape.directions.random import random_direction
 from landscape.errors import JobError
@@ -30,17 +30,17 @@ def drawn(seed: int, normalise: str, ignore: tuple[str, ...]) -> DirectionTensor
 
 @pytest.mark.parametrize("normalise", ["filter", "layer", "model", "none"])
 @pytest.mark.parametrize("ignore", [(), ("bias", "norm")])
-def test_a_recipe_gives_the_bits_of_the_tensors(normalise, ignore):
+def test_a_seed_gives_the_bits_of_the_tensors(normalise, ignore):
     direction = drawn(7, normalise, ignore)
-    (tensors,), (recipe,) = pack_directions([direction]), pack_directions([direction], at_most=0)
-    assert isinstance(recipe, Recipe)
+    (tensors,), (seeded,) = pack_directions([direction]), pack_directions([direction], at_most=0)
+    assert isinstance(seeded, SeededTensors)
     parameters, origin = describe_parameters(model()), state_of(model())
-    sent, made = (unpack_direction(each, origin, parameters) for each in (tensors, recipe))
+    sent, made = (unpack_direction(each, origin, parameters) for each in (tensors, seeded))
     assert sent.keys() == made.keys()
     assert all(sent[name].numpy().tobytes() == made[name].numpy().tobytes() for name in sent)
 
 
-def test_a_recipe_of_the_first_version_is_drawn_with_the_scaling_of_then():
+def test_a_seed_of_the_first_version_is_drawn_with_the_scaling_of_then():
     class Conv1D(nn.Module):
         def __init__(self):
             super().__init__()
@@ -51,25 +51,25 @@ def test_a_recipe_of_the_first_version_is_drawn_with_the_scaling_of_then():
     tensors = random_direction(origin, in_first_version(infos), 2, "filter", ())
     spec = RandomDirection(seed=2, normalise="filter", ignore=()).model_dump(mode="json")
     given = DirectionTensors(tensors, spec | {"digest": direction_digest(tensors)})
-    (recipe,) = pack_directions([given], at_most=0)
-    assert torch.equal(unpack_direction(recipe, origin, infos)["weight"], tensors["weight"])
-    assert direction_digest(random_direction(origin, infos, 2, "filter", ())) != recipe.digest
+    (seeded,) = pack_directions([given], at_most=0)
+    assert torch.equal(unpack_direction(seeded, origin, infos)["weight"], tensors["weight"])
+    assert direction_digest(random_direction(origin, infos, 2, "filter", ())) != seeded.digest
 
 
-def test_only_large_random_directions_travel_as_recipes():
+def test_only_large_random_directions_travel_as_seeds():
     direction = drawn(1, "filter", ())
     size = sum(4 * tensor.numel() for tensor in direction.tensors.values())
     other = DirectionTensors(direction.tensors, {"kind": "file", "digest": "x"})
-    assert not isinstance(pack_directions([direction], at_most=size)[0], Recipe)
+    assert not isinstance(pack_directions([direction], at_most=size)[0], SeededTensors)
     first, second = pack_directions([direction, other], at_most=size - 1)
-    assert isinstance(first, Recipe)
-    assert not isinstance(second, Recipe)
-    assert packing.RECIPE_BYTES == 1 << 30
+    assert isinstance(first, SeededTensors)
+    assert not isinstance(second, SeededTensors)
+    assert packing.SEEDED_BYTES == 1 << 30
 
 
 def test_a_direction_is_drawn_with_as_many_threads_as_the_driver_has(monkeypatch):
-    (recipe,), seen = pack_directions([drawn(7, "layer", ())], at_most=0), []
-    assert recipe.threads == torch.get_num_threads()
+    (seeded,), seen = pack_directions([drawn(7, "layer", ())], at_most=0), []
+    assert seeded.threads == torch.get_num_threads()
 
     def counting(*given):
         seen.append(torch.get_num_threads())
@@ -77,18 +77,20 @@ def test_a_direction_is_drawn_with_as_many_threads_as_the_driver_has(monkeypatch
 
     monkeypatch.setattr("landscape.directions.random.random_direction", counting)
     before = torch.get_num_threads()
-    unpack_direction(Recipe(recipe.spec, recipe.digest, before + 3), state_of(model()), describe_parameters(model()))
+    unpack_direction(
+        SeededTensors(seeded.spec, seeded.digest, before + 3), state_of(model()), describe_parameters(model())
+    )
     assert (seen, torch.get_num_threads()) == ([before + 3], before)
 
 
 def test_a_machine_that_draws_something_else_says_so_in_one_line():
-    (recipe,) = pack_directions([drawn(7, "filter", ())], at_most=0)
+    (seeded,) = pack_directions([drawn(7, "filter", ())], at_most=0)
     other = {name: tensor * 1.5 for name, tensor in state_of(model()).items()}
     with pytest.raises(OtherDirection, match=r"directions: seed 7 gives another direction on a worker") as caught:
-        unpack_direction(recipe, other, describe_parameters(model()))
+        unpack_direction(seeded, other, describe_parameters(model()))
     assert "\n" not in str(caught.value)
     with pytest.raises(KeyError):
-        unpack_direction(recipe, {}, describe_parameters(model()))
+        unpack_direction(seeded, {}, describe_parameters(model()))
 
 
 PROBLEM = """
@@ -121,7 +123,7 @@ def job_in(folder, spoilt: bool) -> Job:
 def test_workers_that_draw_the_directions_themselves_give_the_same_bytes(tmp_path, monkeypatch):
     job = job_in(tmp_path, spoilt=False)
     expected = landscape.run(job.replace(run="serial"))["plane"]
-    monkeypatch.setattr(packing, "RECIPE_BYTES", 0)
+    monkeypatch.setattr(packing, "SEEDED_BYTES", 0)
     found = cluster.run(job, workers=2)["plane"]
     assert found.loss.tobytes() == expected.loss.tobytes()
     assert found.stderr().tobytes() == expected.stderr().tobytes()
@@ -130,6 +132,6 @@ def test_workers_that_draw_the_directions_themselves_give_the_same_bytes(tmp_pat
 @pytest.mark.usefixtures("local_ray")
 def test_workers_that_draw_other_directions_end_the_job(tmp_path, monkeypatch):
     job = job_in(tmp_path, spoilt=True)
-    monkeypatch.setattr(packing, "RECIPE_BYTES", 0)
+    monkeypatch.setattr(packing, "SEEDED_BYTES", 0)
     with pytest.raises(JobError, match="directions: seed 1 gives another direction on a worker than on the driver"):
         cluster.run(job, workers=1)

@@ -21,7 +21,7 @@ from landscape.errors import LandscapeError, StoreError
 from landscape.folders import open_folder, probe
 from landscape.folders.lease import CARD, Lease
 from landscape.folders.lock import driver_alive, run_lock
-from landscape.folders.objects import ObjectLog
+from landscape.folders.object_log import ObjectLog
 from landscape.store import LandscapeStore
 from landscape.trajectory.history import read_history
 from landscape.trajectory.snapshots import read_trajectory, write_snapshot
