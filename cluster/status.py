@@ -194,11 +194,16 @@ def _worker_lines(landscape: dict[str, Any]) -> list[str]:
     """A line for what each worker has done, while the job runs."""
     if landscape["state"] != "running":
         return []
-    return [
-        f"{each['name']} on {each['host']} ({each['device']}): {each['tasks']} tiles, {each['points']} points, "
-        f"{each['points'] / each['seconds'] if each['seconds'] else 0:.3g} points/s"
-        for each in landscape["by_worker"]
-    ]
+    return [_worker_line(worker) for worker in landscape["by_worker"]]
+
+
+def _worker_line(worker: dict[str, Any]) -> str:
+    """What a worker has done, as far as the record says; another version may have recorded less of it."""
+    where = f" on {worker['host']}" if worker["host"] else ""
+    device = f" ({worker['device']})" if worker["device"] else ""
+    tasks, points, seconds = (worker[name] or 0 for name in ("tasks", "points", "seconds"))
+    rate = points / seconds if seconds else 0
+    return f"{worker['name']}{where}{device}: {tasks} tiles, {points} points, {rate:.3g} points/s"
 
 
 def validate_run(run: str) -> dict[str, Any]:

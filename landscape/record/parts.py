@@ -62,16 +62,19 @@ AnyReal = Annotated[Real | None, _default(None)]
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerRecord:
-    """A worker and what it has done for a landscape. `seconds` are those that it has computed."""
+    """A worker and what it has done for a landscape; None for what the document does not say.
+
+    `seconds` are those that it has computed.
+    """
 
     name: Text
-    host: Text = ""
-    node: Annotated[Text, _default("")] = ""
-    pid: Annotated[Whole, _default(0)] = 0
-    device: Text = ""
-    tasks: Count = 0
-    points: Count = 0
-    seconds: Share = 0.0
+    host: Text | None = None
+    node: AnyText = None
+    pid: AnyWhole = None
+    device: Text | None = None
+    tasks: Count | None = None
+    points: Count | None = None
+    seconds: Share | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -159,6 +159,20 @@ def test_numbers_that_json_cannot_hold_are_left_out(place):
     assert "nan" not in status_text(status)
 
 
+def test_what_the_record_of_a_worker_does_not_say_is_not_made_up(place):
+    """Earlier versions recorded less of a worker than this one."""
+    file = place / "landscapes.zarr" / "a" / "zarr.json"
+    document = json.loads(file.read_text())
+    document["attributes"]["progress"]["by_worker"] = [{"name": "w-1", "host": "h", "tasks": 3}]
+    file.write_text(json.dumps(document))
+    (worker,) = run_status(str(place))["landscapes"][0]["by_worker"]
+    unknown = dict.fromkeys(("node", "pid", "device", "points", "seconds"))
+    assert worker == {"name": "w-1", "host": "h", "tasks": 3, **unknown}
+    status = run_status(str(place))
+    status["landscapes"][0]["state"] = "running"
+    assert "w-1 on h: 3 tiles, 0 points, 0 points/s" in status_text(status)
+
+
 def test_a_driver_that_crashed_does_not_run(place):
     chunk = place / "landscapes.zarr" / "a" / "status" / "c" / "0"
     chunk.unlink()
