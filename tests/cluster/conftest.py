@@ -162,8 +162,12 @@ class SharedRay:
     def start(self) -> None:
         import ray
 
-        if not self.folder:
-            self.folder = tempfile.mkdtemp(prefix="ll")
+        if self.folder:
+            return
+        self.folder = tempfile.mkdtemp(prefix="ll")
+        with pytest.MonkeyPatch.context() as environment:
+            # Ray gives each worker the threads of its place, unless its own processes inherit another number.
+            environment.delenv("OMP_NUM_THREADS", raising=False)
             ray.init(
                 address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error",
                 _temp_dir=self.folder, object_store_memory=100_000_000,

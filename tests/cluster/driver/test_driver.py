@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,9 @@ from counting import WITNESS
 import cluster
 import landscape
 from cluster.session.mapping import ray_workers
+from cluster.workers.crew import RayCrew
+from cluster.workers.protocol import WorkerHandle
+from cluster.workers.worker import Receipt
 from landscape.directions import FileDirection
 from landscape.errors import Interrupted, JobError
 from landscape.results import open_run
@@ -258,21 +262,18 @@ def test_observables_that_change_between_points_are_refused(make_job):
         cluster.run(job, workers=1)
 
 
-def test_a_job_is_planned_for_the_workers_devices_and_stays_on_them(make_job):
-    """Workers that say they have a GPU (they have not), and a driver that has none."""
+def test_a_job_is_planned_for_the_workers_devices_and_stays_on_them(make_job, monkeypatch):
+    """Workers of which the driver hears that they have a GPU (they have not), and a driver that has none.
+
+    The crew is replaced, which stays in this process; a worker's class would be changed for other jobs of this Ray.
+    """
+    started = RayCrew.started
+
+    def started_on_a_gpu(crew: RayCrew, name: str, receipt: Receipt) -> WorkerHandle:
+        return started(crew, name, replace(receipt, details={**receipt.details, "device": "cuda"}))
+
+    monkeypatch.setattr(RayCrew, "started", started_on_a_gpu)
     job = make_job(tile=[1])
-    file = job.folder / "my_problem.py"
-    calm = file.read_text()
-    file.write_text(
-        calm
-        + """
-import sys
-if "ray" in sys.modules:
-    from cluster.workers.worker import Worker
-    _describe = Worker.describe
-    Worker.describe = lambda self: {**_describe(self), "device": "cuda" if os.getpid() != DRIVER else "cpu"}
-""".replace("DRIVER", str(os.getpid()))
-    )
     seen: list[int] = []
     with pytest.raises(Interrupted):
         cluster.run(job, 1, observer=lambda p: seen.append(p.points_done), stop=lambda: max(seen, default=0) > 5)
