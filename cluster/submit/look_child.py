@@ -31,7 +31,12 @@ class Opened:
     """The files that this process opens to read, as the audit hook is told."""
 
     def __init__(self) -> None:
-        self.paths: set[str] = set()
+        self._paths: set[str] = set()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """A copy, since threads of the callback, and whatever looks at the paths, open more files meanwhile."""
+        return tuple(self._paths)
 
     def hook(self, event: str, given: tuple[Any, ...]) -> None:
         """The audit hook: notes what is opened to be read."""
@@ -49,8 +54,8 @@ class Opened:
         """Note a path. It never raises, as it is called from anywhere."""
         try:
             text = os.fsdecode(path)
-            if not text.startswith(SYSTEM) and "\0" not in text and len(self.paths) < MOST_OPENED:
-                self.paths.add(os.path.join(os.getcwd(), text))
+            if not text.startswith(SYSTEM) and "\0" not in text and len(self._paths) < MOST_OPENED:
+                self._paths.add(os.path.join(os.getcwd(), text))
         except (TypeError, ValueError, OSError):
             return
 

@@ -100,6 +100,14 @@ def test_a_file_beside_the_job_that_would_stay_is_refused_with_the_word_that_tak
     assert warnings(job, include=["data"]) == []
 
 
+OPENING = """
+import threading
+def open_files():
+    for number in range(20_000):
+        try: open(f"absent-{number}")
+        except OSError: pass
+threading.Thread(target=open_files, daemon=True).start()
+"""
 FAILING = [
     ("raise ValueError('wrong')", {}, "looked:problem raised ValueError: wrong"),
     ("import no_such_module", {}, "No module named 'no_such_module'"),
@@ -111,6 +119,7 @@ FAILING = [
         "with code -11; its last words: oh no",
     ),
     ("pass", {"num_samples": 100}, "num_samples"),
+    (OPENING + "raise ValueError('wrong')", {}, "looked:problem raised ValueError: wrong"),
 ]
 
 
@@ -175,6 +184,7 @@ def test_what_is_only_written_or_is_no_file_is_not_opened(tmp_path):
     assert foreign(opened.paths, 0) == []
     (tmp_path / "data").write_text("1")
     opened.hook("open", (os.fsencode(tmp_path / "data"), None, os.O_RDONLY))
+    assert [each for each in opened.paths if not opened.add(f"{each}-while-they-are-read")] == [str(tmp_path / "data")]
     later = (tmp_path / "data").stat().st_ctime_ns
     assert foreign(opened.paths, later) == [str(tmp_path / "data")]
     assert foreign(opened.paths, later - 1) == []
