@@ -50,14 +50,7 @@ def loss_barrier(alpha: Floats, loss: Floats, rise_stderr: Floats | None, origin
     if alpha[0] > 0 or alpha[-1] < 1:
         return None
     errors = np.full(len(alpha), np.nan) if rise_stderr is None else rise_stderr
-    if 0.0 not in alpha and not np.isfinite(origin_loss):
-        errors = np.full(len(alpha), np.nan)
-    elif 0.0 not in alpha:
-        place = int(np.searchsorted(alpha, 0.0))
-        alpha, loss, errors = (
-            np.insert(values, place, at_origin)
-            for values, at_origin in ((alpha, 0.0), (loss, origin_loss), (errors, 0.0))
-        )
+    alpha, loss, errors = _with_origin(alpha, loss, errors, origin_loss)
     where = np.concatenate([[0.0], alpha[(alpha > 0) & (alpha < 1)], [1.0]])
     values, spread = np.interp(where, alpha, loss), np.interp(where, alpha, errors)
     if not np.isfinite(values).all():
@@ -68,3 +61,16 @@ def loss_barrier(alpha: Floats, loss: Floats, rise_stderr: Floats | None, origin
         return Barrier(0.0, 0.0, 0.0)
     at = float(where[highest])
     return Barrier(float(above[highest]), at, float(spread[highest] + at * spread[-1]))
+
+
+def _with_origin(alpha: Floats, loss: Floats, errors: Floats, origin_loss: float) -> tuple[Floats, Floats, Floats]:
+    """The coordinates, losses and errors with the origin among them, where the loss there is known.
+
+    Where the grid has no point at 0 and the loss there is not known either, the errors of the rise are NaN.
+    """
+    if 0.0 in alpha:
+        return alpha, loss, errors
+    if not np.isfinite(origin_loss):
+        return alpha, loss, np.full(len(alpha), np.nan)
+    place = int(np.searchsorted(alpha, 0.0))
+    return np.insert(alpha, place, 0.0), np.insert(loss, place, origin_loss), np.insert(errors, place, 0.0)

@@ -96,22 +96,11 @@ def choose_scale(
     Raises:
         JobError: zmin, zmax or levels is impossible.
     """
-    low_given, high_given = _given(zmin, zmax, log)
+    given = _given(zmin, zmax, log)
     if levels is not None and (isinstance(levels, bool) or not isinstance(levels, int) or not 1 <= levels <= 100):
         raise JobError(f"levels: must be a whole number of contour lines from 1 to 100, not {shown(levels)}")
     finite = drawn[np.isfinite(drawn)]
-    notes: list[str] = []
-    if finite.size == 0:
-        low, high = 0.0, 1.0
-        if low_given is not None or high_given is not None:
-            low = low_given if low_given is not None else min(0.0, float(high_given or 0.0) - 1)
-            high = high_given if high_given is not None else low + 1
-    else:
-        low, low_note = (low_given, "") if low_given is not None else _low_end(finite, log)
-        high, high_note = (high_given, "") if high_given is not None else _high_end(finite, log)
-        notes += [note for note in (low_note, high_note) if note]
-        notes += _outside(finite, low_given, high_given, log)
-        notes += _wide(finite, log)
+    low, high, notes = _ends(finite, *given, log) if finite.size else (*_ends_without_values(*given), [])
     if low >= high:
         pad = max(abs(low) * 0.05, 1e-12)
         low, high = low - pad, low + pad
@@ -120,6 +109,23 @@ def choose_scale(
     ticks = tuple(start + k * step for k in range(count))
     texts = tuple(_tick(tick, step, log) for tick in ticks)
     return Scale(log, low, high, start, stop, step, ticks, texts, tuple(notes))
+
+
+def _ends(
+    finite: Floats, low_given: float | None, high_given: float | None, log: bool
+) -> tuple[float, float, list[str]]:
+    """The ends of the range in drawn units, those given or else chosen from the values, and notes for the caption."""
+    low, low_note = (low_given, "") if low_given is not None else _low_end(finite, log)
+    high, high_note = (high_given, "") if high_given is not None else _high_end(finite, log)
+    notes = [note for note in (low_note, high_note) if note]
+    return low, high, [*notes, *_outside(finite, low_given, high_given, log), *_wide(finite, log)]
+
+
+def _ends_without_values(low_given: float | None, high_given: float | None) -> tuple[float, float]:
+    """The ends of the range where there is no value to choose them from: 0 and 1, unless one of them is given."""
+    if low_given is None:
+        low_given = 0.0 if high_given is None else min(0.0, high_given - 1)
+    return low_given, low_given + 1 if high_given is None else high_given
 
 
 def _given(zmin: float | None, zmax: float | None, log: bool) -> tuple[float | None, float | None]:
