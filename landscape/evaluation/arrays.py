@@ -29,9 +29,11 @@ class Array:
         return each._version, each.data_ptr(), each.shape, each.stride(), each.requires_grad, each.grad is None
 
     def changed(self) -> bool:
+        """Whether it was written to, moved or replaced since the last `restore`, as far as torch's counters show it."""
         return self.always or self._now() != self._mark
 
     def restore(self) -> None:
+        """Put back its values, its memory, and whether it wants a gradient."""
         if not self._tensor.is_leaf:
             self._tensor.detach_()
         self._tensor.requires_grad_(self._wants_gradient).grad = None
@@ -51,12 +53,14 @@ def is_plain(array: Tensor | np.ndarray) -> bool:
 
 
 def generator_state(generator: Any) -> Any:
+    """The state of one of `GENERATORS`, to be given to `set_generator_state`."""
     if isinstance(generator, random.Random):
         return generator.getstate()
     return generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.get_state()
 
 
 def set_generator_state(generator: Any, state: Any) -> None:
+    """Set a generator back to a state of its own."""
     if isinstance(generator, random.Random):
         generator.setstate(state)
     elif isinstance(generator, np.random.Generator):

@@ -26,18 +26,22 @@ class Items:
         return type(self.container) in (dict, OrderedDict)
 
     def has_another_length(self) -> bool:
+        """Whether it has more or fewer names than at first."""
         return len(self.container) - (OURS in self.container) != len(self._keys)
 
     def changed(self) -> bool:
+        """Whether a name is new, gone, or names another object."""
         now = map(self.container.get, self._keys, repeat(self))
         return self.has_another_length() or not all(map(is_, now, self._values))
 
     def names_changed(self) -> list[str]:
+        """The full names of those."""
         keys = [*self._keys, *(key for key in self.container if key not in self.before and key != OURS)]
         changed = [key for key in keys if self.container.get(key, self) is not self.before.get(key, self)]
         return [joined_name(self.name, key) for key in changed]
 
     def restore(self) -> None:
+        """Put back the names and their objects, in their first order."""
         ours = {OURS: self.container[OURS]} if OURS in self.container else {}
         self.container.clear()
         self.container.update(self.before)
@@ -51,15 +55,19 @@ class Members:
         self.container, self.name, self.always, self.before = members, name, False, list(members)
 
     def has_another_length(self) -> bool:
+        """Whether it has more or fewer members than at first."""
         return len(self.container) != len(self.before)
 
     def changed(self) -> bool:
+        """Whether a member is new, gone, elsewhere, or another object."""
         return self.has_another_length() or not all(map(is_, self.container, self.before))
 
     def names_changed(self) -> list[str]:
+        """The container's own name, as members have none."""
         return [self.name]
 
     def restore(self) -> None:
+        """Put back the members in their first order."""
         self.container.clear()
         add = self.container.update if isinstance(self.container, set) else self.container.extend
         add(self.before)
@@ -122,6 +130,7 @@ class Glance:
         self._known = _contents(self._items, self._members)
 
     def tells_a_change(self) -> bool:
+        """Whether any container may hold something else than when `remember` was last called."""
         lengths, keys, values = self._known
         if [*map(len, self._containers)] != lengths or any(each.changed() for each in self._others):
             return True
@@ -142,4 +151,5 @@ def _contents(
 
 
 def joined_name(name: str, key: Any) -> str:
+    """The name of a member: `name.key`, without a dot in front where the container has no name."""
     return f"{name}.{key}".lstrip(".")

@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 
 class _UnseenWriteError(Exception):
-    """User code has written to the model past torch's counters: what was computed so far is computed again."""
+    """User code has written to the model past torch's counters: the values so far are to be computed again."""
 
 
 class Evaluator:
@@ -89,8 +89,8 @@ class Evaluator:
         """Go on with another engine, and in other batches.
 
         Raises:
-            JobError, ValueError: the engine cannot run this model here; so does whatever is asked next, until
-                another engine is used.
+            JobError, ValueError: the engine cannot run this model here. All later calls raise it too, until another
+                engine is used.
         """
         self._plan = replace(self.plan, engine=engine, batch_size=batch_size or self.plan.batch_size)
         self._set_batches(self.plan.batch_size)
@@ -98,7 +98,7 @@ class Evaluator:
 
     def evaluate(self, points: Floats, *, rise: bool = False) -> Values:
         """The observables at `points` [P, axes]; with `rise` the standard error of the loss's rise over the origin."""
-        # Row by row, as the points of one share most of the work of setting their weights.
+        # Row by row, as the points of a row share most of the work of setting their weights.
         order = np.lexsort(points.T[::-1]) if points.shape[1] else np.arange(len(points))
 
         def compute() -> Values:
@@ -243,8 +243,7 @@ class Evaluator:
     # -- points -----------------------------------------------------------------------------------------------
 
     def _walk(self) -> Walk:
-        recalibrates = self.plan.statistics.recalibrated
-        walk = walk_of(self.plan.engine)
+        walk, recalibrates = walk_of(self.plan.engine), self.plan.statistics.recalibrated
         return walk(self._running(), self._feed.batches, self.samples, self.on_point, recalibrates)
 
     def _samples_at_origin(self) -> Samples:
@@ -255,10 +254,7 @@ class Evaluator:
         return self._origin_samples[self.batch_size]
 
     def _losses_at_origin(self) -> Tensor | None:
-        """ℓᵢ(0) of every sample, what rises are measured from; None where user code raises there.
-
-        That is left to the tiles around the origin to tell.
-        """
+        """ℓᵢ(0) of every sample; None where user code raises there, which the tile around the origin will report."""
         try:
             names, samples = self._samples_at_origin()
         except Exception as error:
@@ -268,10 +264,10 @@ class Evaluator:
         return samples[names.index("loss")]
 
     def _settled(self, compute: Callable[[], Values]) -> Values:
-        """What is computed; once more where it turns out that user code wrote to the model in a way unnoticed so far.
+        """What `compute` returns; called again where user code is found to have written to the model unnoticed.
 
         Raises:
-            SamplesChanged: it wrote to the samples.
+            SamplesChanged: it has written to the samples.
         """
         self._unchanged.remember()
         while True:
@@ -289,14 +285,14 @@ class Evaluator:
     def _gather(
         self, samples: Callable[[], Iterator[Samples]], places: NDArray[np.int64], origin_losses: Tensor | None = None
     ) -> Values:
-        """What the samples of all points say, put in its places; one transfer from the device for all of them."""
+        """Means and standard errors at all points, put in their places; one transfer from the device for all."""
         start = time.perf_counter()
         names: list[str] = []
         rows: list[Tensor] = []
         with arithmetic(self.plan, self.device), torch.no_grad():
             for names, observed in samples():
                 if not rows and len(places) > 1:
-                    self._look_for_writes()  # one that undoes itself every second point would be missed at the end
+                    self._look_for_writes()  # a write that the next point undoes could not be seen at the end
                 rows.append(summary(observed, observed[names.index("loss")], origin_losses))
             table = torch.stack(rows).cpu().numpy()[places] if rows else np.zeros((0, 1))
         return values_of(names, table, time.perf_counter() - start)

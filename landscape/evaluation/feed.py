@@ -1,7 +1,7 @@
-"""Bring the samples to the model, batch by batch: all of them stay on the device, or they stream to it.
+"""Give the model its samples batch by batch: all of them stay on the device, or each batch is copied to it in turn.
 
-Both give the same bits: a streamed batch begins at the same place within a line of memory as it would among all
-samples, since kernels choose their way by that.
+Both give the same bits. Kernels choose their instructions by the alignment of their inputs, so a streamed batch is
+aligned as it would be among all samples.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from landscape.memory import device_limit
 from landscape.problem.batches import Batch, batch_edges, batch_length, map_tensors, split_batches, tensors_of
 
-ALIGNMENT = 512  # bytes: what CUDA allocations are aligned to, and a multiple of what those of the CPU are
+ALIGNMENT = 512  # bytes: CUDA aligns allocations to this many, and the CPU to a divisor of it
 
 
 class Resident:
@@ -38,10 +38,10 @@ class Resident:
 
 
 class Streamed:
-    """The samples stay in host memory or on disk, in their own type; each batch is brought to the device in its turn.
+    """The samples stay in host memory or on disk, in their own type, and each batch is copied to the device in turn.
 
-    On a CUDA device the next batch travels on a stream of its own, through a buffer in pinned memory, while the
-    current one is computed. It is converted there: bytes travel as bytes.
+    On a CUDA device the next batch is copied on a stream of its own, through a buffer in pinned memory, while the
+    current one is computed. It is converted on the device, so that images of one byte a pixel are copied as bytes.
     """
 
     resident = False
@@ -59,7 +59,7 @@ class Streamed:
         return len(self._edges)
 
     def batches(self, count: int | None = None) -> Iterator[tuple[int, Batch]]:
-        """The batches, or the first `count` of them, numbered; what is not used any more may be forgotten."""
+        """The batches, or the first `count` of them, numbered; at most two are on a CUDA device at a time."""
         edges = self._edges[:count]
         if self._side is None:
             for index, edge in enumerate(edges):
@@ -68,23 +68,24 @@ class Streamed:
             yield from self._overlapped(edges, self._side)
 
     def _overlapped(self, edges: Sequence[tuple[int, int]], side: torch.cuda.Stream) -> Iterator[tuple[int, Batch]]:
-        side.synchronize()  # an iteration that was broken off may still be copying from the buffers
+        side.synchronize()  # an earlier iteration that was not finished may still be copying from the buffers
         self._pinned = self._pinned or self._buffers()
         compute = torch.cuda.current_stream(self._device)
         computed: list[torch.cuda.Event] = []
-        ahead = self._send(edges[0], 0, side)
+        following = self._send(edges[0], 0, side)
         for index in range(len(edges)):
-            batch, arrived = ahead
+            batch, arrived = following
             compute.wait_event(arrived)
             for tensor in tensors_of(batch):
-                tensor.record_stream(compute)  # its memory belongs to the other stream
+                tensor.record_stream(compute)  # or the other stream, which allocated it, may reuse it too soon
             yield index, batch
             computed.append(compute.record_event())
             if index + 1 < len(edges):
                 if index > 0:
-                    # At most two batches are there at a time, and the buffer of the older one is free again.
+                    # Wait for the batch before this one: its buffer is the next to be written to, and at most two
+                    # batches take memory on the device.
                     computed[index - 1].synchronize()
-                ahead = self._send(edges[index + 1], (index + 1) % 2, side)
+                following = self._send(edges[index + 1], (index + 1) % 2, side)
 
     def _send(self, edge: tuple[int, int], turn: int, side: torch.cuda.Stream) -> tuple[Batch, torch.cuda.Event]:
         buffers = iter(self._pinned[turn])
@@ -93,7 +94,7 @@ class Streamed:
             return batch, side.record_event()
 
     def _buffers(self) -> list[list[Tensor]]:
-        """Two for every tensor, each with room for the largest batch."""
+        """Two buffers for every tensor of a batch, each with room for the largest batch."""
         rows = max(b - a for a, b in self._edges)
         return [
             [torch.empty((rows, *each.shape[1:]), dtype=each.dtype, pin_memory=True) for each in self._tensors()]
@@ -104,7 +105,7 @@ class Streamed:
         return tensors_of(self.samples)
 
     def _placed(self, tensor: Tensor, edge: tuple[int, int], pinned: Tensor | None = None) -> Tensor:
-        """The rows on the device, converted, as far beyond a line of memory as among all samples."""
+        """The rows of a batch on the device, converted, with the alignment that they would have among all samples."""
         start, end = edge
         rows, dtype = tensor[start:end], computed_type(tensor, self._dtype)
         if not _is_copied(tensor, self._device, dtype):
@@ -125,8 +126,8 @@ def make_feed(samples: Batch, device: torch.device, dtype: torch.dtype, limit: i
 
     Args:
         dtype: what floating-point samples are computed in; integers stay what they are.
-        limit: bytes above which they stream; default: a share of the device's free memory. Samples that are there
-            already, in their type, take nothing.
+        limit: bytes to be copied to the device above which they stream; default: a share of its free memory. Samples
+            that are there already in the type to compute in need no copy.
     """
     needed = _needed(samples, device, dtype)
     streams = needed > 0 and needed > (device_limit(device) if limit is None else limit)

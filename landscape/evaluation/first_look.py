@@ -1,4 +1,4 @@
-"""A first look at what `observe` does with two samples, before anything relies on it."""
+"""Check with two samples that `observe` gives the same values again, and that they depend on the given model."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from landscape.problem.user_code import Exited, in_words
 
 SAMPLES = 2
 ROUNDING = 1e-3  # relative: kernels of a GPU may add in any order
-FEW = 8  # members of a container of observe's own that are compared
+FEW = 8  # members that are compared of a container which `observe` holds
 LEAST_STEP = 0.01  # of weights that are all zero
 
 
 @dataclass(frozen=True)
 class FirstLook:
-    """The names of the observables, and what may be meant otherwise."""
+    """The names of the observables, and warnings of what the user may not have meant."""
 
     names: tuple[str, ...]
     warnings: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ def first_look(
         return evaluator.evaluate(np.zeros((1, 0)))
 
     try:
-        found, before = look(), _held(observe)
+        first, before = look(), _held(observe)
         again = look()
     except JobError:
         raise
@@ -62,9 +62,9 @@ def first_look(
         cause = error.__cause__ if isinstance(error, Exited) else error
         raise JobError(f"observe: {in_words(cause or error)} on the first {batch_length(few)} samples") from cause
     changed = [name for name, value in _held(observe).items() if before.get(name) != value]
-    _refuse_other_values(found, again, changed, 0.0 if device.type == "cpu" else ROUNDING)
-    names = ordered_names(found.mean)
-    if not np.isfinite(found.mean["loss"]).all() or not _is_flat(evaluator, origin, found):
+    _refuse_other_values(first, again, changed, 0.0 if device.type == "cpu" else ROUNDING)
+    names = ordered_names(first.mean)
+    if not np.isfinite(first.mean["loss"]).all() or not _is_flat(evaluator, origin, first):
         return FirstLook(names)
     other = _called(look, evaluator.evaluated_model)
     if other:
@@ -98,13 +98,13 @@ def _held(observe: Observe) -> dict[str, Any]:
     """What `observe` keeps outside the model, as far as it can be seen: of its object, its closure, its module."""
     function = getattr(observe, "__func__", observe)
     owner = getattr(observe, "__self__", observe)
-    found = dict(_plain(getattr(owner, "__dict__", {}).items()))
+    held = dict(_plain(getattr(owner, "__dict__", {}).items()))
     if isinstance(function, types.FunctionType):
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-        found |= _plain((name, _contents(cell)) for name, cell in cells)
+        held |= _plain((name, _contents(cell)) for name, cell in cells)
         names = [name for name in function.__code__.co_names if name in function.__globals__]
-        found |= _plain((name, function.__globals__[name]) for name in names)
-    return found
+        held |= _plain((name, function.__globals__[name]) for name in names)
+    return held
 
 
 def _contents(cell: types.CellType) -> Any:
@@ -116,16 +116,16 @@ def _contents(cell: types.CellType) -> Any:
 
 def _plain(items: Any) -> dict[str, Any]:
     """Numbers and words as they are, also the first ones of a container, tensors as how often they were written to."""
-    found: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
     for name, value in items:
         if isinstance(value, (int, float, str, type(None))):
-            found[name] = value
+            plain[name] = value
         elif isinstance(value, Tensor):
-            found[name] = (id(value), value._version)
+            plain[name] = (id(value), value._version)
         elif isinstance(value, (list, dict, set, tuple)):
             first = itertools.islice(value.values() if isinstance(value, dict) else value, FEW)
-            found[name] = len(value), [each for each in first if isinstance(each, (int, float, str))]
-    return found
+            plain[name] = len(value), [member for member in first if isinstance(member, (int, float, str))]
+    return plain
 
 
 # -- another model -----------------------------------------------------------------------------------------------
@@ -154,20 +154,20 @@ class _Elsewhere(Mapping[str, Tensor]):
         return len(self._origin)
 
 
-def _is_flat(evaluator: Evaluator, origin: Mapping[str, Tensor], found: Values) -> bool:
+def _is_flat(evaluator: Evaluator, origin: Mapping[str, Tensor], at_origin: Values) -> bool:
     """Whether the losses are those of the origin at two other sets of weights; not where user code raises there."""
     parameters = {name for name, _ in evaluator.evaluated_model.named_parameters()}
     if not any(origin[name].is_floating_point() for name in parameters):
         return False
-    return all(_has_losses_of(evaluator, _Elsewhere(origin, parameters, seed), found) for seed in (1, 2))
+    return all(_has_losses_of(evaluator, _Elsewhere(origin, parameters, seed), at_origin) for seed in (1, 2))
 
 
-def _has_losses_of(evaluator: Evaluator, weights: Mapping[str, Tensor], found: Values) -> bool:
+def _has_losses_of(evaluator: Evaluator, weights: Mapping[str, Tensor], at_origin: Values) -> bool:
     try:
         moved = evaluator.evaluate_states([weights])
     except Exception:
         return False
-    pairs = ((found.mean["loss"], moved.mean["loss"]), (found.stderr["loss"], moved.stderr["loss"]))
+    pairs = ((at_origin.mean["loss"], moved.mean["loss"]), (at_origin.stderr["loss"], moved.stderr["loss"]))
     return all(np.array_equal(one, other, equal_nan=True) for one, other in pairs)
 
 

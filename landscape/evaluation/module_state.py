@@ -1,12 +1,12 @@
 """What a model holds beside its weights: plain attributes, containers, tensors and generators, put back as they were.
 
-A forward pass may count, cache or assign. So that the value of a point depends on the point alone, all of it is set
-back before the next one. Changes are told by identity, as what was there at first is kept alive here. One glance over
-all containers tells, before every point, that nothing has changed; only where something has are they compared each by
-itself.
+A forward pass may count, cache or assign. All of that is put back before the next point, so that the value of a point
+depends on the point alone. A change is seen by the identity of objects, since those of the start are kept alive here.
+Before every point one comparison of all containers together shows whether anything has changed; only then is each one
+compared by itself.
 
-Looked at after a task's first point and at its end alone: members of large containers, and writes past torch's version
-counters (`tensor.data`, NumPy). One that is made at a later point and undone before the task's end is not seen.
+Members of large containers, and writes past torch's version counters (`tensor.data`, NumPy), are looked for after the
+first point of a task and at its end alone. A change that is made at a later point and undone before the end is missed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The weights of a point, θ = θ₀ + Σₖ cₖ·dₖ, set in one flat buffer that the model's moved tensors are views of."""
+"""Set the weights of a point, θ = θ₀ + Σₖ cₖ·dₖ, in one flat buffer; the model's moved tensors are views of it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from landscape.evaluation.checksum import checksums
 from landscape.parameters import State, persistent_buffers
 
-ALIGNMENT = 64  # bytes: of every tensor in the buffer, as kernels load whole vectors
-LARGEST_ROW = 1 << 28  # bytes: above it the weights shared by a row of points are not kept beside
+ALIGNMENT = 64  # bytes: where each tensor in the buffer begins, as kernels load whole vectors
+LARGEST_ROW = 1 << 28  # bytes: the most that the weights which a row of points shares may take to be kept
 Layouts = Mapping[int, torch.memory_format]
 _GRADIENTS = attrgetter("requires_grad", "grad")
 
@@ -34,14 +34,14 @@ class _Slot:
 
 
 class MovingWeights:
-    """The tensors of `model` that the directions move, in place of its own storage.
+    """The tensors of `model` that the directions move, held in one buffer instead of in memory of their own.
 
-    Every point is computed from the origin: ((θ₀ + c₁·d₁) + c₂·d₂) + …; the weights that points of one row share
-    are kept, so that a point costs one pass over the moved tensors and allocates nothing.
+    Every point is computed from the origin: ((θ₀ + c₁·d₁) + c₂·d₂) + …. The sum up to the last axis is kept for the
+    points of a row, which share it, so that a point costs one pass over the moved tensors and allocates nothing.
 
     Args:
         model: its moved parameters and buffers become views of this object's buffer.
-        origin: θ₀; all of its tensors that the model has are set once.
+        origin: θ₀; tensors of it that the model does not have are left out.
         directions: dₖ per axis; a tensor that an axis leaves out does not move along it.
         layouts: memory formats of moved tensors by their number of dimensions; others are contiguous.
     """
@@ -55,7 +55,7 @@ class MovingWeights:
         self._still = _still(model, self._origin, self.moved)
         if self.moved:
             self._make_flat(directions, layouts)
-        self._written: set[str] = set()  # what is written to past torch's version counters
+        self._written: set[str] = set()  # names of tensors that are written to past torch's version counters
         self._registered = [each for each in (*model.parameters(), *model.buffers()) if each.layout is torch.strided]
         self._homes = [tensor.detach() for tensor in self._registered]
         self._places = self._places_now()
@@ -77,14 +77,19 @@ class MovingWeights:
 
     @property
     def moved_tensors(self) -> list[Tensor]:
+        """The tensors that a point sets, in the model's order."""
         return self._moved_tensors
 
     @property
     def parameters(self) -> int:
+        """How many numbers a point sets."""
         return sum(slot.shape.numel() for slot in self._slots) if self.moved else 0
 
     def parts(self, tensor: Tensor | None) -> list[Tensor | None]:
-        """Of a tensor of the model: what it is in θ₀ and in every direction, None for zeros; for None all are None."""
+        """What a tensor of the model is in θ₀ and in every direction: [1 + axes]; None stands for zeros.
+
+        A tensor of None, such as the bias of a layer without one, is None in all of them.
+        """
         for slot in self._slots:
             if self._targets[slot.name] is tensor:
                 return [slot.view(flat) for flat in (self._theta0, *self._axes)]
@@ -127,13 +132,16 @@ class MovingWeights:
                 tensor.copy_(original)
 
     def unnoticed(self) -> list[str]:
-        """Names of what does not move and was written to past torch's counters, as through `.data`; kept in mind."""
+        """Names of tensors that do not move and were written to past torch's counters, as through `.data`.
+
+        From now on these are put back at every point.
+        """
         self.restore()
         now = self._sums_now()
-        found = [name for name, value in now.items() if value != self._sums[name] and name not in self._written]
-        self._written.update(found)
+        written = [name for name, value in now.items() if value != self._sums[name] and name not in self._written]
+        self._written.update(written)
         self.restore()
-        return found
+        return written
 
     def _displaced(self) -> bool:
         return self._places_now() != self._places
@@ -144,7 +152,7 @@ class MovingWeights:
         return tuple([*map(each, tensors)] for each in ask)
 
     def _put_back(self) -> None:
-        """Have every tensor be the piece of memory that it was, and want no gradient."""
+        """Point every tensor to the memory that it had, and let it want no gradient."""
         for tensor, home in zip(self._registered, self._homes, strict=True):
             tensor.data = home
             tensor.requires_grad_(False).grad = None
@@ -203,10 +211,10 @@ def targets_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _still(model: nn.Module, origin: State, moved: Sequence[str]) -> list[tuple[str, Tensor, Tensor]]:
-    """What does not move, by name, with its value: the rest of the origin, and buffers that no snapshot holds."""
+    """Name, tensor and value of what does not move: the rest of the origin, and buffers that no snapshot holds."""
     targets = targets_of(model)
-    found = [(name, targets[name], tensor) for name, tensor in origin.items() if name not in moved]
-    return found + [(name, each, each.clone()) for name, each in model.named_buffers() if name not in targets]
+    of_origin = [(name, targets[name], tensor) for name, tensor in origin.items() if name not in moved]
+    return of_origin + [(name, each, each.clone()) for name, each in model.named_buffers() if name not in targets]
 
 
 def _slots(targets: Mapping[str, Tensor], names: Sequence[str], size: int, layouts: Layouts) -> list[_Slot]:

@@ -75,12 +75,14 @@ class Singles(Walk):
     """One point after the other, over all batches."""
 
     def points(self, points: Sequence[Point]) -> Iterator[Samples]:
+        """One point after the other, each over all batches."""
         for point in points:
             self.on_point()
             self.running.set_point(point)
             yield self._observed(is_point=True)
 
     def together(self, neighbours: int) -> int:
+        """1, as no point shares anything with another."""
         return 1
 
 
@@ -89,6 +91,7 @@ class Rows(Walk):
     """Row by row, the points of a row within each batch, for engines that compute once what a row shares."""
 
     def points(self, points: Sequence[Point]) -> Iterator[Samples]:
+        """Row by row; the points of a row are evaluated within each batch."""
         at_once = max(1, LARGEST_GROUP // self.samples)
         for _, neighbours in itertools.groupby(points, lambda point: point[:-1]):
             row = list(neighbours)
@@ -96,6 +99,7 @@ class Rows(Walk):
                 yield from map(joined, self._group(row[start : start + at_once]))
 
     def together(self, neighbours: int) -> int:
+        """All points of the row."""
         return neighbours
 
     def _group(self, points: Sequence[Point]) -> list[list[Observed]]:
@@ -119,6 +123,7 @@ class Stacks(Walk):
     """As many points at once as the engine says; a last group is filled up, as other shapes would give other bits."""
 
     def points(self, points: Sequence[Point]) -> Iterator[Samples]:
+        """Group by group; the last one is filled up with its last point, whose values are dropped."""
         at_once = self.together(1)
         for start in range(0, len(points), at_once):
             self.on_point()
@@ -128,6 +133,7 @@ class Stacks(Walk):
                 yield names, values
 
     def together(self, neighbours: int) -> int:
+        """As many as the engine stacks."""
         return self.running.plan.engine.points
 
     def _stack(self, points: Sequence[Point]) -> Samples:

@@ -1,6 +1,7 @@
 """What the fastest engine depends on, as a key: machine, versions, arithmetic, model structure, shapes of the samples.
 
-Weights are not in it, nor what the samples hold, nor the number of workers: they do not change which one is fastest.
+The key does not depend on weights, on the values of the samples or on the number of workers: none of these changes
+which engine is the fastest.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.plan import Plan
 from landscape.problem.batches import Batch, tensors_of
 
-SCHEME = 1  # another one where the search itself changes what it would choose
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # in what a module shows of a function: another one in every process
+SCHEME = 1  # to be raised when the search itself would choose otherwise
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of a function that a module shows: it differs from process to process
 
 
 def key_of(evaluator: Evaluator, plan: Plan, freedom: Freedom) -> str:
@@ -47,11 +48,11 @@ def key_of(evaluator: Evaluator, plan: Plan, freedom: Freedom) -> str:
 
 def machine(device: torch.device) -> dict[str, Any]:
     """The processor, its cores that this process may use, and the GPU where it computes there."""
-    found: dict[str, Any] = {"processor": processor_name(torch.device("cpu")), "cores": cores()}
+    parts: dict[str, Any] = {"processor": processor_name(torch.device("cpu")), "cores": cores()}
     if device.type == "cuda":
         gpu = torch.cuda.get_device_properties(device)
-        found["gpu"] = [gpu.name, gpu.total_memory]
-    return found
+        parts["gpu"] = [gpu.name, gpu.total_memory]
+    return parts
 
 
 def structure_of(model: nn.Module) -> list[Any]:
@@ -74,12 +75,13 @@ def _own(tensors: dict[str, Any]) -> list[Any]:
 def _shown(module: nn.Module) -> str:
     try:
         return _ADDRESS.sub("", str(module.extra_repr()))
-    except Exception:  # user code, that nothing here hangs on
+    except Exception:  # it is user code, and the key works without it
         return ""
 
 
 def shapes_of(samples: Batch) -> list[Any]:
-    # Floating-point samples are kept in one type or another by what memory is free, and computed in the plan's.
+    """The shape and type of every tensor of a batch, in the batch's order."""
+    # The type in which floating-point samples are held depends on free memory; they are computed in the plan's.
     return [
         [list(each.shape), "float" if each.is_floating_point() else str(each.dtype)] for each in tensors_of(samples)
     ]

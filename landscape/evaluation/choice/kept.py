@@ -1,7 +1,8 @@
-"""Engines that were chosen before, in a folder of the user's: the same job then has the same bits wherever it runs.
+"""Engines that were chosen before, kept in a folder of the user's so that the same job has the same bits again.
 
-One small file per set of circumstances (`circumstances.py`), where the first choice of each budget stays. What stands
-there is data from outside: it is bounded, checked field by field, and whatever does not read is ignored with a line.
+There is one small file per set of circumstances (`circumstances.py`), and the first choice of each budget stays in it.
+Its content is data from outside: its size is bounded, its fields are checked one by one, and a file that cannot be read
+is passed over with a line in the log.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ log = logging.getLogger("landscape")
 class Choice:
     """What a search chose, and when.
 
-    `complete` says that a longer search would find nothing else; where it does not, its budget had run out.
+    Args:
+        since: the time of the choice, in ISO format.
+        complete: whether a longer search would try nothing else; if not, the budget had run out.
     """
 
     engine: Engine
@@ -54,7 +57,8 @@ class Choice:
 class Record:
     """What is kept of one set of circumstances: the first measured cost of a point, and choices by their budget.
 
-    The cost is kept since it decides how long a search may take: measured anew, it would decide now this way, now that.
+    The cost decides how long a search may take. It is kept, as its noise would give the same job another budget each
+    time it is measured.
     """
 
     seconds_per_point: float
@@ -66,18 +70,20 @@ class Record:
         return self.choices.get(budget) or next(iter(complete), None)
 
     def with_choice(self, budget: float, choice: Choice) -> Record:
+        """This one with the choice of a search with this budget, in seconds, in place of any before."""
         return replace(self, choices={**self.choices, budget: choice})
 
     def over(self, later: Record) -> Record:
-        """This one, with those choices of a later one that it has none for."""
+        """This one, with the choices of a later one for those budgets that this one has none for."""
         return replace(self, choices={**later.choices, **self.choices})
 
     def without(self, choice: Choice | None) -> Record:
+        """This one without a choice, whatever its budget."""
         return replace(self, choices={k: each for k, each in self.choices.items() if each != choice})
 
 
 class KeptChoices:
-    """The records in one folder, by key. What cannot be read or written is passed over, and never ends a job."""
+    """The records in one folder, by key. A file that cannot be read or written is passed over and never ends a job."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -101,6 +107,7 @@ class KeptChoices:
         return cls(folder and folder / "engines")
 
     def read(self, key: str) -> Record | None:
+        """What is kept under a key; None where there is nothing, or what is there cannot be read."""
         if self.folder is None:
             return None
         file = self.folder / f"{key}.json"
@@ -117,10 +124,12 @@ class KeptChoices:
         return None
 
     def write(self, key: str, record: Record, dropped: Choice | None = None) -> Record:
-        """Keep a record for this user alone, under what another process has kept meanwhile; the oldest ones go.
+        """Keep a record in a file that this user alone can read, and remove the oldest files where there are too many.
+
+        Choices that another process has kept meanwhile stay, and are added to.
 
         Args:
-            dropped: a choice that holds no more, and gives way.
+            dropped: a kept choice that does not hold any more, and may be replaced.
 
         Returns:
             What is kept now: of two processes that searched at once, the choice of the first.

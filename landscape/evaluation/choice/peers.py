@@ -1,7 +1,7 @@
-"""What a search asks of everyone, done by this process and by forked ones, so that no core is idle while it times.
+"""Carry out a search's requests in this process and in forked ones at once, so that no core is idle while it times.
 
-A batch that fits the cache of a machine at rest may not fit the part of it that each of many workers has. Threads in
-their place would share the interpreter's lock, torch's random generator and the state of user code, as workers do not.
+A batch that fits the cache of an idle machine may not fit the part of it that each of many workers has. Threads would
+not do: they share the interpreter's lock, torch's random generator and the state of user code, which workers do not.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Peers:
             self._part(pid)
 
     def ask(self, request: Request) -> list[Any]:
-        """The answer of this process, then those of the others where everyone is asked; who hangs is left out."""
+        """The answer of this process, then those of the others where all are asked; a process that hangs is ended."""
         if not request.everyone:
             return [self._trials.answer(request)]
         if not self._has_forked:
@@ -77,16 +77,16 @@ class Peers:
         return [own, *self._answers(now + self.patience + 3.0 * (now - start))]
 
     def _answers(self, end: float) -> list[Any]:
-        found = []
+        answers = []
         for pid, pipe in list(self._forked.items()):
             try:
                 if pipe.poll(max(0.0, end - time.monotonic())):
-                    found.append(pipe.recv())
+                    answers.append(pipe.recv())
                     continue
             except (EOFError, OSError):
                 pass
             self._part(pid)
-        return found
+        return answers
 
     def _part(self, pid: int) -> None:
         self._forked.pop(pid).close()
@@ -101,8 +101,8 @@ class Peers:
             here, there = Pipe()
             try:
                 with warnings.catch_warnings():
-                    # That other threads hold locks for ever in a fork: it calls nothing but torch and the user's
-                    # `observe`, and who hangs is left out.
+                    # The warning is that locks of other threads are held for ever in a fork. This one calls torch and
+                    # the user's `observe` alone, and is ended where it hangs.
                     warnings.simplefilter("ignore", DeprecationWarning)
                     pid = os.fork()
             except OSError as error:
@@ -116,7 +116,7 @@ class Peers:
 
 
 def idle_cores(trials: Trials) -> int:
-    """The cores that this process does not compute with, as far as memory goes for as many processes of its size."""
+    """How many processes of this one's size the idle cores and the free memory suffice for; 0 beside a GPU."""
     evaluator = trials.evaluator
     if evaluator.device.type != "cpu" or sys.platform != "linux":
         return 0
@@ -128,26 +128,26 @@ def idle_cores(trials: Trials) -> int:
 
 
 def _serve(trials: Trials, pipe: Connection, others: list[Connection], parent: int) -> NoReturn:
-    """The life of a forked process: it answers until the pipe ends, and leaves nothing behind."""
+    """Answer requests in a forked process until the pipe is closed, and end it without any clean-up."""
     try:
         _settle(others, parent)
         evaluator = trials.evaluator
         mine = trials.beside(evaluator.twin(replace(evaluator.plan, threads=1)))
         while True:
             pipe.send(mine.answer(pipe.recv()))
-    except BaseException:  # the pipe has ended, or user code asks to leave: it is the other process's to tell
+    except BaseException:  # the pipe is closed, or user code asks to exit, which this process's parent reports
         pass
     finally:
         os._exit(0)
 
 
 def _settle(others: list[Connection], parent: int) -> None:
-    """Hold nothing of the process forked from: its signals' handlers, its output, its pipes; and end with it."""
+    """Drop what was inherited from the parent: handlers of signals, output, pipes, log; and end when it ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     end_with_parent()
     if os.getppid() != parent:
-        os._exit(0)  # it has ended meanwhile
+        os._exit(0)  # the parent has ended meanwhile
     for each in others:
         each.close()
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -156,6 +156,6 @@ def _settle(others: list[Connection], parent: int) -> None:
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
     logging.disable()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # where memory runs out, this one goes
-    # The threads of the process forked from are not here, and OpenMP would wait for them.
+        file.write("1000")  # where memory runs out, the kernel is to end this process and not its parent
+    # The parent's threads are not there in a fork, and OpenMP would wait for them.
     torch.set_num_threads(1)

@@ -1,6 +1,6 @@
-"""The vocabulary of the search for the fastest engine: what may be chosen, what is asked, and what is answered.
+"""The requests and answers of the search for the fastest engine, what may be chosen, and what is recorded of it.
 
-Plain values that travel to whoever does what is asked: this process, forked ones, the workers of a cluster.
+They are plain values, sent to the processes that carry out the requests: this one, forked ones, a cluster's workers.
 """
 
 from __future__ import annotations
@@ -18,12 +18,19 @@ DEFAULT_POINT_SECONDS = 0.1  # where a point cannot be measured
 
 @dataclass(frozen=True)
 class Freedom:
-    """What may be chosen, and for how many points: nothing is measured for a job that is over sooner."""
+    """What may be chosen.
 
-    engine: Engine | None = None  # the one that the job asks for; None: the fastest
+    Args:
+        engine: the one that the job asks for; None: the fastest is chosen.
+        batch_size: whether it may be chosen.
+        points: of the whole job; where they take too little time, nothing is measured.
+        row: points in a row of the job's tiles; None where the tiles suit the cost of a point.
+    """
+
+    engine: Engine | None = None
     batch_size: bool = True
     points: int = 0
-    row: int | None = None  # points of a row of the job's own tiles; else they suit the cost of a point
+    row: int | None = None
 
 
 @dataclass(frozen=True)
@@ -31,9 +38,9 @@ class Limits:
     """How long a search may take.
 
     Args:
-        share: of the time that the job would take as it is.
-        longest: seconds, however long the job.
-        shortest: seconds that are worth beginning with; a job with less does not search.
+        share: the part of the time that the job would take with the engine planned at first.
+        longest: seconds that are not exceeded, however long the job.
+        shortest: seconds; a job whose share is less does not search.
     """
 
     share: float = 0.05
@@ -43,27 +50,33 @@ class Limits:
 
 @dataclass(frozen=True)
 class Candidate:
+    """An engine and a batch size that a search may choose."""
+
     engine: Engine
     batch_size: int
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate: its speed on the first batches, or why it is out.
+    """What a search has found of one candidate.
 
-    `over_best` is the median of its speed over that of the best so far, round by round, and `spread` how far these
-    ratios lie apart; None for what was not timed against another.
+    Args:
+        samples_per_second: of one process, while all of them compute; None where it was not timed.
+        refused: why it cannot be used; empty where it can.
+        over_best: its speed over that of the best candidate so far, the median over the rounds; None where it was not
+            timed against another.
+        spread: how far these ratios lie apart; None likewise.
     """
 
     engine: Engine
     batch_size: int
-    samples_per_second: float | None = None  # of one process, while all of them compute
+    samples_per_second: float | None = None
     refused: str = ""
     over_best: float | None = None
     spread: float | None = None
 
     def record(self) -> TrialRecord:
-        """The same as it is recorded with a landscape, the engine as text."""
+        """The trial as it is recorded with a landscape, the engine as text."""
         return TrialRecord(**{**vars(self), "engine": str(self.engine)})
 
 
@@ -100,7 +113,7 @@ class Tuned:
 
 
 class Request:
-    """Something to be done by one process, or by all at once."""
+    """Something to be done: by one process, or by all at once where `everyone` is set."""
 
     everyone: ClassVar[bool] = False
 
@@ -114,6 +127,8 @@ class Measure(Request):
 
 @dataclass(frozen=True)
 class Measured:
+    """The plan with batches that fit, the seconds of a point, and what was kept of earlier searches."""
+
     plan: Plan
     seconds: float
     samples: int
@@ -129,6 +144,8 @@ class Look(Request):
 
 @dataclass(frozen=True)
 class Facts:
+    """What decides which candidates there are: the model's and the samples' sizes, and what could be done to them."""
+
     options: tuple[str, ...]  # of an engine, that change anything
     samples: int
     batches: int
@@ -140,7 +157,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Slice:
-    """A candidate and how many of its batches are timed; `row` points are counted on to share something."""
+    """A candidate, how many of its batches are timed, and the assumed number of points that share their row's cost."""
 
     candidate: Candidate
     count: int
@@ -158,7 +175,7 @@ class SetUp(Request):
 
 @dataclass(frozen=True)
 class Ready:
-    pass
+    """The candidate is set up."""
 
 
 @dataclass(frozen=True)
@@ -172,12 +189,14 @@ class Time(Request):
 
 @dataclass(frozen=True)
 class Timed:
+    """How long the batches of the slice took."""
+
     seconds: float  # per point
 
 
 @dataclass(frozen=True)
 class Check(Request):
-    """Find the first of the candidates that agrees with float32 as well as `first` does. → `Checked`."""
+    """Find the first of the candidates whose values agree with float32 as those of `first` do. → `Checked`."""
 
     first: Candidate
     candidates: tuple[Candidate, ...]
@@ -185,9 +204,11 @@ class Check(Request):
 
 @dataclass(frozen=True)
 class Checked:
+    """The candidate that agrees; None where none does."""
+
     accepted: Candidate | None
     seconds: float = 0.0  # per point
-    refused: tuple[str, ...] = ()  # why those before it are out
+    refused: tuple[str, ...] = ()  # why each candidate before it cannot be used
 
 
 @dataclass(frozen=True)
@@ -201,14 +222,14 @@ class Keep(Request):
 
 @dataclass(frozen=True)
 class Conclude(Request):
-    """Go on with a plan. → the error of its precision."""
+    """Set the evaluator to the chosen plan. → the error of its precision, or None where that is no lower."""
 
     plan: Plan
 
 
 @dataclass(frozen=True)
 class Refused:
-    """The answer to anything that raised."""
+    """The answer where carrying out a request raised an error."""
 
     reason: str
 
@@ -219,10 +240,11 @@ Steps = Asking[Tuned]
 
 
 def follow(steps: Steps, ask: Callable[[Request], Sequence[Any]]) -> Tuned:
-    """Do what the steps ask for to their end.
+    """Carry out the requests of a search to its end, and return its result.
 
     Args:
-        ask: the answers of all that live through it: at most one, or one of each process.
+        ask: carries out one request, and returns the answer of each process that it was sent to; a process that has
+            ended gives none.
     """
     answers: Sequence[Any] | None = None
     while True:
@@ -237,11 +259,11 @@ NOBODY_LEFT = "ends the process that tries it"
 
 
 def one(request: Request) -> Asking[Any]:
-    """Ask for the answer of the one process that is asked; None where it did not live through it."""
+    """The answer to a request that one process carries out; None where that process has ended."""
     answers = yield request
     return answers[0] if answers else None
 
 
 def refusal(answers: Sequence[Any]) -> str:
-    """Why a candidate is out: it raised somewhere, or nobody is left; empty where it is not."""
-    return next((each.reason for each in answers if isinstance(each, Refused)), "" if answers else NOBODY_LEFT)
+    """Why a candidate cannot be used: it raised in a process, or ended all of them; empty where it can."""
+    return next((answer.reason for answer in answers if isinstance(answer, Refused)), "" if answers else NOBODY_LEFT)

@@ -1,7 +1,7 @@
-"""The search for the fastest engine as questions and answers: what to try next, and whether it has won.
+"""The search for the fastest engine: decide which candidate is timed next, and which one has won.
 
-`Search.steps` yields what is to be done and is sent what came of it, so that one policy serves whoever times: this
-process beside forked ones (`tuning.py`), or the workers of a cluster. It touches no model and no file.
+`Search.steps` yields requests and is sent their answers. It touches no model and no file, so that the same search runs
+in this process with forked ones (`tuning.py`) and on the workers of a cluster.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from landscape.plan import OPTIONS, Engine, Plan
 MOST_CHECKED = 3
 
 log = logging.getLogger("landscape")
-stages = logging.getLogger("landscape.stages.search")  # heard by whoever shows what a job does now
+stages = logging.getLogger("landscape.stages.search")  # shown as what a job is doing now
 
 
 class Search:
-    """Candidates one after the other, each against the best so far in the same rounds; the last winner that agrees.
+    """Each candidate is timed against the best so far in the same rounds; the last winner that agrees is chosen.
 
     Args:
-        plan: the landscape's as planned at first.
-        clock: seconds that the budget is counted in.
+        plan: as planned at first, for any engine.
+        clock: the time in seconds, by which the budget is spent.
     """
 
     def __init__(
@@ -79,9 +79,10 @@ class Search:
         self._cut_short = self._broken = False
 
     def steps(self) -> Steps:
+        """Requests to be carried out one by one, each to be sent its answers, see `follow`; ends in a `Tuned`."""
         measured = yield from one(Measure(self._freedom))
         if not isinstance(measured, Measured):
-            return Tuned(self._plan)  # user code that raises is left to the tiles to tell
+            return Tuned(self._plan)  # user code has raised, which is reported where the point's tile is computed
         self._plan, self._seconds, self._warning = measured.plan, measured.seconds, measured.warning
         self._first = self._best = Candidate(self._plan.engine, self._plan.batch_size)
         if self._freedom.engine is not None:
@@ -97,7 +98,7 @@ class Search:
         return Tuned(plan, self._seconds, trials, error, self._warning, self._since, self._processes)
 
     def _force(self, wanted: Candidate) -> Asking[None]:
-        """The engine that the job asks for, unless it fails or is off."""
+        """Take the engine that the job asks for, unless it fails or its values are wrong."""
         if wanted == self._first:
             return
         yield from self._accept_first([wanted])
@@ -106,7 +107,7 @@ class Search:
             self._warning = f"engine: {wanted.engine} is not used, as it {reason}; {self._first.engine} is"
 
     def _choose(self, measured: Measured) -> Asking[None]:
-        """The choice that was kept, else the one of a search, which is kept."""
+        """Take the choice that was kept; where there is none, search, and keep what is chosen."""
         record = measured.record or Record(measured.seconds)
         budget = self._budget(record)
         if not budget:
@@ -138,7 +139,7 @@ class Search:
         return budget_of(record.seconds_per_point, self._freedom.points, self._limits)
 
     def _keep(self, measured: Measured, record: Record, own: Choice, dropped: Choice | None) -> Asking[None]:
-        """Of the processes that search at once, all take what the first has kept: the job has not begun yet."""
+        """Keep a choice; where another process has kept one meanwhile, take that, as no value is computed yet."""
         if not measured.key:
             return
         kept = yield from one(Keep(measured.key, record, dropped))
@@ -151,11 +152,11 @@ class Search:
             self._best, self._seconds = best, seconds
 
     def _take(self, kept: Choice, samples: int) -> Asking[bool]:
-        """What an earlier job chose, if it still agrees."""
+        """Take what an earlier job chose if its values still agree; returns whether it was taken."""
         candidate = Candidate(kept.engine, kept.batch_size)
         given = self._freedom.batch_size or kept.batch_size == self._first.batch_size
         if not given or kept.batch_size > samples:
-            return False  # no search of this job's wrote it
+            return False  # a job with other batches has kept it
         if candidate != self._first:
             yield from self._accept_first([candidate])
             if self._best != candidate:
@@ -168,7 +169,7 @@ class Search:
     # -- candidates -------------------------------------------------------------------------------------------
 
     def _try_all(self, budget: float) -> Asking[None]:
-        """Layouts and rewrites first, then other batch sizes for the best, then what takes long to set up."""
+        """Try layouts and rewrites, then other batch sizes for the best of them, then other bases."""
         facts = yield from one(Look())
         if not isinstance(facts, Facts):
             self._broken = True
@@ -193,13 +194,13 @@ class Search:
             yield from self._try(engine, gain=gain)
 
     def _foreseen(self, facts: Facts, rewrites: Sequence[str]) -> int:
-        """About how many candidates will be tried: which batch sizes are depends on which of them win."""
+        """About how many candidates will be tried; how many batch sizes depends on which of them win."""
         variants = len(list(self._first.engine.variants(tuple(rewrites)))) - 1  # without the first itself
         batches = 2 if self._freedom.batch_size and self._plan.statistics.fixed else 0
         return variants + len(single_options(facts)) + batches + len(list(self._bases()))
 
     def _tell(self, candidate: Candidate) -> None:
-        """Say which candidate is set up and timed now."""
+        """Report which candidate is set up and timed now."""
         self._tried += 1
         count, left = max(self._tried, self._candidates), max(0.0, self._left())
         stages.info(
@@ -215,13 +216,12 @@ class Search:
         return self._best.engine
 
     def _size_for_rows(self) -> int:
-        """Half of it, if that is free: two outputs are kept, which is what a batch takes at its largest."""
+        """Half the batch size, where it may be chosen, for an engine that keeps two outputs of a batch in memory."""
         size = self._best.batch_size
         return max(1, size // 2) if self._freedom.batch_size else size
 
     def _other_batches(self) -> Asking[None]:
-        """Smaller while it helps, as activations may stay in the cache; larger while it helps, as a GPU likes it."""
-        # What superposition keeps of a batch grows with it.
+        """Try smaller batches while that is faster; then larger ones, unless outputs are kept that grow with them."""
         for factor in (0.25,) if self._engine.shares_rows else (0.25, 4.0):
             wins = True
             while wins:
@@ -229,7 +229,7 @@ class Search:
                 wins = yield from self._try(self._engine, size)
 
     def _bases(self) -> Iterator[tuple[Engine, float]]:
-        """Other ways to run the best rewrites, the cheap ones to set up first, and what they must gain."""
+        """The best rewrites on other bases, each with the gain that it must show; those set up at once come first."""
         best = self._engine
         yield from ((engine, GAIN) for engine in quick_bases(best, self._plan, self._facts))
         for engine, seconds in slow_bases(best, self._plan, self._facts):
@@ -244,7 +244,7 @@ class Search:
         return self._end - self._clock()
 
     def _try(self, engine: Engine, batch_size: int | None = None, gain: float = GAIN) -> Asking[bool]:
-        """Time a candidate against the best, round by round; whether it is the best now."""
+        """Time a candidate against the best, round by round; returns whether it is the best now."""
         candidate = Candidate(engine, batch_size or self._best.batch_size)
         if candidate in self._trials or self._broken:
             return False
@@ -275,7 +275,7 @@ class Search:
     # -- checking ---------------------------------------------------------------------------------------------
 
     def _accept_first(self, candidates: Sequence[Candidate]) -> Asking[None]:
-        """The best is the first of these that agrees with float32; else what was planned at first."""
+        """Make the first of these that agrees with float32 the best; where none does, what was planned at first."""
         candidates, self._best = tuple(candidates), self._first
         if not candidates:
             return

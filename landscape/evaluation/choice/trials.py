@@ -1,4 +1,4 @@
-"""What a search asks for, done with one evaluator: points measured, candidates timed, and checked against float32."""
+"""Carry out the requests of a search with one evaluator: measure points, time candidates, check them with float32."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from landscape.grid import Grid
 from landscape.memory import is_out_of_memory
 from landscape.plan import Engine, Plan
 
-WARM_UPS = 2  # two points tell what stays the same between points
-NEIGHBOURS = 4  # points that are computed together, to tell what each costs from what all of them share
+WARM_UPS = 2  # at the second point an evaluator learns which outputs stay the same
+NEIGHBOURS = 4  # points computed together, which tells the cost of each from the cost that they share
 TOLERANCE = 1e-5  # relative, of the mean loss
 LARGEST_LOSS = 0.02  # relative, of a low precision at one point, that is granted at the others
 FLIPS = 2.0  # samples whose class may tip over by rounding
@@ -48,10 +48,11 @@ Points = NDArray[np.float64]
 
 
 class Trials:
-    """An evaluator and a second one beside it: two candidates are set up at a time, the samples there once.
+    """An evaluator and a second one beside it, for two candidates at a time; the samples are in memory once.
 
     Args:
-        evaluator: is left as the last `Conclude` says; before it, in any state.
+        evaluator: may be in any state until `Conclude`, which sets it to the chosen plan.
+        grid: of the landscape; the candidates are checked at its middle and two of its corners.
         kept: where choices are kept.
     """
 
@@ -62,11 +63,17 @@ class Trials:
         self._ready: dict[Candidate, Evaluator] = {}
 
     def beside(self, evaluator: Evaluator) -> Trials:
-        """The same with an evaluator of another process, which keeps no choices."""
+        """Trials with the evaluator of another process, which keep no choices."""
         return Trials(evaluator, self._grid, KeptChoices(None))
 
     def answer(self, request: Request) -> Any:
-        """What is asked for; `Refused` for what raises, as nothing that is tried here may end a job."""
+        """The answer to a request; `Refused` where it raises, as nothing that is tried may end a job.
+
+        Raises:
+            JobError: the model cannot be measured at all.
+            SamplesChanged: user code has written to the samples.
+            Interrupted: the job is to end.
+        """
         if isinstance(request, Measure):
             return self._measure(request)
         try:
@@ -97,7 +104,7 @@ class Trials:
     # -- what there is ----------------------------------------------------------------------------------------
 
     def _measure(self, request: Measure) -> Measured | None:
-        """A batch that does not fit the memory is halved first. None where user code raises."""
+        """What a point costs, with a batch that fits the memory; None where user code raises."""
         evaluator, asked = self.evaluator, self.evaluator.plan
         try:
             seconds = evaluator.within_memory(lambda: measure_point(evaluator, self._grid))
@@ -125,7 +132,7 @@ class Trials:
     def _set_up(self, request: SetUp) -> Ready:
         for one, other in ((request.beside, request.one), (request.one, request.beside)):
             if one.candidate not in self._ready:
-                self._ready = {k: each for k, each in self._ready.items() if k == other.candidate}
+                self._ready = {k: ready for k, ready in self._ready.items() if k == other.candidate}
                 evaluator = self._free_one(one.candidate)
                 for turn in range(WARM_UPS):
                     self._time(evaluator, one.count, turn)
@@ -154,8 +161,8 @@ class Trials:
         if not one.candidate.engine.shares_rows:
             return seconds
         together = self._time(evaluator, one.count, turn, NEIGHBOURS)
-        each = max(0.0, NEIGHBOURS * together - seconds) / (NEIGHBOURS - 1)
-        return each + max(0.0, seconds - each) / one.row
+        own = max(0.0, NEIGHBOURS * together - seconds) / (NEIGHBOURS - 1)
+        return own + max(0.0, seconds - own) / one.row
 
     def _time(self, evaluator: Evaluator, count: int, turn: int, neighbours: int = 1) -> float:
         evaluator.on_point()
@@ -179,8 +186,8 @@ class Trials:
         for candidate in request.candidates:
             reason = self._off(candidate, points, exact, allowed)
             if not reason:
-                # The first time it may have compiled, captured and learnt; and a stack of points costs the same
-                # however full.
+                # Evaluated once more, as the first time it may have compiled or captured. A stack of points costs the
+                # same however many of them are wanted.
                 seconds = evaluator.evaluate(self._points[:1]).seconds / candidate.engine.points
                 return Checked(candidate, seconds, tuple(refused))
             refused.append(reason)
@@ -190,15 +197,15 @@ class Trials:
         """Why a candidate cannot be used; empty where it can."""
         try:
             self.evaluator.use(candidate.engine, candidate.batch_size)
-            found = self.evaluator.evaluate(points)
+            values = self.evaluator.evaluate(points)
         except (Interrupted, SamplesChanged):
             raise
         except Exception as error:
             return _failure(error)
         for name, expected in exact.mean.items():
-            off = ~np.isclose(found.mean[name], expected, rtol=0, atol=allowed[name], equal_nan=True)
+            off = ~np.isclose(values.mean[name], expected, rtol=0, atol=allowed[name], equal_nan=True)
             if off.any():
-                worst = np.abs(found.mean[name] - expected)[off].max()
+                worst = np.abs(values.mean[name] - expected)[off].max()
                 return f"is off by {worst:.2g} in {name}"
         return ""
 
@@ -210,7 +217,7 @@ class Trials:
         return precision_error(evaluator, self._points)
 
     def _forget(self) -> None:
-        """Model and samples may fill the device: what follows has it for one evaluator."""
+        """Let go of the candidates that are set up, so that one evaluator has the memory of the device for itself."""
         self._ready.clear()
         self._twin = None
 
@@ -220,16 +227,20 @@ def _failure(error: Exception) -> str:
 
 
 def _allowed(reference: Values, exact: Values, samples: int) -> dict[str, Points]:
-    """How far a candidate may be from float32: rounding, a few samples that tip over, and twice what the plain
-    evaluation loses to its precision, there or, as that may be little by chance, at the worst of the points."""
-    found = {}
+    """How far a candidate may be from float32 at each point, by observable: [points] each.
+
+    It is the sum of rounding, of a few samples whose class may change by it, and of twice the error of the plain
+    evaluation in its precision. That error may be small at a point by chance, so that at least twice the largest
+    relative error of all points is allowed, up to `LARGEST_LOSS`.
+    """
+    allowed = {}
     for name, mean in exact.mean.items():
         size = np.nan_to_num(np.abs(mean), posinf=0.0)
         tipping = 0.0 if name == "loss" else FLIPS / samples * np.maximum(1.0, size)
         lost = np.nan_to_num(np.abs(reference.mean[name] - mean), posinf=0.0)
         worst = min(LARGEST_LOSS, float((lost / np.maximum(size, 1e-12)).max()))
-        found[name] = TOLERANCE * size + 1e-7 + tipping + 2.0 * np.maximum(lost, worst * size)
-    return found
+        allowed[name] = TOLERANCE * size + 1e-7 + tipping + 2.0 * np.maximum(lost, worst * size)
+    return allowed
 
 
 def measure_point(evaluator: Evaluator, grid: Grid) -> float:
@@ -248,12 +259,12 @@ _PLACES: Sequence[Any] = (lambda count: count // 2, lambda count: 0, lambda coun
 
 
 def neighbours_of(points: Points) -> Points:
-    """For each point another one of its row: the last coordinate is that of the point before. [P, axes]"""
+    """For each point another one of its row, with the last coordinate of the point before it: [P, axes]."""
     return np.concatenate([points[:, :-1], np.roll(points, 1, axis=0)[:, -1:]], axis=1)
 
 
 def in_float32(plan: Plan) -> Plan:
-    """The reference for a lower precision."""
+    """The plan that values of a lower precision are compared with: plain eager in float32."""
     return replace(plan, precision="float32", engine=Engine())
 
 

@@ -30,8 +30,8 @@ def tune(
 ) -> Tuned:
     """Measure a point, then what may make it faster; leaves the evaluator as the returned plan says.
 
-    A batch that does not fit the memory is halved first. User code that raises at the measured points is left to
-    the tiles of these points to tell.
+    A batch that does not fit the memory is halved first. Where user code raises at the measured points nothing is
+    chosen: it is reported when the tiles of these points are computed.
 
     Args:
         kept: where a choice is looked up and kept; default: nowhere.
@@ -45,7 +45,7 @@ def tune(
 
 @dataclass(frozen=True)
 class Outlook:
-    """What `tune` is going to do: take a choice that was kept, or search for so many seconds, if for any."""
+    """What `tune` is going to do: take the choice that was kept, or search for so many seconds at the most."""
 
     kept: Choice | None
     search_seconds: float
@@ -56,7 +56,7 @@ def outlook(evaluator: Evaluator, plan: Plan, freedom: Freedom, seconds_per_poin
 
     Args:
         plan: as planned at first.
-        seconds_per_point: as measured now; what was measured first counts, where that was kept.
+        seconds_per_point: as measured now; where the cost of an earlier measurement was kept, that is used.
     """
     record = kept.read(key_of(evaluator, plan, freedom))
     seconds = record.seconds_per_point if record else seconds_per_point

@@ -25,6 +25,7 @@ class Compiled(Forward):
         self._compiled = torch.compile(ObservedModel(model, observe).eval(), dynamic=False, backend=backend)
 
     def observe(self, index: int | None, batch: Batch) -> Any:
+        """The observables of a batch, by the compiled code. No rewrite's `begin` is called."""
         return self._compiled(batch)
 
 

@@ -51,16 +51,19 @@ class Folded(Rewrite):
 
     @classmethod
     def applies(cls, target: Target) -> bool:
+        """Whether statistics are fixed and some batch norm follows a convolution of its own."""
         return target.plan.statistics.fixed and bool(fold_norms(fx.symbolic_trace(target.model)))
 
     @classmethod
     def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+        """Fold in the graph all batch norms that can be, except after layers that are taken."""
         folds = [] if graph is None else fold_norms(graph, taken)
         if not folds and not taken:
             raise ValueError("no convolution is followed by a batch normalisation of its own")
         return cls(folds)
 
     def refresh(self, point: Sequence[float] | None) -> None:
+        """Fold the weights of this point."""
         for fold in self.folds:
             fold.refresh()
 
@@ -82,7 +85,7 @@ def _foldable(model: fx.GraphModule, leave: frozenset[nn.Module]) -> list[tuple[
     for node in model.graph.nodes:
         if node.op == "call_module":
             calls[node.target] = calls.get(node.target, 0) + 1
-    found = []
+    pairs = []
     for node in model.graph.nodes:
         before = node.args[0] if node.op == "call_module" and node.args else None
         if (
@@ -94,8 +97,8 @@ def _foldable(model: fx.GraphModule, leave: frozenset[nn.Module]) -> list[tuple[
             and norm.running_mean is not None
             and len(before.users) == calls[before.target] == calls[node.target] == 1
         ):
-            found.append((before, node))
-    return found
+            pairs.append((before, node))
+    return pairs
 
 
 def _fold(model: fx.GraphModule, convolution: fx.Node, norm: fx.Node) -> Fold:

@@ -21,7 +21,7 @@ class Forward:
 
     Args:
         model: its tensors are set from outside, between calls.
-        rewrites: installed in the model, by name; this object tells them of points and batches, and closes them.
+        rewrites: installed in the model, by name; this object calls their hooks, and closes them.
     """
 
     def __init__(self, model: nn.Module, observe: Observe, rewrites: Mapping[str, Rewrite]) -> None:
@@ -97,4 +97,5 @@ class ObservedModel(nn.Module):
         self.model, self._observe = model, observe
 
     def forward(self, batch: Batch) -> Mapping[str, Tensor]:
+        """The observables of a batch at the model's weights."""
         return self._observe(self.model, batch)

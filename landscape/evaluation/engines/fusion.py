@@ -1,4 +1,4 @@
-"""On a CPU: a layer and what is done to its output at once, an activation or the addition of a residual, in one kernel.
+"""On a CPU one kernel computes a layer together with the addition of a residual and the ReLU that follow it.
 
 The output is written once instead of two or three times. The kernels are oneDNN's, as torch's own compiler calls them
 (`torch._inductor.fx_passes.mkldnn_fusion`). They have no public name in torch: where they are missing nothing is fused.
@@ -22,27 +22,29 @@ from landscape.evaluation.engines.rewrite import Rewrite, Target, applies
 
 RELU = (torch.relu, torch.relu_, F.relu, F.relu_, "relu", "relu_")
 ADD = (operator.add, operator.iadd, torch.add, "add", "add_")
-# What returns memory of its own, and reads its inputs without handing out views of them.
+# Functions and modules whose result lies in memory of its own, and never is a view of an input.
 FRESH = (operator.add, operator.mul, torch.add, torch.mul, torch.relu, F.pad, "add", "mul", "relu")
 FRESH_MODULES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, _BatchNorm)
 
 
 class Fused(Rewrite):
-    """Every layer whose kernel can do the addition and the ReLU after it, fused with them."""
+    """Fuses each layer with the addition and the ReLU after it, where one kernel can compute them all."""
 
     traces = True
 
     @classmethod
     def applies(cls, target: Target) -> bool:
+        """Whether statistics are fixed, the device is a CPU, and there is a layer to fuse."""
         if not target.plan.statistics.fixed or target.device.type != "cpu":
             return False
         graph = fx.symbolic_trace(target.model)
         if applies(Folded, target):
-            fold_norms(graph)  # between a convolution and its ReLU there may be a batch normalisation
+            fold_norms(graph)  # a batch norm between a convolution and its ReLU would keep them apart
         return bool(fuse(graph))
 
     @classmethod
     def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+        """Fuse in the graph all layers that can be, except those that are taken."""
         if graph is None or (not fuse(graph, taken) and not taken):
             raise ValueError("no layer is followed by anything that its kernel here could do")
         return cls()
@@ -52,9 +54,9 @@ class FusedLayer(nn.Module):
     """A linear layer or 2-D convolution, then `+ residual` where there is one, then ReLU where asked for.
 
     Args:
-        layer: is shared, and so are its weights, which may be set anew between calls.
+        layer: is not copied, so that weights which are set in it between calls are used.
         relu: whether max(0, ·) comes last.
-        overwrite: whether the residual's memory may take the sum.
+        overwrite: whether the sum may be written to the memory of the residual.
     """
 
     def __init__(self, layer: nn.Linear | nn.Conv2d, *, relu: bool, overwrite: bool = False) -> None:
@@ -62,6 +64,7 @@ class FusedLayer(nn.Module):
         self.layer, self.relu, self.overwrite = layer, relu, overwrite
 
     def forward(self, inputs: Tensor, residual: Tensor | None = None) -> Tensor:
+        """relu(layer(inputs) + residual), either where there is one; by torch where the kernel is not made for it."""
         autocast = torch.is_autocast_enabled("cpu")
         dtype = torch.get_autocast_dtype("cpu") if autocast else self.layer.weight.dtype
         if autocast:
@@ -95,16 +98,16 @@ class FusedLayer(nn.Module):
             return inputs.dim() > 1
         if inputs.dim() != 4 or residual is None:
             return inputs.dim() == 4
-        # What it adds to, it fuses in this layout only.
+        # The kernel that adds a residual exists for this memory format only.
         channels_last = inputs.is_contiguous(memory_format=torch.channels_last) and not inputs.is_contiguous()
         fits = residual.dtype == dtype and residual.shape == _shape(self.layer, inputs.shape)
         return fits and channels_last and self.layer.groups == 1
 
     def _plain(self, inputs: Tensor, residual: Tensor | None) -> Tensor:
-        found: Tensor = self.layer(inputs)
+        output: Tensor = self.layer(inputs)
         if residual is not None:
-            found = found + residual
-        return torch.relu(found) if self.relu else found
+            output = output + residual
+        return torch.relu(output) if self.relu else output
 
 
 def _kernel(name: str, overload: str = "default") -> Callable[..., Tensor]:
@@ -119,9 +122,10 @@ def _shape(layer: nn.Conv2d, inputs: Sequence[int]) -> tuple[int, ...]:
 
 
 def fuse(model: fx.GraphModule, leave: frozenset[nn.Module] = frozenset()) -> int:
-    """Rewrite a traced model in place; returns how many layers were fused. `leave` these layers as they are.
+    """Rewrite a traced model in place, and return how many layers were fused. `leave` these layers as they are.
 
-    What ReLU is left over goes behind max-pooling, where there is less to do: max(0, max xᵢ) = max max(0, xᵢ).
+    A ReLU that could not be fused is moved behind the max-pooling that follows it, where there are fewer values:
+    max(0, max xᵢ) = max max(0, xᵢ).
     """
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_convolution_pointwise"):  # type: ignore[no-untyped-call]
         return 0
@@ -132,15 +136,15 @@ def fuse(model: fx.GraphModule, leave: frozenset[nn.Module] = frozenset()) -> in
             continue
         chain = _Chain.of(model, node, may_add=isinstance(layer, nn.Conv2d))
         if chain.last is node and isinstance(layer, nn.Conv2d):
-            continue  # nothing to save
+            continue  # nothing after it can be computed with it
         name = f"fused_{count}"
         model.add_submodule(name, FusedLayer(layer, relu=chain.relu, overwrite=chain.may_overwrite(model)))
         with model.graph.inserting_after(chain.last):
             arguments = (node.args[0],) if chain.residual is None else (node.args[0], chain.residual)
             fused = model.graph.call_module(name, arguments)
         chain.last.replace_all_uses_with(fused)
-        for each in reversed(chain.nodes):
-            model.graph.erase_node(each)
+        for call in reversed(chain.nodes):
+            model.graph.erase_node(call)
         count += 1
     for node in list(model.graph.nodes):
         if _is_relu(model, node) and len(node.args) == 1 and not node.kwargs:
@@ -149,7 +153,7 @@ def fuse(model: fx.GraphModule, leave: frozenset[nn.Module] = frozenset()) -> in
 
 
 def _cheapen(model: fx.GraphModule, relu: fx.Node) -> None:
-    """After max-pooling instead of before it; and in place where nobody else reads what it is given."""
+    """Compute a ReLU after max-pooling instead of before it, and in place where nothing else reads its input."""
     [given] = cast(tuple[fx.Node], relu.args)
     if len(given.users) > 1 or not _is_fresh(model, given):
         return
@@ -165,7 +169,7 @@ def _cheapen(model: fx.GraphModule, relu: fx.Node) -> None:
 
 
 def _pools(model: fx.GraphModule, node: fx.Node) -> bool:
-    """Whether it is max-pooling that returns the maxima alone."""
+    """Whether the call is max-pooling that returns the maxima without their indices."""
     if node.op == "call_module":
         module = model.get_submodule(str(node.target))
         return type(module) is nn.MaxPool2d and not module.return_indices
@@ -174,7 +178,7 @@ def _pools(model: fx.GraphModule, node: fx.Node) -> bool:
 
 @dataclass
 class _Chain:
-    """A layer's call and the calls after it that its kernel can do: [layer], [layer, relu], [layer, add, relu], …"""
+    """A layer's call and the calls after it that its kernel can compute too: [layer], [layer, relu], [layer, add], …"""
 
     nodes: list[fx.Node]
     residual: fx.Node | None = None
@@ -186,9 +190,10 @@ class _Chain:
 
     @classmethod
     def of(cls, model: fx.GraphModule, node: fx.Node, *, may_add: bool) -> _Chain:
-        """As far as each is the only reader of the one before, and nothing between them writes in place.
+        """The longest chain in which each call is the only reader of the one before, and nothing writes in between.
 
-        The layer is computed where the last of them stands: what was written in between would be seen by it.
+        The fused layer is computed where the last call of the chain stands, so it would see whatever a call between
+        them had written to its inputs.
         """
         chain = cls([node])
         reader = chain._reader()
@@ -204,7 +209,7 @@ class _Chain:
         return next(iter(self.last.users)) if len(self.last.users) == 1 else None
 
     def may_overwrite(self, model: fx.GraphModule) -> bool:
-        """Whether nobody, the layer included, reads the residual's memory once the sum is written."""
+        """Whether nothing, the layer itself included, reads the residual's memory after the sum is written to it."""
         residual = self.residual
         if residual is None or residual is self.nodes[0].args[0] or not _is_fresh(model, residual):
             return False
@@ -225,12 +230,12 @@ def _layer(model: fx.GraphModule, node: fx.Node) -> nn.Linear | nn.Conv2d | None
 
 
 def _added(model: fx.GraphModule, node: fx.Node, layer: fx.Node) -> fx.Node | None:
-    """What an addition adds to a layer's output."""
+    """The other summand, where a call adds something to a layer's output; None for other calls."""
     if _called(node) not in ADD or len(node.args) != 2 or node.kwargs:
         return None
     one, other = node.args
-    found = other if one is layer else one
-    return found if isinstance(found, fx.Node) and found is not layer else None
+    summand = other if one is layer else one
+    return summand if isinstance(summand, fx.Node) and summand is not layer else None
 
 
 def _is_relu(model: fx.GraphModule, node: fx.Node) -> bool:
@@ -241,7 +246,7 @@ def _is_relu(model: fx.GraphModule, node: fx.Node) -> bool:
 
 def _is_fresh(model: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_module":
-        # One that overwrites its residual does so where nobody reads that any more.
+        # A fused layer that overwrites its residual does so only where nothing reads the residual any more.
         return isinstance(model.get_submodule(str(node.target)), (*FRESH_MODULES, FusedLayer))
     return _called(node) in FRESH and not _writes(model, node)
 
@@ -255,7 +260,7 @@ def _writes(model: fx.GraphModule, node: fx.Node) -> bool:
     name = called if isinstance(called, str) else getattr(called, "__name__", "")
     in_place = (name.endswith("_") and not name.endswith("__")) or name == "setitem"
     augmented = getattr(called, "__module__", "") == "_operator" and name in _AUGMENTED
-    # `inplace=True` may also come by its place, as in F.relu(x, True).
+    # `inplace=True` may also be a positional argument, as in F.relu(x, True).
     asked = "out" in node.kwargs or node.kwargs.get("inplace") is True or any(each is True for each in node.args)
     return in_place or augmented or asked
 

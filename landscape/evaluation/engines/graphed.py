@@ -31,6 +31,7 @@ class Graphed(Forward):
 
     @classmethod
     def check(cls, target: Target) -> None:
+        """Raises JobError where samples stream to the device, as a graph reads them from where they were."""
         if not target.resident:
             raise JobError(
                 "engine: cudagraph replays batches that stay where they are, and the samples do not fit the device; "
@@ -38,9 +39,11 @@ class Graphed(Forward):
             )
 
     def captures(self, index: int | None) -> bool:
+        """Whether the batch is a point's and has no graph yet."""
         return index is not None and index not in self._graphs
 
     def observe(self, index: int | None, batch: Batch) -> Any:
+        """The observables of a batch by its graph, captured at its first call; without one where `index` is None."""
         if index is None:
             return super().observe(index, batch)
         if index not in self._graphs:

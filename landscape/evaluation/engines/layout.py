@@ -20,8 +20,10 @@ class ChannelsLast(Rewrite):
 
     @classmethod
     def applies(cls, target: Target) -> bool:
+        """Whether a parameter has four or five dimensions."""
         return any(each.dim() in cls.layouts for each in target.model.parameters())
 
     @classmethod
     def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+        """Nothing is installed: whoever sets the weights asks for `layouts`."""
         return cls()

@@ -18,11 +18,11 @@ POOLING = (max_pool2d, torch.max_pool2d)
 
 
 class PoolingByMaxima(TorchFunctionMode):
-    """While active, 2-D max-pooling is `pool_by_maxima`. Left alone where gradients are on: at ties theirs differ."""
+    """While active, 2-D max-pooling is `pool_by_maxima`. Where gradients are on it is not, as at ties they differ."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.met = False  # whether there was anything to rewrite
+        self.met = False  # whether a call to max-pooling was seen
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -38,13 +38,13 @@ def pool_by_maxima(input: Tensor, *window: Any, **options: Any) -> Any:
     torch's own kernel on the CPU walks window by window and is not vectorised over contiguous images, where this is
     several times faster. What has no such form (indices, ceil_mode, integers) is left to torch.
     """
-    found = _Window.of(input, *window, **options)
+    pooling = _Window.of(input, *window, **options)
     with torch._C.DisableTorchFunction():
-        return max_pool2d(input, *window, **options) if found is None else found.pool(input)
+        return max_pool2d(input, *window, **options) if pooling is None else pooling.pool(input)
 
 
 def use_maxima(graph: fx.GraphModule) -> None:
-    """The same in a traced graph."""
+    """Replace every max-pooling in a traced graph by `pool_by_maxima`."""
     for node in list(graph.graph.nodes):
         if node.op == "call_function" and node.target in POOLING:
             node.target = pool_by_maxima
@@ -68,6 +68,7 @@ class Maxima(Rewrite):
 
     @classmethod
     def applies(cls, target: Target) -> bool:
+        """Whether the device is a CPU and `observe` pools in two dimensions, seen with the first batch."""
         if target.device.type != "cpu":
             return False
         mode = PoolingByMaxima()
@@ -77,6 +78,7 @@ class Maxima(Rewrite):
 
     @classmethod
     def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+        """Change the pooling in the graph; without one by a mode that is active during every call."""
         if graph is None:
             return cls(PoolingByMaxima())
         use_maxima(graph)
@@ -115,10 +117,10 @@ class _Window:
         place = images.dim() - 2 + axis
         count = (images.shape[place] - dilation * (size - 1) - 1) // step + 1
         views = [_every(images, place, tap * dilation, step, count) for tap in range(size)]
-        found = views[0]
+        maxima = views[0]
         for view in views[1:]:
-            found = torch.maximum(found, view)
-        return found
+            maxima = torch.maximum(maxima, view)
+        return maxima
 
 
 def _pair(value: Any) -> tuple[int, int]:

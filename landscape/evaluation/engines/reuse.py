@@ -37,7 +37,7 @@ class _Record:
 
 
 class Reuse(Rewrite):
-    """Wraps the topmost modules of `model` that hold none of the `moved` tensors, and remembers what they return.
+    """Wraps the topmost modules of `model` that hold none of the `moved` tensors, and keeps their outputs.
 
     Args:
         limit: bytes of activations kept at most; default: a share of the memory that is free on the device.
@@ -62,12 +62,14 @@ class Reuse(Rewrite):
 
     @classmethod
     def applies(cls, target: Target) -> bool:
-        # What is remembered of streamed batches would hold on to them.
+        """Whether something moves, statistics and batches are fixed, and writes to the model can be seen."""
+        # Kept inputs would hold streamed batches in the memory of the device.
         fixed = target.plan.statistics.fixed and target.resident
         return fixed and bool(target.weights.moved) and not target.hides_writes
 
     @classmethod
     def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+        """Wrap the topmost modules that hold nothing that moves."""
         return cls(target.model, target.weights.moved_tensors, target.device)
 
     def begin(self, batch: int | None) -> None:
@@ -112,7 +114,7 @@ class Reuse(Rewrite):
         return self._remember(key, forward, given)
 
     def _is_promising(self, key: tuple[nn.Module, int, int], given: Any) -> bool:
-        """Whether the input seems to be the one of the point before, by its sums: nothing is kept on a mere chance."""
+        """Whether the input has the sums of that of the point before; outputs are kept from then on, not sooner."""
         if key[1] != TRIAL:
             return False
         now = _sums(given)
@@ -124,7 +126,7 @@ class Reuse(Rewrite):
         return before == now
 
     def _is_stable(self, module: nn.Module, forward: Callable[..., Any], known: _Record) -> bool:
-        """Computed once more at another point before it is relied on: it may use weights that it does not hold."""
+        """Whether computing it at another point gives the same output; it may use weights that it does not hold."""
         if module not in self._stable:
             args, kwargs = known.inputs
             if not same(forward(*args, **kwargs), known.output):
@@ -147,12 +149,12 @@ class Reuse(Rewrite):
         return output
 
     def _forget(self, module: nn.Module) -> None:
-        """Compute it as it is from now on: its input moves, it writes in place or draws, or memory does not suffice."""
+        """Stop reusing a module: its input moves, it writes in place, it draws, or memory does not suffice."""
         original = self._originals.pop(module)
-        if module in self._with_own_forward:  # such as another module's, by which the user ties the two
+        if module in self._with_own_forward:  # the user has set it, as to share another module's
             module.forward = original
         else:
-            del module.forward  # as superposition takes over only layers whose calls nobody else has
+            del module.forward  # superposition looks for this attribute, and leaves layers alone that have it
         self._stable.discard(module)
         for key in [key for key in self._records if key[0] is module]:
             self._left += sum(each.nbytes for each in _tensors(self._records.pop(key).output))

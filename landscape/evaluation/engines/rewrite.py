@@ -52,9 +52,10 @@ class Target:
 class Rewrite(ABC):
     """A change to how a model is computed, which leaves the values what they are, to the bit or up to rounding.
 
-    An object of it is the change installed in one model. It is told when weights are set and batches begin, and is
-    closed when the engine or the batches change. To add one: a file with a subclass, a line in `table.REWRITES`, and a
-    line with its rules in `landscape.plan.OPTIONS`.
+    An object of it is the change installed in one model. Its hooks are called when weights are set and batches begin,
+    and it is closed when the engine or the batches change. Not every base calls every hook: what a rewrite needs stands
+    in its line of `landscape.plan.OPTIONS`, and on other bases it is refused. To add one: a file with a subclass, a
+    line in `table.REWRITES`, and that line.
     """
 
     layouts: ClassVar[Mapping[int, torch.memory_format]] = {}  # of parameters, by their number of dimensions

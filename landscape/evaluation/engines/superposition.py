@@ -43,7 +43,7 @@ class InputVaries(RuntimeError):
 def layers_of_same_input(
     model: nn.Module, moved: Sequence[Tensor], observe_points: Sequence[Callable[[], Any]]
 ) -> list[Layer]:
-    """The moved layers whose outputs are such sums: those that get the same inputs whichever point is observed.
+    """The moved layers whose outputs are such sums: those whose inputs are the same at every point.
 
     Args:
         observe_points: observe the same few samples, each at another point.
@@ -113,10 +113,12 @@ class Superposition(Rewrite):
 
     @classmethod
     def applies(cls, target: Target) -> bool:
+        """Whether a moved layer gets the same input at two points; raises where it cannot be found out."""
         return bool(superposable(target))
 
     @classmethod
     def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
+        """Take over the calls of these layers."""
         return cls(target.weights, superposable(target))
 
     @property
@@ -175,8 +177,8 @@ class _Sum:
         unchanged = inputs is self.inputs and inputs._version == self.version
         if not unchanged and (inputs is self.inputs or not same(inputs, self.inputs)):
             raise InputVaries("superposed: a layer gets another input at another point; take an engine without it")
-        found = torch.add(self.shared, self.along, alpha=last)
-        return found if found.dtype == self.dtype else found.to(self.dtype)
+        output = torch.add(self.shared, self.along, alpha=last)
+        return output if output.dtype == self.dtype else output.to(self.dtype)
 
 
 def _moved(parts: Sequence[Tensor | None], first: Sequence[float]) -> Tensor | None:
@@ -199,14 +201,14 @@ def _outputs(layer: Layer, inputs: Tensor, parts: Parts) -> list[Tensor]:
     none = torch.zeros_like(zeros.flatten(1)[:, 0])
     biases = [none if bias is None else bias for _, bias in parts]
     if isinstance(layer, nn.Linear):
-        found, dim = F.linear(inputs, torch.cat(weights), torch.cat(biases)), -1
+        outputs, dim = F.linear(inputs, torch.cat(weights), torch.cat(biases)), -1
     elif layer.groups > 1:
         return [layer._conv_forward(inputs, *each) for each in zip(weights, biases, strict=True)]
     else:
-        found = layer._conv_forward(inputs, torch.cat(weights), torch.cat(biases))
+        outputs = layer._conv_forward(inputs, torch.cat(weights), torch.cat(biases))
         dim = -1 - len(layer.kernel_size)
-    # Where the channels come first, each sample's part is one piece of memory.
-    return [each if found.is_contiguous() else each.clone() for each in found.chunk(len(parts), dim)]
+    # Where channels come first, a chunk of one sample is one piece of memory already; else copying makes it one.
+    return [chunk if outputs.is_contiguous() else chunk.clone() for chunk in outputs.chunk(len(parts), dim)]
 
 
 def _is_affine(module: nn.Module, moved: set[int]) -> bool:
@@ -239,7 +241,7 @@ class _Inputs:
         self._now.setdefault(layer, []).append(inputs[0].clone())
 
     def end_point(self) -> None:
-        """Keep the layers that were called with what they were called with at the points before."""
+        """Go on with the layers whose inputs at this point were those of the points before."""
         if self._before is not None:
             self._now = {
                 each: inputs for each, inputs in self._now.items() if same(inputs, self._before.get(each))

@@ -18,8 +18,9 @@ from landscape.evaluation.engines.rewrite import Rewrite, Target, applies, tidy
 from landscape.evaluation.engines.superposition import Superposition
 from landscape.plan import BASES, OPTIONS, Engine
 
-# By the names in `landscape.plan.OPTIONS`, in the order in which they are installed: those that take over whole layers
-# first, then those that change the graph, what makes patterns for the next ones before these.
+# By the names in `landscape.plan.OPTIONS`, in the order in which they are installed. Rewrites that take over whole
+# layers come first. Those that change the graph follow; one whose result another one looks for comes before that one,
+# as folding does before fusion.
 REWRITES: dict[str, type[Rewrite]] = {
     "superposed": Superposition,
     "folded": Folded,
@@ -49,7 +50,7 @@ def layouts_of(engine: Engine) -> dict[int, torch.memory_format]:
 
 
 def possible_options(target: Target) -> tuple[str, ...]:
-    """The options of an engine that would change anything for this model, in the order of their names."""
+    """The names of the options that would change how this model is computed, in the order of `OPTIONS`."""
     return tuple(name for name in OPTIONS if applies(REWRITES[name], target))
 
 
