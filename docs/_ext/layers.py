@@ -16,10 +16,9 @@ ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "tests" / "test_architecture.py"
 PAGE, DRAWING = ROOT / "docs" / "architecture.md", ROOT / "docs" / "layers.svg"
 WRITTEN = re.compile(r"(?<=<!-- written by docs/_ext/layers.py -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
-COLUMNS = {"landscape": (60, "#dcebfa", "#1c5d99"), "cluster": (640, "#fde9d3", "#a35200")}  # left edge, fill, line
+COLOURS = {"landscape": ("#dcebfa", "#1c5d99"), "cluster": ("#fde9d3", "#a35200")}  # of the boxes, and of their edges
 CHARACTER, PADDING, GAP = 7.6, 9, 8  # widths of a letter, within a box, between boxes
-BOX, ROW, TOP = 26, 42, 56
-WIDTH = 1000
+BOX, ROW, TOP, LEFT = 26, 42, 56, 60
 
 
 def layer_table(source: str) -> list[str]:
@@ -39,32 +38,44 @@ def rooms_of(line: str) -> dict[str, list[str]]:
 
 def draw(table: list[str]) -> str:
     """The layers as rows, the ground at the bottom; what is higher may use what is lower."""
+    widest = {package: max(_right_edge(rooms_of(row).get(package, [])) for row in table) for package in COLOURS}
+    edges = {"landscape": float(LEFT), "cluster": LEFT + widest["landscape"] + 3 * GAP}
+    width = edges["cluster"] + widest["cluster"] + 3 * GAP
     height = TOP + ROW * len(table) + 34
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-size="13"',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" font-size="13"',
         '  font-family="ui-monospace, Menlo, Consolas, monospace" role="img">',
         "<title>The layers of landscape and cluster</title>",
-        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-        *(_text(left, 30, package + "/", line, 16) for package, (left, _, line) in COLUMNS.items()),
+        f'<rect width="{width:.0f}" height="{height}" fill="#ffffff"/>',
+        *(_text(edges[package], 30, package + "/", line, 16) for package, (_, line) in COLOURS.items()),
     ]
     for number, row in enumerate(reversed(table)):
         top = TOP + ROW * number
         lines.append(_text(20, top + 18, str(len(table) - number), "#666666"))
-        lines.append(f'<path d="M60 {top + ROW - 8} H{WIDTH - 20}" stroke="#dddddd"/>')
+        lines.append(f'<path d="M{LEFT} {top + ROW - 8} H{width - 20:.0f}" stroke="#dddddd"/>')
         for package, names in rooms_of(row).items():
-            lines += _boxes(package, names, top)
-    lines.append(_text(60, height - 12, "A room uses rooms of lower layers only. Layer 1 is the ground.", "#666666"))
+            lines += _boxes(names, edges[package], top, *COLOURS[package])
+    lines.append(_text(LEFT, height - 12, "A room uses rooms of lower layers only. Layer 1 is the ground.", "#666666"))
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def _boxes(package: str, names: list[str], top: int) -> list[str]:
-    left, fill, line = COLUMNS[package]
-    x, lines = float(left), []
+def _box_width(name: str) -> float:
+    return len(name) * CHARACTER + 2 * PADDING
+
+
+def _right_edge(names: list[str]) -> float:
+    """How far the boxes of one row reach, from the left edge of their column."""
+    return sum(_box_width(name) + GAP for name in names)
+
+
+def _boxes(names: list[str], left: float, top: int, fill: str, line: str) -> list[str]:
+    x, lines = left, []
     for name in names:
-        width = len(name) * CHARACTER + 2 * PADDING
-        box = f'x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BOX}" rx="4" fill="{fill}" stroke="{line}"'
+        box = (
+            f'x="{x:.1f}" y="{top}" width="{_box_width(name):.1f}" height="{BOX}" rx="4" fill="{fill}" stroke="{line}"'
+        )
         lines += [f"<rect {box}/>", _text(x + PADDING, top + 18, name, "#111111")]
-        x += width + GAP
+        x += _box_width(name) + GAP
     return lines
 
 

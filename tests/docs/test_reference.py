@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import sys
 from pathlib import Path
@@ -176,6 +177,10 @@ def test_the_drawing_shows_every_room():
     drawing, described = layers.draw(table), layers.describe(table)
     assert all(f">{name}</text>" in drawing for name in rooms)
     assert described.count("\n") == len(rooms) + 1
+    boxes = re.findall(r'<rect x="([\d.]+)" y="(\d+)" width="([\d.]+)"', drawing)
+    ends = sorted((int(y), float(x), float(x) + float(width)) for x, y, width in boxes)
+    assert len(ends) == len(rooms)
+    assert all(one[2] < other[1] for one, other in itertools.pairwise(ends) if one[0] == other[0]), "boxes overlap"
 
 
 def test_the_drawing_and_the_rooms_in_the_repository_are_those_of_now():
