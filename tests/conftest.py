@@ -16,6 +16,8 @@ from cluster.process.logs import TASKS, WORKERS
 
 os.environ["RAY_AUTH_MODE"] = "token"
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # the processes of one run share it
+# A thread of torch that waits for the others sleeps: more processes compute here than there are cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 settings.register_profile(
     "suite", deadline=None, database=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -59,15 +61,13 @@ LONG_FOLDERS = {"bench", "chaos", "docs", "fuzz", "peers", "recipes", "scale"}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """The long tests come first, and those that share a Ray before them, one after another in one process.
+    """The long tests come first, and before them those that share a Ray, of which each process of the run has one.
 
     What is slow is skipped unless asked for; what starts processes is long.
     """
     for item in items:
         if PROCESSES & set(item.fixturenames) or LONG_FOLDERS & set(item.path.relative_to(config.rootpath).parts):
             item.add_marker(pytest.mark.long)
-        if "local_ray" in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group("ray"))
     items.sort(key=lambda item: ("local_ray" not in item.fixturenames, item.get_closest_marker("long") is None))
     if "slow" not in (config.option.markexpr or ""):
         for item in items:

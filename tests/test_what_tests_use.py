@@ -18,7 +18,6 @@ PRIVATE = re.compile(r"_(?!_)\w+")
 # Names of Python's and of libraries that begin with an underscore, and what no public behaviour shows yet.
 FOREIGN = {"_exit", "_private", "_actor_id", "_forward_hooks", "_store_dict"}
 LEFT = {
-    "cluster/commands/test_bench_cli.py": {"_marks"},
     "cluster/commands/test_doctor.py": {"_node", "_resources"},
     "cluster/process/test_console.py": {"_bar", "_candidates", "_console", "_end", "_tell"},
     "cluster/workers/test_sample_pieces.py": {"_send"},

@@ -57,6 +57,11 @@ class Watch:
         if progress.workers >= self._workers and new:
             self._marks.append((time.monotonic(), progress.points_done))
 
+    @property
+    def points(self) -> int:
+        """How many points were done when the observer was last told of new ones; 0 before all workers were there."""
+        return self._marks[-1][1] if self._marks else 0
+
     def seconds_per_point(self) -> float:
         """Between the first tile that all were there for and the last before a worker has nothing left to do."""
         marks = self._marks[: len(self._marks) - (self._workers - 1)]

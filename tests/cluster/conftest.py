@@ -193,7 +193,7 @@ def shared_ray() -> Iterator[SharedRay]:
 def _ray_for_whom_asks(request: pytest.FixtureRequest, shared_ray: SharedRay) -> None:
     """Start it before a test's own fixtures change the environment, and end it before a test that did not ask.
 
-    Its threads would go along where that one forks. Those that ask run one after another: `tests/conftest.py`.
+    Its threads would go along where that one forks. Those that ask come first: `tests/conftest.py`.
     """
     if "local_ray" in request.fixturenames:
         shared_ray.start()

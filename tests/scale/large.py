@@ -1,7 +1,7 @@
 """One driver at a landscape of SIZE x SIZE points: computes a part, stops, goes on to the end; prints what it took.
 
-`python large.py FOLDER SIZE` computes a few tiles at either end of the job itself, on Ray, and writes those between
-straight into the store, as workers that take no time would have them written.
+`python large.py FOLDER SIZE TILE` computes a few tiles at either end of the job itself, on Ray, and writes those
+between straight into the store, as workers that take no time would have them written.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ FILLED_AT_ONCE = 64
 LOOKED_AT = 8  # points, until the store is made and its first tile begun
 
 
-def write_job(folder: Path, size: int, tile: int = 64) -> Path:
+def write_job(folder: Path, size: int, tile: int) -> Path:
     import torch
     from safetensors.torch import save_file
 
@@ -108,12 +108,12 @@ def megabytes() -> float:
 
 
 def main() -> None:
-    folder, size = Path(sys.argv[1]), int(sys.argv[2])
+    folder, size, tile = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     import ray
 
     found: dict[str, object] = {"imports_mb": megabytes()}
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="error")
-    job = read_job(write_job(folder, size))
+    job = read_job(write_job(folder, size, tile))
     seen: list[int] = []
     try:
         cluster.run(job, workers=1, observer=lambda p: seen.append(p.tasks_done), stop=lambda: max(seen, default=0) > 1)

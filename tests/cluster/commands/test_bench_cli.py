@@ -29,7 +29,7 @@ def command(*words: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.long
 def test_quick_measures_a_job_without_ray_and_writes_nothing(tmp_path):
     job = write_job(tmp_path, "tiny", 5)
-    done = command("bench", job, "--quick", "--rounds", 2, "--precision", "float32", "--json", "--device", "cpu")
+    done = command("bench", job, "--quick", "--rounds", 1, "--precision", "float32", "--json", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     [precision] = found["precisions"]
@@ -106,25 +106,22 @@ def test_a_longer_stretch_has_more_tiles_of_the_same_size(name, size, tmp_path):
     assert (part.landscapes[0].size, points) == (size, 24)
 
 
-def test_runs_that_are_over_too_soon_are_done_again_with_more_tiles(tmp_path, local_ray, monkeypatch):
+def test_ray_is_held_against_serial_on_the_same_tiles_and_more_of_them_where_runs_are_over_too_soon(
+    tmp_path, local_ray, monkeypatch
+):
     job = read_job(write_job(tmp_path, "tiny", 40), device="cpu")
-    sizes: list[int] = []
+    points: list[int] = []
     rate = Watch.seconds_per_point
 
     def too_few_at_first(watch):
-        sizes.append(watch._marks[-1][1] if watch._marks else 0)
-        if len(sizes) == 1:
+        points.append(watch.points)
+        if len(points) == 1:
             raise TooFewTiles("bench: too few tiles for a rate")
         return rate(watch)
 
     monkeypatch.setattr(Watch, "seconds_per_point", too_few_at_first)
-    over_serial(job, {"precisions": [{"precision": "float32", "engines": [ROW]}]}, rounds=1)
-    assert sizes[1] == 2 * sizes[0] == 2 * 24 * 16
-
-
-def test_ray_is_held_against_serial_on_the_same_tiles(tmp_path, local_ray):
-    job = read_job(write_job(tmp_path, "tiny", 40), device="cpu")
     found = over_serial(job, {"precisions": [{"precision": "float32", "engines": [ROW]}]}, rounds=1)
+    assert points[1] == 2 * points[0] == 2 * 24 * 16
     [times] = found["rounds"]
     assert found["one_over_serial"]["median"] == pytest.approx(times["serial"] / times["one"])
     assert found["two_over_one"]["median"] == pytest.approx(times["one"] / times["two"])
