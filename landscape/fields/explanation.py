@@ -47,7 +47,7 @@ def _explain_one(error: Any, model: type[Explained]) -> str:
     place = _follow(model, error["loc"][:-1] if unknown else error["loc"])
     words = [*place.words, error["loc"][-1]] if unknown else place.words
     where = ".".join(flat(str(word), LONGEST_KEY) for word in words) or model.__name__.lower()
-    if unknown and place.owner is not model and words[-1] in model.model_fields:
+    if unknown and _is_one_level_too_deep(words, model):
         rule = f"must be a field of the whole {model.__name__.lower()}, not of a part of it"
         return f"{where}: {rule}; move '{words[-1]}: {shown(value)}' beside '{words[0]}'"
     if unknown:
@@ -62,6 +62,14 @@ def _explain_one(error: Any, model: type[Explained]) -> str:
         return f"{where}: {error['ctx']['error']}"
     message = EXPECTED.get(kind) or error["msg"].removeprefix("Input should be ").removeprefix("Input should ")
     return f"{where}: must be {message}, not {shown(value)}"
+
+
+def _is_one_level_too_deep(words: Sequence[str | int], model: type[Explained]) -> bool:
+    """Whether a key is a field of the whole value and stands in one of its parts, as `tile` in a landscape.
+
+    Further down it is more likely another mistake: the `seed` of a direction is not that of the job.
+    """
+    return words[-1] in model.model_fields and sum(isinstance(word, str) for word in words) == 2
 
 
 @dataclass(frozen=True)
