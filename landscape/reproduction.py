@@ -46,7 +46,10 @@ class Witness:
     repeatable: bool = True
 
     def record(self) -> CheckRecord:
-        """As a landscape keeps it; the values in hexadecimal, which keeps every bit, NaN and infinity among them."""
+        """The part of a landscape's record that keeps it.
+
+        Values are hexadecimal, so that no bit of them is lost, and NaN and infinity can be written.
+        """
         values = {name: float(value).hex() for name, value in self.values.items()}
         return CheckRecord(point=self.point, values=values, processor=self.processor, repeatable=self.repeatable)
 
@@ -56,17 +59,17 @@ class Witness:
         return value if math.isfinite(value) else None
 
     def differs_from(self, other: Witness) -> str:
-        """How the first value that differs does so; empty where none does.
+        """A phrase that says how the first differing value differs; empty where all agree.
 
         Bits are compared where both processes are repeatable, else values up to rounding.
         """
         exact = self.repeatable and other.repeatable
         for name, value in self.values.items():
-            there = other.values.get(name)
-            if there is None or value.hex() == there.hex():
+            expected = other.values.get(name)
+            if expected is None or value.hex() == expected.hex():
                 continue
-            if exact or not np.isclose(value, there, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
-                return f"{name} {value:.9g}, not {there:.9g}, at ({self.place})"
+            if exact or not np.isclose(value, expected, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
+                return f"{name} {value:.9g}, not {expected:.9g}, at ({self.place})"
         return ""
 
     @property
@@ -79,7 +82,8 @@ def check_point(grid: Grid) -> tuple[float, ...]:
     """The grid's coordinates nearest to the origin that are not zero: off it along every axis, and likely finite."""
 
     def nearest(axis: np.ndarray) -> float:
-        return float(min((each for each in axis.tolist() if each), key=lambda each: (abs(each), each)))
+        nonzero = (coordinate for coordinate in axis.tolist() if coordinate)
+        return float(min(nonzero, key=lambda coordinate: (abs(coordinate), coordinate)))
 
     return tuple(nearest(axis) for axis in grid.coordinates)
 
@@ -90,13 +94,13 @@ def bear_witness(evaluator: Evaluator, point: Sequence[float]) -> Witness | None
     An exception of user code is not raised here: the tile that holds the point raises it again, and reports it.
     """
     try:
-        where = np.array([point], np.float64)
-        there = evaluator.within_memory(lambda: evaluator.evaluate(where))
+        points = np.array([point], np.float64)
+        evaluated = evaluator.within_memory(lambda: evaluator.evaluate(points))
         if evaluator.batch_size != evaluator.plan.batch_size:
-            return None  # another batch, other bits
-        values, again = _numbers(there), {}
+            return None  # a batch of another size gives other bits
+        values, again = _numbers(evaluated), {}
         if evaluator.device.type != "cpu" or evaluator.plan.threads > 1:
-            again = {name: value.hex() for name, value in _numbers(evaluator.evaluate(where)).items()}
+            again = {name: value.hex() for name, value in _numbers(evaluator.evaluate(points)).items()}
         repeatable = all(again.get(name, value.hex()) == value.hex() for name, value in values.items())
         origin, processor = _numbers(evaluator.origin()), processor_name(evaluator.device)
         return Witness(tuple(point), values, origin, processor, repeatable)
@@ -107,7 +111,7 @@ def bear_witness(evaluator: Evaluator, point: Sequence[float]) -> Witness | None
 
 
 def _numbers(values: Values) -> dict[str, float]:
-    """Means and standard errors of one point; the error of the rise follows from them and from the origin."""
+    """Means and standard errors of one point by name, without those of the rise, which follow from them."""
     return {
         name: float(array[0])
         for key in values.mean
@@ -118,8 +122,8 @@ def _numbers(values: Values) -> dict[str, float]:
 def recorded(store: LandscapeStore, grid: Grid) -> Witness | None:
     """What a process must reproduce: the values that the landscape keeps, else those of one of its computed points.
 
-    Landscapes of version 0.1.0 keep none. A tile that needed smaller batches has other bits, and its points do not
-    serve.
+    Version 0.1.0 kept no such values with its landscapes: there a computed point stands in. No point of a tile that
+    needed smaller batches does, since smaller batches give other bits.
 
     Returns:
         None where nothing is computed yet.
@@ -128,16 +132,16 @@ def recorded(store: LandscapeStore, grid: Grid) -> Witness | None:
     if kept is not None:
         return kept
     reduced = store.record.progress.reduced_batches
-    found = store.computed_point(lambda tile: f"tile {tile}" not in reduced)
-    if found is None:
+    computed = store.computed_point(lambda tile: f"tile {tile}" not in reduced)
+    if computed is None:
         return None
-    index, values = found
+    index, values = computed
     point = tuple(float(axis[i]) for axis, i in zip(grid.coordinates, reversed(index), strict=True))
     return Witness(point, values, {})
 
 
 def _witness(record: CheckRecord | None, axes: int) -> Witness | None:
-    """What a landscape has kept; a record that is damaged counts as none."""
+    """The values that a landscape keeps; None where it keeps none, or damaged ones."""
     if record is None or len(record.point) != axes or not record.values:
         return None
     try:
@@ -148,7 +152,7 @@ def _witness(record: CheckRecord | None, axes: int) -> Witness | None:
 
 
 def keep_witness(store: LandscapeStore, witness: Witness) -> None:
-    """Keep with the landscape what every process must reproduce, unless it has such a record, were it damaged."""
+    """Record the values that every process must reproduce, unless the document has some, well formed or not."""
     if store.record.has_check:
         return
     store.update_attributes(
@@ -158,20 +162,22 @@ def keep_witness(store: LandscapeStore, witness: Witness) -> None:
     )
 
 
-def other_network(store: LandscapeStore, found: Witness) -> str:
-    """How the loss at the origin contradicts that of another landscape of the run with the same origin; or ''.
+def other_network(store: LandscapeStore, witness: Witness) -> str:
+    """A phrase that says how the loss at the origin contradicts another landscape of the run with the same origin.
+
+    It is empty where no landscape contradicts.
 
     This shows that the code has changed since an earlier landscape of the run, before the new one holds a value.
     """
-    here = found.origin.get("loss", math.nan)
+    here = witness.origin.get("loss", math.nan)
     plan = store.record.plan
     rounding = COARSE_ROUNDING if plan is not None and plan.precision == "bfloat16" else ROUNDING
     for name, record in store.siblings().items():
-        there = record.origin_loss
-        if there is None or not math.isfinite(here) or not _same_origin(store.record, record):
+        recorded_loss = record.origin_loss
+        if recorded_loss is None or not math.isfinite(here) or not _same_origin(store.record, record):
             continue
-        if not np.isclose(here, there, rtol=rounding, atol=0.0):
-            return f"loss {here:.9g} at the origin, not {there:.9g} as landscape {name!r} of this run"
+        if not np.isclose(here, recorded_loss, rtol=rounding, atol=0.0):
+            return f"loss {here:.9g} at the origin, not {recorded_loss:.9g} as landscape {name!r} of this run"
     return ""
 
 
@@ -185,10 +191,10 @@ def _same_origin(one: Record, other: Record) -> bool:
 
 
 class NotReproduced(JobError):
-    """This process computes other values than the landscape holds, and must not write to it, not even its end."""
+    """This process computes other values than the landscape holds, so it must write nothing to it."""
 
 
-def refusal(name: str, expected: Witness | None, found: Witness, difference: str) -> NotReproduced:
+def refusal(name: str, expected: Witness | None, witness: Witness, difference: str) -> NotReproduced:
     """The error of a process that computes other values than the landscape holds.
 
     Args:
@@ -196,16 +202,16 @@ def refusal(name: str, expected: Witness | None, found: Witness, difference: str
     """
     if expected is None:
         return NotReproduced(
-            f"landscape {name!r} would be of another network than the rest of this run: {found.processor} gives "
+            f"landscape {name!r} would be of another network than the rest of this run: {witness.processor} gives "
             f"{difference}; the code or a version has changed: go back to those, or give another run"
         )
-    if expected.processor == found.processor:
-        by = f"on this processor, {found.processor}, by other code or with other versions"
+    if expected.processor == witness.processor:
+        by = f"on this processor, {witness.processor}, by other code or with other versions"
     else:
         on = f"on {expected.processor} " if expected.processor else ""
         by = f"{on}by other code, on another processor or with other versions"
     return NotReproduced(
-        f"landscape {name!r} was computed {by}: {found.processor} gives {difference}; go back to those, or give it "
+        f"landscape {name!r} was computed {by}: {witness.processor} gives {difference}; go back to those, or give it "
         "another name or run"
     )
 

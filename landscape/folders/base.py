@@ -1,4 +1,4 @@
-"""What the project asks of a place that holds a run, and nothing more."""
+"""The operations on files that the project needs of a place that holds a run, local or in an object store."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Folder(ABC):
 
     @abstractmethod
     def make(self) -> None:
-        """Make the folder where such a thing is needed before files."""
+        """Make the folder, where the place needs folders before it takes files."""
 
     @abstractmethod
     def refuse_unwritable(self) -> None:
-        """Raise where nothing can be written here, as far as reading tells; writes nothing.
+        """Raise where nothing can be written here, as far as can be seen without writing.
 
         Raises:
             JobError: says why.
@@ -63,7 +63,7 @@ class Folder(ABC):
 
     @abstractmethod
     def fetched(self, path: str) -> AbstractContextManager[Path]:
-        """The file as one of this machine's while the block runs.
+        """A local file with the content of the file at `path`, while the block runs.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -71,11 +71,11 @@ class Folder(ABC):
 
     @abstractmethod
     def whole(self, path: str) -> AbstractContextManager[Path]:
-        """A file of this machine to fill; it lies at `path`, whole and to stay, when the block ends well."""
+        """A local file to fill. When the block ends without an error it is at `path`, whole and to stay."""
 
     @abstractmethod
     def write(self, path: str, data: bytes) -> None:
-        """The same for content that is small."""
+        """Write a small file, whole and to stay."""
 
     @abstractmethod
     def copy(self, source: str, target: str) -> None:
@@ -87,7 +87,7 @@ class Folder(ABC):
 
     @abstractmethod
     def sync_names(self, below: str) -> None:
-        """Have what was deleted right below stay deleted after a power cut."""
+        """Make sure that files deleted right below this folder stay deleted after a power cut."""
 
     @abstractmethod
     def names(self, below: str) -> list[str]:

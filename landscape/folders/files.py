@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and stay after a power cut."""
+"""Writing files so that they appear whole or not at all, and stay after a power cut."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """A file open for reading that is one: a pipe or a device would be waited for.
+    """A regular file, open for reading. A pipe or a device is refused, since reading it may never end.
 
     Raises:
-        OSError: it is a folder, or something else; or it cannot be opened.
+        OSError: it is no regular file, or cannot be opened.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
@@ -52,15 +52,18 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def partial_path(path: Path) -> Path:
-    """A name beside `path` to write it under: hidden, of this process, with the ending that some writers go by."""
-    # A link that lies there by that name already would lead the writing elsewhere.
+    """A name beside `path` to write a file under, until it is whole.
+
+    It is hidden, holds the number of this process, and keeps the suffix, by which some writers choose a format.
+    """
+    # The random part prevents that a link laid there under that name beforehand leads the writing elsewhere.
     return path.with_name(f".{path.stem[:80]}-{os.getpid()}-{uuid.uuid4().hex[:8]}{PARTIAL}{path.suffix}")
 
 
 def left_by_the_dead(name: str) -> str | None:
-    """The stem of the file that a process, which is no more, wrote under this partial name; None for any other name.
+    """The stem of the file that a process which has ended was writing under this partial name; None for other names.
 
-    A name with the number of this very process is left by an earlier one: in a container each has the same.
+    A name with the number of this very process is an earlier process's: in a container each driver has the same one.
     """
     match = _PARTIAL_NAME.fullmatch(name)
     if match is None:

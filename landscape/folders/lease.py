@@ -34,20 +34,24 @@ def _clock() -> float:
 
 
 def lease_seconds(card: bytes) -> float:
-    """For how long the owner of a card may be silent, by its own word."""
+    """For how many seconds the owner of a lock may be silent, as its card says.
+
+    Args:
+        card: the content of the lock, which describes its owner.
+    """
     try:
-        found = float(json.loads(card)["lease"])
+        seconds = float(json.loads(card)["lease"])
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return LEASE_SECONDS
-    return found if 0 < found <= LONGEST_LEASE else LEASE_SECONDS
+    return seconds if 0 < seconds <= LONGEST_LEASE else LEASE_SECONDS
 
 
 @contextlib.contextmanager
 def lease(folder: Any) -> Iterator[None]:
-    """Own the run in `folder` while the block runs; everything this process writes there asks first whether it does.
+    """Own the run in `folder` while the block runs. Each write of this process there first checks that it still does.
 
     Raises:
-        LandscapeError: another driver owns it and lives; says which.
+        LandscapeError: another driver owns the run and lives; the message says which.
     """
     try:
         seconds = float(os.environ.get(SETTING, LEASE_SECONDS))
@@ -96,24 +100,31 @@ class Lease:
         self._renewed = began
 
     def _claim(self) -> float:
-        """Make the lock ours if it is free, or once its owner was silent for a lease; when that was asked for."""
-        found = self._folder.read_tagged(CARD)
+        """Try once to take the lock: where it is free, or after its owner was silent for a whole lease.
+
+        Returns:
+            When the request that may have taken it began, by our clock.
+        """
+        lock = self._folder.read_tagged(CARD)
         began = self._clock()
-        if found is None:
+        if lock is None:
             self._tag = self._folder.create(CARD, self._data())
-        elif self._is_mine(found[0]):
-            self._tag = found[1]  # put, and only the answer was lost
+        elif self._is_mine(lock[0]):
+            self._tag = lock[1]  # our request succeeded, and only its answer was lost
         else:
-            tag = self._watch(found[0], found[1])
+            tag = self._watch(lock[0], lock[1])
             began = self._clock()
             self._tag = self._folder.replace(CARD, self._data(), tag) if tag else None
         return began
 
     def _watch(self, card: bytes, tag: Any) -> Any:
-        """The tag to replace, after a whole lease without a change; None where the lock is gone meanwhile.
+        """Watch another driver's lock for a whole lease.
+
+        Returns:
+            The tag of the lock, which did not change; None where the lock is gone meanwhile.
 
         Raises:
-            LandscapeError: it was renewed.
+            LandscapeError: the lock was renewed, so its owner lives.
         """
         seconds = lease_seconds(card)
         log.warning("run %r is locked by %s; looking for %g s whether that lives", *self._who(card), seconds)
@@ -121,22 +132,22 @@ class Lease:
         while self._clock() - seen < seconds:
             time.sleep(seconds / BEATS / 2)
             try:
-                found = self._brisk.read_tagged(CARD)
+                lock = self._brisk.read_tagged(CARD)
             except StoreError:
-                seen = self._clock()  # where we cannot ask, its owner may not have been able to tell
+                seen = self._clock()  # where we cannot read the lock, its owner may not have been able to renew it
                 continue
-            if found is None:
+            if lock is None:
                 return None
-            if found[1] != tag:
-                run, owner = self._who(found[0])
+            if lock[1] != tag:
+                run, owner = self._who(lock[0])
                 raise LandscapeError(f"run: {shown(run)} is being written by {owner}; wait for it or stop it first")
         log.warning("run %r: %s has not been heard of for %g s; its lock is taken over", *self._who(card), seconds)
         return tag
 
     def _who(self, card: bytes) -> tuple[str, str]:
         try:
-            found = json.loads(card)
-            return self._folder.name, f"process {flat(str(found['pid']), 20)} on {flat(str(found['host']), 100)}"
+            owner = json.loads(card)
+            return self._folder.name, f"process {flat(str(owner['pid']), 20)} on {flat(str(owner['host']), 100)}"
         except (ValueError, KeyError, TypeError, RecursionError):
             return self._folder.name, "another driver"
 
@@ -149,13 +160,13 @@ class Lease:
     # -- keeping it -------------------------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """Renew until stopped; what fails is tried again, and whoever writes meanwhile asks himself."""
+        """Renew the lock until stopped. A renewal that fails is tried again; until then each write calls `check`."""
         while not self._stopped.wait(self._seconds / BEATS):
             with contextlib.suppress(LandscapeError):
                 self.renew()
 
     def check(self) -> None:
-        """Raise unless the run is ours: known from the last beat, or asked where that was long ago.
+        """Raise unless this process owns the run. The store is asked only where the last renewal is half a lease ago.
 
         Raises:
             LandscapeError: another driver has taken the run over.
@@ -182,11 +193,15 @@ class Lease:
             self._tag, self._renewed = tag, began
 
     def _after_conflict(self) -> Any:
-        """Our own put whose answer was lost, or somebody else's."""
-        found = self._brisk.read_tagged(CARD)
-        if found is not None and self._is_mine(found[0]):
-            return found[1]
-        run, owner = self._who(found[0]) if found else (self._folder.name, "another driver, which has ended,")
+        """The tag of the lock that was not the expected one, where we put it ourselves and the answer was lost.
+
+        Raises:
+            LandscapeError: another driver put it, or it is gone.
+        """
+        lock = self._brisk.read_tagged(CARD)
+        if lock is not None and self._is_mine(lock[0]):
+            return lock[1]
+        run, owner = self._who(lock[0]) if lock else (self._folder.name, "another driver, which has ended,")
         self._lost = (
             f"run: {shown(run)} was taken over by {owner} while this one was silent; what is committed is intact, and "
             "this driver writes no more"
@@ -200,7 +215,7 @@ class Lease:
         self._stopped.set()
 
     def release(self) -> None:
-        """Give the lock back if it is ours; where the store does not answer it runs out by itself."""
+        """Delete the lock where it is ours. Where the store does not answer, the lease runs out by itself."""
         with contextlib.suppress(LandscapeError):
             self.renew()
             self._brisk.delete(CARD)

@@ -15,6 +15,8 @@ from landscape.folders.files import fsync, make_folder, open_plain, partial_path
 
 
 class LocalFolder(Folder):
+    """A folder of this machine's file system."""
+
     def __init__(self, root: Path) -> None:
         self.root, self.name = root, str(root)
 
@@ -27,7 +29,7 @@ class LocalFolder(Folder):
         try:
             return self.root.is_dir()
         except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:  # so that it cannot be there
+            if error.errno == errno.ENAMETOOLONG:  # no file of that name can exist
                 return False
             raise
 
@@ -41,7 +43,7 @@ class LocalFolder(Folder):
         Raises:
             JobError: nothing can be written there; says why.
         """
-        above = next(each for each in (self.root, *self.root.parents) if each.exists())
+        above = next(folder for folder in (self.root, *self.root.parents) if folder.exists())
         if not above.is_dir():
             raise JobError(f"run: {shown(str(above))} is a file, not a folder; name another run")
         if os.access(above, os.W_OK | os.X_OK):
@@ -75,7 +77,7 @@ class LocalFolder(Folder):
         Raises:
             OSError: there is none, or it is a folder, a pipe or a device.
         """
-        open_plain(self.root / path).close()  # whatever opens it next would wait for a pipe
+        open_plain(self.root / path).close()  # refuse a pipe, which the caller would wait for
         yield self.root / path
 
     @contextlib.contextmanager
@@ -115,11 +117,11 @@ class LocalFolder(Folder):
 
     def names(self, below: str) -> list[str]:
         """The names of the files right below, sorted; also those of links that lead nowhere."""
-        return sorted(each.name for each in self._entries(below) if not _is_folder(each))
+        return sorted(entry.name for entry in self._entries(below) if not _is_folder(entry))
 
     def folders(self, below: str) -> list[str]:
         """The names of the folders right below, sorted."""
-        return sorted(each.name for each in self._entries(below) if _is_folder(each))
+        return sorted(entry.name for entry in self._entries(below) if _is_folder(entry))
 
     def _entries(self, below: str) -> list[os.DirEntry[str]]:
         try:
@@ -143,7 +145,7 @@ class LocalFolder(Folder):
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """`function` of each item in order, one after another: local files answer at once."""
-        return [function(each) for each in items]
+        return [function(item) for item in items]
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -49,14 +49,14 @@ def _file_lock(run: str, folder: Folder) -> Iterator[None]:
         raise LandscapeError(f"run: {shown(str(place), 300)} is a link, which is not followed; remove it")
     lock = FileLock(place)
     try:
-        # Whoever asks whether a driver lives holds the lock for an instant.
+        # A process that looks whether a driver lives holds the lock for an instant.
         lock.acquire(timeout=ASKING_SECONDS)
     except Timeout:
         raise LandscapeError(
             f"run: {shown(run)} is being written by {_describe(folder)}; wait for it or stop it first"
         ) from None
     try:
-        owner.unlink(missing_ok=True)  # a link there would lead the writing elsewhere
+        owner.unlink(missing_ok=True)  # the file may be a link, through which another file would be overwritten
         with open(owner, "x") as file:
             file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "started": time.time()}))
         yield
@@ -71,21 +71,21 @@ def _describe(folder: Folder) -> str:
 
 
 def _owner(folder: Folder) -> dict[str, Any]:
-    """What the card of a run's owner says; empty where there is none that can be read."""
+    """What the file that describes a run's owner says; empty where there is none that can be read."""
     if Path(folder.place(CARD)).is_symlink():
         return {}
     try:
-        found = json.loads(folder.read_range(CARD, 0, LONGEST_CARD))
+        card = json.loads(folder.read_range(CARD, 0, LONGEST_CARD))
     except (OSError, ValueError, RecursionError):
         return {}
-    whole = isinstance(found, dict) and type(found.get("pid")) is int and isinstance(found.get("host"), str)
-    return found if whole else {}
+    well_formed = isinstance(card, dict) and type(card.get("pid")) is int and isinstance(card.get("host"), str)
+    return card if well_formed else {}
 
 
 def driver_alive(run: str) -> bool:
-    """Whether the driver that writes this run lives: the lock says so, which dies with it; a process id may be reused.
+    """Whether the driver that writes this run lives, as the lock says, which the operating system releases at its end.
 
-    Only where the file system takes no locks it is the card that is asked, of which this machine can tell its own.
+    Where the file system has no locks, the process id in the file beside it decides, if it is one of this machine's.
     """
     folder: Any = open_folder(run)
     if "://" in folder.name:
@@ -116,11 +116,11 @@ def _is_running(owner: dict[str, Any]) -> bool:
     if not owner:
         return False
     if owner["host"] != socket.gethostname():
-        return True  # another machine's: only the lock itself could tell
+        return True  # of a process on another machine only the lock itself could tell
     return is_alive(owner["pid"])
 
 
 def _renewed(folder: Any) -> bool:
     """Whether the lock in an object store was put within its lease; the two clocks may differ by less than that."""
-    found = folder.read_tagged(CARD)
-    return found is not None and (datetime.now(UTC) - found[2]).total_seconds() < lease_seconds(found[0])
+    lock = folder.read_tagged(CARD)
+    return lock is not None and (datetime.now(UTC) - lock[2]).total_seconds() < lease_seconds(lock[0])

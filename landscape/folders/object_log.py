@@ -14,7 +14,7 @@ LOG_SECONDS = 30.0
 
 @dataclass
 class _Lines:
-    """What a log holds; apart from the log, so that it can be put when that is forgotten."""
+    """The content of a log, apart from the log itself: it is still put when the log is garbage-collected."""
 
     folder: Folder
     path: str
@@ -38,7 +38,7 @@ class ObjectLog(Log):
         self._clock, self._wait = clock, LOG_SECONDS
         self._lines = _Lines(folder, path, bytearray(folder.read(path) or b""))
         self._put = clock()
-        weakref.finalize(self, self._lines.put)  # a process that ends in peace loses none
+        weakref.finalize(self, self._lines.put)  # a process that ends in an orderly way loses no line
 
     def add(self, line: bytes) -> None:
         """Keep one line, newline included, and put all of them where the last time was long ago."""

@@ -30,7 +30,7 @@ LONGEST_WAIT = 5.0  # between two tries
 
 Tag = dict[str, Any]
 
-_guards: dict[str, Callable[[], None]] = {}  # by the name of a folder, what is asked before anything in it is written
+_guards: dict[str, Callable[[], None]] = {}  # by the name of a folder: the check before each write in it
 
 
 class ObjectFolder(Folder):
@@ -41,12 +41,16 @@ class ObjectFolder(Folder):
         self.store: Any = make_store(url, settings, seconds, retry)
 
     def brisk(self, seconds: float) -> ObjectFolder:
-        """The same folder for requests that are worth nothing after so many seconds."""
+        """The same folder with shorter time limits, for requests whose answer is of no use after so many seconds."""
         return ObjectFolder(self.name, self._settings, min(seconds / 2, self._seconds), seconds)
 
     @contextlib.contextmanager
     def speaking(self, *, may_be_absent: bool = False) -> Iterator[None]:
-        """Turn what obstore raises into one line; absence stays a FileNotFoundError where it may be."""
+        """Turn the exceptions of obstore into a `StoreError` of one line.
+
+        Args:
+            may_be_absent: let the FileNotFoundError of an object that is not there pass.
+        """
         try:
             yield
         except (BaseError, FileNotFoundError) as error:
@@ -55,7 +59,7 @@ class ObjectFolder(Folder):
             raise store_error(self.name, error, self._settings) from None
 
     def ask(self, question: Callable[[], R], *, may_be_absent: bool = False) -> R:
-        """What obstore answers. It tries again by itself, but not where an answer breaks off."""
+        """The answer of a request, repeated where the answer breaks off: obstore repeats only what fails before."""
         for wait in self._waits():
             try:
                 with self.speaking(may_be_absent=may_be_absent):
@@ -88,7 +92,7 @@ class ObjectFolder(Folder):
 
     @contextlib.contextmanager
     def guarded(self, check: Callable[[], None]) -> Iterator[None]:
-        """Have `check` asked before each write at or below this folder, from anywhere in this process."""
+        """While the block runs, call `check` before each write of this process at or below this folder."""
         _guards[self.name] = check
         try:
             yield
@@ -109,22 +113,22 @@ class ObjectFolder(Folder):
 
     def exists(self) -> bool:
         """Whether there is any object below the prefix."""
-        # The first question of every command: where there are no credentials, asking the machine for some takes long.
+        # Every command asks this first. Without credentials in the environment obstore asks the machine, for long.
         asked = self if has_credentials(self._settings) else self.brisk(CREDENTIAL_SECONDS)
         return asked.ask(lambda: any(len(batch) > 0 for batch in obstore.list(asked.store, chunk_size=1)))
 
     def read(self, path: str) -> bytes | None:
         """The whole object; None where there is none."""
-        found = self.read_tagged(path)
-        return None if found is None else found[0]
+        tagged = self.read_tagged(path)
+        return None if tagged is None else tagged[0]
 
     def read_tagged(self, path: str) -> tuple[bytes, Tag, datetime] | None:
-        """Content, the tag that `replace` compares, and when it was put by the store's clock."""
+        """The content of an object, the tag that `replace` compares, and when it was put by the store's clock."""
 
         def get() -> tuple[bytes, Tag, datetime]:
-            found = obstore.get(self.store, path)
-            meta = found.meta
-            return bytes(found.bytes()), _tag(meta), meta["last_modified"]
+            answer = obstore.get(self.store, path)
+            meta = answer.meta
+            return bytes(answer.bytes()), _tag(meta), meta["last_modified"]
 
         try:
             return self.ask(get, may_be_absent=True)
@@ -161,7 +165,7 @@ class ObjectFolder(Folder):
             yield local
 
     def _download(self, path: str, local: Path) -> None:
-        """In parts side by side: one request for all could last longer than a request may."""
+        """Fetch an object in parts, several at once: one request for all could exceed the time limit of a request."""
         try:
             size = self.ask(lambda: int(obstore.head(self.store, path)["size"]), may_be_absent=True)
         except FileNotFoundError:
@@ -175,13 +179,13 @@ class ObjectFolder(Folder):
 
     def names(self, below: str) -> list[str]:
         """The last parts of the keys right below, sorted; empty where there are none."""
-        found = self.ask(lambda: obstore.list_with_delimiter(self.store, prefix=below or None))
-        return sorted(each["path"].rpartition("/")[2] for each in found["objects"])
+        listing = self.ask(lambda: obstore.list_with_delimiter(self.store, prefix=below or None))
+        return sorted(entry["path"].rpartition("/")[2] for entry in listing["objects"])
 
     def folders(self, below: str) -> list[str]:
         """The prefixes right below that hold objects, by their last parts, sorted."""
-        found = self.ask(lambda: obstore.list_with_delimiter(self.store, prefix=below or None))
-        return sorted(each.rstrip("/").rpartition("/")[2] for each in found["common_prefixes"])
+        listing = self.ask(lambda: obstore.list_with_delimiter(self.store, prefix=below or None))
+        return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listing["common_prefixes"])
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """`function` of each item in order, `SIDE_BY_SIDE` of them at once."""
@@ -199,7 +203,7 @@ class ObjectFolder(Folder):
         Raises:
             StoreError: there is no such bucket, the credentials do not serve, or the store does not answer.
         """
-        self.exists()  # a bucket that is not there, or credentials that do not serve; the lock is the first write
+        self.exists()
 
     def write(self, path: str, data: bytes) -> None:
         """Put an object, where this process may write."""
@@ -235,14 +239,17 @@ class ObjectFolder(Folder):
         """Do nothing: a deleted object stays deleted."""
 
     def create(self, path: str, data: bytes) -> Tag | None:
-        """Put an object that must not be there; its tag, or None where it is there.
+        """Put an object that must not be there yet; its tag, or None where one is there.
 
-        That may be our own: where an answer is lost it is put again.
+        That one may be our own: a request is repeated where its answer is lost.
         """
         return self._put_if(path, data, "create")
 
     def replace(self, path: str, data: bytes, tag: Tag) -> Tag | None:
-        """Put an object that must still be the one of `tag`; its new tag, or None where it is not, like `create`."""
+        """Replace an object that must still have this tag; its new tag, or None where it has another one or is gone.
+
+        As with `create`, the object that is there may be our own.
+        """
         return self._put_if(path, data, {key: value for key, value in tag.items() if value is not None})
 
     def _put_if(self, path: str, data: bytes, mode: Any) -> Tag | None:
@@ -267,7 +274,7 @@ class ObjectFolder(Folder):
 
         def delete() -> None:
             for batch in obstore.list(self.store, prefix=path):
-                obstore.delete(self.store, [each["path"] for each in batch])
+                obstore.delete(self.store, [entry["path"] for entry in batch])
 
         self.check_guard()
         self.ask(delete)

@@ -14,7 +14,7 @@ DATA = b"landscape doctor\n"
 
 
 def probe(run: Place) -> Iterator[tuple[str, float]]:
-    """What was done and the seconds it took, in turn. A folder of this machine that is not there yet stays so.
+    """Each operation with the seconds that it took, one after another. A local folder that is not there is not made.
 
     Raises:
         JobError, StoreError, OSError: something cannot be done.
@@ -31,18 +31,18 @@ def probe(run: Place) -> Iterator[tuple[str, float]]:
 
 
 def _write_and_read(folder: Folder, path: str) -> Iterator[tuple[str, float]]:
-    found: list[object] = []
+    answers: list[object] = []
     yield _timed("write", lambda: folder.write(path, DATA))
-    yield _timed("read", lambda: found.append(folder.read(path)))
-    yield _timed("list", lambda: found.append(path in folder.names("")))
-    if found != [DATA, True]:
+    yield _timed("read", lambda: answers.append(folder.read(path)))
+    yield _timed("list", lambda: answers.append(path in folder.names("")))
+    if answers != [DATA, True]:
         raise StoreError(
             f"store {shown(folder.name)}: what was just written is not what is read or listed; use another"
         )
     create = getattr(folder, "create", None)  # what keeps two drivers apart where there are no file locks
     if create is not None:
-        yield _timed("create again", lambda: found.append(create(path, b"second")))
-        if found[-1] is not None:
+        yield _timed("create again", lambda: answers.append(create(path, b"second")))
+        if answers[-1] is not None:
             raise StoreError(
                 f"store {shown(folder.name)}: takes no conditional puts (If-None-Match), so two drivers could not be "
                 "kept apart; use a store that does"

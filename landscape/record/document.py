@@ -62,12 +62,12 @@ class Record:
     origin_step: Whole | None = None
     plan: Annotated[PlanRecord, with_whole()] | None = None
     provenance: Annotated[
-        Provenance, with_others(tuple(each.name for each in fields(Provenance)))
+        Provenance, with_others(tuple(entry.name for entry in fields(Provenance)))
     ] = field(default_factory=Provenance)  # fmt: skip
     failures: tuple[Failure, ...] = ()
     random_data: RandomData | None = None
     precision_error: Annotated[
-        PrecisionError, with_others(tuple(each.name for each in fields(PrecisionError)))
+        PrecisionError, with_others(tuple(entry.name for entry in fields(PrecisionError)))
     ] | None = None  # fmt: skip
     check: CheckRecord | None = None
     origin_loss: Real | None = None
@@ -96,11 +96,11 @@ class Record:
 
     @property
     def has_check(self) -> bool:
-        """Whether the landscape keeps what a process must reproduce, were it damaged."""
+        """Whether the document has values that a process must reproduce; malformed ones count, as they are kept."""
         return self.states("check")
 
     def states(self, name: str) -> bool:
-        """Whether the document has an entry of this name, were it malformed."""
+        """Whether the document has an entry of this name, well formed or not."""
         return name in self.attributes
 
 
@@ -111,7 +111,7 @@ def parse(attributes: Mapping[str, Any]) -> tuple[Record, tuple[str, ...]]:
 
 
 def parse_axis(attributes: Mapping[str, Any]) -> tuple[AxisRecord, tuple[str, ...]]:
-    """The same of the document of an axis."""
+    """The record that the document of an axis holds, and the names of the entries that are malformed."""
     values, malformed = _parsed(AxisRecord, attributes)
     return AxisRecord(**values), malformed
 
@@ -138,7 +138,8 @@ def _parsed(kind: Any, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], t
 def _adapters(kind: Any) -> dict[str, TypeAdapter[Any]]:
     """What checks each entry of a document, by its name."""
     hints = get_type_hints(kind, include_extras=True)
-    return {each.name: TypeAdapter(hints[each.name]) for each in fields(kind) if each.name != "attributes"}
+    names = [field.name for field in fields(kind) if field.name != "attributes"]
+    return {name: TypeAdapter(hints[name]) for name in names}
 
 
 def plain(value: Any) -> Any:
@@ -146,19 +147,19 @@ def plain(value: Any) -> Any:
     if isinstance(value, (str, int, float)) or value is None:
         return value
     if isinstance(value, Mapping):
-        return {name: plain(each) for name, each in value.items()}
+        return {name: plain(entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
+        return [plain(element) for element in value]
     entries = vars(value)
     if "whole" in entries:
         return plain(entries["whole"])
     kind: Any = type(value)
     omitted = _omitted(kind)
-    written = {name: plain(each) for name, each in entries.items() if not (each is None and name in omitted)}
+    written = {name: plain(entry) for name, entry in entries.items() if not (entry is None and name in omitted)}
     return written | written.pop("others", {})
 
 
 @cache
 def _omitted(kind: Any) -> frozenset[str]:
     """The fields of a part that are not written where they are None."""
-    return frozenset(each.name for each in fields(kind) if each.metadata == OMITTED)
+    return frozenset(field.name for field in fields(kind) if field.metadata == OMITTED)

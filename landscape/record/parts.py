@@ -21,12 +21,12 @@ Object = dict[Text, Any]
 
 @cache
 def adapter_of(kind: Any) -> TypeAdapter[Any]:
-    """What checks values of a type and makes them of JSON."""
+    """The pydantic adapter of a type, which checks JSON values and turns them into values of that type."""
     return TypeAdapter(kind)
 
 
 def sound_entries(kind: Any, given: Any) -> Iterator[Any]:
-    """The well formed entries of a list; none of what is no list."""
+    """The well formed entries of a list; nothing where `given` is no list."""
     for entry in given if isinstance(given, list) else ():
         try:
             yield adapter_of(kind).validate_python(entry)
@@ -35,7 +35,7 @@ def sound_entries(kind: Any, given: Any) -> Iterator[Any]:
 
 
 def _default(value: Any) -> WrapValidator:
-    """Take `value` for what is malformed, instead of refusing all that stands around it."""
+    """Replace a malformed entry by `value`, instead of refusing the whole object that holds it."""
 
     def validate(given: Any, check: Callable[[Any], Any]) -> Any:
         try:
@@ -192,7 +192,7 @@ class CheckRecord:
     repeatable: Annotated[Flag, _default(True)] = True
 
 
-# Documents of other types follow: those write them whole, and the fields here are what is looked at.
+# The parts below are documents that other types write as a whole; the fields name only the entries that are read.
 
 
 def with_whole() -> BeforeValidator:

@@ -1,4 +1,7 @@
-"""The documents of a landscape, checked: what values are believed by is refused, what only tells of it is left out."""
+"""The entries of a landscape's documents, checked.
+
+A malformed entry that the meaning of the values depends on is refused; any other one is left out.
+"""
 
 from __future__ import annotations
 

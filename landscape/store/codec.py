@@ -1,7 +1,7 @@
-"""A chunk as its bytes on disk, and back: what Zarr's own codecs do, without its event loop.
+"""Encodes a chunk to its bytes on disk and decodes it, to the same bytes as Zarr's own codecs.
 
-Zarr sends every codec of every chunk through that loop, which for a chunk of some kilobytes costs ten times what the
-codec does, and a landscape has thousands of chunks. The bytes are the same.
+Zarr runs every codec of every chunk through an event loop. For a chunk of some kilobytes the loop takes ten times as
+long as the codec, and a landscape has thousands of chunks.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 class Damaged(Exception):
-    """A chunk whose bytes are not those that were written."""
+    """The bytes of a chunk are not those that were written."""
 
 
 def encode(array: StoredArray, values: NDArray[Any]) -> bytes:
-    """The bytes of a whole chunk; one that is cut off by the array's end is filled up."""
+    """The bytes of a chunk; values of one that the array's end cuts off are padded with the fill value."""
     whole = np.full(array.chunks, array.fill_value, array.dtype)
     whole[tuple(map(slice, values.shape))] = values
     body = whole.tobytes() if array.level is None else bytes(Zstd(array.level, array.checksum).encode(whole))
@@ -37,12 +37,12 @@ def _checksum(body: bytes) -> bytes:
 
 
 def longest(array: StoredArray) -> int:
-    """Bytes that no chunk exceeds, however badly it compresses: those above them were not written here."""
+    """An upper bound of the bytes of an encoded chunk: a longer file was not written by this software."""
     return array.chunk_bytes + array.chunk_bytes // 128 + 1024
 
 
 def decode(array: StoredArray, index: Index, data: bytes) -> NDArray[Any]:
-    """The values of a chunk, without what lies beyond the array's end.
+    """The values of a chunk, cut off at the array's end.
 
     Raises:
         Damaged: its checksum fails, or it does not decode to the bytes of a chunk.
@@ -58,7 +58,7 @@ def decode(array: StoredArray, index: Index, data: bytes) -> NDArray[Any]:
 
 
 def _decompressed(body: bytes, size: int) -> bytes:
-    # The checksum is no proof against a chunk made to unpack to terabytes: what it declares is looked at first.
+    # A hostile chunk may have a right checksum and unpack to terabytes: the size that it declares is checked first.
     if _declared_size(body) != size:
         raise Damaged
     try:
@@ -68,7 +68,10 @@ def _decompressed(body: bytes, size: int) -> bytes:
 
 
 def _declared_size(body: bytes) -> int | None:
-    """What exactly one Zstd frame says it unpacks to (RFC 8878); None where it does not say, or more follows."""
+    """The bytes that a Zstd frame declares to unpack to (RFC 8878).
+
+    None where it declares no size, or where the data are not exactly one frame.
+    """
     if len(body) < 6 or body[:4] != ZSTD_MAGIC:
         return None
     flags, place = body[4], 5

@@ -1,7 +1,7 @@
-"""The metadata documents of a run's landscapes: read checked, mended from the root's copy, written whole.
+"""The metadata documents of a run's landscapes: read, checked, replaced by the root's copy where damaged, and written.
 
-The root's `zarr.json` repeats those of every landscape, which xarray reads at once. Where one of them is damaged, its
-copy there says the same, and stands in for it until a driver writes it anew.
+The root's `zarr.json` holds a copy of the documents of every landscape and array, which xarray reads at once. Where a
+document is damaged, its copy is read in its place, until a driver writes the document anew.
 """
 
 from __future__ import annotations
@@ -36,7 +36,12 @@ INLINE = {"kind": "inline", "must_understand": False}
 
 @dataclass(frozen=True)
 class Described:
-    """What the metadata of a landscape say, what is wrong with its own file, and whether that is to be written anew."""
+    """What is known of a landscape from its document.
+
+    Attributes:
+        problems: what is wrong with its own file, a sentence each.
+        mend: whether a driver must write the file anew.
+    """
 
     record: Record
     problems: tuple[str, ...] = ()
@@ -45,7 +50,7 @@ class Described:
 
 @dataclass(frozen=True)
 class Expected:
-    """The shape and chunks that others tell of an array."""
+    """The shape and the chunks that an array must have, as another array of the landscape has them."""
 
     shape: Index
     chunks: Index
@@ -53,9 +58,15 @@ class Expected:
 
 @dataclass(frozen=True)
 class DescribedArray:
+    """An array as its document describes it.
+
+    Attributes:
+        problem: what is wrong with its own file, where the root's copy was read in its place; else empty.
+    """
+
     array: StoredArray
     document: dict[str, Any]
-    problem: str = ""  # of its own file, where the copy stands in for it
+    problem: str = ""
 
 
 class Documents:
@@ -66,24 +77,27 @@ class Documents:
 
     @cached_property
     def copy(self) -> dict[str, Any]:
-        """The root's copy of all others by their paths, nothing of it checked; empty where it cannot be read."""
+        """The root's copies of all other documents, unchecked, by their paths; empty where the root cannot be read."""
         try:
-            found = self._read("")["consolidated_metadata"]["metadata"]
+            copies = self._read("")["consolidated_metadata"]["metadata"]
         except (BadMetadataError, KeyError, TypeError):
             return {}
-        return dict(found) if isinstance(found, dict) else {}
+        return dict(copies) if isinstance(copies, dict) else {}
 
     def own(self, name: str) -> tuple[Record, tuple[str, ...]]:
         """The checked record in a landscape's own file, and the names of the entries left out.
 
         Raises:
-            BadMetadataError: it says nothing of a landscape.
+            BadMetadataError: it describes no landscape.
             JobError: a newer version of this software wrote it.
         """
         return _landscape_of(self._read(name), name)
 
     def root_problems(self) -> list[str]:
-        """What is wrong with the root's document; it holds no copy where a driver was killed before it made one."""
+        """What is wrong with the root's document, a sentence each.
+
+        One without any copies is sound: a driver may be killed before it adds them.
+        """
         try:
             root = self._read("")
             checked_group(root)
@@ -95,11 +109,11 @@ class Documents:
         return [f"{self._place('')}: {problem}; running the job again writes it anew"] if problem else []
 
     def landscape(self, name: str) -> Described:
-        """What the landscape says of itself, or else the root's copy.
+        """What the landscape's own document says, or else the root's copy of it.
 
         Raises:
             JobError: a newer version of this software wrote it.
-            LandscapeError: it is no landscape, or cannot be read; says why.
+            LandscapeError: both are unreadable, or describe no landscape; the message says why.
         """
         try:
             record, left_out = self.own(name)
@@ -109,7 +123,7 @@ class Documents:
             if copied is None:
                 raise LandscapeError(unreadable(name, problem, self._folder.place(f"{FOLDER}/{name}"))) from None
             return copied
-        problems = [f"{self._place(name)}: {each}: is malformed and left out" for each in left_out]
+        problems = [f"{self._place(name)}: {entry}: is malformed and left out" for entry in left_out]
         missing = missing_essentials(record)
         if missing:
             problem = f"{self._place(name)}: {missing[0]}: is missing"
@@ -119,7 +133,7 @@ class Documents:
         return Described(record, tuple(problems), bool(left_out))
 
     def _copied(self, name: str, problem: str) -> Described | None:
-        """What the root's copy says, where it is whole."""
+        """What the root's copy says; None where it lacks an entry, or is malformed."""
         try:
             record, _ = _landscape_of(self.copy.get(name, {}), name)
         except (BadMetadataError, JobError):
@@ -129,11 +143,11 @@ class Documents:
         return Described(record, (f"{problem}; its copy in the root stands in for it",), True)
 
     def array(self, name: str, array: str, like: Expected | None, axes: tuple[str, ...] | None) -> DescribedArray:
-        """An array of a landscape as its own file says, or else the root's copy.
+        """An array of a landscape as its own document describes it, or else the root's copy of that.
 
         Args:
-            like: the shape and chunks it must have, where others tell.
-            axes: those of the landscape; None for `status`, which tells them.
+            like: the shape and chunks that it must have; None where no other array decides them.
+            axes: those of the landscape; None for `status`, which decides them.
 
         Raises:
             LandscapeError: neither can be read, or it is not the array that its name promises.
@@ -148,13 +162,13 @@ class Documents:
         except BadMetadataError as error:
             problem = f"{self._place(path)}: {error}"
         try:
-            found = check(self.copy.get(path, {}))
+            copied = check(self.copy.get(path, {}))
         except BadMetadataError:
             raise LandscapeError(unreadable(name, problem, self._folder.place(f"{FOLDER}/{name}"))) from None
-        return DescribedArray(found.array, found.document, f"{problem}; its copy in the root stands in for it")
+        return DescribedArray(copied.array, copied.document, f"{problem}; its copy in the root stands in for it")
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file, whatever it holds."""
+        """Whether there is a document at the path, readable or not."""
         try:
             self._read(path)
         except BadMetadataError as error:
@@ -162,7 +176,7 @@ class Documents:
         return True
 
     def has(self, name: str, array: str) -> bool:
-        """Whether there is such an array, or was when the root's copy was made."""
+        """Whether there is such an array, or was one when the root's copy was made."""
         path = f"{name}/{array}"
         return self.exists(path) or path in self.copy
 
@@ -177,37 +191,43 @@ class Documents:
         return self.text({"attributes": dict(attributes), "zarr_format": 3, "node_type": "group"})
 
     def root(self, names: list[str]) -> bytes:
-        """The root's document with a copy of all others; where one cannot be read what was known of it is kept."""
+        """The bytes of the root's document, with copies of the documents of these landscapes.
+
+        Where a document cannot be read, the copy that the root had of it is kept.
+        """
         copies: dict[str, Any] = {}
         for name in names:
-            found = self._copies_of(name)
-            copies |= found or {path: each for path, each in self.copy.items() if f"{path}/".startswith(f"{name}/")}
+            known = {path: copy for path, copy in self.copy.items() if f"{path}/".startswith(f"{name}/")}
+            copies |= self._copies_of(name) or known
         # In the order of Zarr's own listing.
-        copies = dict(sorted(copies.items(), key=lambda each: (each[0].count("/") > 0, each[0])))
+        copies = dict(sorted(copies.items(), key=lambda entry: (entry[0].count("/") > 0, entry[0])))
         self.copy = copies
         inline = {**INLINE, "metadata": copies}
         return self.text({"attributes": {}, "zarr_format": 3, "consolidated_metadata": inline, "node_type": "group"})
 
     def _copies_of(self, name: str) -> dict[str, Any]:
-        """The documents of a landscape and its arrays by their paths, those left out that cannot be read."""
+        """The documents of a landscape and its arrays by their paths.
+
+        It is empty where that of the landscape cannot be read. An array's is the root's copy where its own cannot.
+        """
         try:
             group = self._read(name)
             _landscape_of(group, name)
         except (BadMetadataError, LandscapeError):
             return {}
         nothing = {**INLINE, "metadata": {}}
-        found: dict[str, Any] = {
+        copies: dict[str, Any] = {
             name: {
                 "attributes": group["attributes"], "zarr_format": 3,
                 "consolidated_metadata": nothing, "node_type": "group",
             }
         }  # fmt: skip
-        below = [f"{name}/{each}" for each in self._folder.folders(f"{FOLDER}/{name}")]
+        below = [f"{name}/{array}" for array in self._folder.folders(f"{FOLDER}/{name}")]
         for path, document in zip(below, self._folder.map(self._array_or_none, below), strict=True):
             document = document or self.copy.get(path)
             if document is not None:
-                found[path] = document
-        return found
+                copies[path] = document
+        return copies
 
     def _array_or_none(self, path: str) -> dict[str, Any] | None:
         try:
@@ -223,7 +243,7 @@ class Documents:
         """The document at a path of the store, as one JSON object.
 
         Raises:
-            BadMetadataError: there is none, or it is not one.
+            BadMetadataError: there is none, or what is there is no JSON object.
         """
         file = f"{FOLDER}/{path}/{METADATA}" if path else f"{FOLDER}/{METADATA}"
         try:
@@ -255,8 +275,8 @@ def _landscape_of(document: Mapping[str, Any], name: str) -> tuple[Record, tuple
     """The checked record of a landscape, and the names of the entries left out.
 
     Raises:
-        BadMetadataError: it is none of ours, or damaged.
-        JobError: it is a newer version's.
+        BadMetadataError: this software did not write it, or it is damaged.
+        JobError: a newer version of this software wrote it.
     """
     attributes = checked_group(document)
     version = attributes.get("schema_version")
@@ -270,30 +290,30 @@ def _landscape_of(document: Mapping[str, Any], name: str) -> tuple[Record, tuple
     return checked_record(attributes)
 
 
-def _expected(found: StoredArray, name: str, like: Expected | None, axes: tuple[str, ...] | None) -> StoredArray:
-    """The array, if it is what its name promises.
+def _expected(array: StoredArray, name: str, like: Expected | None, axes: tuple[str, ...] | None) -> StoredArray:
+    """The same array, checked to be what its name promises.
 
     Raises:
-        BadMetadataError: names the field.
+        BadMetadataError: it is not; the message names the field.
     """
     if axes is None:
-        axes = tuple(reversed(found.dimension_names))
+        axes = tuple(reversed(array.dimension_names))
         if axes != AXIS_NAMES[: len(axes)]:
-            raise BadMetadataError(f"dimension_names: must be axes of a landscape, not {shown(found.dimension_names)}")
-        if not all(1 <= n <= MAX_SIZE for n in found.shape):
-            raise BadMetadataError(f"shape: must be 1 to {MAX_SIZE} points per axis, not {shown(found.shape)}")
+            raise BadMetadataError(f"dimension_names: must be axes of a landscape, not {shown(array.dimension_names)}")
+        if not all(1 <= n <= MAX_SIZE for n in array.shape):
+            raise BadMetadataError(f"shape: must be 1 to {MAX_SIZE} points per axis, not {shown(array.shape)}")
     dtype, dimensions = expected_array(name, axes)
-    if found.dtype.name != dtype:
-        raise BadMetadataError(f"data_type: must be {dtype}, not {found.dtype.name}")
-    if found.dimension_names != dimensions or len(found.shape) != len(dimensions):
-        raise BadMetadataError(f"dimension_names: must be {shown(dimensions)}, not {shown(found.dimension_names)}")
-    if like is not None and (found.shape, found.chunks) != (like.shape, like.chunks):
+    if array.dtype.name != dtype:
+        raise BadMetadataError(f"data_type: must be {dtype}, not {array.dtype.name}")
+    if array.dimension_names != dimensions or len(array.shape) != len(dimensions):
+        raise BadMetadataError(f"dimension_names: must be {shown(dimensions)}, not {shown(array.dimension_names)}")
+    if like is not None and (array.shape, array.chunks) != (like.shape, like.chunks):
         raise BadMetadataError(
             f"shape: must be {shown(like.shape)} in chunks of {shown(like.chunks)}, as the others tell, not "
-            f"{shown(found.shape)} in {shown(found.chunks)}"
+            f"{shown(array.shape)} in {shown(array.chunks)}"
         )
     if name == "directions":
-        if found.shape[0] != len(axes) or found.chunks[0] != 1:
-            raise BadMetadataError(f"shape: must be one row for each of {len(axes)} axes, not {shown(found.shape)}")
-        checked_layout(found.attributes, len(axes), found.shape[1])
-    return found
+        if array.shape[0] != len(axes) or array.chunks[0] != 1:
+            raise BadMetadataError(f"shape: must be one row for each of {len(axes)} axes, not {shown(array.shape)}")
+        checked_layout(array.attributes, len(axes), array.shape[1])
+    return array

@@ -1,6 +1,7 @@
-"""The metadata of a store, checked before anything relies on them: what lies on disk may be damaged, or hostile.
+"""The metadata of a store, checked before anything relies on them, since files on disk may be damaged or hostile.
 
-Zarr never parses what it did not write in this process: a codec may run code, a shape may ask for all memory.
+Zarr itself never parses a document that this process did not write: a codec may run code, and a shape may ask for all
+memory.
 """
 
 from __future__ import annotations
@@ -24,12 +25,18 @@ DTYPES = {"float64": "<f8", "float32": "<f4", "int64": "<i8", "uint8": "|u1"}
 
 
 class BadMetadataError(ValueError):
-    """What is wrong with a document, as `field: must RULE, not VALUE`."""
+    """A document is damaged or not ours; the message says where, as `field: must RULE, not VALUE`."""
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """One array of a landscape as its metadata describe it; `level` is that of Zstd, None where it is not used."""
+    """One array of a landscape as its metadata describe it.
+
+    Attributes:
+        path: where it lies in the store.
+        level: the compression level of Zstd; None where chunks are not compressed.
+        checksum: whether Zstd adds a checksum of its own.
+    """
 
     path: str
     shape: Index
@@ -47,35 +54,35 @@ class StoredArray:
         return math.prod(self.chunks) * self.dtype.itemsize
 
     def key(self, index: Index) -> str:
-        """Where a chunk lies in the store."""
+        """The key of a chunk in the store, by its index."""
         return f"{self.path}/c/{'/'.join(map(str, index))}"
 
 
 def parse(data: bytes) -> dict[str, Any]:
-    """A document as one JSON object, of a size and depth that nothing here stumbles over.
+    """A document as one JSON object, refused where it is too long or nested too deeply to be handled safely.
 
     Raises:
-        BadMetadataError: says why it is none.
+        BadMetadataError: it is refused, or is no JSON object.
     """
     if len(data) > LARGEST_DOCUMENT:
         raise BadMetadataError(f"is longer than {LARGEST_DOCUMENT >> 20} MiB")
     if not data.strip():
         raise BadMetadataError("is empty")
     try:
-        found = json.loads(data)
+        document = json.loads(data)
     except (ValueError, RecursionError):
         raise BadMetadataError("is not JSON, or is nested too deeply") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise BadMetadataError("must hold one JSON object")
-    _refuse_deep(found)
-    return found
+    _refuse_deep(document)
+    return document
 
 
 def _refuse_deep(document: Any) -> None:
     level = [document]
     for _ in range(DEEPEST):
-        inner = (list(each.values()) if isinstance(each, dict) else each for each in level)
-        level = [each for values in inner for each in values if isinstance(each, (dict, list))]
+        inner = (list(value.values()) if isinstance(value, dict) else value for value in level)
+        level = [value for values in inner for value in values if isinstance(value, (dict, list))]
         if not level:
             return
     raise BadMetadataError(f"is nested deeper than {DEEPEST} levels")
@@ -85,17 +92,17 @@ def checked_group(document: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of a Zarr v3 group.
 
     Raises:
-        BadMetadataError: it is none.
+        BadMetadataError: the document describes something else.
     """
     _check_kind(document, "group")
     return _mapping(document.get("attributes", {}), "attributes")
 
 
 def checked_array(document: Mapping[str, Any], path: str) -> StoredArray:
-    """An array whose every property is one that this project writes.
+    """The array that a document describes; each of its properties must be one that this project writes.
 
     Raises:
-        BadMetadataError: names the field.
+        BadMetadataError: a property is another one; the message names the field.
     """
     _check_kind(document, "array")
     shape = _sizes(document, document.get("shape"), "shape", 0)
@@ -118,7 +125,7 @@ def checked_array(document: Mapping[str, Any], path: str) -> StoredArray:
         raise BadMetadataError("storage_transformers: must be empty")
     level, checksum = _codecs(document.get("codecs"), dtype)
     dimensions = document.get("dimension_names")
-    if not isinstance(dimensions, (list, tuple)) or not all(isinstance(each, str) for each in dimensions):
+    if not isinstance(dimensions, (list, tuple)) or not all(isinstance(name, str) for name in dimensions):
         raise BadMetadataError("dimension_names: must be a list of names")
     attributes = _mapping(document.get("attributes", {}), "attributes")
     return StoredArray(
@@ -142,16 +149,16 @@ def _mapping(value: Any, name: str) -> dict[str, Any]:
 
 
 def _named(value: Any, name: str, expected: str) -> tuple[str, dict[str, Any]]:
-    """The name and the configuration of an extension, which must be the one of that name."""
-    found = _mapping(value, name)
-    if found.get("name") != expected:
-        raise BadMetadataError(f"{name}: must be {expected!r}, not {shown(found.get('name'))}")
-    return expected, _mapping(found.get("configuration", {}), f"{name}.configuration")
+    """The name and the configuration of an extension of Zarr, such as a codec, which must be the expected one."""
+    extension = _mapping(value, name)
+    if extension.get("name") != expected:
+        raise BadMetadataError(f"{name}: must be {expected!r}, not {shown(extension.get('name'))}")
+    return expected, _mapping(extension.get("configuration", {}), f"{name}.configuration")
 
 
 def _sizes(document: Mapping[str, Any], value: Any, name: str, least: int) -> Index:
     whole = isinstance(value, (list, tuple)) and all(
-        isinstance(each, int) and not isinstance(each, bool) and least <= each < 1 << 48 for each in value
+        isinstance(size, int) and not isinstance(size, bool) and least <= size < 1 << 48 for size in value
     )
     if not whole or not 1 <= len(value) <= 3:
         raise BadMetadataError(f"{name}: must be 1 to 3 whole numbers from {least} on, not {shown(value)}")
@@ -166,17 +173,20 @@ def _one_of(document: Mapping[str, Any], name: str, known: Mapping[str, Any]) ->
 
 
 def _codecs(value: Any, dtype: str) -> tuple[int | None, bool]:
-    """Level and checksum of Zstd, where it is used: little-endian bytes, Zstd or not, CRC32C; nothing else is ours."""
-    found = value if isinstance(value, (list, tuple)) else []
-    names = [each.get("name") if isinstance(each, dict) else each for each in found]
+    """The level of Zstd, None where it is not used, and whether Zstd adds a checksum.
+
+    This software writes little-endian bytes, with or without Zstd, then a CRC32C; all else is refused.
+    """
+    codecs = value if isinstance(value, (list, tuple)) else []
+    names = [codec.get("name") if isinstance(codec, dict) else codec for codec in codecs]
     if names not in (["bytes", "crc32c"], ["bytes", "zstd", "crc32c"]):
         raise BadMetadataError(f"codecs: must be bytes, zstd and crc32c, as this software writes, not {shown(names)}")
-    _, order = _named(found[0], "codecs", "bytes")
+    _, order = _named(codecs[0], "codecs", "bytes")
     if order.get("endian", "little") != "little" and dtype != "uint8":
         raise BadMetadataError("codecs: bytes must be little-endian")
-    if len(found) == 2:
+    if len(codecs) == 2:
         return None, False
-    _, zstd = _named(found[1], "codecs", "zstd")
+    _, zstd = _named(codecs[1], "codecs", "zstd")
     level, checksum = zstd.get("level", 0), zstd.get("checksum", False)
     if not isinstance(level, int) or not -50 <= level <= 22 or not isinstance(checksum, bool):
         raise BadMetadataError("codecs: zstd must have a level from -50 to 22, and a checksum or not")

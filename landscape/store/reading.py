@@ -1,4 +1,4 @@
-"""Chunks of one array, read many at once: which are there, which are damaged, and what the others hold."""
+"""The chunks of one array, read many at once: which exist, which are damaged, and the values of the others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONCURRENT = 32
 
 
 class ChunkReader:
-    """The chunks of one array of a landscape."""
+    """Reads the chunks of one array of a landscape."""
 
     def __init__(self, store: Store, array: StoredArray) -> None:
         self._store, self._array = store, array
@@ -36,16 +36,16 @@ class ChunkReader:
         self.empty = np.array(array.fill_value, array.dtype)
 
     def present(self) -> NDArray[np.bool_]:
-        """Which chunks there are, over the chunks' grid."""
-        found = np.zeros(self.counts, np.bool_)
+        """A mask over the grid of chunks: which of them exist, sound or damaged."""
+        present = np.zeros(self.counts, np.bool_)
         prefix = f"{self._array.path}/c"
         if isinstance(self._store, LocalStore):
             indices = _files_below(self._store.root / prefix, self.counts)
         else:
             indices = iter(sync(_listed(self._store, f"{prefix}/", self.counts)))
         for index in indices:
-            found[index] = True
-        return found
+            present[index] = True
+        return present
 
     def read(self, indices: Iterable[Index]) -> Iterator[tuple[Index, NDArray[Any] | None, bool]]:
         """Each chunk's index, its values (None where it is absent or damaged), and whether it is damaged."""
@@ -61,31 +61,40 @@ class ChunkReader:
                     yield index, None, True
 
     def whole(self) -> tuple[NDArray[Any], list[Index], NDArray[np.bool_]]:
-        """All values, those of absent and damaged chunks as the fill value; the damaged ones; which are there."""
+        """The whole array, which of its chunks are damaged, and which exist.
+
+        Returns:
+            The values, in which the fill value stands for absent and damaged chunks; the indices of damaged chunks; a
+            mask over the grid of chunks.
+        """
         values = np.full(self.shape, self._array.fill_value, self._array.dtype)
-        there, damaged = self.present(), []
-        for index, found, _ in self.read(map(tuple, np.argwhere(there).tolist())):
-            if found is None:  # a link that leads nowhere is there and has no bytes
+        present, damaged = self.present(), []
+        for index, chunk, _ in self.read(map(tuple, np.argwhere(present).tolist())):
+            if chunk is None:  # a link that leads nowhere exists and has no bytes
                 damaged.append(index)
             else:
-                values[tile_at(index, self.shape, self.chunks).windows] = found
-        return values, damaged, there
+                values[tile_at(index, self.shape, self.chunks).windows] = chunk
+        return values, damaged, present
 
     def unsound(self, expected: Iterable[Index]) -> Iterator[Index]:
-        """Those of the expected chunks that are absent or damaged, few of them in memory at once."""
+        """Those of the expected chunks that are absent or damaged; a batch of them is in memory at once."""
         return (index for index, values, _ in self.read(expected) if values is None)
 
     def _fetch(self, indices: Sequence[Index]) -> Iterable[bytes | None]:
         keys = [self._array.key(index) for index in indices]
         if isinstance(self._store, LocalStore):
-            # A file is read sooner than asked for.
+            # A local file is read at once: handing it to the event loop takes longer.
             most, root = longest(self._array), self._store.root
             return (_contents(root / key, most) for key in keys)
         return sync(_get_all(self._store, keys))
 
 
 def _contents(file: Path, most: int) -> bytes | None:
-    """The bytes of a chunk's file, of one that is too long as many as tell; none where what is there does not read."""
+    """The bytes of a chunk's file; None where there is no file.
+
+    Args:
+        most: bytes that a sound chunk may have. One more is read at most, which shows that a file is too long.
+    """
     try:
         with open_plain(file) as opened:
             return opened.read(most + 1)
@@ -93,12 +102,12 @@ def _contents(file: Path, most: int) -> bytes | None:
         return None
     except OSError as error:
         if error.errno in (errno.EINVAL, errno.EIO, errno.ELOOP, errno.ENXIO):
-            return b""  # a pipe, a bad sector, a link in a circle: damaged
+            return b""  # a pipe, a bad sector or a link in a circle counts as a damaged chunk
         raise
 
 
 def _files_below(folder: Path, counts: Index) -> Iterator[Index]:
-    """The indices that files below name: no links are gone through, which may lead in a circle."""
+    """The indices of the chunks whose files lie below a folder. Links are not followed, as they may form a circle."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -115,7 +124,7 @@ def _files_below(folder: Path, counts: Index) -> Iterator[Index]:
 
 
 def _number(text: str, count: int) -> int | None:
-    """A component of a chunk's index as it is written, below `count`."""
+    """The number that a part of a chunk's path stands for; None where it is none, or not below `count`."""
     if len(text) > 9 or not (text.isascii() and text.isdecimal()) or str(int(text)) != text:
         return None
     return int(text) if int(text) < count else None
@@ -126,18 +135,18 @@ async def _get_all(store: Store, keys: Sequence[str]) -> list[bytes | None]:
 
     async def one(key: str) -> bytes | None:
         async with gate:
-            found = await store.get(key, prototype)
-        return None if found is None else found.to_bytes()
+            data = await store.get(key, prototype)
+        return None if data is None else data.to_bytes()
 
     return await asyncio.gather(*map(one, keys))
 
 
 async def _listed(store: Store, prefix: str, counts: Index) -> list[Index]:
-    found = []
+    indices: list[Index] = []
     async for key in store.list_prefix(prefix):
         parts = key[len(prefix) :].split("/")
         if len(parts) == len(counts):
-            index = [_number(part, count) for part, count in zip(parts, counts, strict=True)]
-            if None not in index:
-                found.append(tuple(each for each in index if each is not None))
-    return found
+            numbers = [_number(part, count) for part, count in zip(parts, counts, strict=True)]
+            if None not in numbers:
+                indices.append(tuple(number for number in numbers if number is not None))
+    return indices

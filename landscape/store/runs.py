@@ -41,16 +41,16 @@ class Survey:
 
 
 def survey(run: Place) -> Survey:
-    """What lies where the landscapes are; one that a killed driver left half made is neither.
+    """The landscapes of a run. One that a killed driver left half made is neither readable nor unreadable.
 
     Raises:
-        LandscapeError: there is no looking at any.
+        LandscapeError: the run has too many landscapes, or a file lies where their folder should be.
     """
     return survey_folder(open_folder(run))
 
 
 def survey_folder(folder: Folder) -> Survey:
-    """The same of a run's folder that is open."""
+    """The landscapes of a run whose folder is open, as `survey` has them."""
     documents = Documents(folder)
     names = folder.folders(FOLDER)
     if len(names) > MOST_LANDSCAPES:
@@ -59,16 +59,16 @@ def survey_folder(folder: Folder) -> Survey:
         )
     if not names and FOLDER in folder.names(""):
         raise LandscapeError(f"{shown(folder.place(FOLDER), 300)} must be a folder, not a file; move it away")
-    found = dict(zip(names, folder.map(lambda name: _look_at(folder, documents, name), names), strict=True))
-    readable = {name: each for name, each in found.items() if isinstance(each, Described)}
+    looks = dict(zip(names, folder.map(lambda name: _look_at(folder, documents, name), names), strict=True))
+    readable = {name: look for name, look in looks.items() if isinstance(look, Described)}
     return Survey(
         {name: readable[name] for name in sorted(readable, key=lambda name: (_position(readable[name]), name))},
-        {name: cause for name, cause in found.items() if isinstance(cause, str)},
+        {name: look for name, look in looks.items() if isinstance(look, str)},
     )
 
 
 def _look_at(folder: Folder, documents: Documents, name: str) -> Described | str | None:
-    """What a landscape says of itself, or why it cannot be read; None where there is none yet."""
+    """What a landscape's document says, or the reason why it cannot be read; None where there is none yet."""
     try:
         return describe(folder, documents, name)
     except LandscapeError as error:
@@ -76,28 +76,31 @@ def _look_at(folder: Folder, documents: Documents, name: str) -> Described | str
 
 
 def _position(landscape: Described) -> int:
-    """Its place in the job that began it; version 0.1.0 recorded none, and began its landscapes before all others."""
+    """The position of a landscape in the job that began it.
+
+    Version 0.1.0 recorded none; its landscapes come first, as they were begun first.
+    """
     position = landscape.record.position
     return -1 if position is None else position
 
 
 def describe(folder: Folder, documents: Documents, name: str) -> Described | None:
-    """What the metadata of a landscape say; None where there is none, or a half-made one.
+    """What the documents of a landscape say; None where there is no landscape, or a half-made one.
 
     Raises:
-        LandscapeError: something lies there that cannot be read.
+        LandscapeError: what lies there cannot be read.
     """
     try:
         documents.own(name)
     except BadMetadataError:
-        # Before the root's copy is asked: it may tell of one that was here before.
+        # This is checked before the root's copy is read: that may describe an earlier landscape of this name.
         if is_free(folder, name):
             return None
     return documents.landscape(name)
 
 
 def root_problems(run: Place) -> list[str]:
-    """What is wrong with the root's own document, which other readers of Zarr open first; a driver writes it anew."""
+    """What is wrong with the root's document, a sentence each. Other readers of Zarr open it first."""
     folder = open_folder(run)
     return Documents(folder).root_problems() if folder.folders(FOLDER) else []
 
@@ -108,10 +111,10 @@ def landscape_names(run: Place) -> list[str]:
 
 
 def refuse_outside(run: Place, name: str) -> None:
-    """Refuse a name that would lead out of the run: it is a reader's own argument.
+    """Refuse a name that would lead out of the run, since a reader may pass any text.
 
     Raises:
-        NotFoundError: it does.
+        NotFoundError: the name has a slash, or is `.`, `..` or empty.
     """
     if set(name) & set("/\\\0") or name in ("", ".", ".."):
         raise NotFoundError(f"landscape {shown(name)} is not in run {shown(str(run), 300)}; name one without '/'")
@@ -121,8 +124,10 @@ def refuse_outside(run: Place, name: str) -> None:
 
 
 def mark_path(name: str) -> str:
-    """The file that says that a landscape is being made: it is there before the first of its files is, and until all
-    of them are."""
+    """The path of the file that says that a landscape is being made.
+
+    It is written before the first file of the landscape, and deleted after the last one.
+    """
     return f"{FOLDER}/.making-{name}"
 
 
@@ -140,8 +145,8 @@ def unmark(folder: Folder, name: str) -> None:
 def is_free(run: Place, name: str) -> bool:
     """Whether a landscape of this name can be made: nothing lies there, or only what a killed driver left half made.
 
-    That is what its mark says, no attributes deny and no committed tile contradicts. Everything else may be a whole
-    landscape that lost a file, or somebody's own, and is never removed.
+    A landscape is half made where the file that says so is there, its document has no attributes yet, and no tile is
+    committed. Everything else may be a whole landscape that lost a file, or a user's own data, and is never removed.
     """
     folder, path = open_folder(run), f"{FOLDER}/{name}"
     if name in folder.names(FOLDER):
@@ -155,16 +160,16 @@ def is_free(run: Place, name: str) -> bool:
         Documents(folder).own(name)
     except BadMetadataError:
         return True
-    except JobError:  # a newer version's
+    except JobError:  # a newer version of this software wrote it
         return False
     return False
 
 
 def remove_half_made(run: Place, name: str) -> None:
-    """Remove what a driver that was killed while making it left, and nothing else.
+    """Remove the half-made landscape that a killed driver left, and nothing else.
 
     Raises:
-        LandscapeError: something else lies there.
+        LandscapeError: what lies there may be something else.
     """
     folder = open_folder(run)
     path = f"{FOLDER}/{name}"
@@ -177,7 +182,7 @@ def remove_half_made(run: Place, name: str) -> None:
 
 
 def refuse_unwritable(run: Place) -> None:
-    """Raise before anything is computed where the run cannot be written.
+    """Raise where the run cannot be written, so that a job fails before it computes anything.
 
     Raises:
         JobError: the folder, or the one it would be made in, does not exist or takes no files.
@@ -187,7 +192,7 @@ def refuse_unwritable(run: Place) -> None:
 
 
 def write_error(run: str, error: OSError) -> LandscapeError:
-    """A failed write as one line with its remedy."""
+    """The error that tells a user of a failed write in one line, with its remedy."""
     reason = flat(error.strerror or str(error))
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP) and error.filename:
         reason += f": {shown(str(error.filename2 or error.filename), 300)}"
