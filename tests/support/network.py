@@ -9,12 +9,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from waiting import wait_for
 
 RAY = str(Path(sys.executable).parent / "ray")
 PORT = 6399
@@ -149,10 +149,3 @@ def can_make_namespaces() -> bool:
     name = f"ll{secrets.token_hex(3)}"
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode == 0
     return made and subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False).returncode == 0
-
-
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"{what}: not within {seconds:g} s"
-        time.sleep(0.1)

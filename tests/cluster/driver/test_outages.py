@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 from faults import assert_undisturbed, undisturbed
-from network import can_make_namespaces, kill, plug_cable, pull_cable, two_machines, wait_for
+from network import Machine, can_make_namespaces, kill, plug_cable, pull_cable, two_machines
+from waiting import wait_for
 
 import cluster
 from cluster.driver.driver import Driver
@@ -75,6 +76,15 @@ def slow_until_hurried(make_job: Callable[..., Job], tmp_path: Path) -> tuple[Jo
     return job, job.folder / "hurry"
 
 
+def joined(near: Machine, far: Machine, log: Path) -> subprocess.Popen[bytes]:
+    """Start a Ray of both machines, the head on the near one; the process of the node on the far one."""
+    near.join(near, log)
+    wait_for(lambda: "Ray runtime started" in log.read_text(), "the head")
+    node = far.join(near, log)
+    wait_for(lambda: log.read_text().count("Ray runtime started") > 1, "the second node")
+    return node
+
+
 needs_namespaces = pytest.mark.skipif(not can_make_namespaces(), reason="needs root, `ip`, `unshare` and `nsenter`")
 
 
@@ -82,13 +92,10 @@ needs_namespaces = pytest.mark.skipif(not can_make_namespaces(), reason="needs r
 @needs_namespaces
 def test_a_node_is_cut_off_and_comes_back(make_job, tmp_path):
     job, hurry = slow_until_hurried(make_job, tmp_path)
-    run, log = job.run_path, tmp_path.parent / f"{tmp_path.name}.ray"
+    run = job.run_path
+    log, out = (tmp_path.parent / f"{tmp_path.name}.{ending}" for ending in ("ray", "out"))
     with two_machines() as (near, far):
-        near.join(near, log)
-        wait_for(lambda: "Ray runtime started" in log.read_text(), "the head")
-        node = far.join(near, log)
-        wait_for(lambda: log.read_text().count("Ray runtime started") > 1, "the second node")
-        out = tmp_path.parent / f"{tmp_path.name}.out"
+        node = joined(near, far, log)
         driver = near.start(*CLI, "run", str(job.folder / "job.yaml"), "--address", f"{near.address}:6399", log=out)
 
         wait_for(lambda: len(tasks_by_node(run)) == 2 or driver.poll() is not None, "both nodes to compute")
@@ -116,13 +123,10 @@ def test_a_node_is_cut_off_and_comes_back(make_job, tmp_path):
 @needs_namespaces
 def test_the_driver_is_killed_and_started_on_another_machine(make_job, tmp_path):
     job, hurry = slow_until_hurried(make_job, tmp_path)
-    run, log = job.run_path, tmp_path.parent / f"{tmp_path.name}.ray"
+    run = job.run_path
+    log, out = (tmp_path.parent / f"{tmp_path.name}.{ending}" for ending in ("ray", "out"))
     with two_machines() as (near, far):
-        near.join(near, log)
-        wait_for(lambda: "Ray runtime started" in log.read_text(), "the head")
-        far.join(near, log)
-        wait_for(lambda: log.read_text().count("Ray runtime started") > 1, "the second node")
-        out = tmp_path.parent / f"{tmp_path.name}.out"
+        joined(near, far, log)
         # With two workers asked for, the second driver needs what the first one's held.
         command = (*CLI, "run", str(job.folder / "job.yaml"), "--workers=2", "--address", f"{near.address}:6399")
         driver = near.start(*command, log=out)

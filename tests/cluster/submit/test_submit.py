@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from kuberay_schemas import check_manifest
 
 from cluster.session import attach
 from cluster.shipping.listing import ListedFile, Listing
@@ -28,7 +29,6 @@ from landscape.errors import JobError, LandscapeError
 
 GOLDEN = Path(__file__).parent / "golden"
 ROOT = Path(__file__).parents[3]
-SCHEMAS = ROOT.parent / "shared" / "data" / "kuberay"
 FILES = {
     "job.yaml": b"run: runs/resnet20\nproblem: my_problem:problem\n",
     "my_problem.py": b"from model import problem\n",
@@ -114,33 +114,10 @@ def test_what_would_be_sent_is_as_it_was(name):
 # -- independent judges ----------------------------------------------------------------------------------------
 
 
-def strict(schema: object) -> object:
-    """The schema with unknown fields refused, as an API server would drop them in silence."""
-    if isinstance(schema, list):
-        return [strict(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    found = {key: strict(value) for key, value in schema.items()}
-    if "properties" in found and "additionalProperties" not in found and found["properties"]:
-        found["additionalProperties"] = False
-    return found
-
-
-def checked_by(name: str, document: object) -> None:
-    validators = pytest.importorskip("jsonschema")
-    file = SCHEMAS / f"ray.io_v1_{name}.schema.json"
-    if not file.is_file():
-        pytest.skip("KubeRay's schemas are not here")
-    schema = strict(json.loads(file.read_text()))
-    schema["properties"].pop("metadata")  # which the API server knows itself
-    schema["properties"]["metadata"] = {"type": "object", "required": ["name"]}
-    validators.Draft202012Validator(schema).validate(document)
-
-
 @pytest.mark.parametrize("render", [kuberay_cpu, kuberay_spot])
 def test_kuberay_accepts_the_manifest(render):
     config_map, ray_job = yaml.safe_load_all(render())
-    checked_by("rayjob", ray_job)
+    check_manifest("rayjob", ray_job)
     assert len(ray_job["metadata"]["name"]) <= 47
     assert ray_job["spec"]["backoffLimit"] >= 3
     assert ray_job["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
@@ -156,11 +133,11 @@ def test_kuberay_accepts_the_manifest(render):
 
 def test_a_wrong_manifest_is_refused_by_the_same_schema():
     _, ray_job = yaml.safe_load_all(kuberay_cpu())
-    checked_by("rayjob", ray_job)
+    check_manifest("rayjob", ray_job)
     validators = pytest.importorskip("jsonschema")
     ray_job["spec"]["backoffLimits"] = 3
     with pytest.raises(validators.ValidationError, match="backoffLimits"):
-        checked_by("rayjob", ray_job)
+        check_manifest("rayjob", ray_job)
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="no shellcheck: apt install shellcheck")
