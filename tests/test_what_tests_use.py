@@ -18,9 +18,6 @@ PRIVATE = re.compile(r"_(?!_)\w+")
 # Names of Python's and of libraries that begin with an underscore, and what no public behaviour shows yet.
 FOREIGN = {"_exit", "_private", "_actor_id", "_forward_hooks", "_store_dict"}
 LEFT = {
-    "cluster/commands/test_doctor.py": {"_node", "_resources"},
-    "cluster/process/test_console.py": {"_bar", "_candidates", "_console", "_end", "_tell"},
-    "cluster/workers/test_sample_pieces.py": {"_send"},
     "landscape/store/test_chunks.py": {"_set"},
     "landscape/store/test_disk_errors.py": {"_set"},
     "landscape/store/test_store.py": {"_make_directions", "_set"},

@@ -42,7 +42,7 @@ def examine(address: str) -> Iterator[CheckResult]:
     with ray_session(Job(run=".", problem="doctor:none", device="cpu"), address, 1, allow_open=True):
         attached = time.monotonic() - start
         nodes = [node for node in ray.nodes() if node["Alive"]]
-        yield _resources(nodes, ray.available_resources(), attached)
+        yield check_room(nodes, ray.available_resources(), attached)
         yield from _nodes(nodes)
     yield from _stop_time()
 
@@ -65,7 +65,14 @@ def _guard(address: str, answer: str) -> CheckResult:
     )  # fmt: skip
 
 
-def _resources(nodes: list[dict[str, Any]], free: dict[str, float], seconds: float) -> CheckResult:
+def check_room(nodes: list[dict[str, Any]], free: dict[str, float], seconds: float) -> CheckResult:
+    """Whether the cluster has places for workers, and whether some are free.
+
+    Args:
+        nodes: those that are alive, as `ray.nodes()` describes them.
+        free: what no job holds, by resource.
+        seconds: how long attaching took.
+    """
     total = {name: sum(node["Resources"].get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
     text = ", ".join(f"{free.get(name, 0):g} of {amount:g} {name}s free" for name, amount in total.items())
     count = f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
@@ -99,7 +106,7 @@ def _nodes(nodes: list[dict[str, Any]]) -> Iterator[CheckResult]:
                 "look at that node's raylet and its log; its ports must be open to the other nodes",
             )  # fmt: skip
             continue
-        yield from _node(name, node, seen)
+        yield from check_node(name, node, seen)
 
 
 def _looker() -> Callable[[], dict[str, Any]]:
@@ -125,7 +132,13 @@ def _looker() -> Callable[[], dict[str, Any]]:
     return look
 
 
-def _node(name: str, node: dict[str, Any], seen: dict[str, Any]) -> Iterator[CheckResult]:
+def check_node(name: str, node: dict[str, Any], seen: dict[str, Any]) -> Iterator[CheckResult]:
+    """What is different on a node from here, or missing there.
+
+    Args:
+        node: as `ray.nodes()` describes it.
+        seen: what a task on the node found there.
+    """
     here = {"python": platform.python_version(), "ray": version("ray"), "torch": version("torch")}
     different = [f"{each} {seen[each]} there, {here[each]} here" for each in VERSIONS if seen[each] != here[each]]
     yield judged(

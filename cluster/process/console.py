@@ -7,10 +7,13 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from cluster.process.logs import as_json, in_detail, say
 from landscape.progress import PREPARING, Observer, Progress, stages
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def seconds_text(seconds: float) -> str:
@@ -97,7 +100,12 @@ class ProgressDisplay:
     On a terminal and in a notebook a bar; elsewhere lines, which tell of stages only once the job is known to be good.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, screen: Console | None = None) -> None:
+        """
+        Args:
+            screen: where the bar is drawn; default: stderr, where a person watches it, else there is no bar.
+        """
+        self._screen = screen
         self._bar: Any = None
         self._stage: Any = None
         self._tasks: dict[str, Any] = {}
@@ -108,7 +116,7 @@ class ProgressDisplay:
         self.landscapes: set[str] = set()
 
     def __enter__(self) -> Self:
-        if is_watched() and not as_json():
+        if (self._screen or is_watched()) and not as_json():
             from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
             from rich.progress import Progress as Bar
             from rich.table import Column
@@ -120,7 +128,7 @@ class ProgressDisplay:
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[note]}"),
             )
-            self._bar = Bar(*columns, console=_console())
+            self._bar = Bar(*columns, console=self._screen or _console())
             self._bar.start()
         if not as_json():
             self._level = stages.level

@@ -52,7 +52,7 @@ class RayCrew:
     ) -> None:
         self._job, self._wanted, self._clock = prepared.job, wanted, clock
         self._asked = asked or prepared.job.workers
-        self._samples = _send(prepared.samples, min(host_limit(), object_store_room()))
+        self._samples = share_samples(prepared.samples, min(host_limit(), object_store_room()))
         look = None if prepared.looked else Look(prepared.landscapes[0].observables, prepared.job.precision)
         callback = prepared.job.problem
         portable = callback if isinstance(callback, str) else [ray.put(callback)]
@@ -202,7 +202,7 @@ def _short(error: BaseException) -> str:
     return ((causes or lines)[-1 if causes else 0] if lines else type(error).__name__)[:200]
 
 
-def _send(samples: Batch, room: int) -> Any:
+def share_samples(samples: Batch, room: int) -> Any:
     """The samples as one object, which the workers of a node share; in pieces where one object would be too large.
 
     Args:

@@ -202,14 +202,7 @@ class Search:
     def _tell(self, candidate: Candidate) -> None:
         """Report which candidate is set up and timed now."""
         self._tried += 1
-        count, left = max(self._tried, self._candidates), max(0.0, self._left())
-        stages.info(
-            "engine %d of about %d: %s, batches of %d; %.0f s left", self._tried, count, *_names(candidate), left,
-            extra={"event": "search", "fields": {
-                "candidate": self._tried, "candidates": count, "engine": str(candidate.engine),
-                "batch_size": candidate.batch_size, "seconds_left": round(left, 1),
-            }},
-        )  # fmt: skip
+        report_candidate(candidate, self._tried, max(self._tried, self._candidates), max(0.0, self._left()))
 
     @property
     def _engine(self) -> Engine:
@@ -297,3 +290,19 @@ class Search:
 
 def _names(candidate: Candidate) -> tuple[Engine, int]:
     return candidate.engine, candidate.batch_size
+
+
+def report_candidate(candidate: Candidate, number: int, candidates: int, seconds_left: float) -> None:
+    """Log which candidate is set up and timed now.
+
+    Args:
+        number: of the candidates that were tried so far, this one included.
+        candidates: about how many will be tried.
+    """
+    stages.info(
+        "engine %d of about %d: %s, batches of %d; %.0f s left", number, candidates, *_names(candidate), seconds_left,
+        extra={"event": "search", "fields": {
+            "candidate": number, "candidates": candidates, "engine": str(candidate.engine),
+            "batch_size": candidate.batch_size, "seconds_left": round(seconds_left, 1),
+        }},
+    )  # fmt: skip

@@ -14,7 +14,7 @@ from cluster.commands.entry import main
 from cluster.doctor import machine, run_place
 from cluster.doctor.checks import GOOD, NOTE, WRONG, exit_code, safely
 from cluster.doctor.diagnosis import diagnose, diagnosis_text
-from cluster.doctor.nodes import _node, _resources
+from cluster.doctor.nodes import check_node, check_room
 from cluster.doctor.run_place import probe_run
 from landscape.errors import JobError
 
@@ -75,7 +75,7 @@ def test_what_is_wrong_on_a_node_is_named(node, seen, said, monkeypatch):
     monkeypatch.setattr("cluster.doctor.nodes.platform.python_version", lambda: "3.11.7")
     monkeypatch.setattr("cluster.doctor.nodes.version", lambda name: SEEN[name])
     monkeypatch.setattr("cluster.doctor.nodes.time.time", lambda: 1e9)
-    bad = [each for each in _node("node a", node, SEEN | {"clock": 1e9} | seen) if each["state"] != GOOD]
+    bad = [each for each in check_node("node a", node, SEEN | {"clock": 1e9} | seen) if each["state"] != GOOD]
     assert len(bad) == len(said)
     for each, words in zip(bad, said, strict=True):
         assert words in each["value"]
@@ -91,7 +91,7 @@ def test_what_is_wrong_on_a_node_is_named(node, seen, said, monkeypatch):
     ],
 )
 def test_a_cluster_without_room_is_said_to_have_none(resources, free, state):
-    found = _resources([NODE | {"Resources": resources}], free, 1.0)
+    found = check_room([NODE | {"Resources": resources}], free, 1.0)
     assert found["state"] == state
     assert bool(found["remedy"]) is (state != GOOD)
 

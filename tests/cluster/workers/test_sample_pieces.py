@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import cluster
-from cluster.workers.crew import _send
+from cluster.workers.crew import share_samples
 from cluster.workers.sample_pieces import SamplePieces, gather, pieces_of
 from landscape import Job, Problem, open_run, run
 from landscape.memory import HOST_BYTES
@@ -123,7 +123,7 @@ def test_files_outlive_the_process_that_wrote_them_while_another_uses_them_and_n
 
 @pytest.mark.usefixtures("local_ray")
 def test_below_the_limit_there_is_one_object():
-    one, pieces = _send(samples(), 1 << 20), _send(samples(), 400)
+    one, pieces = share_samples(samples(), 1 << 20), share_samples(samples(), 400)
     assert isinstance(one, list)
     assert isinstance(pieces, SamplePieces)
     assert len(pieces.references) > 10
