@@ -29,8 +29,13 @@ class RandomDirection(SeededDirection):
         return self if version > 1 or "ignore" in self.model_fields_set else self.model_copy(update={"ignore": ()})
 
     def draw(self, origin: State, infos: Sequence[ParameterInfo]) -> dict[str, Tensor]:
-        """The Gaussian direction of the seed, scaled to the origin."""
-        assert self.seed is not None
+        """The Gaussian direction of the seed, scaled to the origin.
+
+        Raises:
+            ValueError: there is no seed yet.
+        """
+        if self.seed is None:
+            raise ValueError("seed: must be given, or filled in by `on_axis`, before a direction is drawn")
         return random_direction(origin, infos, self.seed, self.normalise, self.ignore)
 
     def label(self, context: Context) -> str:

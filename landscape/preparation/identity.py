@@ -1,7 +1,7 @@
-"""What decides the values of a landscape, and nothing else: not tile shape, workers or machine.
+"""The identity of a landscape: what decides its values, without what does not, such as tiles, workers and machine.
 
-A landscape on disk is gone on with only where its recorded identity is the same; else the job is refused, and the error
-says what changed.
+A job goes on with a landscape on disk only where the recorded identity is the same. Else the job is refused, and the
+error says what changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def identity_of(
     ranges = axis_ranges(context.spec)
     return {
         "origin": context.digest(context.reference),
-        "directions": [each.identity(context) for each in context.axes],
+        "directions": [direction.identity(context) for direction in context.axes],
         "coordinates": [[n, *(limits or ["fitted"])] for n, limits in zip(context.spec.size, ranges, strict=True)],
         "observables": list(observables),
         "num_samples": num_samples,
@@ -58,7 +58,7 @@ def changes(recorded: Mapping[str, Any], identity: Mapping[str, Any]) -> list[st
     """
     differ = [key for key, value in identity.items() if recorded.get(key) != value]
     if {"num_samples", "seed"} & set(differ):
-        differ = [key for key in differ if key != "samples"]  # follows from them
+        differ = [key for key in differ if key != "samples"]  # other samples follow from these two
     return [_change(key, recorded.get(key), identity[key]) for key in differ]
 
 

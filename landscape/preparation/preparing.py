@@ -66,7 +66,7 @@ def prepare(job: Job, workers: Workers = in_this_process) -> PreparedJob:
     refuse_unwritable(run)
     here = torch.device("cpu") if job.device == "cpu" else device_here()
     asked = asked_of(job)
-    begun = set(landscape_names(run)) & {each.name for each in asked.landscapes}
+    begun = set(landscape_names(run)) & {spec.name for spec in asked.landscapes}
     borrowed = None if begun else borrowed_plan(job, asked.num_samples)  # one job has one engine
     with in_folder(job.folder):
         problem = load_problem(job.problem, job.folder)
@@ -149,8 +149,8 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     defaults = DEFAULTS if stored is None else stored.record.defaults or 1
     context = _context(common, asked, defaults)
     spec = context.spec
-    for each in spec.directions:
-        each.check(context)
+    for direction in spec.directions:
+        direction.check(context)
     identity = identity_of(job, context, common.samples_digest, common.num_samples, common.observables)
     if stored is not None:
         _refuse_another(stored, identity)
@@ -188,7 +188,7 @@ def _context(common: _Common, asked: Landscape, defaults: int) -> LandscapeConte
 def _described(
     record: Record, common: _Common, context: LandscapeContext, directions: tuple[DirectionTensors, ...], plan: Plan
 ) -> Record:
-    """The record of a landscape with what is to be told of it: its samples, arithmetic, geometry and provenance."""
+    """The record with the entries that describe the landscape: samples, arithmetic, geometry and provenance."""
     job, origin = common.job, context.reference
     return record.changed(
         num_samples=common.num_samples,
@@ -196,7 +196,7 @@ def _described(
         batch_norm=job.batch_norm,
         seed=job.seed,
         observables=list(common.observables),
-        cosine=cosines([each.tensors for each in directions]).tolist(),
+        cosine=cosines([axis.tensors for axis in directions]).tolist(),
         origin=common.weights.label(origin),
         origin_step=origin if isinstance(origin, int) else None,
         plan=plan.record(),
@@ -207,9 +207,10 @@ def _described(
 
 
 def _refuse_another(stored: LandscapeStore, identity: Mapping[str, Any]) -> None:
-    """
+    """Refuse a landscape on disk that has another identity.
+
     Raises:
-        JobError: the landscape on disk was computed from something else; says from what.
+        JobError: it was computed from something else; the message says from what.
     """
     changed = changes(stored.identity.whole, identity)
     if changed:
@@ -217,9 +218,10 @@ def _refuse_another(stored: LandscapeStore, identity: Mapping[str, Any]) -> None
 
 
 def check_tile(job: Job, grid: Grid) -> None:
-    """
+    """Refuse a shape of tiles that does not fit the grid.
+
     Raises:
-        JobError: the shape of a tile has another number of axes than the grid.
+        JobError: it has another number of axes than the grid.
     """
     if job.tile is not None and len(job.tile) not in (1, len(grid.shape)):
         raise JobError(f"tile: must be one number or one per axis ({len(grid.shape)}), not {list(job.tile)}")

@@ -1,4 +1,4 @@
-"""The arrays of one landscape: which there are, what their documents say, and the chunks that they hold."""
+"""The arrays of one landscape: their names, what their documents say, and their chunks."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class LandscapeArrays:
         self.observables = record.observables
         self._described: dict[str, DescribedArray] = {}
         self.has_path = documents.has(name, "path_status")
-        # A landscape of version 0.1.0 records no version of its defaults, and has no such array; in others the array
-        # may be lost, and is missing then.
+        # A landscape of version 0.1.0 has no such array, and records no version of its defaults. In a later one the
+        # array belongs to it even where it is lost, and counts as missing.
         self._has_rise = documents.has(name, RISE_STDERR) or record.defaults is not None
 
     # -- what their documents say -----------------------------------------------------------------------------
@@ -59,7 +59,10 @@ class LandscapeArrays:
         return self.describe(name).array
 
     def _expectation(self, name: str) -> tuple[Expected | None, tuple[str, ...] | None]:
-        """The shape and chunks that an array must have, where others tell, and the axes."""
+        """The shape and chunks that an array must have, and the names of the axes.
+
+        Each is None where the array itself decides it.
+        """
         if name == "status":
             return None, None
         if name in self.axis_names:
@@ -124,18 +127,18 @@ class LandscapeArrays:
 
     def read_checked(self, name: str, expected: Set[Index] = frozenset()) -> Checked:
         """An array with its damaged chunks: those whose checksum fails, and those of `expected` that are absent."""
-        values, damaged, there = self.reader(name).whole()
-        absent = sorted(index for index in expected if not there[index])
+        values, damaged, present = self.reader(name).whole()
+        absent = sorted(index for index in expected if not present[index])
         return Checked(values, [(name, index) for index in (*absent, *damaged)])
 
     def grid(self) -> Grid | None:
-        """The stored coordinates, or None where a chunk of them is damaged."""
+        """The stored coordinates; None where a chunk of them is damaged."""
         if self.check_constants(self.axis_names):
             return None
         return Grid(self.axis_names, tuple(self.values(axis) for axis in self.axis_names))
 
     def check_constants(self, names: Sequence[str] | None = None) -> list[str]:
-        """Those of the coordinate, direction and path arrays that do not read as they were written.
+        """The names of the coordinate, direction and path arrays that are damaged.
 
         Args:
             names: look at these only; the directions may be large.
@@ -145,11 +148,11 @@ class LandscapeArrays:
 
     def all_there(self, name: str) -> bool:
         """Whether an array that is written when the landscape is made has all its chunks, sound or not."""
-        there = self.reader(name).present()
-        return all(there[index] for index in self._constant_chunks(name))
+        present = self.reader(name).present()
+        return all(present[index] for index in self._constant_chunks(name))
 
     def _constant_chunks(self, name: str) -> Iterator[Index]:
-        """The chunks that such an array must have; a direction that is kept as its seed has none."""
+        """The chunks that a coordinate, direction or path array must have; a direction kept as its seed has none."""
         array = self[name]
         chunks = itertools.product(*map(range, tile_counts(array.shape, array.chunks)))
         written = rows_written(array) if name == "directions" else []

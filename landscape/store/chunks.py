@@ -1,4 +1,4 @@
-"""Chunks by their index: which a mask touches, which are there, which are damaged; and what that leaves to do."""
+"""What an examination of the chunks finds: which tiles are left to compute, and which chunks are damaged."""
 
 from __future__ import annotations
 
@@ -15,9 +15,15 @@ from landscape.surface import NOT_FINITE, OK
 
 @dataclass(frozen=True)
 class Examination:
-    """What a landscape lacks: tiles and stretches of the path to compute, and the chunks found damaged."""
+    """What is left to compute of a landscape, and which chunks are damaged.
 
-    missing_mask: NDArray[np.bool_]  # over the tiles
+    Attributes:
+        missing_mask: over the tiles, those to compute.
+        path_missing: the stretches of the path to compute, in snapshots.
+        damaged: the damaged chunks, each as the name of its array and its index.
+    """
+
+    missing_mask: NDArray[np.bool_]
     path_missing: tuple[slice, ...]
     damaged: tuple[tuple[str, Index], ...]
 
@@ -42,6 +48,8 @@ class Examination:
 
 @dataclass(frozen=True)
 class Checked:
+    """The values of an array, and its damaged chunks, each as the name of the array and its index."""
+
     values: NDArray[Any]
     damaged: list[tuple[str, Index]]
 

@@ -32,7 +32,7 @@ def write_synced(arrays: LandscapeArrays, chunks: Sequence[tuple[str, Index, NDA
 
 
 def flush(store: Store) -> None:
-    """Have what was written survive a power cut; an object that was put already does."""
+    """Make sure that all that was written survives a power cut; an object in a store does so once it is put."""
     if isinstance(store, DurableStore):
         sync(store.flush())
 
@@ -52,7 +52,7 @@ def write_tiles(arrays: LandscapeArrays, tiles: Sequence[tuple[Tile, Mapping[str
 
 
 def _over(tile: Tile, values: Mapping[str, Floats], name: str) -> Floats:
-    """An array of values in the shape of its tile; the rise's error is not known where the origin was not evaluated."""
+    """The values of that name in the shape of the tile; NaN for the error of the rise where it was not computed."""
     return values[name].reshape(tile.shape) if name in values or name != RISE_STDERR else np.full(tile.shape, np.nan)
 
 

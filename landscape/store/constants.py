@@ -1,4 +1,4 @@
-"""What a landscape was made with, read back: its directions and the places of its path."""
+"""The arrays that are written when a landscape is made, read back: its directions and the places of its path."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from landscape.store.layout import PathPlan, parameter_layout, path_unit, rows_w
 def stored_directions(arrays: LandscapeArrays) -> list[dict[str, Tensor]] | None:
     """The stored directions, or None where one is kept as its seed alone or its chunk is damaged."""
     array = arrays["directions"]
-    # A chunk that is gone reads as zeros, a direction that goes nowhere. And a shape may promise more than lies on the
-    # disk: nothing large is made before the chunks are seen to be there.
+    # A missing chunk would read as zeros, and a damaged shape may ask for more memory than there is: so the chunks are
+    # seen to exist before any of them is read.
     if not all(rows_written(array)) or not arrays.all_there("directions"):
         return None
     values, damaged, _ = arrays.reader("directions").whole()

@@ -1,4 +1,7 @@
-"""What a landscape lacks, holds at most and holds at a point: its chunks read as a stream, few of them in memory."""
+"""Questions about the values of a landscape: what is missing, the lowest loss, a computed point.
+
+Its chunks are read as a stream, so that few of them are in memory at once.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from landscape.surface import NOT_COMPUTED, OK, QUARANTINED
 
 
 def examine(arrays: LandscapeArrays) -> Examination:
-    """Read and check every chunk of the grid and the path."""
+    """Read and check every chunk of the grid and the path: what is left to compute, and which chunks are damaged."""
     readers = {name: arrays.reader(name) for name in arrays.value_names}
     missing, damaged = examine_tiles(arrays.reader("status"), readers)
     path_missing, path_damaged = _examine_path(arrays) if arrays.has_path else ([], [])
@@ -76,7 +79,7 @@ def computed_point(arrays: LandscapeArrays, usable: Callable[[Index], bool]) -> 
 
 
 def _values_at(arrays: LandscapeArrays, tile: Index, place: tuple[int, ...]) -> dict[str, float]:
-    """Of one point of a tile; empty where a chunk of it is damaged."""
+    """The values of one point of a tile by name; empty where a chunk of the tile is damaged."""
     names = tuple(with_stderr(arrays.observables))
     chunks = {name: values for name in names for _, values, _ in arrays.reader(name).read([tile])}
     if any(values is None for values in chunks.values()):
@@ -85,7 +88,7 @@ def _values_at(arrays: LandscapeArrays, tile: Index, place: tuple[int, ...]) -> 
 
 
 def check_directions(arrays: LandscapeArrays) -> list[str]:
-    """Directions whose tensors are not those whose digest was recorded with their axis, as a phrase each."""
+    """A phrase for each direction whose tensors contradict the digest that is recorded with its axis."""
     tensors = stored_directions(arrays) or []
     pairs = zip(arrays.axis_names, arrays.direction_digests(), tensors, strict=False)
     return [

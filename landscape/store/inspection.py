@@ -1,4 +1,4 @@
-"""What the chunks of a landscape say, read as a stream: counts by status, lowest loss, missing and damaged tiles."""
+"""Counts by status, the lowest loss, missing and damaged tiles: all from the chunks, which are read as a stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATUSES = 4
 
 
 def count_statuses(status: ChunkReader) -> NDArray[np.int64]:
-    """Points by status 0 to 3; what is absent or damaged counts as not computed."""
+    """How many points have each status, 0 to 3; those of absent and damaged chunks count as not computed."""
     counts = np.zeros(STATUSES, np.int64)
     for _, values, _ in status.read(indices_of(status.present())):
         if values is not None:
@@ -26,14 +26,14 @@ def count_statuses(status: ChunkReader) -> NDArray[np.int64]:
 
 
 def lowest(status: ChunkReader, values: ChunkReader) -> tuple[float, Index] | None:
-    """The lowest finite committed value and where it is, the first of equals; None where there is none."""
+    """The lowest finite committed value and its index, the first one of equals; None where there is none."""
     best: tuple[float, int] | None = None
-    there = status.present()
-    pairs = zip(status.read(indices_of(there)), values.read(indices_of(there)), strict=True)
-    for (index, state, _), (_, found, _) in pairs:
-        if state is None or found is None:
+    present = status.present()
+    pairs = zip(status.read(indices_of(present)), values.read(indices_of(present)), strict=True)
+    for (index, state, _), (_, chunk, _) in pairs:
+        if state is None or chunk is None:
             continue
-        usable = np.where((state != NOT_COMPUTED) & np.isfinite(found), found, np.inf)
+        usable = np.where((state != NOT_COMPUTED) & np.isfinite(chunk), chunk, np.inf)
         place = np.unravel_index(int(usable.argmin()), usable.shape)
         if np.isfinite(usable[place]):
             start = tile_at(index, status.shape, status.chunks).start
@@ -42,16 +42,19 @@ def lowest(status: ChunkReader, values: ChunkReader) -> tuple[float, Index] | No
             best = candidate if best is None else min(best, candidate)
     if best is None:
         return None
-    return best[0], tuple(int(each) for each in np.unravel_index(best[1], status.shape))
+    return best[0], tuple(int(component) for component in np.unravel_index(best[1], status.shape))
 
 
 def examine_tiles(
     status: ChunkReader, observables: Mapping[str, ChunkReader]
 ) -> tuple[NDArray[np.bool_], list[tuple[str, Index]]]:
-    """Read and check every chunk: which tiles are to be computed, and which chunks are damaged.
+    """Read and check every chunk of the grid.
 
-    A chunk is damaged where its checksum fails, where it is absent although `status` promises it, and where it
-    reads well but holds nothing where `status` promises a value.
+    A chunk is damaged where its checksum fails, where it is absent although its tile is committed, and where it holds
+    no finite loss at a point whose status is OK.
+
+    Returns:
+        A mask over the tiles of those to compute, and the damaged chunks, each as its array and its index.
     """
     missing, committed = np.ones(status.counts, np.bool_), np.zeros(status.counts, np.bool_)
     damaged: list[tuple[str, Index]] = []
@@ -66,10 +69,10 @@ def examine_tiles(
         if not (values == OK).all():
             sound[index] = np.packbits(values == OK)
     for name, reader in observables.items():
-        there = reader.present()
-        damaged += [(name, index) for index in indices_of(committed & ~there)]
-        for index, values, bad in reader.read(indices_of(there)):
-            bad = bad or values is None  # a link that leads nowhere is there and has no bytes
+        present = reader.present()
+        damaged += [(name, index) for index in indices_of(committed & ~present)]
+        for index, values, bad in reader.read(indices_of(present)):
+            bad = bad or values is None  # a link that leads nowhere exists and has no bytes
             if values is not None and name == "loss" and committed[index]:
                 bad = not np.isfinite(values[_unpacked(sound.get(index), values.shape)]).all()
             if bad:
@@ -86,7 +89,7 @@ def _unpacked(bits: NDArray[np.uint8] | None, shape: tuple[int, ...]) -> NDArray
 
 
 def indices_of(mask: NDArray[np.bool_]) -> Iterator[Index]:
-    """The indices in a mask in C order, made in stretches."""
+    """The indices at which a mask holds, in C order; 4096 of them are made at once."""
     flat = np.flatnonzero(mask)
     stretches = (np.stack(np.unravel_index(flat[k : k + 4096], mask.shape), 1) for k in range(0, len(flat), 4096))
-    return (tuple(index) for index in chain.from_iterable(each.tolist() for each in stretches))
+    return (tuple(index) for index in chain.from_iterable(stretch.tolist() for stretch in stretches))

@@ -67,10 +67,10 @@ class LandscapeStore:
 
     @classmethod
     def find(cls, run: Place, name: str, *, write: bool = False) -> LandscapeStore | None:
-        """The same; None where there is none of that name, or a half-made one.
+        """Open an existing landscape; None where there is none of that name, or a half-made one.
 
         Args:
-            write: for going on with it, under the run's lock: damaged metadata are mended.
+            write: open it for going on, under the run's lock; damaged metadata are then mended.
         """
         refuse_outside(run, name)
         folder = open_folder(run)
@@ -84,10 +84,10 @@ class LandscapeStore:
         return store
 
     def _mend(self) -> None:
-        """Write what was read from the root's copy in place of the damaged, and the copy where that is out of date."""
+        """Replace damaged documents by their copies in the root, and bring these copies up to date."""
         unmark(self._folder, self.name)
         for problem in self.problems():
-            if problem != self.refusal:  # which ends the job, and is told then
+            if problem != self.refusal:  # a refusal ends the job, whose error tells it
                 log.warning("landscape %r: %s", self.name, problem)
         if self._described.mend:
             self.update_attributes()
@@ -112,7 +112,7 @@ class LandscapeStore:
         """What decides the values.
 
         Raises:
-            LandscapeError: the record lacks it, and with it what going on depends on; `plan` and `job` likewise.
+            LandscapeError: the record lacks it, so that no job can go on; the same holds of `plan` and `job`.
         """
         return self._needed("identity", self.record.identity)
 
@@ -132,13 +132,13 @@ class LandscapeStore:
         return part
 
     def siblings(self) -> dict[str, Record]:
-        """The records of the run's other landscapes, of those that can be read."""
+        """The records of the run's other landscapes by name, without those that cannot be read."""
         readable = survey_folder(self._folder).readable
-        return {name: each.record for name, each in readable.items() if name != self.name}
+        return {name: described.record for name, described in readable.items() if name != self.name}
 
     @property
     def refusal(self) -> str:
-        """Why no job goes on with it although it is read, and what to do; empty where one does, and mends the rest."""
+        """Why no job can go on with a landscape that can be read, and the remedy; empty where a job can."""
         missing = missing_essentials(self.record)
         return self._refusal(missing[0]) if missing else ""
 
@@ -148,23 +148,27 @@ class LandscapeStore:
 
     @property
     def own_problems(self) -> tuple[str, ...]:
-        """What is wrong with the landscape's own document, without those of its arrays."""
+        """What is wrong with the landscape's own document, a sentence each, without the documents of its arrays."""
         return (*self._described.problems, *filter(None, [self.refusal]))
 
     def problems(self) -> list[str]:
-        """What is wrong with the metadata and does not keep it from being read."""
+        """What is wrong with the metadata of a landscape that can be read all the same, a sentence each."""
         of_arrays = [self.arrays.describe(name).problem for name in self.arrays.names]
         return [*self.own_problems, *filter(None, of_arrays)]
 
     def update_attributes(self, **changes: Any) -> None:
-        """Change fields of the record and write it, by values of their types or their JSON; the driver alone does."""
+        """Change fields of the record and write its document; only the driver may.
+
+        Args:
+            changes: values of the fields' types, or their JSON values.
+        """
         self.record = self.record.changed(**changes)
         if isinstance(self._store, DurableStore):
             self._store.refuse_taken_away(self.name)
         write_document(self._store, f"{self.name}/{METADATA}", self._documents.group(self.attributes))
 
     def consolidate(self) -> None:
-        """Copy all metadata of the run into the root's, which xarray reads at once and warns where it is not."""
+        """Copy all metadata of the run into the root's document, from which xarray reads all of them at once."""
         write_document(self._store, METADATA, self._documents.root(self._folder.folders(FOLDER)))
         commit.flush(self._store)
 
@@ -269,11 +273,11 @@ class LandscapeStore:
         return examination.computed_point(self.arrays, usable)
 
     def check_constants(self, names: Sequence[str] | None = None) -> list[str]:
-        """Those of the coordinate, direction and path arrays, or of `names`, that do not read as they were written."""
+        """The names of damaged arrays among `names`; default: those of the coordinates, directions and path."""
         return self.arrays.check_constants(names)
 
     def check_directions(self) -> list[str]:
-        """Directions whose tensors are not those whose digest was recorded with their axis, as a phrase each."""
+        """A phrase for each direction whose tensors contradict the digest that is recorded with its axis."""
         return examination.check_directions(self.arrays)
 
     def read_surface(self) -> Surface:
@@ -286,5 +290,5 @@ class LandscapeStore:
 
 
 def _same_landscape(one: Any, other: Mapping[str, Any]) -> bool:
-    """Whether two documents are of one landscape, whatever its progress."""
+    """Whether two documents describe one landscape, at whatever progress."""
     return isinstance(one, dict) and all(one.get(name) == other.get(name) for name in ESSENTIAL)

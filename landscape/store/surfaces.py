@@ -28,7 +28,7 @@ def read_surface(arrays: LandscapeArrays, record: Record) -> Surface:
         LandscapeError: the coordinates themselves are damaged, or the values need more memory than is free.
     """
     _refuse_too_large(arrays)
-    # The status first: what it promises was there before it, also when a driver writes meanwhile.
+    # The status is read first: values are written before their status, also by a driver that writes meanwhile.
     states = arrays.read_checked("status")
     status = states.values.astype(np.uint8)
     committed = chunks_where(status != NOT_COMPUTED, arrays.tile_shape)
