@@ -198,8 +198,16 @@ class Branching(nn.Module):
 
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")
-@pytest.mark.parametrize("make", [pytest.param(LeNet5, marks=pytest.mark.slow), Branching])
-def test_compiled_models_agree(make):
+@pytest.mark.parametrize(
+    ("make", "engine"),
+    [
+        (Branching, "compile"),
+        pytest.param(Branching, "compile+channels_last+maxima", marks=pytest.mark.slow),
+        pytest.param(LeNet5, "compile", marks=pytest.mark.slow),
+        pytest.param(LeNet5, "compile+channels_last+maxima", marks=pytest.mark.slow),
+    ],
+)
+def test_compiled_models_agree(make, engine):
     torch.manual_seed(0)
     model = make().eval()
     shape = (12, 1, 32, 32) if make is LeNet5 else (12, 6)
@@ -207,10 +215,9 @@ def test_compiled_models_agree(make):
     problem = Problem.supervised(model, samples)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the compiler's own making
-        for engine in ("compile", "compile+channels_last+maxima"):
-            found = evaluator(problem, samples, engine, 6).evaluate(POINTS).mean["loss"]
-            expected = evaluator(problem, samples, "eager", 6).evaluate(POINTS).mean["loss"]
-            np.testing.assert_allclose(found, expected, rtol=1e-5)
+        found = evaluator(problem, samples, engine, 6).evaluate(POINTS).mean["loss"]
+        expected = evaluator(problem, samples, "eager", 6).evaluate(POINTS).mean["loss"]
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 @pytest.mark.gpu
