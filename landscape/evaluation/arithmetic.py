@@ -19,7 +19,7 @@ def autocast(plan: Plan, device: torch.device) -> contextlib.AbstractContextMana
 
 @contextlib.contextmanager
 def arithmetic(plan: Plan, device: torch.device) -> Iterator[None]:
-    """The plan's threads and precision and deterministic kernels; the process is left as it was found."""
+    """The plan's threads and precision and deterministic kernels; afterwards the process has its own settings again."""
     tf32 = plan.precision == "tf32"
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32)

@@ -1,4 +1,4 @@
-"""Checksums of tensors where they lie: they tell that something was written to, also past torch's version counters."""
+"""Checksums of tensors, computed on their device: they show writes that pass torch's version counters too."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-COLUMNS = 61  # a prime: words that change places change the sum, unless they are a multiple of it apart
+COLUMNS = 61  # a prime: two words that are exchanged change the sum, unless their distance is a multiple of it
 WORD = 8  # bytes
 
 
 def checksums(tensors: Sequence[Tensor]) -> list[int]:
     """One number per tensor, from all of its bytes, in one pass over memory; one transfer from each device."""
-    found = [0] * len(tensors)
+    values = [0] * len(tensors)
     for device in {tensor.device for tensor in tensors}:
         here = [k for k, tensor in enumerate(tensors) if tensor.device == device]
         sums = torch.stack([_checksum(tensors[k].detach()) for k in here]).tolist()
         for k, value in zip(here, sums, strict=True):
-            found[k] = value
-    return found
+            values[k] = value
+    return values
 
 
 def _checksum(tensor: Tensor) -> Tensor:

@@ -81,9 +81,9 @@ class Slots(MutableMapping[str, Any]):
 
     def __init__(self, of: Any) -> None:
         kinds = [kind for kind in reversed(type(of).__mro__) if "__slots__" in vars(kind)]
-        found = [(kind, each) for kind in kinds for each in vars(kind).values()]
-        members = [each for kind, each in found if isinstance(each, MemberDescriptorType) and each.__objclass__ is kind]
-        self._of, self._members = of, {each.__name__: each for each in members}
+        values = [(kind, value) for kind in kinds for value in vars(kind).values()]
+        slots = [slot for kind, slot in values if isinstance(slot, MemberDescriptorType) and slot.__objclass__ is kind]
+        self._of, self._members = of, {slot.__name__: slot for slot in slots}
 
     @property
     def has_any(self) -> bool:
@@ -110,10 +110,10 @@ class Slots(MutableMapping[str, Any]):
 
 
 class Glance:
-    """Many containers compared at once with what they held when they were last found to be unchanged.
+    """Compares many containers at once with what they held when `remember` was last called.
 
-    Beside the objects this looks at their order and at what an engine puts there, and so may tell of a change where
-    there is none; never the other way round.
+    The order of the objects and what an engine puts there are compared too. A change may therefore be reported where
+    there is none, but none is missed.
     """
 
     def __init__(self, groups: Sequence[Items | Members]) -> None:

@@ -17,12 +17,12 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[Any]]:
     memo: dict[int, Any] = {}
     try:
         with kept_alive():
-            found = copy.deepcopy(model, memo)
+            copied = copy.deepcopy(model, memo)
     except Exception as cause:
         raise JobError(
             f"model: {type(model).__name__} cannot be copied ({one_line(cause)}); return one that copy.deepcopy takes"
         ) from cause
-    copies = dict(found.named_modules())  # a __deepcopy__ of the user's may leave some out
+    copies = dict(copied.named_modules())  # a __deepcopy__ of the user's may leave some out
     lost = [
         f"{type(each).__name__}.{slot}"
         for name, each in model.named_modules()
@@ -32,4 +32,4 @@ def private_copy(model: nn.Module) -> tuple[nn.Module, list[Any]]:
     ]
     if lost:
         raise JobError(f"model: {lost[0]} is in __slots__, which copies of a module lose; make it a plain attribute")
-    return found, [copied for original, copied in memo.items() if id(copied) != original]
+    return copied, [copy_of for original, copy_of in memo.items() if id(copy_of) != original]

@@ -30,8 +30,8 @@ class RunningModel:
     """A loaded model, its weights placed, run by the engine of a plan; to be closed before another one takes its place.
 
     Args:
-        loaded: what is known of the user's code is kept there.
-        target: its model, with the weights and the batches.
+        loaded: the model; what is learnt of the user's code is kept there.
+        target: the same model with its weights and batches, for an engine to be installed in.
 
     Raises:
         JobError, ValueError: the engine cannot run this model here, see `make_forward`.
@@ -59,7 +59,7 @@ class RunningModel:
         return self._forward.rewrites
 
     def close(self) -> None:
-        """Leave the model as it was, but for the values of its weights."""
+        """Take the engine out of the model, which keeps its weights."""
         self._forward.close()
 
     # -- weights ----------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class RunningModel:
         self._forward.refresh(None)
 
     def leave_states(self) -> None:
-        """Put back what no point sets."""
+        """Put back the tensors that a snapshot sets and a point does not."""
         self._target.weights.restore()
 
     def stacked(self, points: Sequence[Sequence[float]]) -> dict[str, Tensor]:
@@ -88,7 +88,7 @@ class RunningModel:
     # -- batches ----------------------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Drop what is kept of a batch: what follows are other samples or another row of points."""
+        """Drop outputs that are kept of a batch, as other samples or another row of points follow."""
         self._forward.forget()
 
     def observe(self, index: int | None, batch: Batch) -> Observed:
@@ -101,7 +101,7 @@ class RunningModel:
         tensors = tensors_of(batch)
         before = marks(tensors)
         with kept_alive(), self._autocast(), self._captured_whole(index):
-            # Its own tuples, lists and dicts: what is taken out of a batch is there again at the next point.
+            # New tuples, lists and dicts, so that what user code removes from a batch is there at the next point.
             values = self._forward.observe(index, map_tensors(_itself, batch))
         if marks(tensors) != before:
             raise SamplesChanged
@@ -135,7 +135,7 @@ class RunningModel:
 
     @contextlib.contextmanager
     def _captured_whole(self, index: int | None) -> Iterator[None]:
-        """Refuse a graph of kernels where Python, or memory from before the point, has a part in the values."""
+        """Refuse to capture kernels where the values also depend on Python, or on memory from before the point."""
         if not self._forward.captures(index):
             yield
             return
@@ -152,7 +152,7 @@ class RunningModel:
     def hides_writes(self) -> bool:
         """Whether user code has written to the model past torch's counters, so that it was not put back so far.
 
-        It is from now on, at every point; what was computed before is to be computed again.
+        From now on it is put back at every point; the values before are to be computed again.
         """
         self._target.restore()
         names = [*self._target.weights.unnoticed(), *self._target.state.unnoticed()]
@@ -166,7 +166,7 @@ class RunningModel:
 
     def possible_options(self) -> tuple[str, ...]:
         """The options of an engine that would change anything for this model."""
-        self._forward.begin(None)  # what follows is no batch of a point
+        self._forward.begin(None)  # rewrites must not take the calls that follow for a batch of a point
         return possible_options(self._target)
 
 

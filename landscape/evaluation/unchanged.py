@@ -1,4 +1,4 @@
-"""The samples stay what they are: user code that writes to them is found out, and ends the job."""
+"""Check that user code has not written to the samples; where it has, the job ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class UnchangedSamples:
         self._sums: list[int] = []
 
     def remember(self) -> None:
-        """Take the samples as they are now for unchanged, at the first call alone."""
+        """Keep checksums of the samples as they are now, at the first call alone."""
         self._sums = self._sums or self._sums_now()
 
     def check(self) -> None:
@@ -43,5 +43,5 @@ class UnchangedSamples:
 
 
 def marks(tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
-    """What changes when a tensor is written to, or made another one."""
+    """What changes of each tensor when it is written to, or given other memory: counter, address, shape, strides."""
     return [(each._version, each.data_ptr(), each.shape, each.stride()) for each in tensors]

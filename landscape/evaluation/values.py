@@ -20,8 +20,8 @@ Samples = tuple[list[str], Tensor]  # the names of the observables; their values
 class Values:
     """Observables at P points: mean and standard error, float64 [P] each, by name; and the seconds they took.
 
-    `rise_stderr` is the standard error of the loss's rise over the origin, sd(ℓᵢ(p) − ℓᵢ(0)) / √N over the N samples,
-    which all points share: what they have in common is no noise of the shape. None where it was not asked for.
+    `rise_stderr` is the standard error of the loss's rise over the origin, sd(ℓᵢ(p) − ℓᵢ(0)) / √N over the N samples.
+    All points share the samples, so that noise which they have in common cancels. None where it was not asked for.
     """
 
     mean: Mapping[str, Floats]
@@ -30,7 +30,7 @@ class Values:
     rise_stderr: Floats | None = None
 
     def arrays(self) -> dict[str, Floats]:
-        """As the store names them: `loss`, `loss_stderr`, …, `loss_rise_stderr`."""
+        """The values by their names in the store, `loss`, `loss_stderr`, …, `loss_rise_stderr`: float64 [P] each."""
         arrays = {
             name: values
             for key in self.mean

@@ -1,6 +1,6 @@
-"""The ways to go through points: one by one, row by row within each batch, or several at once.
+"""The orders in which points are computed: one by one, row by row within each batch, or several at once.
 
-Evaluating and timing take the same way, so that what is timed is what a landscape will cost.
+Evaluating and timing use the same order, so that the time measured is the time that a landscape takes.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from landscape.parameters import State
 from landscape.plan import Engine
 from landscape.problem.batches import Batch
 
-LARGEST_GROUP = 1 << 22  # values of an observable that are kept while a group of points is computed
+LARGEST_GROUP = 1 << 22  # values of one observable that a group of points may have, as all are kept until its end
 
 Point = Sequence[float]
 
 
 @dataclass(frozen=True)
 class Walk(ABC):
-    """A way to go through points with a model that runs.
+    """An order in which a running model computes points.
 
     Args:
-        batches: the numbered batches of samples, from the first one on, at every call.
+        batches: returns an iterator over all numbered batches of samples, at every call.
         samples: how many samples the batches hold.
-        on_point: is called before points, for signs of life; what it raises ends the walk.
+        on_point: is called before points, so that a caller sees progress; what it raises ends the walk.
         recalibrates: whether running statistics are computed anew at every point, in a pass of its own.
     """
 
@@ -120,7 +120,7 @@ class Rows(Walk):
 
 @dataclass(frozen=True)
 class Stacks(Walk):
-    """As many points at once as the engine says; a last group is filled up, as other shapes would give other bits."""
+    """As many points at once as the engine stacks; a last group is filled up, as another shape gives other bits."""
 
     def points(self, points: Sequence[Point]) -> Iterator[Samples]:
         """Group by group; the last one is filled up with its last point, whose values are dropped."""
@@ -146,7 +146,7 @@ class Stacks(Walk):
 
 
 def walk_of(engine: Engine) -> type[Walk]:
-    """The way that an engine goes through points."""
+    """The order in which an engine computes points."""
     if engine.stacks:
         return Stacks
     return Rows if engine.shares_rows else Singles

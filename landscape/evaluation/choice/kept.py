@@ -171,25 +171,25 @@ def _parse(content: bytes) -> Record:
     """Raises ValueError for anything that `_text` did not write."""
     if len(content) > LARGEST_FILE:
         raise ValueError("too large")
-    found = json.loads(content)
-    if not isinstance(found, dict) or not isinstance(choices := found.get("choices"), dict):
+    parsed = json.loads(content)
+    if not isinstance(parsed, dict) or not isinstance(choices := parsed.get("choices"), dict):
         raise ValueError("no record")
     return Record(
-        _seconds(found.get("seconds_per_point")), {_seconds(float(k)): _choice(each) for k, each in choices.items()}
+        _seconds(parsed.get("seconds_per_point")), {_seconds(float(k)): _choice(each) for k, each in choices.items()}
     )
 
 
-def _choice(found: Any) -> Choice:
-    if not isinstance(found, dict) or set(found) != set(Choice.__dataclass_fields__):
+def _choice(parsed: Any) -> Choice:
+    if not isinstance(parsed, dict) or set(parsed) != set(Choice.__dataclass_fields__):
         raise ValueError("no choice")
-    engine, size, since = found["engine"], found["batch_size"], found["since"]
+    engine, size, since = parsed["engine"], parsed["batch_size"], parsed["since"]
     if not isinstance(engine, str) or type(size) is not int or not 0 < size < LARGEST_BATCH:
         raise ValueError("no plan")
-    if not isinstance(since, str) or len(since) > 40 or not isinstance(found["complete"], bool):
+    if not isinstance(since, str) or len(since) > 40 or not isinstance(parsed["complete"], bool):
         raise ValueError("no date")
     # Both are printed: parsed and written again, they hold nothing but what they should.
     since = datetime.fromisoformat(since).isoformat(timespec="seconds")
-    return Choice(Engine.parse(engine), size, _seconds(found["seconds_per_point"]), since, found["complete"])
+    return Choice(Engine.parse(engine), size, _seconds(parsed["seconds_per_point"]), since, parsed["complete"])
 
 
 def _seconds(value: Any) -> float:

@@ -1,4 +1,4 @@
-"""What tells a faster engine from noise, and how long a search may take: pure functions of numbers."""
+"""Decide from timings whether an engine is faster, and how long a search may take: pure functions of numbers."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def verdict(ratios: Sequence[float], gain: float = GAIN) -> Literal["faster", "s
 
 
 def spread_of(ratios: Sequence[float]) -> float:
-    """From the lowest to the highest ratio; where there are many, without the one at either end."""
-    found = sorted(ratios)
-    kept = found[1:-1] if len(found) >= MANY_ROUNDS else found
+    """The difference of the highest and the lowest ratio; where there are many, without the two at the ends."""
+    ascending = sorted(ratios)
+    kept = ascending[1:-1] if len(ascending) >= MANY_ROUNDS else ascending
     return kept[-1] - kept[0]
 
 

@@ -33,17 +33,17 @@ class Forward:
         """Raises JobError where the engine cannot run."""
 
     def refresh(self, point: Sequence[float] | None) -> None:
-        """The model's tensors were set anew: to this point, or to a whole set of weights, which is no point."""
+        """To be called when the model's tensors were set: to this point, or to a whole set of weights (None)."""
         for rewrite in self.rewrites.values():
             rewrite.refresh(point)
 
     def forget(self) -> None:
-        """The calls that follow are for other samples or another row of points."""
+        """To be called before calls for other samples, or for another row of points."""
         for rewrite in self.rewrites.values():
             rewrite.forget()
 
     def begin(self, index: int | None) -> None:
-        """The call that follows is for batch number `index`; None: for weights that are no point."""
+        """To be called before the call for batch number `index`; None: for weights that are no point."""
         for rewrite in self.rewrites.values():
             rewrite.begin(index)
 

@@ -13,7 +13,7 @@ from landscape.evaluation.engines.rewrite import Rewrite, Target
 class ChannelsLast(Rewrite):
     """Lays out convolution weights of two and three dimensions with their input channel innermost.
 
-    All is said by `layouts`: the weights are laid out so when they are set.
+    Whoever sets the weights lays them out as `layouts` says.
     """
 
     layouts: ClassVar = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -25,5 +25,5 @@ class ChannelsLast(Rewrite):
 
     @classmethod
     def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
-        """Nothing is installed: whoever sets the weights asks for `layouts`."""
+        """Install nothing in the model."""
         return cls()

@@ -173,8 +173,8 @@ def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, dict):
-        return [found for each in value.values() for found in _tensors(each)]
-    return [found for each in value for found in _tensors(each)] if isinstance(value, (tuple, list)) else []
+        return [tensor for member in value.values() for tensor in _tensors(member)]
+    return [tensor for member in value for tensor in _tensors(member)] if isinstance(value, (tuple, list)) else []
 
 
 def _versions(value: Any) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What every rewrite of a model is: whether it applies, how it is installed, told of points, and taken out."""
+"""The interface of a rewrite of a model: whether it applies, how it is installed, its hooks, how it is taken out."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Target:
 
 
 class Rewrite(ABC):
-    """A change to how a model is computed, which leaves the values what they are, to the bit or up to rounding.
+    """A change to how a model is computed, which keeps its values to the bit or up to rounding.
 
     An object of it is the change installed in one model. Its hooks are called when weights are set and batches begin,
     and it is closed when the engine or the batches change. Not every base calls every hook: what a rewrite needs stands
@@ -65,12 +65,12 @@ class Rewrite(ABC):
     compiler_passes: ClassVar[tuple[Callable[[fx.GraphModule], None], ...]] = ()  # of the graph that a compiler gets
 
     mode: AbstractContextManager[object] | None = None  # is active during every call of `observe`
-    layers: frozenset[nn.Module] = frozenset()  # whose calls it has taken over, which others leave as they are
+    layers: frozenset[nn.Module] = frozenset()  # whose calls it has taken over; other rewrites leave them alone
 
     @classmethod
     @abstractmethod
     def applies(cls, target: Target) -> bool:
-        """Whether it would change anything. What raises does not apply."""
+        """Whether it would change anything; it may raise any error, which counts as no."""
 
     @classmethod
     @abstractmethod

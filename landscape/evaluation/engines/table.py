@@ -35,8 +35,8 @@ ALWAYS: dict[str, type[Rewrite]] = {"reuse": Reuse}
 def class_of(base: str) -> type[Forward]:
     """The class of a base, by its name in `landscape.plan.BASES`."""
     file, _, name = BASES[base].implementation.partition(":")
-    found: type[Forward] = getattr(import_module(f"landscape.evaluation.engines.{file}"), name)
-    return found
+    base_class: type[Forward] = getattr(import_module(f"landscape.evaluation.engines.{file}"), name)
+    return base_class
 
 
 def layouts_of(engine: Engine) -> dict[int, torch.memory_format]:
