@@ -96,7 +96,8 @@ OPTIONS: dict[str, Option] = {
     "channels_last": Option(),
     "maxima": Option(frozenset({"mode"})),
     "folded": Option(frozenset({"refresh"}), "must not fold under vmap, which stacks the weights as they are"),
-    # A batch normalisation between a convolution and its ReLU would keep them apart, so it is folded first.
+    # Its kernels are called from Python: the compiler has its own, and `vmap` has no rule for them. A batch
+    # normalisation between a convolution and its ReLU would keep them apart, so it is folded first.
     "fused": Option(frozenset({"calls"}), EAGER_ALONE, combined=False, along=("folded",)),
     "superposed": Option(frozenset({"refresh", "calls"}), EAGER_ALONE, combined=False, shares_rows=True),
 }

@@ -1,4 +1,4 @@
-"""The base `eager`, which runs `observe(model, batch)` operation by operation, and what every other base answers."""
+"""The base `eager`, which runs `observe(model, batch)` operation by operation, and the interface of every other base."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from landscape.problem.observables import Observe
 
 
 class Forward:
-    """Operation by operation: the reference, and what every other base falls back to for weights that are no point.
+    """Operation by operation: the reference, and the class that every other base derives from.
 
-    A base is a subclass in a file of this folder, and its line with its rules in `landscape.plan.BASES`. What that line
-    says of its hooks is what its methods do: which options go with it depends on that alone.
+    A base is a subclass in a file of this folder and a line with its rules in `landscape.plan.BASES`. That line names
+    the hooks of rewrites which its methods call, and these alone decide which options go with it.
 
     Args:
         model: its tensors are set from outside, between calls.
