@@ -1,4 +1,4 @@
-"""How far a landscape is, as values that an observer is told; and the stages of a job before its first point."""
+"""How far a landscape is, as the values that observers get, and the stages of a job before its first point."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Run(Mapping[str, Surface]):
 
     def __contains__(self, name: object) -> bool:
         # `Mapping` would read the whole surface for this; a landscape that cannot be read is not in the run.
-        return any(name == each for each in self)
+        return any(name == known for known in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

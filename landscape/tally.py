@@ -94,7 +94,7 @@ class Tally:
             self._next_update = begun + max(SECONDS_BETWEEN_UPDATES, took / SHARE_OF_UPDATES)
 
     def progress(self) -> Progress:
-        """How far the landscape is now, as an observer is told."""
+        """How far the landscape is now, as the value that observers get."""
         elapsed = max(0.0, self._clock() - self._start)  # a clock may be set back
         return Progress(
             self._store.name,

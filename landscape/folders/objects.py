@@ -71,7 +71,7 @@ class ObjectFolder(Folder):
         raise AssertionError
 
     async def ask_async(self, question: Callable[[], Awaitable[R]], *, may_be_absent: bool = False) -> R:
-        """The same within an event loop."""
+        """The answer of a request as `ask` gives it, within an event loop."""
         for wait in self._waits():
             try:
                 with self.speaking(may_be_absent=may_be_absent):

@@ -1,4 +1,4 @@
-"""How an object store is reached: what the environment says, checked, and what obstore is told of it."""
+"""How an object store is reached: settings of the environment, checked, and the options that obstore gets from them."""
 
 from __future__ import annotations
 

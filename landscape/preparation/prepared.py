@@ -46,11 +46,11 @@ class PreparedLandscape:
     snapshot_state: Callable[[int], State] = field(repr=False)
 
     def in_batches(self, batch_size: int) -> PreparedLandscape:
-        """The same landscape in other batches, recorded as such."""
+        """The same landscape in batches of another size, which its record says."""
         return self._planned(replace(self.plan, batch_size=batch_size))
 
     def tuned(self, tuned: Tuned) -> PreparedLandscape:
-        """The same landscape with the plan that was chosen by measuring; how is recorded with it."""
+        """The same landscape with the plan that was chosen by measuring; the record says how it was chosen."""
         provenance = replace(self.record.provenance, engine=tuned.record())
         record = self.record.changed(provenance=provenance, precision_error=tuned.precision_error)
         return replace(self, record=record)._planned(tuned.plan)

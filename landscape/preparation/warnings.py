@@ -1,4 +1,4 @@
-"""What a job may mean otherwise: a line each, which names the remedy."""
+"""Warnings of a job that may mean something else than it says: a line each, which names the remedy."""
 
 from __future__ import annotations
 

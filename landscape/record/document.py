@@ -81,7 +81,7 @@ class Record:
         return parse(attributes)[0]
 
     def changed(self, **changes: Any) -> Record:
-        """The same with other fields, given as values of their types or as their JSON values.
+        """A copy of the record with other fields, given as values of their types or as their JSON values.
 
         Raises:
             TypeError: there is no such field, or it has another type.

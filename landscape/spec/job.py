@@ -134,7 +134,7 @@ class Job(Frozen):
     @classmethod
     def _unique_names(cls, value: tuple[Landscape, ...]) -> tuple[Landscape, ...]:
         """Also where case makes no difference: file systems that fold it would mix two landscapes."""
-        counts = Counter(each.name for each in value)
+        counts = Counter(landscape.name for landscape in value)
         folded = dict[str, str]()
         for name, count in counts.items():
             if count > 1:

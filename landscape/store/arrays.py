@@ -13,7 +13,8 @@ from zarr.abc.store import Store
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.record import Record, parse_axis
 from landscape.store.chunks import Checked
-from landscape.store.documents import DescribedArray, Documents, Expected
+from landscape.store.described import DescribedArray, Expected
+from landscape.store.documents import Documents
 from landscape.store.layout import rows_written, with_stderr
 from landscape.store.metadata import StoredArray
 from landscape.store.reading import ChunkReader

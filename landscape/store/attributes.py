@@ -62,13 +62,13 @@ def checked_layout(attributes: Mapping[str, Any], axes: int, size: int) -> None:
         BadMetadataError: names the field.
     """
     stored, places, end = attributes.get(STORED), attributes.get(LAYOUT), 0
-    if not isinstance(stored, list) or len(stored) != axes or not all(isinstance(each, bool) for each in stored):
+    if not isinstance(stored, list) or len(stored) != axes or not all(isinstance(written, bool) for written in stored):
         raise BadMetadataError(f"stored: must be {axes} times true or false")
     if not isinstance(places, list):
         raise BadMetadataError("layout: must be a list of places")
     for place in places:
         shape = place.get("shape") if isinstance(place, dict) else None
-        if not isinstance(shape, list) or not all(type(each) is int and 0 <= each < 1 << 48 for each in shape):
+        if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < 1 << 48 for size in shape):
             raise BadMetadataError("layout: every place must have a shape of whole numbers")
         if not isinstance(place.get("name"), str) or place.get("offset") != end:
             raise BadMetadataError("layout: every place must have a name, and begin where the one before ends")
@@ -78,9 +78,9 @@ def checked_layout(attributes: Mapping[str, Any], axes: int, size: int) -> None:
 
 
 def _check_observables(names: Any, record: Record) -> None:
-    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadMetadataError("observables: must be a list of names")
-    usable = all(each and "/" not in each and "\\" not in each and not each.startswith(".") for each in names)
+    usable = all(name and "/" not in name and "\\" not in name and not name.startswith(".") for name in names)
     if "loss" not in names or len(set(names)) != len(names) or len(names) > 1000 or not usable:
         raise BadMetadataError("observables: must be different names, `loss` among them")
     if record.identity is not None and record.identity.whole.get("observables", names) != names:

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from landscape.errors import JobError, LandscapeError, flat, shown
-from landscape.fields import MAX_SIZE
 from landscape.folders import Folder
-from landscape.grid import AXIS_NAMES, Index
 from landscape.record import Record
-from landscape.store.attributes import checked_layout, checked_record, missing_essentials
-from landscape.store.layout import SCHEMA_VERSION, expected_array
+from landscape.store.attributes import missing_essentials
+from landscape.store.described import Described, DescribedArray, Expected, as_expected, landscape_of
 from landscape.store.metadata import (
     LARGEST_DOCUMENT,
     BadMetadataError,
-    StoredArray,
     checked_array,
     checked_group,
     parse,
@@ -32,41 +28,6 @@ FOLDER = "landscapes.zarr"
 METADATA = "zarr.json"
 ABSENT = "is not there"
 INLINE = {"kind": "inline", "must_understand": False}
-
-
-@dataclass(frozen=True)
-class Described:
-    """What is known of a landscape from its document.
-
-    Attributes:
-        problems: what is wrong with its own file, a sentence each.
-        mend: whether a driver must write the file anew.
-    """
-
-    record: Record
-    problems: tuple[str, ...] = ()
-    mend: bool = False
-
-
-@dataclass(frozen=True)
-class Expected:
-    """The shape and the chunks that an array must have, as another array of the landscape has them."""
-
-    shape: Index
-    chunks: Index
-
-
-@dataclass(frozen=True)
-class DescribedArray:
-    """An array as its document describes it.
-
-    Attributes:
-        problem: what is wrong with its own file, where the root's copy was read in its place; else empty.
-    """
-
-    array: StoredArray
-    document: dict[str, Any]
-    problem: str = ""
 
 
 class Documents:
@@ -91,7 +52,7 @@ class Documents:
             BadMetadataError: it describes no landscape.
             JobError: a newer version of this software wrote it.
         """
-        return _landscape_of(self._read(name), name)
+        return landscape_of(self._read(name), name)
 
     def root_problems(self) -> list[str]:
         """What is wrong with the root's document, a sentence each.
@@ -135,7 +96,7 @@ class Documents:
     def _copied(self, name: str, problem: str) -> Described | None:
         """What the root's copy says; None where it lacks an entry, or is malformed."""
         try:
-            record, _ = _landscape_of(self.copy.get(name, {}), name)
+            record, _ = landscape_of(self.copy.get(name, {}), name)
         except (BadMetadataError, JobError):
             return None
         if missing_essentials(record):
@@ -155,7 +116,7 @@ class Documents:
         path = f"{name}/{array}"
 
         def check(document: dict[str, Any]) -> DescribedArray:
-            return DescribedArray(_expected(checked_array(document, path), array, like, axes), document)
+            return DescribedArray(as_expected(checked_array(document, path), array, like, axes), document)
 
         try:
             return check(self._read(path))
@@ -212,7 +173,7 @@ class Documents:
         """
         try:
             group = self._read(name)
-            _landscape_of(group, name)
+            landscape_of(group, name)
         except (BadMetadataError, LandscapeError):
             return {}
         nothing = {**INLINE, "metadata": {}}
@@ -269,51 +230,3 @@ def unreadable(name: str, problem: str, folder: str) -> str:
         f"landscape {shown(name)} cannot be read: {problem}; restore that file, or move the folder "
         f"{shown(folder, 300)} away to compute it anew"
     )
-
-
-def _landscape_of(document: Mapping[str, Any], name: str) -> tuple[Record, tuple[str, ...]]:
-    """The checked record of a landscape, and the names of the entries left out.
-
-    Raises:
-        BadMetadataError: this software did not write it, or it is damaged.
-        JobError: a newer version of this software wrote it.
-    """
-    attributes = checked_group(document)
-    version = attributes.get("schema_version")
-    if type(version) is not int or version < 1:
-        raise BadMetadataError("schema_version: must be a whole number; this is no landscape of this software")
-    if version > SCHEMA_VERSION:
-        raise JobError(
-            f"landscape {shown(name)} has schema version {shown(version)}, this software reads up to {SCHEMA_VERSION}; "
-            "update it, or use another run"
-        )
-    return checked_record(attributes)
-
-
-def _expected(array: StoredArray, name: str, like: Expected | None, axes: tuple[str, ...] | None) -> StoredArray:
-    """The same array, checked to be what its name promises.
-
-    Raises:
-        BadMetadataError: it is not; the message names the field.
-    """
-    if axes is None:
-        axes = tuple(reversed(array.dimension_names))
-        if axes != AXIS_NAMES[: len(axes)]:
-            raise BadMetadataError(f"dimension_names: must be axes of a landscape, not {shown(array.dimension_names)}")
-        if not all(1 <= n <= MAX_SIZE for n in array.shape):
-            raise BadMetadataError(f"shape: must be 1 to {MAX_SIZE} points per axis, not {shown(array.shape)}")
-    dtype, dimensions = expected_array(name, axes)
-    if array.dtype.name != dtype:
-        raise BadMetadataError(f"data_type: must be {dtype}, not {array.dtype.name}")
-    if array.dimension_names != dimensions or len(array.shape) != len(dimensions):
-        raise BadMetadataError(f"dimension_names: must be {shown(dimensions)}, not {shown(array.dimension_names)}")
-    if like is not None and (array.shape, array.chunks) != (like.shape, like.chunks):
-        raise BadMetadataError(
-            f"shape: must be {shown(like.shape)} in chunks of {shown(like.chunks)}, as the others tell, not "
-            f"{shown(array.shape)} in {shown(array.chunks)}"
-        )
-    if name == "directions":
-        if array.shape[0] != len(axes) or array.chunks[0] != 1:
-            raise BadMetadataError(f"shape: must be one row for each of {len(axes)} axes, not {shown(array.shape)}")
-        checked_layout(array.attributes, len(axes), array.shape[1])
-    return array

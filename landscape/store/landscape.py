@@ -22,7 +22,8 @@ from landscape.store.attributes import ESSENTIAL, Essential, missing_essentials
 from landscape.store.chunks import Examination
 from landscape.store.constants import stored_directions, stored_path
 from landscape.store.creation import create_landscape
-from landscape.store.documents import FOLDER, METADATA, Described, Documents, unreadable
+from landscape.store.described import Described
+from landscape.store.documents import FOLDER, METADATA, Documents, unreadable
 from landscape.store.durable import DurableStore
 from landscape.store.layout import NewArrays, PathPlan
 from landscape.store.runs import describe, landscape_names, open_zarr, refuse_outside, survey_folder, unmark

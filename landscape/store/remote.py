@@ -42,8 +42,8 @@ class RemoteStore(ObjectStore[Any]):
         """
 
         async def whole() -> Buffer:
-            found = await obstore.get_async(self.store, key)
-            return prototype.buffer.from_bytes(bytes(await found.bytes_async()))
+            answer = await obstore.get_async(self.store, key)
+            return prototype.buffer.from_bytes(bytes(await answer.bytes_async()))
 
         if byte_range is not None:
             return await self._folder.ask_async(lambda: super(RemoteStore, self).get(key, prototype, byte_range))

@@ -10,7 +10,8 @@ from zarr.abc.store import Store
 
 from landscape.errors import JobError, LandscapeError, NotFoundError, flat, shown
 from landscape.folders import Folder, Place, open_folder
-from landscape.store.documents import FOLDER, Described, Documents
+from landscape.store.described import Described
+from landscape.store.documents import FOLDER, Documents
 from landscape.store.durable import DurableStore
 from landscape.store.metadata import BadMetadataError
 
