@@ -71,13 +71,11 @@ def first_look(
         raise JobError(
             f"observe: must use the model that it is given, not another {other} of its own, whose weights nothing moves"
         )
-    return FirstLook(
-        names,
-        (
-            f"observe: the losses of the first {batch_length(few)} samples are the same, to the last bit, at other "
-            "weights, and so may the landscape be; it must use the model that it is given",
-        ),
+    warning = (
+        f"observe: the losses of the first {batch_length(few)} samples are the same, to the last bit, at other "
+        "weights, and so may the landscape be; it must use the model that it is given"
     )
+    return FirstLook(names, (warning,))
 
 
 # -- the same values again ---------------------------------------------------------------------------------------

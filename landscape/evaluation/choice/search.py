@@ -46,13 +46,13 @@ from landscape.evaluation.choice.questions import (
     one,
     refusal,
 )
+from landscape.evaluation.choice.reporting import report_candidate
 from landscape.evaluation.choice.statistics import GAIN, budget_of, spread_of, verdict
 from landscape.plan import OPTIONS, Engine, Plan
 
 MOST_CHECKED = 3
 
 log = logging.getLogger("landscape")
-stages = logging.getLogger("landscape.stages.search")  # shown as what a job is doing now
 
 
 class Search:
@@ -290,19 +290,3 @@ class Search:
 
 def _names(candidate: Candidate) -> tuple[Engine, int]:
     return candidate.engine, candidate.batch_size
-
-
-def report_candidate(candidate: Candidate, number: int, candidates: int, seconds_left: float) -> None:
-    """Log which candidate is set up and timed now.
-
-    Args:
-        number: of the candidates that were tried so far, this one included.
-        candidates: about how many will be tried.
-    """
-    stages.info(
-        "engine %d of about %d: %s, batches of %d; %.0f s left", number, candidates, *_names(candidate), seconds_left,
-        extra={"event": "search", "fields": {
-            "candidate": number, "candidates": candidates, "engine": str(candidate.engine),
-            "batch_size": candidate.batch_size, "seconds_left": round(seconds_left, 1),
-        }},
-    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The base `eager`, which runs `observe(model, batch)` operation by operation, and the interface of every other base."""
+"""The base `eager`, which runs `observe(model, batch)` operation by operation, and the interface of all others."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from waiting import wait_for
 from cluster.process.console import ProgressDisplay
 from cluster.process.logs import configure
 from landscape.evaluation.choice.questions import Candidate
-from landscape.evaluation.choice.search import report_candidate
+from landscape.evaluation.choice.reporting import report_candidate
 from landscape.plan import Engine
 from landscape.progress import CHOOSING, stage
 
