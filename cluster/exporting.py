@@ -29,10 +29,7 @@ def export_run(
     from landscape.views.exports.export import FORMAT_TABLE, export, export_name, files_beside
     from landscape.views.prepared.wording import stopped
 
-    wanted = [each.strip() for each in formats]
-    for each in wanted:
-        if each not in (*FORMAT_TABLE, REPORT):
-            raise JobError(f"to: unknown format {shown(each)}; {nearest(each, (*FORMAT_TABLE, REPORT))}")
+    wanted = _checked_formats(formats, (*FORMAT_TABLE, REPORT))
     opened = open_run(run)
     folder = out or _default_folder(opened.path)
     folder.mkdir(parents=True, exist_ok=True)
@@ -43,19 +40,32 @@ def export_run(
         write_report(opened, folder / "report.html")
         yield folder / "report.html"
     # One browser for all pictures: starting it costs more than drawing.
-    pictures = any(FORMAT_TABLE[each].pictures for each in wanted if each != REPORT)
+    of_surfaces = [ending for ending in wanted if ending != REPORT]
+    pictures = any(FORMAT_TABLE[ending].pictures for ending in of_surfaces)
     with browser() if pictures else contextlib.nullcontext() as drawing:
+        options: dict[str, Any] = {"kind": kind, "log": log, "in_browser": drawing}
         for read in surfaces:
             surface = read if alive else stopped(read)
-            for each in wanted:
-                if each != REPORT:
-                    path = folder / export_name(surface, each, kind, observable, log)
-                    options: dict[str, Any] = {"kind": kind, "log": log, "in_browser": drawing}
-                    yield export(surface, each, path, observable=observable, **options)
-                    yield from files_beside(surface, each, path)
+            for ending in of_surfaces:
+                path = folder / export_name(surface, ending, kind, observable, log)
+                yield export(surface, ending, path, observable=observable, **options)
+                yield from files_beside(surface, ending, path)
     if broken:
         others = f" (and {len(broken) - 1} more of its landscapes)" if len(broken) > 1 else ""
         raise LandscapeError(f"{next(iter(broken.values()))}{others}")
+
+
+def _checked_formats(formats: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The names of formats as they are known.
+
+    Raises:
+        JobError: one of them is not known.
+    """
+    wanted = [name.strip() for name in formats]
+    for name in wanted:
+        if name not in known:
+            raise JobError(f"to: unknown format {shown(name)}; {nearest(name, known)}")
+    return wanted
 
 
 def _readable(opened: Run, broken: dict[str, str]) -> Iterator[Surface]:

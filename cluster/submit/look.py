@@ -47,7 +47,7 @@ def look(job: Job, file: Path, run: str) -> Seen:
         JobError: the job, or its callback, fails; says how to send it all the same.
     """
     with tempfile.TemporaryDirectory(prefix="landscape-") as folder:
-        report = Path(folder) / "report.json"
+        report, words = Path(folder) / "report.json", Path(folder) / "stderr"
         given = {
             "file": str(file.absolute()),
             "run": run,
@@ -55,30 +55,42 @@ def look(job: Job, file: Path, run: str) -> Seen:
             "fresh": folder,
             "store_seconds": STORE_SECONDS,
         }
-        # -P: a module of the job's folder, such as random.py, must not replace one of Python.
-        said = Path(folder) / "stderr"
-        with said.open("wb") as stderr:
-            child = subprocess.Popen(
-                [sys.executable, "-P", "-B", "-m", "cluster.submit.look_child"], cwd=job.folder, stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True,
-            )  # fmt: skip
-        try:
-            child.communicate(json.dumps(given).encode(), timeout=LOOK_SECONDS)
-        except subprocess.TimeoutExpired:
-            late = Seen(remarks=(f"the look at the callback took more than {LOOK_SECONDS:g} s and was left",))
-            return _read_report(report) or late
-        finally:
-            _end(child)
+        code = _prepare_in_child(job.folder, given, words)
         seen = _read_report(report)
-        last = flat(said.read_text(errors="replace")[-1000:].strip().rpartition("\n")[2])
+        last = flat(words.read_text(errors="replace")[-1000:].strip().rpartition("\n")[2])
+    if code is None:
+        return seen or Seen(remarks=(f"the look at the callback took more than {LOOK_SECONDS:g} s and was left",))
     if seen is None:
         raise JobError(
-            f"problem: {job.problem} ended the process that looked at it, with code {child.returncode}; "
+            f"problem: {job.problem} ended the process that looked at it, with code {code}; "
             f"its last words: {last or 'none'}\n({SENT_UNSEEN})"
         )
     if seen.error:
         raise JobError(f"{seen.error}\n({SENT_UNSEEN})")
     return seen
+
+
+def _prepare_in_child(folder: Path, given: dict[str, str | int], words: Path) -> int | None:
+    """Run the process that prepares the job and writes the report; its exit code, None where it took too long.
+
+    Args:
+        folder: where it runs.
+        given: what it is told on its standard input.
+        words: the file that takes its standard error.
+    """
+    # -P: a module of the job's folder, such as random.py, must not replace one of Python.
+    with words.open("wb") as stderr:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-B", "-m", "cluster.submit.look_child"], cwd=folder, stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True,
+        )  # fmt: skip
+    try:
+        child.communicate(json.dumps(given).encode(), timeout=LOOK_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        _end(child)
+    return child.returncode
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
