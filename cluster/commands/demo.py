@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cluster.options import Whole, checked_workers
-from cluster.process.logs import bind, say
+from cluster.process.logs import bind, write_remark
 from cluster.process.streams import diverted, put
 from landscape.errors import DONE, PARTIAL, JobError, LandscapeError, shown
 
@@ -52,11 +52,11 @@ def run_demo(out: Path, workers: int) -> int:
 
     start = time.monotonic()
     bind(run=str(out.absolute()))
-    say("1/3 training LeNet-5 on 1,797 handwritten digits, the collector attached")
+    write_remark("1/3 training LeNet-5 on 1,797 handwritten digits, the collector attached")
     with diverted():
         trained = train(str(out), report=_report_epoch)
-    say(f"    accuracy on held-out digits: {trained.accuracy:.1%}")
-    say(f"2/3 computing its landscapes on a local Ray with {workers} workers")
+    write_remark(f"    accuracy on held-out digits: {trained.accuracy:.1%}")
+    write_remark(f"2/3 computing its landscapes on a local Ray with {workers} workers")
     job = Job(
         run=str(out.absolute()), problem="landscape.recipes.digits:problem", num_samples=NUM_SAMPLES,
         # Those that the collector stands for are named here: their origin is the end of training, while that of a job
@@ -64,17 +64,17 @@ def run_demo(out: Path, workers: int) -> int:
         landscapes=collected_landscapes(str(out.absolute())),
     )  # fmt: skip
     code = compute(job, workers=workers)
-    say("3/3 drawing")
+    write_remark("3/3 drawing")
     with diverted():
         written = _draw(out)
     for path in written:
         put(str(path))
-    say(f"done in {seconds_text(time.monotonic() - start)}; open {out / 'report.html'}")
+    write_remark(f"done in {seconds_text(time.monotonic() - start)}; open {out / 'report.html'}")
     return code if code == PARTIAL else DONE
 
 
 def _report_epoch(epoch: int, metrics: Mapping[str, float]) -> None:
-    say(f"    epoch {epoch}: {', '.join(f'{name} {value:.4g}' for name, value in metrics.items())}")
+    write_remark(f"    epoch {epoch}: {', '.join(f'{name} {value:.4g}' for name, value in metrics.items())}")
 
 
 def _draw(out: Path) -> list[Path]:
@@ -89,5 +89,5 @@ def _draw(out: Path) -> list[Path]:
         for kind in ("contour", "topographic", "surface"):
             written += export_run(str(out), None, ["png"], out / "pictures", kind, "loss", log=True)
     except LandscapeError as error:
-        say(f"    no PNG pictures: {error}")
+        write_remark(f"    no PNG pictures: {error}")
     return written

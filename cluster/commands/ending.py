@@ -10,7 +10,7 @@ from collections.abc import Callable
 from cyclopts import CycloptsError
 
 from cluster.process import supervisor_pipe
-from cluster.process.logs import as_json, masked, say
+from cluster.process.logs import as_json, masked, write_remark
 from cluster.process.streams import drop_output
 from cluster.process.supervisor_pipe import supervised
 from landscape.errors import (
@@ -75,5 +75,5 @@ def _failed(message: str, code: int, debug: bool) -> int:
     trace = traceback.format_exc() if debug else ""
     if debug and not as_json():
         print(printable(masked(trace)), end="", file=sys.stderr)
-    say(few_lines(message), "error", logging.ERROR, code=code, traceback=trace)
+    write_remark(few_lines(message), "error", logging.ERROR, code=code, traceback=trace)
     return code

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from cluster.options import Flag
-from cluster.process.logs import say
+from cluster.process.logs import write_remark
 
 
 def import_(
@@ -39,6 +39,6 @@ def import_(
     found = import_checkpoints(checkpoints, run, unit, order=order, overwrite=overwrite)
     lines = [f"{each.source} -> {found.unit} {each.number}" for each in found.snapshots]
     for line in lines if len(lines) <= 40 else [*lines[:20], f"… {len(lines) - 40} more …", *lines[-20:]]:
-        say(line, "imported")
+        write_remark(line, "imported")
     last = f"; {found.unit} {found.numbers[-1]} is the end" if len(lines) > 1 else ""
-    say(f"{len(lines)} snapshot{'s' * (len(lines) > 1)} in {run}{last}; next: a job with `trajectory: all`")
+    write_remark(f"{len(lines)} snapshot{'s' * (len(lines) > 1)} in {run}{last}; next: a job with `trajectory: all`")

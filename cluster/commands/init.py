@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cluster.process.logs import say
+from cluster.process.logs import write_remark
 from landscape.errors import JobError, shown
 
 
@@ -26,4 +26,4 @@ def init(folder: Path = Path()) -> None:
     for name in names:
         (folder / name).write_text(files("cluster.templates").joinpath(name).read_text())
         print(folder / name)
-    say(f"next: landscape plan {folder / 'job.yaml'}")
+    write_remark(f"next: landscape plan {folder / 'job.yaml'}")

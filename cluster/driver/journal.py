@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from cluster.process.logs import TASKS, relay, told
+from cluster.process.logs import TASKS, event_fields, relay
 from landscape.progress import Failure
 from landscape.reproduction import Witness
 from landscape.tasks import Task
@@ -26,25 +26,27 @@ def _place(worker: WorkerHandle) -> dict[str, str]:
 def ready(worker: WorkerHandle) -> None:
     """A worker has loaded the problem."""
     workers.info(
-        "%s is ready", worker.place, extra=told("worker-ready", **_place(worker), pid=worker.pid, device=worker.device)
+        "%s is ready",
+        worker.place,
+        extra=event_fields("worker-ready", **_place(worker), pid=worker.pid, device=worker.device),
     )
 
 
 def tuned(warning: str) -> None:
     """The search for the fastest engine warns of something."""
-    workers.warning("%s", warning, extra=told("tuned", cause=warning))
+    workers.warning("%s", warning, extra=event_fields("tuned", cause=warning))
 
 
 def leaves(worker: WorkerHandle) -> None:
     """A worker ends because its node is about to be taken away."""
-    workers.warning("%s leaves with its node", worker.place, extra=told("worker-leaves", **_place(worker)))
+    workers.warning("%s leaves with its node", worker.place, extra=event_fields("worker-leaves", **_place(worker)))
 
 
 def lost(worker: WorkerHandle, cause: str) -> None:
     """A worker is gone or unusable."""
     workers.warning(
         "%s is lost (%s); its tasks go back to the queue", worker.place, cause,
-        extra=told("worker-lost", cause=cause, pid=worker.pid, **_place(worker)),
+        extra=event_fields("worker-lost", cause=cause, pid=worker.pid, **_place(worker)),
     )  # fmt: skip
 
 
@@ -54,7 +56,7 @@ def left_out(worker: WorkerHandle, landscape: str, witness: Witness, difference:
         "%s is left out: its processor, %s, computes other values for landscape %r than this run holds (%s), which %d "
         "%s so far", worker.place, witness.processor, landscape, difference, agreeing,
         "worker agrees with" if agreeing == 1 else "workers agree with",
-        extra=told(
+        extra=event_fields(
             "worker-left-out", landscape=landscape, cause=difference, processor=witness.processor, **_place(worker)
         ),
     )  # fmt: skip
@@ -66,18 +68,20 @@ def outnumbered(landscape: str, processor: str, left_out: int, agreeing: int) ->
         "landscape %r holds the values of the first worker, on %s, with which %d of %d workers agree; where that one "
         "is the odd one, stop, leave out its node, and give the landscape another name",
         landscape, processor or "a processor that is not recorded", agreeing, agreeing + left_out,
-        extra=told("outnumbered", landscape=landscape, processor=processor, left_out=left_out, agreeing=agreeing),
+        extra=event_fields(
+            "outnumbered", landscape=landscape, processor=processor, left_out=left_out, agreeing=agreeing
+        ),
     )  # fmt: skip
 
 
 def absent(text: str) -> None:
     """No worker has been placed for long; the text says why."""
-    workers.warning("%s", text, extra=told("no-worker", cause=text))
+    workers.warning("%s", text, extra=event_fields("no-worker", cause=text))
 
 
 def done(worker: WorkerHandle, task: Task, attempt: int, points: int, seconds: float) -> None:
     """A task is committed."""
-    fields = told(
+    fields = event_fields(
         "task-done", landscape=task.landscape, task=task.label, attempt=attempt, points=points,
         seconds=round(seconds, 6), **_place(worker),
     )  # fmt: skip
@@ -86,7 +90,7 @@ def done(worker: WorkerHandle, task: Task, attempt: int, points: int, seconds: f
 
 def failed(worker: WorkerHandle, task: Task, attempt: int, receipt: Receipt) -> None:
     """User code raised; the schedule decides whether it is tried again."""
-    fields = told(
+    fields = event_fields(
         "task-failed", landscape=task.landscape, task=task.label, attempt=attempt, cause=receipt.cause,
         traceback=receipt.traceback, **_place(worker),
     )  # fmt: skip
@@ -95,7 +99,7 @@ def failed(worker: WorkerHandle, task: Task, attempt: int, receipt: Receipt) -> 
 
 def given_up(landscape: str, failure: Failure) -> None:
     """A task is quarantined."""
-    fields = told(
+    fields = event_fields(
         "task-given-up", landscape=landscape, task=failure.task, worker=failure.worker, host=failure.host,
         node=failure.node, attempt=failure.attempts, cause=failure.cause, traceback=failure.traceback,
     )  # fmt: skip

@@ -35,7 +35,7 @@ class AcceptedOutcome:
 
 
 class Results:
-    """Writes outcomes to the stores, and tells journal, metrics and observer of them."""
+    """Writes outcomes to the stores, and reports them to the journal, the metrics and the observer."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ IDLE_SECONDS = 120.0  # with no worker but those that are left out, until the jo
 
 
 class WorkerManager:
-    """Decides who works for a job; the crew carries it out, and the schedule is told.
+    """Decides who works for a job: the crew hires and dismisses, and the schedule learns which workers there are.
 
     A worker whose values have other bits than those that are stored is *left out*: it gets no task, and keeps its
     place.
@@ -178,14 +178,14 @@ class WorkerManager:
         """
         if worker.name not in self._left_out:
             self._left_out.add(worker.name)
-            self._tell_left_out(worker, state, witness, difference)
+            self._log_left_out(worker, state, witness, difference)
         self._schedule.lost(worker.name, self._clock(), blame=False)
         self._refusal = state.refusal(witness, difference)
         if len(self._left_out) >= self._crew.size:
             raise self._refusal
 
-    def _tell_left_out(self, worker: WorkerHandle, state: LandscapeState, witness: Witness, difference: str) -> None:
+    def _log_left_out(self, worker: WorkerHandle, state: LandscapeState, witness: Witness, difference: str) -> None:
         name, agreeing, left_out = state.landscape.name, len(state.agreeing), len(self._left_out)
         journal.left_out(worker, name, witness, difference, agreeing)
-        if left_out == agreeing + 1 and agreeing:  # told once, at the moment when they become the majority
+        if left_out == agreeing + 1 and agreeing:  # logged once, when they become the majority
             journal.outnumbered(name, state.processor, left_out, agreeing)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from cluster.process.logs import as_json, in_detail, say
+from cluster.process.logs import as_json, in_detail, write_remark
 from landscape.progress import PREPARING, Observer, Progress, stages
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class ProgressDisplay:
         if self._bar is None:
             if what != PREPARING and what not in self._said and not in_detail():
                 self._said.add(what)
-                say(what, "stage")
+                write_remark(what, "stage")
             return
         self._end_stage()
         self._stage = self._bar.add_task(what, total=None, note="")
@@ -185,4 +185,4 @@ class ProgressDisplay:
         tenth = 10 * progress.points_done // progress.points if progress.points else 10
         if self._told.get(progress.landscape) != tenth:
             self._told[progress.landscape] = tenth
-            say(describe(progress), "progress", **_fields(progress))
+            write_remark(describe(progress), "progress", **_fields(progress))

@@ -1,6 +1,6 @@
 """What the commands write to stderr, as text for people or as one JSON object a line for machines; and workers' logs.
 
-A log call gives the event and its fields with `told`. As text, only the message is shown.
+A log call gives the event and its fields with `event_fields`. As text, only the message is shown.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ MOST = 20  # messages that travel with one receipt
 WORKERS, TASKS = "landscape.workers", "landscape.tasks"
 
 
-def told(event: str, **fields: Any) -> dict[str, Any]:
+def event_fields(event: str, **fields: Any) -> dict[str, Any]:
     """The `extra` of a log call: which event this is, and its fields; None and '' are left out.
 
-    >>> told("worker-lost", worker="worker-1", node="")
+    >>> event_fields("worker-lost", worker="worker-1", node="")
     {'event': 'worker-lost', 'fields': {'worker': 'worker-1'}}
     """
     known = {name: fields[name] for name in FIELDS if name in fields}
@@ -153,7 +153,9 @@ def take_over(library: str) -> None:
 def tell_unraisable(ignored: Any) -> None:
     """Python's hook for what it cannot raise, such as an interruption amid its own locks; its own prints raw lines."""
     cause = "" if ignored.exc_value is None else one_line(ignored.exc_value)
-    logging.getLogger("landscape").info("ignored in %s: %s", shown(ignored.object), cause, extra=told("ignored"))
+    logging.getLogger("landscape").info(
+        "ignored in %s: %s", shown(ignored.object), cause, extra=event_fields("ignored")
+    )
 
 
 def _json_lines() -> list[JsonLines]:
@@ -184,13 +186,13 @@ def bind(**fields: Any) -> None:
         supervisor_pipe.tell(supervisor_pipe.CONTEXT, quote(json.dumps(fields, default=str)))
 
 
-def say_lines(text: str, event: str) -> None:
+def write_remark_lines(text: str, event: str) -> None:
     """Lines that were written for people or by another process: those that are events already stay as they are."""
     for line in text.splitlines():
         if is_event(line):
             _put_line(printable(masked(line)))
         elif line.strip():
-            say(line[:LONGEST_LINE], event)
+            write_remark(line[:LONGEST_LINE], event)
 
 
 def is_event(line: str) -> bool:
@@ -202,10 +204,10 @@ def is_event(line: str) -> bool:
     return isinstance(found, dict) and {"time", "level", "event", "message"} <= set(found)
 
 
-def say(text: str, event: str = "remark", level: int = logging.INFO, **fields: Any) -> None:
+def write_remark(text: str, event: str = "remark", level: int = logging.INFO, **fields: Any) -> None:
     """A remark of a command: plain text on stderr, or a line of JSON."""
     if as_json():
-        logging.getLogger("landscape").log(level, text, extra=told(event, **fields))
+        logging.getLogger("landscape").log(level, text, extra=event_fields(event, **fields))
     else:
         _put_line(printable(masked(text)))
 
@@ -268,5 +270,7 @@ class Listener(logging.Handler):
 def relay(said: Iterable[Said], worker: str, host: str, node: str) -> None:
     """Log in this process what a worker has logged."""
     for each in said:
-        fields = told("worker-log", worker=worker, host=host, node=node, logger=each.logger, traceback=each.traceback)
+        fields = event_fields(
+            "worker-log", worker=worker, host=host, node=node, logger=each.logger, traceback=each.traceback
+        )
         logging.getLogger(WORKERS).log(each.level, "%s: %s", worker, each.message, extra=fields)

@@ -9,7 +9,7 @@ import threading
 
 from cluster.process.child import Child, ChildPipes
 from cluster.process.descendants import LEAVE_SECONDS
-from cluster.process.logs import LONGEST_LINE, say_lines
+from cluster.process.logs import LONGEST_LINE, write_remark_lines
 from cluster.process.signal_pipe import STOPS
 
 
@@ -22,7 +22,7 @@ def relay_output(child: Child, pipes: ChildPipes) -> tuple[threading.Thread, thr
     def write_events() -> None:
         with open(pipes.logged.reader, encoding="utf-8", errors="backslashreplace", newline="\n") as lines:
             for line in lines:
-                say_lines(line, "log")  # a line that is no event was cut off when its writer ended
+                write_remark_lines(line, "log")  # a line that is no event was cut off when its writer ended
 
     def tell_prints() -> None:
         with open(pipes.printed.reader, encoding="utf-8", errors="backslashreplace", newline="\n") as lines:
@@ -30,7 +30,7 @@ def relay_output(child: Child, pipes: ChildPipes) -> tuple[threading.Thread, thr
                 child.listen()  # first take in the fields that its events have from now on
                 if child.report.code is not None:
                     signal.raise_signal(signal.SIGCHLD)  # this may be its last report, for which the main thread waits
-                say_lines(line, "print")
+                write_remark_lines(line, "print")
 
     for pipe in (pipes.logged, pipes.printed):
         os.close(pipe.writer)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from cluster.process.logs import say
+from cluster.process.logs import write_remark
 from cluster.process.supervisor_pipe import ABRUPT, ORDERLY, supervised, tell
 from landscape.errors import INTERRUPTED
 
@@ -30,7 +30,7 @@ def graceful_stop() -> Iterator[Callable[[], bool]]:
             os._exit(INTERRUPTED)
         received.append(number)
         with contextlib.suppress(RuntimeError):  # raised where the signal came while a line was being written
-            say("stopping; again to stop at once", "stopping")
+            write_remark("stopping; again to stop at once", "stopping")
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from cluster.process.child import ChildPipes, Pipe, fork_child
 from cluster.process.descendants import LEAVE_SECONDS, end_descendants, reap
 from cluster.process.judging import Decision, judge
-from cluster.process.logs import as_json, say
+from cluster.process.logs import as_json, write_remark
 from cluster.process.relaying import finish_relaying, relay_output
 from cluster.process.signal_pipe import read_signals, signals_in
 from cluster.process.watching import watch
@@ -57,7 +57,7 @@ def supervise(work: Callable[[], int]) -> int:
         status = _pass_on(keeper, orders, wakeup)
     if not os.WIFEXITED(status):
         end_descendants(0.0)
-        say("the process was killed; what is done is kept: the same command goes on", "error", logging.ERROR)
+        write_remark("the process was killed; what is done is kept: the same command goes on", "error", logging.ERROR)
         return FAILED
     return os.WEXITSTATUS(status)
 
@@ -102,6 +102,6 @@ def _keep(work: Callable[[], int], orders: int) -> int:
 
 def _say(decision: Decision) -> None:
     if decision.code is None:
-        say(decision.text, "start-anew", logging.WARNING)
+        write_remark(decision.text, "start-anew", logging.WARNING)
     else:
-        say(decision.text, "error", logging.ERROR, code=decision.code)
+        write_remark(decision.text, "error", logging.ERROR, code=decision.code)

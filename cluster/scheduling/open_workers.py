@@ -4,10 +4,11 @@ from __future__ import annotations
 
 
 class OpenWorkers:
-    """Workers with fewer tasks than the most that one may have; each load keeps the order in which workers came to it.
+    """The workers that have fewer tasks than a worker may have; of two with as many tasks the one that has had that
+    many for longer comes first.
 
     Args:
-        most: tasks in flight at a worker; one that has so many is not open.
+        most: how many tasks a worker may have; one that has so many is not open.
     """
 
     def __init__(self, most: int) -> None:

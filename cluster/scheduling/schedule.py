@@ -100,12 +100,12 @@ class Schedule(Generic[T]):
             Those that no other worker has, and whether they are tried again.
         """
         self._times.advance(now)
-        flying = self.in_flight.pop(worker, [])
+        tasks = self.in_flight.pop(worker, [])
         self._times.forget(worker)
         self.open_workers.remove(worker)
         self.leaving.discard(worker)
         fates: list[tuple[T, Fate]] = []
-        for position, task in reversed(list(enumerate(flying))):
+        for position, task in reversed(list(enumerate(tasks))):
             if worker not in self.holders.get(task, ()):
                 continue  # done meanwhile
             if blame and position == 0:
@@ -142,26 +142,26 @@ class Schedule(Generic[T]):
         """The task to send to a worker now; None where it has enough, is leaving, or nothing is left for it."""
         self._times.advance(now)
         self.join(worker)
-        flying = self.in_flight[worker]
-        if worker in self.leaving or len(flying) >= self.policy.in_flight or (flying and self._is_suspect(flying[0])):
+        tasks = self.in_flight[worker]
+        if worker in self.leaving or len(tasks) >= self.policy.in_flight or (tasks and self._is_suspect(tasks[0])):
             return None
-        task = self._returned_for(worker, flying)
+        task = self._returned_for(worker, tasks)
         if task is None and self.queue:
             task = self.queue.popleft()
-        if task is None and not flying:
+        if task is None and not tasks:
             task = self._straggler_for(worker)
         if task is None:
             return None
         self.holders.setdefault(task, set()).add(worker)
-        flying.append(task)
-        self.open_workers.move(worker, len(flying) - 1, len(flying))
-        if len(flying) == 1:
+        tasks.append(task)
+        self.open_workers.move(worker, len(tasks) - 1, len(tasks))
+        if len(tasks) == 1:
             self._times.began(worker, task)
         return task
 
-    def _returned_for(self, worker: str, flying: list[T]) -> T | None:
+    def _returned_for(self, worker: str, tasks: list[T]) -> T | None:
         for task in self.returned:
-            if flying and self._is_suspect(task):
+            if tasks and self._is_suspect(task):
                 continue
             avoid = self._records.avoid(task)
             if worker in avoid and self._others(avoid):
@@ -204,9 +204,9 @@ class Schedule(Generic[T]):
         """
         self._times.advance(now)
         self._times.ended(worker)
-        counts = worker in self.holders.get(task, ())
+        is_awaited = worker in self.holders.get(task, ())
         self._take_from(worker, task)
-        if not counts:
+        if not is_awaited:
             return Answer("ignore")
         believed = not suspicious or self._confirmed[worker] >= self.policy.confirmations
         if believed and not self.is_disputed(task):
@@ -238,12 +238,12 @@ class Schedule(Generic[T]):
         """
         self._times.advance(now)
         self._times.ended(worker)
-        counts = worker in self.holders.get(task, ())
-        if counts:
+        is_awaited = worker in self.holders.get(task, ())
+        if is_awaited:
             record = self._records.of(task)
             record.exceptions += 1
             record.avoid.add(worker)
-        if self._take_from(worker, task) or not counts:
+        if self._take_from(worker, task) or not is_awaited:
             return None
         fate = self.policy.retry_rule.after_exception(record.exceptions)
         self._follow(task, fate)
@@ -256,15 +256,15 @@ class Schedule(Generic[T]):
 
     def _take_from(self, worker: str, task: T) -> bool:
         """Take the task from the worker; whether another worker still has it."""
-        flying = self.in_flight.get(worker, [])
-        if task in flying:
-            flying.remove(task)
+        tasks = self.in_flight.get(worker, [])
+        if task in tasks:
+            tasks.remove(task)
             if worker in self.leaving:
                 self.open_workers.remove(worker)
             else:
-                self.open_workers.move(worker, len(flying) + 1, len(flying))
-        if flying and not self._times.is_running(worker):
-            self._times.began(worker, flying[0])
+                self.open_workers.move(worker, len(tasks) + 1, len(tasks))
+        if tasks and not self._times.is_running(worker):
+            self._times.began(worker, tasks[0])
         workers = self.holders.get(task)
         if workers is None:
             return False

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from cluster.process.logs import say
+from cluster.process.logs import write_remark
 from cluster.session.attach import IN_A_RAY_JOB
 from cluster.shipping.archive import archived
 from cluster.shipping.listing import omitted_line
@@ -30,7 +30,7 @@ def upload(job: Job) -> Iterator[dict[str, Any]]:
         return
     listing = list_folder(job.folder, job.run_path, required=required)
     if line := omitted_line(listing):
-        say(line, "files")
+        write_remark(line, "files")
     with archived(listing) as path:
         yield {"working_dir": str(path)}
 

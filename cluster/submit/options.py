@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.options import Flag, MaybeNumber, MaybeWhole, Words
-from cluster.process.logs import as_json, say, say_lines
+from cluster.process.logs import as_json, write_remark, write_remark_lines
 from landscape.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class SubmitOptions:
             return
         seen = look(job, file, run)
         for each in (*seen.remarks, *(compare(seen, listing, run) if listing is not None else ())):
-            say(each, "look")
+            write_remark(each, "look")
 
     def submission(self, job: Job, file: Path, place: str) -> Submission:
         """The job under its name, its run at `place`."""
@@ -88,7 +88,7 @@ def tell_files(listing: Listing, everything: bool) -> None:
 
     lines = listing_lines(listing) if everything else [omitted_line(listing)]
     for line in filter(None, lines):
-        say(line, "files")
+        write_remark(line, "files")
 
 
 def watched(identifier: str, follow: Callable[[], int]) -> int:
@@ -104,7 +104,7 @@ def watched(identifier: str, follow: Callable[[], int]) -> int:
 def write_error(text: str) -> None:
     """Write a part of a log to stderr, as events where this command logs JSON."""
     if as_json():
-        say_lines(text, "log")
+        write_remark_lines(text, "log")
         return
     sys.stderr.write(text)
     sys.stderr.flush()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from cluster.process.logs import say
+from cluster.process.logs import write_remark
 from landscape.errors import shown
 from landscape.folders.files import folder_of_user
 
@@ -68,7 +68,7 @@ def remember(identifier: str, job: SentJob) -> None:
             _write(file, dict(list(jobs.items())[-MOST_JOBS:]))
     except (OSError, Timeout) as error:
         reason = getattr(error, "strerror", None) or "another process holds it"
-        say(f"{identifier} is not remembered in {shown(str(file))} ({reason}); give its --address from now on")
+        write_remark(f"{identifier} is not remembered in {shown(str(file))} ({reason}); give its --address from now on")
 
 
 def recall(identifier: str) -> SentJob | None:
@@ -110,7 +110,7 @@ def _read(file: Path) -> dict[str, SentJob]:
 
 
 def _pass_over(file: Path, reason: str) -> dict[str, SentJob]:
-    say(f"the list of sent jobs {shown(str(file))} is passed over: {reason}")
+    write_remark(f"the list of sent jobs {shown(str(file))} is passed over: {reason}")
     return {}
 
 

@@ -58,11 +58,11 @@ class RayCrew:
         portable = callback if isinstance(callback, str) else [ray.put(callback)]
         path = tuple(map(os.path.abspath, sys.path))
         self._source = ProblemSource(portable, prepared.job.folder, path, look)
-        self._born = 0
+        self._hired = 0
         self._looked = self._alone_since = clock()
         self._explained = False
-        self._asked_of: dict[str, deque[tuple[Any, Asked]]] = {}  # worker → what it has not answered yet
-        self._next: dict[Any, str] = {}  # the reference that a worker answers next → the worker
+        self._pending: dict[str, deque[tuple[Any, Asked]]] = {}  # worker → what it has not answered yet
+        self._awaited: dict[Any, str] = {}  # the reference that a worker answers next → the worker
         self.handles: dict[str, WorkerHandle] = {}
         self.ready: dict[str, WorkerHandle] = {}
 
@@ -80,11 +80,10 @@ class RayCrew:
     def hire(self) -> None:
         """Ask for one more worker, which starts when it has been placed."""
         if not self.handles:
-            self._alone_since = (
-                self._clock()
-            )  # sharing the samples may have taken long, in which no worker was waited for
-        self._born += 1
-        name = f"worker-{self._born}"
+            # Sharing the samples may have taken long, and no worker was waited for meanwhile.
+            self._alone_since = self._clock()
+        self._hired += 1
+        name = f"worker-{self._hired}"
         # Ray would restart an actor silently, without end; the driver replaces workers, within a budget.
         options = {"max_restarts": 0, "max_task_retries": 0, "max_concurrency": 1}
         actor = ray.remote(Worker).options(num_cpus=self._wanted.num_cpus, num_gpus=self._wanted.num_gpus, **options)
@@ -105,8 +104,8 @@ class RayCrew:
         """Forget a worker, and end its process if that has not ended by itself."""
         worker = self.handles.pop(name)
         self.ready.pop(name, None)
-        for reference, _ in self._asked_of.pop(name, ()):
-            self._next.pop(reference, None)
+        for reference, _ in self._pending.pop(name, ()):
+            self._awaited.pop(reference, None)
         ray.kill(worker.actor)
         return worker
 
@@ -153,10 +152,10 @@ class RayCrew:
         self._ask(name, self.handles[name].actor.evaluate.remote([inputs], work.points, states), task)
 
     def _ask(self, name: str, reference: Any, asked: Asked) -> None:
-        queue = self._asked_of.setdefault(name, deque())
+        queue = self._pending.setdefault(name, deque())
         queue.append((reference, asked))
         if len(queue) == 1:
-            self._next[reference] = name
+            self._awaited[reference] = name
 
     def arrivals(self, seconds: float) -> list[Arrival]:
         """What has come in. Each worker answers in order, so one reference of each is waited for.
@@ -165,21 +164,22 @@ class RayCrew:
             RayDied: no worker will answer any more.
         """
         refuse_dead_ray()
-        if not self._next:
+        if not self._awaited:
             time.sleep(seconds)
             return []
-        references = list(self._next)
+        references = list(self._awaited)
         ready, _ = ray.wait(references, num_returns=min(len(references), MOST_ARRIVALS), timeout=0)
         if not ready:
             ready, _ = ray.wait(references, num_returns=1, timeout=seconds)
-        return [self._heard(reference) for reference in ready]
+        return [self._arrival_of(reference) for reference in ready]
 
-    def _heard(self, reference: Any) -> Arrival:
-        name = self._next.pop(reference)
-        queue = self._asked_of[name]
+    def _arrival_of(self, reference: Any) -> Arrival:
+        """The answer behind a reference that is ready; the worker's next one is waited for from now on."""
+        name = self._awaited.pop(reference)
+        queue = self._pending[name]
         _, asked = queue.popleft()
         if queue:
-            self._next[queue[0][0]] = name
+            self._awaited[queue[0][0]] = name
         try:
             return Arrival(name, asked, ray.get(reference))
         except RayTaskError as error:

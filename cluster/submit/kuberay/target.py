@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.options import Words
-from cluster.process.logs import say
+from cluster.process.logs import write_remark
 from cluster.submit.options import SubmitOptions, tell_files
 from landscape.errors import JobError
 
@@ -64,10 +64,10 @@ class KubeRayTarget:
         if asked.attempt is None:
             submission = replace(submission, attempt=free_attempt(submission, self.namespace))
             manifest = render(submission, files, options)
-        say(send(manifest, self.namespace))
+        write_remark(send(manifest, self.namespace))
         remember(submission.id, SentJob("kuberay", submission.run, namespace=self.namespace or ""))
         print(submission.id, flush=True)
-        say(
+        write_remark(
             f"follow it with: kubectl logs -f job/{submission.id}; "
             f"remove it with: kubectl delete rayjob,configmap -l app.kubernetes.io/instance={submission.id}"
         )

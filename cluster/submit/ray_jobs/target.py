@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.options import Flag
-from cluster.process.logs import say
+from cluster.process.logs import write_remark
 from cluster.submit.options import SubmitOptions, tell_files, watched, write_error
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class RayTarget:
         remember(identifier, SentJob("ray", submission.run, address, allow_open=self.allow_open))
         print(identifier, flush=True)
         if self.detach:
-            say(f"sent; see landscape logs {identifier} --follow, or end it with landscape cancel {identifier}")
+            write_remark(
+                f"sent; see landscape logs {identifier} --follow, or end it with landscape cancel {identifier}"
+            )
             return 0
         return watched(identifier, lambda: follow(client, identifier, write_error))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.options import Whole
-from cluster.process.logs import say
+from cluster.process.logs import write_remark
 from cluster.submit.options import SubmitOptions
 from landscape.errors import JobError, shown
 
@@ -53,7 +53,9 @@ class SlurmTarget:
         if asked.include:
             raise JobError("include: nothing travels to Slurm, whose nodes read the job's folder itself; leave it out")
         if asked.dry_run:
-            say(f"nothing travels: the nodes read {shown(str(job.folder))} itself, and must see it under this name")
+            write_remark(
+                f"nothing travels: the nodes read {shown(str(job.folder))} itself, and must see it under this name"
+            )
         asked.look(job, file, submission.run)
         if asked.dry_run:
             sys.stdout.write(script)
@@ -62,5 +64,5 @@ class SlurmTarget:
         log = Path(f"{submission.base}-{number}.log").absolute()
         remember(number, SentJob("slurm", submission.run, log=str(log)))
         print(number, flush=True)
-        say(f"sent; follow it with: tail -F {submission.base}-{number}.log; stop it with: scancel {number}")
+        write_remark(f"sent; follow it with: tail -F {submission.base}-{number}.log; stop it with: scancel {number}")
         return 0

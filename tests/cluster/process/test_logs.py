@@ -15,7 +15,7 @@ import pytest
 from cluster.driver import journal
 from cluster.process import logs, supervisor_pipe
 from cluster.process.child import Child, ChildPipes, Pipe
-from cluster.process.logs import JsonLines, Listener, bind, chosen, configure, say, told
+from cluster.process.logs import JsonLines, Listener, bind, chosen, configure, event_fields, write_remark
 from cluster.process.relaying import relay_output
 from cluster.workers.protocol import WorkerHandle
 from cluster.workers.worker import Receipt
@@ -37,7 +37,9 @@ def lines(text: str) -> list[dict[str, object]]:
 def test_a_line_is_as_it_was():
     record = logging.LogRecord("landscape", logging.WARNING, __file__, 1, "%s is\nlost", ("worker-2",), None)
     record.created = 1_795_000_000.25
-    for name, value in told("worker-lost", pid=41, seconds=2.5, worker="worker-2", run="runs/é", node="").items():
+    for name, value in event_fields(
+        "worker-lost", pid=41, seconds=2.5, worker="worker-2", run="runs/é", node=""
+    ).items():
         setattr(record, name, value)
     assert JsonLines().format(record) == (
         '{"time": "2026-11-18T11:06:40.250+00:00", "level": "warning", "event": "worker-lost", '
@@ -99,7 +101,7 @@ def test_text_stays_short_and_without_fields(capsys):
     journal.given_up("minimum", Failure(TASK.label, 3, "worker-2", "ValueError: no"))
     journal.said(WORKER, Receipt(said=(logs.Said(logging.WARNING, "root", "careful"),)))
     journal.lost(WORKER, "gone")
-    say("next: look")
+    write_remark("next: look")
     assert capsys.readouterr().err.splitlines() == [
         "worker-2 (node7, pid 41, node ffffffff) is lost (gone); its tasks go back to the queue",
         "next: look",
@@ -108,7 +110,7 @@ def test_text_stays_short_and_without_fields(capsys):
 
 def test_remarks_warnings_and_exceptions_are_lines_too(capsys):
     configure("json", debug=False)
-    say("sent", "submitted", job="landscape-a-1")
+    write_remark("sent", "submitted", job="landscape-a-1")
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.warn("overflow", stacklevel=1)
@@ -232,7 +234,7 @@ def test_errors_of_the_command_are_lines_as_well(tmp_path):
 def test_nothing_that_is_said_acts_on_a_terminal(capsys, form):
     hostile = "a\x1b[2Jb\x9b31mc\u202ed\x07\r"
     configure(form, debug=False)
-    say(hostile)
+    write_remark(hostile)
     logging.getLogger("landscape").warning("worker says %s", hostile)
     told_of = capsys.readouterr().err
     assert not set(hostile) & set(told_of) - set("abcdJm[231")

@@ -138,7 +138,7 @@ def work():
     thread = threading.Thread(target=print_lines)
     thread.start()
     for _ in range(150):
-        logs.say("y" * 9000, "own")
+        logs.write_remark("y" * 9000, "own")
     thread.join()
     return 0
 
@@ -165,8 +165,8 @@ def test_a_line_is_written_at_once(monkeypatch):
 
     written: list[str] = []
     monkeypatch.setattr(sys, "stderr", Writes())
-    logs.say("a line")
-    logs.say_lines('{"time": 1, "level": 2, "event": 3, "message": 4}', "log")
+    logs.write_remark("a line")
+    logs.write_remark_lines('{"time": 1, "level": 2, "event": 3, "message": 4}', "log")
     record = logging.LogRecord("landscape", logging.WARNING, __file__, 1, "logged", (), None)
     logs.Stderr().emit(record)
     assert written == ["a line\n", '{"time": 1, "level": 2, "event": 3, "message": 4}\n', "logged\n"]
@@ -174,6 +174,6 @@ def test_a_line_is_written_at_once(monkeypatch):
 
 def test_the_events_of_another_process_stay_as_they_are(capsys):
     event = json.dumps({"time": "now", "level": "info", "event": "progress", "message": "half"})
-    logs.say_lines(f"{event}\nplain\n\n", "log")
+    logs.write_remark_lines(f"{event}\nplain\n\n", "log")
     assert capsys.readouterr().err.splitlines() == [event, "plain"]
     assert not any(logs.is_event(each) for each in ("", "{", "{}", "[1]", '{"a": ' * 5000, '{"message": "x"}'))
