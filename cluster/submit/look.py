@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def look(job: Job, file: Path, run: str) -> Seen:
     return seen
 
 
-def _prepare_in_child(folder: Path, given: dict[str, str | int], words: Path) -> int | None:
+def _prepare_in_child(folder: Path, given: Mapping[str, object], words: Path) -> int | None:
     """Run the process that prepares the job and writes the report; its exit code, None where it took too long.
 
     Args:
