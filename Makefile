@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BROWSER := $(VENV)/.browser
 PEERS := .venv-peers
-# The suite stops Ray sessions of its own only; two processes fill two cores.
-JOBS ?= 2
+# The suite stops Ray sessions of its own only. A third process computes while the others wait for Ray, S3 or a child.
+JOBS ?= 3
 
 .PHONY: demo test test-quick lint types docs suite test-slow chaos fuzz bench-peers format install clean help
 
