@@ -201,9 +201,12 @@ def _worker_line(worker: dict[str, Any]) -> str:
     """What a worker has done, as far as the record says; another version may have recorded less of it."""
     where = f" on {worker['host']}" if worker["host"] else ""
     device = f" ({worker['device']})" if worker["device"] else ""
-    tasks, points, seconds = (worker[name] or 0 for name in ("tasks", "points", "seconds"))
-    rate = points / seconds if seconds else 0
-    return f"{worker['name']}{where}{device}: {tasks} tiles, {points} points, {rate:.3g} points/s"
+    counted = (("tasks", "tiles"), ("points", "points"))
+    done = [f"{worker[name]} {noun}" for name, noun in counted if worker[name] is not None]
+    if worker["points"] is not None and worker["seconds"] is not None:
+        rate = worker["points"] / worker["seconds"] if worker["seconds"] else 0
+        done.append(f"{rate:.3g} points/s")
+    return f"{worker['name']}{where}{device}: {', '.join(done) or 'unknown'}"
 
 
 def validate_run(run: str) -> dict[str, Any]:

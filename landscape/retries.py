@@ -1,8 +1,8 @@
 """The retry rules: whether a task that failed is tried again, is given up, or ends the job.
 
 A serial run (`landscape/tasks.py`), the schedule of a cluster (`cluster/scheduling/schedule.py`) and the workers
-(`cluster/workers/worker.py`) ask this file. It decides from counts alone; which worker tries a task next is the
-schedule's choice.
+(`cluster/workers/worker.py`) ask this file. What becomes of a task depends on
+counts alone, but for the errors that are never retried; which worker tries a task next is the schedule's choice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Fate = Literal["retry", "quarantine"]
 
 
 class NotRetried(JobError):
-    """An error that every other attempt, on any worker, would meet too: the job ends instead of giving up a task."""
+    """An error that another attempt would not mend, so that the job ends instead of giving up a task."""
 
 
 @dataclass(frozen=True)

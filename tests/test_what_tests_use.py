@@ -20,7 +20,7 @@ FOREIGN = {"_exit", "_private", "_actor_id", "_forward_hooks", "_store_dict"}
 LEFT = {
     "landscape/store/test_chunks.py": {"_set"},
     "landscape/store/test_disk_errors.py": {"_set"},
-    "landscape/store/test_store.py": {"_make_directions", "_set"},
+    "landscape/store/test_store.py": {"_set"},
     "landscape/store/test_store_contract.py": {"_make_directions"},
     "scale/test_large.py": {"_contents"},
 }

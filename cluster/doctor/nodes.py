@@ -42,7 +42,7 @@ def examine(address: str) -> Iterator[CheckResult]:
     with ray_session(Job(run=".", problem="doctor:none", device="cpu"), address, 1, allow_open=True):
         attached = time.monotonic() - start
         nodes = [node for node in ray.nodes() if node["Alive"]]
-        yield check_room(nodes, ray.available_resources(), attached)
+        yield check_places(nodes, ray.available_resources(), attached)
         yield from _nodes(nodes)
     yield from _stop_time()
 
@@ -65,7 +65,7 @@ def _guard(address: str, answer: str) -> CheckResult:
     )  # fmt: skip
 
 
-def check_room(nodes: list[dict[str, Any]], free: dict[str, float], seconds: float) -> CheckResult:
+def check_places(nodes: list[dict[str, Any]], free: dict[str, float], seconds: float) -> CheckResult:
     """Whether the cluster has places for workers, and whether some are free.
 
     Args:

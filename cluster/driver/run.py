@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from cluster.driver.driver import Driver
@@ -74,25 +75,28 @@ def run(
         ClusterUnreachableError: no cluster answers at the address, or a private Ray does not start.
         Interrupted: `stop` or a signal ended it early; the same call goes on.
     """
-    with shown_progress(observer) as shown, ray_workers(job, address, workers, allow_open) as on_ray:
+    with shown_progress(observer) as shown:
         options = _Options(shown, stop, workers, address, policy, allow_open, limits)
+        on_ray = ray_workers(job, address, workers, allow_open)
         return _while_locked(job, lambda prepared: _compute(prepared, options), on_ray)
 
 
 def run_serially(job: Job, observer: Observer) -> Run:
     """Compute a job in this process alone; once preparation is over, a signal stops it in an orderly way."""
     options = _Options(observer, lambda: False)
-    return _while_locked(job, lambda prepared: _until_signalled(prepared, options))
+    return _while_locked(job, lambda prepared: _until_signalled(prepared, options), nullcontext(in_this_process))
 
 
-def _while_locked(job: Job, compute: Callable[[PreparedJob], None], workers: Workers = in_this_process) -> Run:
+def _while_locked(job: Job, compute: Callable[[PreparedJob], None], workers: AbstractContextManager[Workers]) -> Run:
     """Prepare the job, and compute it while its run is locked against other drivers.
 
     Args:
-        workers: where directions that are costly to make may run.
+        workers: where directions that are costly to make may run. They are given back before anything is computed:
+            what then runs in this process must not share it with a Ray session.
     """
     stage(PREPARING)
-    prepared = prepare(job, workers)
+    with workers as mapping:
+        prepared = prepare(job, mapping)
     try:
         with run_lock(prepared.run):
             compute(prepared)

@@ -10,8 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from cluster.session.placement import Placement
-from cluster.session.session import ray_session, refuse_dead_ray
+from cluster.session.session import ray_session, refuse_dead_ray, signals_kept
 from landscape.directions.context import Workers
 from landscape.errors import LandscapeError, one_line
 from landscape.spec import Job
@@ -31,7 +33,8 @@ def ray_workers(job: Job, address: str | None, workers: int | None, allow_open: 
 
         @cache
         def placement() -> Placement:
-            return session.enter_context(ray_session(job, address, workers, allow_open))
+            with signals_kept():  # the caller's handlers act until the block ends, too
+                return session.enter_context(ray_session(job, address, workers, allow_open))
 
         def on_ray(function: Callable[[Item], Result], items: Sequence[Item], /) -> list[Result]:
             return _results(placement(), job.folder, function, items)
@@ -42,21 +45,33 @@ def ray_workers(job: Job, address: str | None, workers: int | None, allow_open: 
 def _results(
     placement: Placement, folder: Path, function: Callable[[Item], Result], items: Sequence[Item]
 ) -> list[Result]:
-    """The results in the order of the items; each item takes the place of one worker.
+    """The results in the order of the items, as many at once as the job has workers.
+
+    The threads are those of this process: how many share a sum decides how it rounds, and the serial run must get the
+    same bits.
 
     Raises:
-        LandscapeError: processes of Ray died of it again and again. What `function` raises is raised as it is.
+        LandscapeError: processes of Ray died of it again and again, or what `function` raised cannot travel. What can
+            is raised as it is.
     """
     import ray
     from ray.exceptions import RayError, RayTaskError
 
     task = ray.remote(num_cpus=placement.num_cpus, num_gpus=placement.num_gpus)(_apply)
     path, shared = tuple(map(os.path.abspath, sys.path)), [ray.put(function)]
+    references: list[Any] = []
+    running: list[Any] = []
     try:
-        return list(ray.get([task.remote(path, folder, shared, item) for item in items]))
-    except RayTaskError as error:
-        raise error.cause from error
+        for item in items:
+            if len(running) >= placement.workers:
+                _, running = ray.wait(running)
+            references.append(task.remote(path, folder, torch.get_num_threads(), shared, item))
+            running.append(references[-1])
+        return list(ray.get(references))
     except RayError as error:
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        if not isinstance(cause, RayError):
+            raise cause from error
         refuse_dead_ray()
         raise LandscapeError(
             f"directions: the cluster could not compute them: {one_line(error)}; see why its processes "
@@ -64,10 +79,11 @@ def _results(
         ) from error
 
 
-def _apply(path: Sequence[str], folder: Path, function: Sequence[Any], item: Any) -> Any:
+def _apply(path: Sequence[str], folder: Path, threads: int, function: Sequence[Any], item: Any) -> Any:
     """Run on a worker: what `function` returns for the item, in the job's folder and with the driver's module path.
 
     Args:
+        threads: how many torch uses.
         function: a list of its reference, as it can be opened only when the modules that it names are found.
     """
     import ray
@@ -75,4 +91,5 @@ def _apply(path: Sequence[str], folder: Path, function: Sequence[Any], item: Any
     sys.path[:0] = [each for each in path if each not in sys.path]
     if folder.is_dir():  # on another machine it is the working directory that was shipped
         os.chdir(folder)
+    torch.set_num_threads(threads)
     return ray.get(function[0])(item)

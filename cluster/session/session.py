@@ -47,7 +47,7 @@ def ray_session(job: Job, address: str | None, workers: int | None, allow_open: 
             "on a cluster set CUDA_VISIBLE_DEVICES where each node's `ray start` runs"
         )
     stage("attaching to Ray" if attached else "starting Ray")
-    with _signals_kept(), without_native_text(keep=in_detail()):
+    with signals_kept(), without_native_text(keep=in_detail()):
         tell(ATTACHED if attached else RAY)
         import ray
         from ray._private import worker
@@ -66,8 +66,8 @@ def ray_session(job: Job, address: str | None, workers: int | None, allow_open: 
 
 
 @contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Restore the signal handlers after the block: Ray replaces that of SIGTERM, in Python and in its core."""
+def signals_kept() -> Iterator[None]:
+    """Restore the handlers of SIGINT and SIGTERM after the block: Ray replaces SIGTERM's, in Python and in its core."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

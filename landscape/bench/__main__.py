@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
         "--recipe", choices=sorted(SYNTHETIC_MODELS), help="a model instead, random weights, synthetic data"
     )
     options.add_argument("--samples", type=int, help="samples a point")
-    options.add_argument("--size", type=int, help="points per axis of a recipe's grid (default 40)")
+    options.add_argument("--size", type=int, help="points per axis of the synthetic model's grid (default 40)")
     options.add_argument("--batch-size", type=int)
     options.add_argument("--device", choices=("auto", "cpu", "cuda"))
     options.add_argument("--threads", type=int)

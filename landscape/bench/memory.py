@@ -67,7 +67,7 @@ class Peak:
 
 @contextmanager
 def peak_of(device: torch.device) -> Iterator[Peak]:
-    """The bytes that the `with` block allocates on the device; they stand in what it is given when it has ended."""
+    """The bytes that the `with` block allocates on the device; the yielded `Peak` holds them after the block."""
     peak = Peak()
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -48,6 +48,7 @@ class DirectionSpec(Frozen, ABC):
 
     Attributes:
         kind: the word by which a job names the kind.
+        title: what messages call the kind; default: `kind`.
         default_range: the ends of the axis where the job leaves them out; None where they are fitted to the path, which
             a kind may ask for that names `snapshots`.
         version_1_range: the ends that version 1 of the defaults wrote out, where it did.
@@ -55,6 +56,7 @@ class DirectionSpec(Frozen, ABC):
 
     kind: str
 
+    title: ClassVar[str] = ""
     default_range: ClassVar[Range | None] = (-1.0, 1.0)
     version_1_range: ClassVar[Range | None] = None
 

@@ -26,6 +26,7 @@ class PcaDirection(DirectionSpec):
     component: Count = 1
     """Which principal component, from 1."""
 
+    title: ClassVar[str] = "PCA"
     default_range: ClassVar[Range | None] = None
 
     @property

@@ -35,7 +35,7 @@ class Items:
         return self.has_another_length() or not all(map(is_, now, self._values))
 
     def names_changed(self) -> list[str]:
-        """The full names of those."""
+        """The full names of what is new, gone, or another object."""
         keys = [*self._keys, *(key for key in self.container if key not in self.before and key != OURS)]
         changed = [key for key in keys if self.container.get(key, self) is not self.before.get(key, self)]
         return [joined_name(self.name, key) for key in changed]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -20,7 +20,13 @@ EXPECTED = {
 
 
 class Explained(BaseModel):
-    """A value whose errors are explained."""
+    """A value whose errors are explained.
+
+    Attributes:
+        often_misplaced: fields of the whole value that users look for in its parts; what is meant is then clear.
+    """
+
+    often_misplaced: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def unknown_key(cls, key: str) -> str:
@@ -65,11 +71,11 @@ def _explain_one(error: Any, model: type[Explained]) -> str:
 
 
 def _is_one_level_too_deep(words: Sequence[str | int], model: type[Explained]) -> bool:
-    """Whether a key is a field of the whole value and stands in one of its parts, as `tile` in a landscape.
+    """Whether a key is one of the whole value's and stands in one of its parts, as `tile` in a landscape.
 
-    Further down it is more likely another mistake: the `seed` of a direction is not that of the job.
+    Further down it is more likely another mistake.
     """
-    return words[-1] in model.model_fields and sum(isinstance(word, str) for word in words) == 2
+    return words[-1] in model.often_misplaced and sum(isinstance(word, str) for word in words) == 2
 
 
 @dataclass(frozen=True)

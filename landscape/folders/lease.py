@@ -176,7 +176,7 @@ class Lease:
             self.renew()
 
     def renew(self) -> None:
-        """Put the lock anew with the next beat, and note by our own clock when that was asked for.
+        """Put the lock anew with the next beat, and note the time of the request by our own clock.
 
         Raises:
             LandscapeError: another driver has taken the run over.

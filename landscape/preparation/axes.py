@@ -65,7 +65,7 @@ def _make_axis(spec: Landscape, k: int, path: PathPlan | None, defaults: int) ->
 
 def _no_path_to_fit(spec: Landscape) -> JobError:
     """The error of an axis whose default range is fitted to the path, where the landscape has no path."""
-    fitted = sorted({axis.kind for axis in spec.directions if axis.snapshots is not None})
+    fitted = sorted({axis.title or axis.kind for axis in spec.directions if axis.snapshots is not None})
     return JobError(f"range: must be given where {', '.join(fitted)} axes are mixed with others")
 
 

@@ -138,7 +138,7 @@ def _parsed(kind: Any, attributes: Mapping[str, Any]) -> tuple[dict[str, Any], t
 def _adapters(kind: Any) -> dict[str, TypeAdapter[Any]]:
     """What checks each entry of a document, by its name."""
     hints = get_type_hints(kind, include_extras=True)
-    names = [field.name for field in fields(kind) if field.name != "attributes"]
+    names = [named.name for named in fields(kind) if named.name != "attributes"]
     return {name: TypeAdapter(hints[name]) for name in names}
 
 
@@ -162,4 +162,4 @@ def plain(value: Any) -> Any:
 @cache
 def _omitted(kind: Any) -> frozenset[str]:
     """The fields of a part that are not written where they are None."""
-    return frozenset(field.name for field in fields(kind) if field.metadata == OMITTED)
+    return frozenset(named.name for named in fields(kind) if named.metadata == OMITTED)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import PrivateAttr, WithJsonSchema, field_serializer, field_validator
 
@@ -28,6 +28,23 @@ MODULE_FUNCTION = re.compile(r"(?!\S*\.py:)[^\W\d][\w-]*(\.[^\W\d][\w-]*)*:[^\W\
 
 class Job(Frozen):
     """A whole job: the run folder, the callback, the samples, the arithmetic and the landscapes to compute."""
+
+    # Not `seed`, which a direction has too, and not what every job has already.
+    often_misplaced: ClassVar[frozenset[str]] = frozenset(
+        [
+            "num_samples",
+            "batch_size",
+            "precision",
+            "batch_norm",
+            "engine",
+            "device",
+            "threads",
+            "workers",
+            "num_gpus",
+            "device_ids",
+            "tile",
+        ]
+    )
 
     run: str
     """Folder or URL that holds the trajectory and all landscapes."""

@@ -68,7 +68,7 @@ def checked_layout(attributes: Mapping[str, Any], axes: int, size: int) -> None:
         raise BadMetadataError("layout: must be a list of places")
     for place in places:
         shape = place.get("shape") if isinstance(place, dict) else None
-        if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < 1 << 48 for size in shape):
+        if not isinstance(shape, list) or not all(type(length) is int and 0 <= length < 1 << 48 for length in shape):
             raise BadMetadataError("layout: every place must have a shape of whole numbers")
         if not isinstance(place.get("name"), str) or place.get("offset") != end:
             raise BadMetadataError("layout: every place must have a name, and begin where the one before ends")

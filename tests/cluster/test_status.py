@@ -170,7 +170,7 @@ def test_what_the_record_of_a_worker_does_not_say_is_not_made_up(place):
     assert worker == {"name": "w-1", "host": "h", "tasks": 3, **unknown}
     status = run_status(str(place))
     status["landscapes"][0]["state"] = "running"
-    assert "w-1 on h: 3 tiles, 0 points, 0 points/s" in status_text(status)
+    assert "w-1 on h: 3 tiles\n" in status_text(status) + "\n"
 
 
 def test_a_driver_that_crashed_does_not_run(place):

@@ -14,7 +14,7 @@ from cluster.commands.entry import main
 from cluster.doctor import machine, run_place
 from cluster.doctor.checks import GOOD, NOTE, WRONG, exit_code, safely
 from cluster.doctor.diagnosis import diagnose, diagnosis_text
-from cluster.doctor.nodes import check_node, check_room
+from cluster.doctor.nodes import check_node, check_places
 from cluster.doctor.run_place import probe_run
 from landscape.errors import JobError
 
@@ -91,7 +91,7 @@ def test_what_is_wrong_on_a_node_is_named(node, seen, said, monkeypatch):
     ],
 )
 def test_a_cluster_without_room_is_said_to_have_none(resources, free, state):
-    found = check_room([NODE | {"Resources": resources}], free, 1.0)
+    found = check_places([NODE | {"Resources": resources}], free, 1.0)
     assert found["state"] == state
     assert bool(found["remedy"]) is (state != GOOD)
 

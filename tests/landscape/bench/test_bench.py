@@ -285,12 +285,12 @@ def test_the_distance_to_the_ceilings():
     assert found["bound"] == "bandwidth"
 
 
-# -- recipes and the command -----------------------------------------------------------------------------------
+# -- synthetic models and the command --------------------------------------------------------------------------
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted(set(SYNTHETIC_MODELS) - {"resnet50", "resnet56"}))
-def test_every_recipe_is_a_job_that_evaluates(name, tmp_path):
+def test_every_synthetic_model_is_a_job_that_evaluates(name, tmp_path):
     job = synthetic_job(name, str(tmp_path / "run"), samples=3, size=3, device="cpu")
     prepared = prepare(job)
     landscape = prepared.landscapes[0]
@@ -299,7 +299,7 @@ def test_every_recipe_is_a_job_that_evaluates(name, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_recipes_are_the_models_they_are_named_after():
+def test_synthetic_models_are_the_models_they_are_named_after():
     count = {
         name: sum(each.numel() for each in SYNTHETIC_MODELS[name].model().parameters())
         for name in ("resnet50", "lenet", "mlp")
@@ -309,7 +309,7 @@ def test_recipes_are_the_models_they_are_named_after():
     assert 5_000_000 <= count["mlp"] <= 5_100_000
 
 
-def test_unknown_recipe():
+def test_an_unknown_synthetic_model_is_refused():
     with pytest.raises(LandscapeError, match="did you mean"):
         synthetic_job("resnet21", "run")
 

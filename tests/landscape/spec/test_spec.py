@@ -219,6 +219,10 @@ BAD_JOBS = {
         {"landscapes": [{"name": "a", "tile": 4}]},
         ["landscapes.0.tile: must be a field of the whole job, not of a part", "move 'tile: 4' beside 'landscapes'"],
     ),
+    "a landscape's seed is not the job's": (
+        {"landscapes": [SPEC | {"seed": 1}]},
+        ["landscapes.0.seed: unknown key 'seed'"],
+    ),
     "a direction's seed is not the job's": (
         {"landscapes": [{"name": "a", "directions": [{"kind": "towards", "target": "first", "seed": 1}]}]},
         ["landscapes.0.directions.0.seed: unknown key 'seed'", "known: kind, target"],
