@@ -46,8 +46,10 @@ def export_run(
         options: dict[str, Any] = {"kind": kind, "log": log, "in_browser": drawing}
         for read in surfaces:
             surface = read if alive else stopped(read)
-            for ending in of_surfaces:
-                path = folder / export_name(surface, ending, kind, observable, log)
+            if of_surfaces:
+                surface[observable]  # an unknown one is refused before any file of the landscape is written
+            paths = [folder / export_name(surface, ending, kind, observable, log) for ending in of_surfaces]
+            for ending, path in zip(of_surfaces, paths, strict=True):
                 yield export(surface, ending, path, observable=observable, **options)
                 yield from files_beside(surface, ending, path)
     if broken:

@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from cyclopts import CycloptsError
+from cyclopts import CycloptsError, UnknownOptionError
 
 from cluster.process import supervisor_pipe
 from cluster.process.logs import as_json, masked, write_remark
@@ -42,7 +42,7 @@ def exit_code_of(carry_out: Callable[[], object], debug: bool) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else DONE
     except CycloptsError as error:
-        return _failed(f"landscape: {message_of(error)} (see landscape --help)", BAD_USAGE, debug)
+        return _failed(_usage(error), BAD_USAGE, debug)
     except LandscapeError as error:
         if supervised() and supervisor_pipe.ray_lost and not debug:
             return error.exit_code  # the supervisor says why, and starts the work anew
@@ -62,6 +62,17 @@ def exit_code_of(carry_out: Callable[[], object], debug: bool) -> int:
         return _failed(f"{code} was called {_place(ended)}; leave it out: it ends the whole command", FAILED, debug)
     except Exception as error:
         return _failed(f"{one_line(error)} (--debug shows where)", FAILED, debug)
+
+
+def _usage(error: CycloptsError) -> str:
+    """What is wrong with a command line, and where the help of its command is.
+
+    An unknown option that resembles none gets the list of those that there are.
+    """
+    message, command = message_of(error), " ".join(("landscape", *(error.command_chain or ())))
+    if isinstance(error, UnknownOptionError) and error.argument_collection and "Did you mean" not in message:
+        message += f" Known: {', '.join(option.name for option in error.argument_collection)}"
+    return f"landscape: {message} (see {command} --help)"
 
 
 def _place(error: BaseException) -> str:

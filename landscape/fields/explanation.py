@@ -55,7 +55,9 @@ def _explain_one(error: Any, model: type[Explained]) -> str:
     where = ".".join(flat(str(word), LONGEST_KEY) for word in words) or model.__name__.lower()
     if unknown and _is_one_level_too_deep(words, model):
         rule = f"must be a field of the whole {model.__name__.lower()}, not of a part of it"
-        return f"{where}: {rule}; move '{words[-1]}: {shown(value)}' beside '{words[0]}'"
+        # Without the quotes of a text: the whole line to move stands in quotes.
+        text = shown(value).strip("'") if isinstance(value, str) else shown(value)
+        return f"{where}: {rule}; move '{words[-1]}: {text}' beside '{words[0]}'"
     if unknown:
         return f"{where}: {place.owner.unknown_key(str(words[-1]))}"
     if kind == "missing":

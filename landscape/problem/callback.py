@@ -76,11 +76,17 @@ def import_callback(reference: str, folder: Path | None = None) -> Callable[[], 
         module = importlib.import_module(module_name)
     callback = getattr(module, function, None)
     if not callable(callback):
-        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        names = [name for name, value in vars(module).items() if _may_be_meant(name, value, module_name)]
         raise JobError(
             f"problem: module {shown(module_name)} has no function {shown(function)}; {nearest(function, names)}"
         )
     return callback  # type: ignore[no-any-return]
+
+
+def _may_be_meant(name: str, value: object, module: str) -> bool:
+    """Whether a message proposes this name of the module: a class that the module imports, such as Problem, is none."""
+    imported = isinstance(value, type) and value.__module__ != module
+    return callable(value) and not name.startswith("_") and not imported
 
 
 def _look_first_in(folder: Path, package: str) -> None:

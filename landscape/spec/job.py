@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -109,8 +109,7 @@ class Job(Frozen):
     @classmethod
     def _problem_reference(cls, value: Any) -> Any:
         if isinstance(value, str) and not MODULE_FUNCTION.fullmatch(value):
-            remedy = "; leave out '.py'" if ".py:" in value else ""
-            raise ValueError(f"must be 'module:function', not {shown(value)}{remedy}")
+            raise ValueError(f"must be 'module:function', not {shown(value)}{_remedy_of_reference(value)}")
         if not isinstance(value, str) and not callable(value):
             raise ValueError(f"must be 'module:function' or a function, not {shown(value)}")
         return value
@@ -145,6 +144,13 @@ class Job(Frozen):
     def _different_gpus(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
         if value is not None and (not value or len(set(value)) < len(value)):
             raise ValueError(f"must name at least one GPU, and each once, not {shown(list(value))}")
+        return value
+
+    @field_validator("landscapes", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            raise ValueError(f"must be a list, not {shown(value)}; begin each landscape with '- name: …'")
         return value
 
     @field_validator("landscapes")
@@ -183,6 +189,15 @@ class Job(Frozen):
         copy = Job(**given)
         copy._folder = self._folder
         return copy
+
+
+def _remedy_of_reference(reference: str) -> str:
+    """What ends the refusal of a callback's name: how it is written, where that can be told."""
+    if ".py:" in reference:
+        return "; leave out '.py'"
+    module, _, function = reference.rpartition(".")
+    written = f"{module}:{function}"
+    return f"; write {shown(written)}" if function != "py" and MODULE_FUNCTION.fullmatch(written) else ""
 
 
 def names_a_run(engine: str) -> bool:

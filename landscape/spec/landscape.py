@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import TypeAdapter, field_validator, model_validator
 
-from landscape.directions.kinds import Direction
+from landscape.directions.kinds import KINDS, Direction
 from landscape.directions.options import DEFAULT_IGNORE
 from landscape.directions.pca import PcaDirection
 from landscape.errors import shown
@@ -53,6 +53,14 @@ class Landscape(Frozen):
     """[low, high], or one such pair per axis. Default: [-1, 1]; a `towards` axis has both ends among its points;
     `trajectory` is fitted to the path.
     """
+
+    @classmethod
+    def unknown_key(cls, key: str) -> str:
+        """What an error says of a key that is no field; those of a direction are often written one level too high."""
+        owners = [kind.model_fields["kind"].default for kind in KINDS if key in kind.model_fields]
+        if owners and key not in ("kind", "seed"):  # a seed may be meant for the job
+            return f"belongs to a direction, not to the landscape: directions: [{{kind: {owners[0]}, {key}: …}}]"
+        return super().unknown_key(key)
 
     @field_validator("name")
     @classmethod

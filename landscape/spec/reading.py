@@ -33,6 +33,8 @@ def read_job(path: str | Path, **overrides: Any) -> Job:
             data = parse_yaml(opened.read(MAX_BYTES + 1))
     except FileNotFoundError:
         raise NotFoundError(f"{name} does not exist; `landscape init` writes one to start from") from None
+    except IsADirectoryError:
+        raise JobError(f"{name} cannot be read: it is a folder, such as a run's; name the job file") from None
     except OSError as error:
         raise JobError(f"{name} cannot be read: {error.strerror or message_of(error)}") from None
     except ValueError as error:

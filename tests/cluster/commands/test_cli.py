@@ -129,7 +129,11 @@ BAD_OPTIONS = [
     ("run --batch-size 1e3", ["--batch-size", "whole number, not '1e3'"]),
     ("run --run=", ["run: must be a folder or URL, not ''"]),
     ("run --precision float8", ["precision", "'float32'", "'float8'"]),
-    ("run --sead 3", ["--sead", "Did you mean --seed?"]),
+    ("run --sead 3", ["--sead", "Did you mean --seed? (see landscape run --help)"]),
+    (
+        "export --formats png",
+        ["Unknown option: --formats. Known: --run, --name, --to,", "(see landscape export --help)"],
+    ),
     ("run --seed \x1b[2J[/a]", ["--seed", r"\x1b[2J[/a]"]),
     ("plan --workers 0", ["workers", "must be at least 1, not 0"]),
     ("plan --workers 2.5", ["--workers", "whole number, not '2.5'"]),
@@ -329,6 +333,11 @@ def test_export_writes_data_that_reads_back(call, finished):
     assert [path.suffix for path in paths] == [".csv", ".npz", ".html"]
     np.testing.assert_array_equal(np.load(paths[1])["loss"], open_run(finished.folder / "run")["plane"].loss)
     assert call("export", finished.folder / "run", "--to", "jpg").returncode == 2
+    nothing = finished.folder / "nothing"
+    misnamed = call("export", finished.folder / "run", "--observable", "los", "--to", "csv,html", "--out", nothing)
+    assert misnamed.returncode == 2
+    assert (misnamed.stdout, list(nothing.iterdir())) == ("", [])
+    assert "observable: 'plane' has no 'los'; did you mean 'loss'" in misnamed.stderr
     assert call("export", finished.folder / "run", "plain").returncode == 3
 
 

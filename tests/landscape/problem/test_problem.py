@@ -382,6 +382,7 @@ BAD_CALLBACKS = {
     "syntax": ("def problem(:", "mine_syntax:problem", ["does not import", "SyntaxError"]),
     "import raises": ("1 / 0", "mine_import:problem", ["does not import", "ZeroDivisionError"]),
     "no function": (GOOD, "mine_typo:problm", ["no function 'problm'", "did you mean 'problem'"]),
+    "no function of that name": (GOOD, "mine_names:xyz", ["no function 'xyz'; known: problem"]),
     "not callable": ("problem = 3", "mine_value:problem", ["no function 'problem'"]),
     "raises": ("def problem():\n    raise KeyError('x')", "mine_raise:problem", ["mine_raise:problem raised KeyError"]),
     "multi-line": ("def problem():\n    raise ValueError('a\\nb\\nc')", "mine_lines:problem", ["ValueError: a b c"]),

@@ -219,6 +219,14 @@ BAD_JOBS = {
         {"landscapes": [{"name": "a", "tile": 4}]},
         ["landscapes.0.tile: must be a field of the whole job, not of a part", "move 'tile: 4' beside 'landscapes'"],
     ),
+    "a job's text in a landscape": (
+        {"landscapes": [SPEC | {"batch_norm": "batch"}]},
+        ["move 'batch_norm: batch' beside 'landscapes'"],
+    ),
+    "a direction's key in a landscape": (
+        {"landscapes": [SPEC | {"normalise": "layer"}]},
+        ["normalise: belongs to a direction, not to the landscape: directions: [{kind: random, normalise: …}]"],
+    ),
     "a landscape's seed is not the job's": (
         {"landscapes": [SPEC | {"seed": 1}]},
         ["landscapes.0.seed: unknown key 'seed'"],
@@ -236,6 +244,7 @@ BAD_JOBS = {
     "empty run": ({"run": " "}, ["run", "folder or URL"]),
     "run of another type": ({"run": 3}, ["run", "3"]),
     "problem without function": ({"problem": "mine"}, ["problem", "'module:function'", "'mine'"]),
+    "problem with a dot": ({"problem": "mine.problem"}, ["'mine.problem'; write 'mine:problem'"]),
     "problem of another type": ({"problem": 3}, ["problem", "3"]),
     "no samples": ({"num_samples": 0}, ["num_samples", "at least 1", "0"]),
     "negative samples": ({"num_samples": -1}, ["num_samples", "at least 1", "-1"]),
@@ -311,6 +320,10 @@ BAD_JOBS = {
     "no name": ({"landscapes": [{}]}, ["landscapes.0.name", "required"]),
     "the same name twice": ({"landscapes": [SPEC, SPEC]}, ["names of their own", "'a'", "2 times"]),
     "landscapes of another type": ({"landscapes": 3}, ["landscapes", "3"]),
+    "landscapes by name": (
+        {"landscapes": {"a": {"size": 3}}},
+        ["landscapes: must be a list, not {'a': {'size': 3}}; begin each landscape with '- name: …'"],
+    ),
     "collector size": ({"collect_landscape": {"intervals": [[1, 2, 3]], "landscape_size": 2}}, ["landscape_size", "2"]),
     "collector unit": (
         {"collect_landscape": {"intervals": [[1, 2, 3]], "unit": "hour"}},
@@ -615,5 +628,5 @@ def test_a_file_that_is_not_there_is_not_found(tmp_path):
     with pytest.raises(NotFoundError, match=r"job file '.*nowhere.yaml' does not exist; `landscape init`") as caught:
         read_job(tmp_path / "nowhere.yaml")
     assert caught.value.exit_code == 3
-    with pytest.raises(JobError, match="cannot be read"):
+    with pytest.raises(JobError, match="cannot be read: it is a folder, such as a run's; name the job file"):
         read_job(tmp_path)
