@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from landscape.devices import pick_device
 from landscape.errors import JobError, shown
@@ -36,6 +37,11 @@ def freedom_of(prepared: PreparedJob) -> tuple[Freedom, Plan | None]:
     # In the store the last axis comes first.
     rows = [tile_shape_for(job, each.grid, 1.0, 1)[0] for each in prepared.landscapes if job.tile is not None]
     return Freedom(engine, job.batch_size is None and chosen is None, points, min(rows, default=None)), chosen
+
+
+def bound_to(freedom: Freedom, plan: Plan) -> Freedom:
+    """What is left to choose once a landscape of the job has this plan: neither the engine nor the batch size."""
+    return replace(freedom, engine=plan.engine, may_choose_batch_size=False)
 
 
 def tune_landscape(

@@ -6,11 +6,11 @@ This is the serial reference of every faster path: a Ray driver does the same wi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
-from landscape.choosing import freedom_of, make_evaluator, tile_shape_for, tune_landscape
+from landscape.choosing import bound_to, freedom_of, make_evaluator, tile_shape_for, tune_landscape
 from landscape.errors import Interrupted, StoreError, shown
 from landscape.evaluation.choice.questions import Limits
 from landscape.evaluation.evaluator import Evaluator
@@ -36,6 +36,9 @@ from landscape.tasks import (
     task_points,
     try_task,
 )
+
+# A landscape of the job that is on disk, open for writing; None for one that is new.
+OpenOne: TypeAlias = Callable[[PreparedJob, PreparedLandscape], OpenLandscape | None]
 
 
 def run(
@@ -69,32 +72,32 @@ def run_prepared(
     observer: Observer,
     stop: Callable[[], bool],
     limits: Limits | None = None,
-    already_open: Mapping[str, OpenLandscape | None] | None = None,
+    open_one: OpenOne = open_landscape,
 ) -> None:
     """Compute a job that is prepared, landscape by landscape, while its run's lock is held.
 
     Args:
-        already_open: its landscapes by name, where they have been opened already; None for those that are new.
+        open_one: another way to open its landscapes, where they have been opened already.
     """
 
-    def check_stop() -> None:
+    def on_point() -> None:  # the evaluator calls it before each point
         if stop():
             raise Interrupted(
                 f"run {shown(prepared.run)} is interrupted; what is done is kept: the same command goes on"
             )
 
     prepared.log_warnings()
-    freedom, chosen = freedom_of(prepared)
+    freedom, job_plan = freedom_of(prepared)
     for landscape in prepared.landscapes:
-        opened = open_landscape(prepared, landscape) if already_open is None else already_open[landscape.name]
+        planned, opened = landscape, open_one(prepared, landscape)
         if opened is None:
-            landscape = landscape if chosen is None else landscape.in_batches(chosen.batch_size)
-            landscape, seconds = tune_landscape(prepared, landscape, freedom, check_stop, limits)
+            in_batches = landscape if job_plan is None else landscape.in_batches(job_plan.batch_size)
+            planned, seconds = tune_landscape(prepared, in_batches, freedom, on_point, limits)
             # One job has one engine: what was chosen for this landscape holds for the rest.
-            chosen, freedom = landscape.plan, replace(freedom, engine=landscape.plan.engine, batch_size=False)
-            tile_shape = tile_shape_for(prepared.job, landscape.grid, seconds, workers=1)
-            opened = create_landscape(prepared, landscape, tile_shape)
-        compute_landscape(prepared, landscape, opened, observer, check_stop)
+            job_plan, freedom = planned.plan, bound_to(freedom, planned.plan)
+            tile_shape = tile_shape_for(prepared.job, planned.grid, seconds, workers=1)
+            opened = create_landscape(prepared, planned, tile_shape)
+        compute_landscape(prepared, planned, opened, observer, on_point)
 
 
 def compute_landscape(
@@ -102,14 +105,18 @@ def compute_landscape(
     landscape: PreparedLandscape,
     opened: OpenLandscape,
     observer: Observer,
-    check_stop: Callable[[], None],
+    on_point: Callable[[], None],
 ) -> None:
-    """Compute what is left to do of one landscape, task after task, and record how far it is."""
+    """Compute what is left to do of one landscape, task after task, and record how far it is.
+
+    Args:
+        on_point: is called before each point; what it raises ends the computation.
+    """
     tally = start_tally(opened.store, landscape, opened.tasks)
     if not opened.tasks:
-        tally.close()
+        tally.close()  # a process that was killed after the last task has not recorded that it was the last
     else:
-        evaluator = make_evaluator(prepared, landscape, check_stop)
+        evaluator = make_evaluator(prepared, landscape, on_point)
         with recorded_end(tally):
             with in_folder(prepared.folder):
                 check_reproduction(opened.store, landscape.grid, evaluator)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from landscape.errors import LandscapeError
 from landscape.evaluation.choice.questions import Limits
 from landscape.folders.lock import run_lock
 from landscape.memory import keep_freed_memory
-from landscape.pipeline import run_prepared
+from landscape.pipeline import OpenOne, run_prepared
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.progress import PREPARING, Observer, stage
 from landscape.results import Run
@@ -113,7 +113,7 @@ def _compute(prepared: PreparedJob, options: _Options) -> None:
     finished = [each for each in landscapes if isinstance(each, LandscapeState) and each.finished]
     unfinished = [each for each in landscapes if each not in finished]
     if unfinished and is_quicker_here(prepared, unfinished, options.workers, options.address):
-        _compute_here(prepared, options, opened)
+        _compute_here(prepared, options, lambda _, landscape: opened[landscape.name])
         return
     for each in finished:
         each.tally.close()
@@ -126,20 +126,18 @@ def _begun_or_new(landscape: PreparedLandscape, opened: OpenLandscape | None) ->
     return NewLandscape(landscape) if opened is None else LandscapeState(landscape, opened)
 
 
-def _compute_here(prepared: PreparedJob, options: _Options, opened: Mapping[str, OpenLandscape | None]) -> None:
+def _compute_here(prepared: PreparedJob, options: _Options, open_one: OpenOne) -> None:
     """Compute in this process, as the serial reference does; if it is killed, its supervisor goes on with Ray."""
     stage("computing in this process: it is done before Ray would have started (--workers N asks for Ray)")
     tell(HERE)
     if supervised():  # a command's own process, and not a notebook's
         keep_freed_memory()
-    _until_signalled(prepared, options, opened)
+    _until_signalled(prepared, options, open_one)
 
 
-def _until_signalled(
-    prepared: PreparedJob, options: _Options, opened: Mapping[str, OpenLandscape | None] | None = None
-) -> None:
+def _until_signalled(prepared: PreparedJob, options: _Options, open_one: OpenOne = open_landscape) -> None:
     with graceful_stop() as signalled:
-        run_prepared(prepared, options.observer, lambda: options.stop() or signalled(), options.limits, opened)
+        run_prepared(prepared, options.observer, lambda: options.stop() or signalled(), options.limits, open_one)
 
 
 def _compute_on_ray(prepared: PreparedJob, landscapes: Sequence[DrivenLandscape], options: _Options) -> None:

@@ -30,7 +30,10 @@ def key_of(evaluator: Evaluator, plan: Plan, freedom: Freedom) -> str:
     Args:
         plan: as planned at first, before batches were made to fit.
     """
-    arithmetic = plan.record() | {"seed": None, "batch_size": None if freedom.batch_size else plan.batch_size}
+    arithmetic = plan.record() | {
+        "seed": None,
+        "batch_size": None if freedom.may_choose_batch_size else plan.batch_size,
+    }
     return digest(
         {
             "scheme": SCHEME,

@@ -22,13 +22,13 @@ class Freedom:
 
     Args:
         engine: the one that the job asks for; None: the fastest is chosen.
-        batch_size: whether it may be chosen.
+        may_choose_batch_size: whether the batch size is not given.
         points: of the whole job; where they take too little time, nothing is measured.
         row: points in a row of the job's tiles; None where the tiles suit the cost of a point.
     """
 
     engine: Engine | None = None
-    batch_size: bool = True
+    may_choose_batch_size: bool = True
     points: int = 0
     row: int | None = None
 

@@ -278,7 +278,7 @@ def test_a_kept_choice_that_is_off_is_dropped_and_searched_anew():
     assert machine.kept.choices[60.0].engine == Engine.parse("eager")
 
 
-@pytest.mark.parametrize("size, freedom", [(5000, MANY), (64, replace(MANY, batch_size=False))])
+@pytest.mark.parametrize("size, freedom", [(5000, MANY), (64, replace(MANY, may_choose_batch_size=False))])
 def test_a_kept_choice_that_no_search_of_this_job_can_have_made_is_not_taken(size, freedom):
     choice = Choice(Engine.parse("eager+maxima"), size, 0.3, "2026-11-21T10:00:00+00:00", True)
     machine = Machine(flat, kept=Record(1.0, {60.0: choice}))
