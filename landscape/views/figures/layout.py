@@ -9,6 +9,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from landscape.views.figures.colours import DEFAULT_SCALE
 from landscape.views.figures.theme import TEMPLATES
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.scale import Scale
@@ -23,7 +24,7 @@ NEEDLESS_BUTTONS = ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"]
 class Style:
     """How to draw: those options of `figure` that leave the data as they are."""
 
-    colour_scale: str = "viridis"
+    colour_scale: str = DEFAULT_SCALE
     theme: str = "light"
     path_colour: str = "#d6336c"
     path_width: float = 2.5
