@@ -71,7 +71,9 @@ def _usage(error: CycloptsError) -> str:
     """
     message, command = message_of(error), " ".join(("landscape", *(error.command_chain or ())))
     if isinstance(error, UnknownOptionError) and error.argument_collection and "Did you mean" not in message:
-        message += f" Known: {', '.join(option.name for option in error.argument_collection)}"
+        # A group of options, as those of one target, is an argument whose name is `*`.
+        names = [option.name for option in error.argument_collection if option.name.startswith("--")]
+        message += f" Known: {', '.join(names)}"
     return f"landscape: {message} (see {command} --help)"
 
 
