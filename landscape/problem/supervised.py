@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,13 +16,21 @@ from landscape.problem.batches import Batch
 from landscape.problem.observables import check_names
 
 Metric = Callable[[Any, Any], Tensor]
+# Losses of one output and its target: given other shapes torch broadcasts them, and pairs outputs with foreign targets.
+ELEMENTWISE_MODULES = (
+    nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.PoissonNLLLoss, nn.KLDivLoss, nn.SoftMarginLoss,
+)  # fmt: skip
+ELEMENTWISE_FUNCTIONS = (
+    nn.functional.mse_loss, nn.functional.l1_loss, nn.functional.smooth_l1_loss, nn.functional.huber_loss,
+    nn.functional.poisson_nll_loss, nn.functional.kl_div, nn.functional.soft_margin_loss,
+)  # fmt: skip
 
 
 class Supervised:
     """`observe` for batches (inputs, targets); `Problem.supervised` describes the arguments."""
 
     def __init__(self, criterion: Callable[..., Tensor], metrics: Mapping[str, Metric] | Sequence[str] | None) -> None:
-        self.criterion = per_sample(criterion)
+        self.criterion, self._same_shape = per_sample(criterion), _is_elementwise(criterion)
         self.metrics = _named_metrics(_default_metrics(criterion) if metrics is None else metrics)
 
     def __call__(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -32,10 +41,41 @@ class Supervised:
             )
         inputs, targets = batch
         outputs = model(inputs)
+        if self._same_shape:
+            _refuse_other_shape(outputs, targets)
         values = {"loss": _mean_per_sample(self.criterion(outputs, targets))}
         for name, metric in self.metrics.items():
             values[name] = _mean_per_sample(metric(outputs, targets))
         return values
+
+
+def _is_elementwise(criterion: Callable[..., Tensor]) -> bool:
+    """Whether it is one of torch's elementwise losses; not a subclass, which may compare what it likes."""
+    function = criterion.func if isinstance(criterion, partial) else criterion
+    return type(criterion) in ELEMENTWISE_MODULES or function in ELEMENTWISE_FUNCTIONS
+
+
+def _refuse_other_shape(outputs: Any, targets: Any) -> None:
+    """Refuse targets that torch would broadcast against the outputs; from shapes alone, so it waits for no device.
+
+    Raises:
+        JobError: the shapes differ.
+    """
+    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or outputs.shape == targets.shape:
+        return
+    remedy = "give one target for each output"
+    if outputs.numel() == targets.numel():
+        more = targets.dim() - outputs.dim()
+        remedy = "unsqueeze them" if more < 0 else "squeeze them" if more > 0 else "reshape them"
+    expected, given = (_shape_in_words(tensor, targets.shape[:1]) for tensor in (outputs, targets))
+    raise JobError(f"data: targets must have the shape of the outputs {expected}, not {given}; {remedy}")
+
+
+def _shape_in_words(tensor: Tensor, samples: torch.Size) -> str:
+    """The shape with N for the number of samples: `(N, 1)`, or `(N,)`."""
+    first = ["N"] if tensor.shape[:1] == samples else map(str, tensor.shape[:1])
+    sizes = [*first, *map(str, tensor.shape[1:])]
+    return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
 
 
 def _mean_per_sample(values: Tensor) -> Tensor:

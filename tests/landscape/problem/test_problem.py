@@ -305,6 +305,35 @@ def test_regression_averages_over_outputs_and_has_no_accuracy():
         assert found == pytest.approx({"loss": expected}, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    "criterion", [nn.MSELoss(), nn.functional.l1_loss, functools.partial(nn.functional.huber_loss, delta=0.5)]
+)
+@pytest.mark.parametrize(
+    ("outputs", "shape", "message"),
+    [
+        (1, (10,), r"outputs \(N, 1\), not \(N,\); unsqueeze them"),
+        (1, (10, 1, 1), r"outputs \(N, 1\), not \(N, 1, 1\); squeeze them"),
+        (3, (10,), r"outputs \(N, 3\), not \(N,\); give one target for each output"),
+    ],
+)
+def test_targets_that_would_be_broadcast_are_refused(criterion, outputs, shape, message):
+    problem = Problem.supervised(nn.Linear(4, outputs), (X, torch.zeros(shape)), criterion)
+    with pytest.raises(JobError, match=rf"^data: targets must have the shape of the {message}$"):
+        observed(problem)
+
+
+def test_a_loss_of_ones_own_may_take_targets_of_any_shape():
+    class Squeezed(nn.MSELoss):
+        def forward(self, outputs, targets):
+            return super().forward(outputs.squeeze(1), targets)
+
+    model, targets = nn.Linear(4, 1), torch.randn(10)
+    with torch.no_grad():
+        expected = float((model(X).squeeze(1) - targets).square().mean())
+    for criterion in (Squeezed(), lambda o, t: (o.squeeze(1) - t) ** 2):
+        assert observed(Problem.supervised(model, (X, targets), criterion))["loss"] == pytest.approx(expected)
+
+
 def test_a_criterion_that_is_no_function_is_refused():
     with pytest.raises(JobError, match=r"criterion: must be a loss module or a function .* not 7"):
         Problem.supervised(nn.Linear(2, 2), (torch.zeros(3, 2), torch.zeros(3)), criterion=7)
