@@ -55,6 +55,16 @@ class Folded(Rewrite):
         return target.plan.statistics.fixed and bool(fold_norms(fx.symbolic_trace(target.model)))
 
     @classmethod
+    def check(cls, target: Target) -> None:
+        """Raises ValueError where statistics are taken from the layers' inputs, which folded layers no longer see."""
+        statistics = target.plan.statistics
+        # With statistics of each batch there are no running ones, so that `install` finds nothing to fold.
+        if not statistics.fixed and not statistics.of_each_batch:
+            raise ValueError(
+                f"batch_norm: must not be {target.plan.batch_norm} for folded layers, which compute no statistics"
+            )
+
+    @classmethod
     def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:
         """Fold in the graph all batch norms that can be, except after layers that are taken."""
         folds = [] if graph is None else fold_norms(graph, taken)

@@ -30,7 +30,7 @@ class Forward:
 
     @classmethod
     def check(cls, target: Target) -> None:
-        """Raises JobError where the engine cannot run."""
+        """Raises JobError or ValueError where the engine cannot run."""
 
     def refresh(self, point: Sequence[float] | None) -> None:
         """To be called when the model's tensors were set: to this point, or to a whole set of weights (None)."""

@@ -72,6 +72,10 @@ class Rewrite(ABC):
     def applies(cls, target: Target) -> bool:
         """Whether it would change anything; it may raise any error, which counts as no."""
 
+    @classmethod  # noqa: B027
+    def check(cls, target: Target) -> None:
+        """Raises ValueError where the plan rules it out, such as by its mode of batch normalisation."""
+
     @classmethod
     @abstractmethod
     def install(cls, target: Target, graph: fx.GraphModule | None, taken: frozenset[nn.Module]) -> Self:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from landscape.evaluation.engines.forward import Forward, ObservedModel
-from landscape.evaluation.engines.rewrite import Rewrite
+from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe
 
@@ -20,6 +20,16 @@ class Stacked(Forward):
     def __init__(self, model: nn.Module, observe: Observe, rewrites: Mapping[str, Rewrite]) -> None:
         super().__init__(model, observe, rewrites)
         self._observed = ObservedModel(model, observe)
+
+    @classmethod
+    def check(cls, target: Target) -> None:
+        """Raises ValueError where statistics are computed anew at every point, as stacked points would share them."""
+        tracked = any(getattr(module, "running_mean", None) is not None for module in target.model.modules())
+        if target.plan.statistics.recalibrated and tracked:
+            raise ValueError(
+                f"batch_norm: must not be {target.plan.batch_norm} under vmap, as the points computed at once would "
+                "share their statistics"
+            )
 
     def observe_points(self, stacked: Mapping[str, Tensor], batch: Batch) -> Any:
         """The observables [points, samples] of a batch at the stacked weights [points, …], all points at once."""

@@ -75,6 +75,7 @@ def make_forward(target: Target, engine: Engine, *, remembering: bool = True) ->
         for name, rewrite in REWRITES.items():
             if name not in engine.options or (rewrite.remembers and not remembering):
                 continue
+            rewrite.check(target)
             if rewrite.traces and graph is None:
                 graph = fx.symbolic_trace(target.model)
             rewrites[name] = rewrite.install(target, graph, taken)

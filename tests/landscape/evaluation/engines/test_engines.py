@@ -174,6 +174,22 @@ def test_layouts_agree_in_the_other_modes_of_batch_norm(batch_norm):
     np.testing.assert_allclose(found.mean["loss"], plain, rtol=1e-5)
 
 
+@pytest.mark.parametrize("engine", ["vmap:4", "eager+folded"])
+def test_statistics_that_are_taken_at_every_point_refuse_engines_that_would_not_take_them(engine):
+    problem, samples = pooled_problem()
+    with pytest.raises(ValueError, match=r"batch_norm: must not be recalibrate .* statistics"):
+        evaluator(problem, samples, engine, batch_norm="recalibrate")
+
+
+def test_points_are_stacked_where_there_are_no_statistics_to_take():
+    problem = Problem(nn.Linear(3, 1), torch.randn(6, 3), lambda m, b: {"loss": m(b)[:, 0] ** 2})
+    found = [
+        evaluator(problem, problem.data, engine, batch_norm="recalibrate").evaluate(POINTS).mean["loss"]
+        for engine in ("eager", "vmap:4")
+    ]
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
 def test_bfloat16_may_be_folded():
     problem, samples = pooled_problem()
     exact = evaluator(problem, samples).evaluate(POINTS).mean["loss"]
