@@ -52,6 +52,7 @@ BY_NAME = {
     "landscape/surface.py",
 }
 
+LONGEST_FILE = 300  # lines
 HEAVY = {"ray", "grpc", "plotly", "zarr", "obstore", "kaleido", "meshio", "sklearn", "cyclopts", "rich", "xarray"}
 ALLOWED = {
     "ray": {
@@ -190,6 +191,12 @@ def file_of(module: str) -> Path | None:
         return None
     place = ROOT / module.replace(".", "/")
     return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+
+
+@pytest.mark.parametrize("path", both(), ids=shown)
+def test_files_stay_short(path):
+    lines = len(path.read_text().splitlines())
+    assert lines <= LONGEST_FILE, "move what belongs together to a file of its own"
 
 
 def test_modules_are_imported_by_their_names_in_few_places():

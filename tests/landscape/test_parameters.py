@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 
 from landscape import Job, JobError, Problem, run
 from landscape.directions import DirectionTensors
+from landscape.directions.options import DEFAULT_IGNORE, Normalise
 from landscape.directions.random import random_direction
 from landscape.directions.scaling import normalise_direction
 from landscape.parameters import (
@@ -255,7 +257,22 @@ def test_layer_and_model_normalisation_scale_by_whole_norms():
     assert all(torch.equal(plain[name], direction[name]) for name in direction)
 
 
-@pytest.mark.parametrize("normalise", ["filter", "layer", "model", "none"])
+@pytest.mark.parametrize("normalise", get_args(Normalise))
+@pytest.mark.parametrize("ignore", [(), DEFAULT_IGNORE])
+def test_a_random_direction_is_the_whole_draw_normalised_at_once(normalise, ignore):
+    """What is scaled tensor by tensor, to hold one in float64 at a time, has the bits of the formula on the whole."""
+    model = Renamed()
+    infos, origin = describe_parameters(model), state_of(model)
+    generator = torch.Generator().manual_seed(6)
+    draw = {info.name: torch.randn(info.shape, generator=generator) for info in infos}
+    moved = [info for info in infos if info.role not in ignore]
+    expected = normalise_direction({info.name: draw[info.name] for info in moved}, origin, moved, normalise)
+    direction = random_direction(origin, infos, 6, normalise, ignore)
+    assert list(direction) == list(expected)
+    assert all(torch.equal(direction[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("normalise", get_args(Normalise))
 def test_zero_weights_and_zero_directions_give_no_nan(normalise):
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
     nn.init.zeros_(model[0].weight)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ import landscape
 from cluster.workers import packing
 from cluster.workers.packing import OtherDirection, SeededTensors, pack_directions, unpack_direction
 from landscape.directions import DirectionTensors
+from landscape.directions.options import Normalise
 from landscape.directions.random import random_direction
 from landscape.errors import JobError
 from landscape.parameters import describe_parameters, direction_digest, in_first_version, state_of
@@ -28,7 +31,7 @@ def drawn(seed: int, normalise: str, ignore: tuple[str, ...]) -> DirectionTensor
     return DirectionTensors(tensors, spec.model_dump(mode="json") | {"digest": direction_digest(tensors)})
 
 
-@pytest.mark.parametrize("normalise", ["filter", "layer", "model", "none"])
+@pytest.mark.parametrize("normalise", get_args(Normalise))
 @pytest.mark.parametrize("ignore", [(), ("bias", "norm")])
 def test_a_seed_gives_the_bits_of_the_tensors(normalise, ignore):
     direction = drawn(7, normalise, ignore)

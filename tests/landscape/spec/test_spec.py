@@ -7,6 +7,7 @@ import math
 import tempfile
 from fractions import Fraction
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from landscape import CollectLandscape, Job, JobError, Landscape, NotFoundError, read_job
 from landscape.digests import canonical_json, digest
+from landscape.directions.options import Normalise
 from landscape.errors import printable
 from landscape.spec import DEFAULTS, RandomDirection, with_defaults_of
 
@@ -147,7 +149,7 @@ def test_a_job_is_frozen_and_replaced_by_checked_copies():
 DIRECTIONS = st.one_of(
     st.fixed_dictionaries(
         {"kind": st.just("random"), "seed": st.integers(0, 2**63)},
-        optional={"normalise": st.sampled_from(["filter", "layer", "model", "none"]), "ignore": st.just(["norm"])},
+        optional={"normalise": st.sampled_from(get_args(Normalise)), "ignore": st.just(["norm"])},
     ),
     st.fixed_dictionaries({"kind": st.just("towards"), "target": st.one_of(st.integers(0, 99), st.just("first"))}),
     st.fixed_dictionaries({"kind": st.just("file"), "path": st.sampled_from(["a.pt", "b/c.safetensors"])}),
