@@ -171,7 +171,7 @@ class Schedule(Generic[T]):
         return None
 
     def _is_suspect(self, task: T) -> bool:
-        """Whether a task has killed a worker; such a task runs alone, so that nothing else is lost with it."""
+        """Whether a task has killed a worker; it runs alone and once at a time, so that no more is lost."""
         return self._records.kills(task) > 0
 
     def _others(self, avoid: Set[str]) -> bool:
@@ -185,7 +185,7 @@ class Schedule(Generic[T]):
             return None
         for slow in self._times.longer_than(self.policy.straggler_factor * median):
             for task in self.in_flight[slow]:  # a task that is queued behind the straggler waits as long
-                if self.holders.get(task) == {slow}:
+                if self.holders.get(task) == {slow} and not self._is_suspect(task):
                     self.backups += 1
                     return task
         return None

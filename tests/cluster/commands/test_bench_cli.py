@@ -106,6 +106,7 @@ def test_a_longer_stretch_has_more_tiles_of_the_same_size(name, size, tmp_path):
     assert (part.landscapes[0].size, points) == (size, 24)
 
 
+@pytest.mark.slow
 def test_ray_is_held_against_serial_on_the_same_tiles_and_more_of_them_where_runs_are_over_too_soon(
     tmp_path, local_ray, monkeypatch
 ):

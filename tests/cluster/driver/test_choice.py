@@ -77,6 +77,7 @@ def test_the_same_job_has_the_same_bits_on_ray_and_serially_in_another_folder(tm
         assert on_ray[name].tobytes() == serially[name].tobytes()
 
 
+@pytest.mark.slow
 def test_a_candidate_that_ends_its_workers_is_out_and_the_job_goes_on(tmp_path):
     """The first one tried, channels_last, ends every process."""
     job = make_job(tmp_path, 7, "model.conv.weight.is_contiguous() or os._exit(1)")

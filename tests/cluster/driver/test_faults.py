@@ -170,6 +170,7 @@ def test_a_worker_that_answers_nan_where_others_do_not_is_dismissed(make_job, lo
     assert "two others agree" in caplog.text
 
 
+@pytest.mark.slow
 def test_answers_of_the_wrong_shape_cost_the_worker_not_the_tile(make_job, local_ray, caplog):
     job = make_job(tile=[1])
     file = job.folder / "my_problem.py"

@@ -92,6 +92,7 @@ def test_code_that_changed_is_refused_when_every_worker_has_it(write_job, tmp_pa
     assert not (open_run(tmp_path / "run")["other"].status == 1).any()
 
 
+@pytest.mark.slow
 def test_a_point_that_kills_whoever_reproduces_it_costs_its_own_tile_alone(write_job, tmp_path, local_ray):
     """The point nearest to the origin that is off it: no worker survives it, and the rest is computed all the same."""
     file = write_job("""

@@ -179,7 +179,7 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize("words", TROUBLES)
+@pytest.mark.parametrize("words", ["No space left", pytest.param("Read-only file system", marks=pytest.mark.slow)])
 def test_the_disk_fills_up_or_is_closed_in_mid_run(run_on_small_disk, local_ray, words):
     """Between two receipts of the driver, which writes what the workers compute."""
     (job, place), (begin, end), done = run_on_small_disk, TROUBLES[words], []
@@ -236,6 +236,7 @@ def leaping_clock(monkeypatch) -> Iterator[list[float]]:
     leaper.join()
 
 
+@pytest.mark.slow
 def test_the_clock_jumps_by_hours_under_the_driver(make_job, local_ray, leaping_clock, caplog):
     job = make_job(
         """

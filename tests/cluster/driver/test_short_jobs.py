@@ -103,6 +103,7 @@ def test_what_is_on_disk_is_read_once_and_told_once(make_job, monkeypatch):
     assert (found["begun"].status == OK).all()
 
 
+@pytest.mark.slow
 def test_a_short_job_that_kills_its_process_goes_on_with_workers(make_job, ray_folder):
     job = make_job("""
         def trouble(x, y):

@@ -294,6 +294,15 @@ def test_what_is_queued_behind_a_straggler_is_backed_up_too():
     assert schedule.finished
 
 
+def test_a_task_that_has_killed_a_worker_gets_no_backup():
+    schedule = Schedule([f"t{k}" for k in range(13)], Policy(in_flight=1))
+    deadly = schedule.next_for("first", 0)
+    schedule.lost("first", 0)
+    assert schedule.next_for("second", 0) == deadly
+    now = run_for(schedule, "fast", 12, 1.0, 0.0)
+    assert schedule.next_for("fast", now + 1000) is None, "its worker is silent, and may have died of it as well"
+
+
 def test_no_backup_while_other_tasks_wait_or_the_median_is_unknown():
     schedule = Schedule("abc", Policy(in_flight=1))
     schedule.next_for("slow", 0)

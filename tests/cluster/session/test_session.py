@@ -141,6 +141,7 @@ def test_each_worker_sees_the_gpu_it_was_given_and_no_other(make_job, ray_folder
     assert surface.attributes["plan"]["device"] == "cpu"  # torch sees no GPU here, Ray's are make-believe
 
 
+@pytest.mark.slow
 def test_device_ids_restrict_a_local_ray(make_job, ray_folder):
     job = make_job(
         """

@@ -130,7 +130,7 @@ def test_below_the_limit_there_is_one_object():
 
 
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize("host_bytes", ["100", None])
+@pytest.mark.parametrize("host_bytes", ["100", pytest.param(None, marks=pytest.mark.slow)])
 def test_workers_give_the_bytes_of_the_serial_run_from_pieces_too(tmp_path, monkeypatch, host_bytes):
     """Once because the limit says so, and once because the 100 MB of the object store could not hold all samples."""
     count = 40 if host_bytes else 150

@@ -61,6 +61,7 @@ def test_a_finished_training_returns_at_once_and_changes_nothing(trained):
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_training_killed_twice_ends_like_one_that_was_not(trained, tmp_path):
     whole, result = trained

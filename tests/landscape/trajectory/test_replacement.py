@@ -111,7 +111,7 @@ def dies_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         monkeypatch.setattr(ObjectFolder, name, change)
 
 
-@pytest.mark.parametrize("kind", ["import", "overwrite", "resume"])
+@pytest.mark.parametrize("kind", [pytest.param("import", marks=pytest.mark.slow), "overwrite", "resume"])
 def test_in_an_object_store_the_old_or_the_new_is_there_whole_after_each_request(place, tmp_path, endpoint, kind):
     files = checkpoints(tmp_path)
 
