@@ -4,6 +4,7 @@ Every Ray of the tests asks for a token of theirs: on this machine's own address
 The choices of engines and the sent jobs that tests keep, and find, are their own.
 """
 
+import gc
 import logging
 import os
 import secrets
@@ -52,6 +53,12 @@ def logging_as_it_was() -> Iterator[None]:
     root.setLevel(level)
     for name, each in levels.items():
         logging.getLogger(name).setLevel(each)
+
+
+def pytest_collection_finish() -> None:
+    """Torch, Ray and the tests are a million objects that live to the end: no collection walks them again."""
+    gc.collect()
+    gc.freeze()
 
 
 # What these give starts processes: a Ray, an S3, a browser, commands.
