@@ -1,4 +1,4 @@
-"""Pure decisions, the time an argument: which worker gets which task, which is tried again, checked or given up."""
+"""Which worker gets which task, and which task is tried again, checked or given up. The time is an argument."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class Schedule(Generic[T]):
         return None
 
     def _is_suspect(self, task: T) -> bool:
-        """Whether a task has killed a worker; it runs alone and once at a time, so that no more is lost."""
+        """Whether a task has killed a worker; it then runs alone, on one worker at a time, so that no more is lost."""
         return self._records.kills(task) > 0
 
     def _others(self, avoid: Set[str]) -> bool:

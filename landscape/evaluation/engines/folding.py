@@ -57,9 +57,8 @@ class Folded(Rewrite):
     @classmethod
     def check(cls, target: Target) -> None:
         """Raises ValueError where statistics are taken from the layers' inputs, which folded layers no longer see."""
-        statistics = target.plan.statistics
         # With statistics of each batch there are no running ones, so that `install` finds nothing to fold.
-        if not statistics.fixed and not statistics.of_each_batch:
+        if target.plan.statistics.recalibrated:
             raise ValueError(
                 f"batch_norm: must not be {target.plan.batch_norm} for folded layers, which compute no statistics"
             )
