@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 TESTS = Path(__file__).resolve().parent
 FILES = sorted(path for path in TESTS.rglob("*.py") if path != Path(__file__).resolve())
 PACKAGES = ("landscape", "cluster")
@@ -58,17 +56,28 @@ def private_names(path: Path) -> Iterator[str]:
         yield from (each for each in names if PRIVATE.fullmatch(each) and not {each, each[1:].split("__")[0]} & known)
 
 
-@pytest.mark.parametrize("path", FILES, ids=shown)
-def test_no_private_name_is_used(path):
+def test_no_private_name_is_used():
     """LEFT may only become shorter."""
-    assert set(private_names(path)) <= LEFT.get(shown(path), set())
+    private = {shown(path): set(private_names(path)) - LEFT.get(shown(path), set()) for path in FILES}
+    assert not {path: names for path, names in private.items() if names}
 
 
-@pytest.mark.parametrize("path", FILES, ids=shown)
-def test_the_scripts_that_tests_hold_import_what_is_there(path):
-    """They stand in texts, where no import fails before a process of a test has started."""
+def imported_names(path: Path) -> Iterator[tuple[str, str]]:
+    """Every module of ours and the name that a line of the file imports from it, also where the line is in a text."""
     for module, names in IMPORT.findall(path.read_text()):
-        for name in re.split(r",\s*", names):
-            bare = name.split(" as ")[0].strip()
-            found = importlib.import_module(module)
-            assert hasattr(found, bare) or importlib.util.find_spec(f"{module}.{bare}"), f"{module}: {bare}"
+        yield from ((module, name.split(" as ")[0].strip()) for name in re.split(r",\s*", names))
+
+
+def is_there(module: str, name: str) -> bool:
+    return hasattr(importlib.import_module(module), name) or bool(importlib.util.find_spec(f"{module}.{name}"))
+
+
+def test_the_scripts_that_tests_hold_import_what_is_there():
+    """They stand in texts, where no import fails before a process of a test has started."""
+    missing = [
+        f"{shown(path)}: {module}.{name}"
+        for path in FILES
+        for module, name in imported_names(path)
+        if not is_there(module, name)
+    ]
+    assert not missing
