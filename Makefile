@@ -8,6 +8,8 @@ PEERS := .venv-peers
 # `loadgroup` hands the tests out one by one and in their order, the long ones first.
 # The suite stops Ray sessions of its own only. A third process computes while the others wait for Ray, S3 or a child.
 JOBS ?= 3
+# Some machines forbid it; but here hundreds of processes start, and each would compile all the sources again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-quick lint types docs suite test-slow chaos fuzz bench-peers format install clean help
 
@@ -94,3 +96,4 @@ format: $(READY)
 
 clean:
 	rm -rf $(VENV) $(PEERS) build/docs runs/demo
+	find landscape cluster tests docs -name __pycache__ -prune -exec rm -rf {} +
