@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -163,6 +164,7 @@ def _be_child(
     for number in STOPS:
         signal.signal(number, note_signal)  # an interruption while Python itself ends would show as a traceback
     supervisor_pipe.tell(supervisor_pipe.END, code)
+    gc.freeze()  # Python's end would walk all that torch has made, to free what goes with the process anyway
     raise SystemExit(code)
 
 
