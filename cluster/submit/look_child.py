@@ -7,12 +7,13 @@ by safetensors, and except those that stay mapped into memory.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -126,10 +127,11 @@ def child() -> None:
     report = Path(given["report"])
     report.touch()
     begun = report.stat().st_ctime_ns
-    import torch  # noqa: F401  before the hook, as it opens much
+    gc.disable()
+    import landscape.preparation  # noqa: F401  before the hook, as it opens much
 
-    from landscape.spec import read_job
-
+    gc.freeze()  # what is imported stays: no collection needs to walk it
+    gc.enable()
     opened = Opened()
     opened.hear_safetensors()
     sys.addaudithook(opened.hook)
@@ -142,6 +144,20 @@ def child() -> None:
         seen = {"opened": foreign(opened.paths, begun), "error": error, "remarks": remarks}
         with report.open("w", errors="surrogateescape") as file:
             json.dump(seen, file, ensure_ascii=False)
+
+    prepare_job(given, tell)
+    gc.freeze()  # the end of Python walks nothing that goes with the process anyway
+
+
+def prepare_job(given: Mapping[str, Any], tell: Callable[[str, list[str]], None]) -> None:
+    """Prepare the job, and tell why it cannot be computed ('' where it can) and what could not be tried here.
+
+    Args:
+        given: the job's `file`; its `run`; `fresh`, a folder for a run that is new; `store_seconds`, how long an object
+            store may take, after which the process ends.
+        tell: is called at the end, and with an object store also before it is asked.
+    """
+    from landscape.spec import read_job
 
     try:
         job = read_job(given["file"], run=given["run"])

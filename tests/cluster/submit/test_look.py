@@ -13,7 +13,7 @@ import yaml
 import landscape
 from cluster.submit.checks import folder_listing
 from cluster.submit.look import compare, look
-from cluster.submit.look_child import Opened, foreign
+from cluster.submit.look_child import Opened, foreign, prepare_job
 from landscape.errors import JobError
 from landscape.spec import Job, read_job
 
@@ -109,24 +109,19 @@ def open_files():
 threading.Thread(target=open_files, daemon=True).start()
 """
 FAILING = [
-    ("raise ValueError('wrong')", {}, "looked:problem raised ValueError: wrong"),
-    ("import no_such_module", {}, "No module named 'no_such_module'"),
-    ("raise SystemExit(0)", {}, "looked:problem called sys.exit(0)"),
-    ("import os; os._exit(0)", {}, "ended the process that looked at it, with code 0; its last words: none"),
+    (OPENING + "raise ValueError('wrong')", "looked:problem raised ValueError: wrong"),
+    ("import os; os._exit(0)", "ended the process that looked at it, with code 0; its last words: none"),
     (
         "import os, sys; print('oh no', file=sys.stderr); os.kill(os.getpid(), 11)",
-        {},
         "with code -11; its last words: oh no",
     ),
-    ("pass", {"num_samples": 100}, "num_samples"),
-    (OPENING + "raise ValueError('wrong')", {}, "looked:problem raised ValueError: wrong"),
 ]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("body", "fields", "said"), FAILING)
-def test_a_callback_that_fails_is_refused_before_anything_is_sent(body, fields, said, job_of):
-    job = job_of(body, **fields)
+@pytest.mark.parametrize(("body", "said"), FAILING)
+def test_a_callback_that_fails_is_refused_before_anything_is_sent(body, said, job_of):
+    job = job_of(body)
     with pytest.raises(JobError) as refused:
         look(job, job.folder / "job.yaml", job.run_path)
     assert said in str(refused.value)
@@ -135,14 +130,41 @@ def test_a_callback_that_fails_is_refused_before_anything_is_sent(body, fields, 
     assert not Path(job.run_path).exists(), "a look writes nothing"
 
 
-@pytest.mark.long
-def test_a_run_that_holds_another_job_is_refused_where_it_can_be_read(job_of):
+@pytest.fixture
+def told(tmp_path) -> Callable[[Job], list[tuple[str, list[str]]]]:
+    """What the process that looks at a job tells of it, told here: the error, and the remarks."""
+
+    def prepare(job: Job) -> list[tuple[str, list[str]]]:
+        found: list[tuple[str, list[str]]] = []
+        given = {"file": str(job.folder / "job.yaml"), "run": job.run_path, "fresh": str(tmp_path / "fresh")}
+        prepare_job(given, lambda error, remarks: found.append((error, remarks)))
+        return found
+
+    return prepare
+
+
+@pytest.mark.parametrize(
+    ("body", "fields", "said"),
+    [
+        ("import no_such_module", {}, "No module named 'no_such_module'"),
+        ("raise SystemExit(0)", {}, "looked:problem called sys.exit(0)"),
+        ("pass", {"num_samples": 100}, "num_samples"),
+    ],
+)
+def test_what_is_wrong_with_a_job_is_told_once(body, fields, said, job_of, told):
+    job = job_of(body, **fields)
+    [(error, remarks)] = told(job)
+    assert said in error
+    assert remarks == []
+    assert not Path(job.run_path).exists()
+
+
+def test_a_run_that_holds_another_job_is_refused_where_it_can_be_read(job_of, told):
     job = job_of()
     landscape.run(job)
-    assert look(job, job.folder / "job.yaml", job.run_path).error == ""
-    other = job_of(seed=5)
-    with pytest.raises(JobError, match="was computed with another job; changed: seed 0 to 5"):
-        look(other, other.folder / "job.yaml", other.run_path)
+    assert told(job) == [("", [])]
+    [(error, _)] = told(job_of(seed=5))
+    assert "was computed with another job; changed: seed 0 to 5" in error
 
 
 @pytest.mark.long
@@ -155,11 +177,9 @@ def test_what_the_run_holds_is_there_on_the_cluster_too_also_behind_a_link(job_o
     assert not list(job.folder.rglob("__pycache__")), "a look leaves nothing"
 
 
-@pytest.mark.long
-def test_a_run_that_lies_elsewhere_refuses_no_trajectory(job_of):
+def test_a_run_that_lies_elsewhere_refuses_no_trajectory(job_of, told):
     landscapes = [{"name": "a", "size": 3}, {"name": "b", "trajectory": "all"}, {"name": "c", "origin": "last"}]
-    job = job_of(run="/no/such/folder/run", landscapes=landscapes)
-    assert look(job, job.folder / "job.yaml", job.run_path).error == ""
+    assert told(job_of(run="/no/such/folder/run", landscapes=landscapes)) == [("", [])]
 
 
 @pytest.mark.long
