@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cluster.options import Flag, MaybeNumber, MaybeWhole, Whole, Words
 from cluster.process.streams import diverted, put
+from landscape.errors import JobError
 
 
 def bench(
@@ -54,12 +55,16 @@ def bench(
     json
         Print one JSON document instead of text.
     """
-    from cluster.commands.bench_overhead import bench_job, bench_report
     from landscape.bench import options_for
     from landscape.spec import read_job
 
     options = options_for(precision or (), engine or (), rounds, search=search, quick=quick, full=full, report=_report)
     given = read_job(job, num_samples=num_samples, batch_size=batch_size, device=device, threads=threads)
+    if not quick and options.precisions and given.precision not in options.precisions:
+        own = given.precision
+        raise JobError(f"precision: Ray is measured in the job's own, {own}; name that too, or give --quick")
+    from cluster.commands.bench_overhead import bench_job, bench_report
+
     with diverted():
         found = bench_job(given, options, quick=quick)
     put(json_module.dumps(found, indent=1, allow_nan=False) if json else bench_report(found))

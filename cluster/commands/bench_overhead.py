@@ -12,7 +12,7 @@ from typing import Any
 from landscape.bench import Options, bench, bench_text
 from landscape.bench.table import aligned, spread
 from landscape.bench.timing import quotient
-from landscape.errors import JobError, LandscapeError
+from landscape.errors import LandscapeError
 from landscape.fields import MAX_SIZE
 from landscape.pipeline import run as run_serially
 from landscape.preparation import prepare
@@ -27,8 +27,6 @@ TRAINED = ("trajectory", "run.json", "history.jsonl")  # what a landscape may be
 
 def bench_job(job: Job, options: Options, *, quick: bool = False) -> dict[str, Any]:
     """The measurement without Ray, and unless it is to be quick what Ray adds and how long a user waits."""
-    if not quick and options.precisions and job.precision not in options.precisions:
-        raise JobError(f"precision: Ray is measured in the job's own, {job.precision}; name that too, or give --quick")
     found = bench(job, options)
     if quick:
         return found

@@ -1,7 +1,17 @@
 """How fast points are evaluated here, beside a bare forward pass of the same model and batches in the same run."""
 
-from landscape.bench.measure import bench
-from landscape.bench.options import Options, options_for
-from landscape.bench.table import bench_text
+from typing import TYPE_CHECKING
+
+from landscape.lazy_names import import_on_use
+
+if TYPE_CHECKING:
+    from landscape.bench.measure import bench
+    from landscape.bench.options import Options, options_for
+    from landscape.bench.table import bench_text
 
 __all__ = ["Options", "bench", "bench_text", "options_for"]
+
+# Words of a command are checked before torch is imported.
+__getattr__ = import_on_use(
+    __name__, {"measure": ("bench",), "options": ("Options", "options_for"), "table": ("bench_text",)}
+)
