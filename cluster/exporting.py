@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from landscape.errors import JobError, LandscapeError, StoreError, nearest, shown
 from landscape.folders.lock import driver_alive
 from landscape.results import Run, open_run
+from landscape.store import LandscapeStore
 from landscape.surface import Surface
 
 REPORT = "report"
@@ -36,18 +37,18 @@ def export_run(
     broken = {} if name else dict(opened.unreadable)
     surfaces = [opened[name]] if name else _readable(opened, broken)
     alive = driver_alive(opened.path)
+    of_surfaces = [ending for ending in wanted if ending != REPORT]
+    if of_surfaces:
+        _check_observable(opened.path, [name] if name else opened, observable)
     if REPORT in wanted:
         write_report(opened, folder / "report.html")
         yield folder / "report.html"
     # One browser for all pictures: starting it costs more than drawing.
-    of_surfaces = [ending for ending in wanted if ending != REPORT]
     pictures = any(FORMAT_TABLE[ending].pictures for ending in of_surfaces)
     with browser() if pictures else contextlib.nullcontext() as drawing:
         options: dict[str, Any] = {"kind": kind, "log": log, "in_browser": drawing}
         for read in surfaces:
             surface = read if alive else stopped(read)
-            if of_surfaces:
-                surface[observable]  # an unknown one is refused before any file of the landscape is written
             paths = [folder / export_name(surface, ending, kind, observable, log) for ending in of_surfaces]
             for ending, path in zip(of_surfaces, paths, strict=True):
                 yield export(surface, ending, path, observable=observable, **options)
@@ -68,6 +69,25 @@ def _checked_formats(formats: Sequence[str], known: Sequence[str]) -> list[str]:
         if name not in known:
             raise JobError(f"to: unknown format {shown(name)}; {nearest(name, known)}")
     return wanted
+
+
+def _check_observable(run: str, names: Iterable[str], observable: str) -> None:
+    """Refuse an observable that a landscape does not have, before any file is written.
+
+    A landscape whose metadata cannot be read is passed over: it is told of when the others are written.
+
+    Raises:
+        JobError: a landscape has no such observable.
+    """
+    for name in names:
+        try:
+            known = LandscapeStore.open(run, name).arrays.value_names
+        except StoreError:
+            raise
+        except LandscapeError:
+            continue
+        if observable not in known:
+            raise JobError(f"observable: {shown(name)} has no {shown(observable)}; {nearest(observable, known)}")
 
 
 def _readable(opened: Run, broken: dict[str, str]) -> Iterator[Surface]:

@@ -335,7 +335,7 @@ def test_export_writes_data_that_reads_back(call, finished):
     np.testing.assert_array_equal(np.load(paths[1])["loss"], open_run(finished.folder / "run")["plane"].loss)
     assert call("export", finished.folder / "run", "--to", "jpg").returncode == 2
     nothing = finished.folder / "nothing"
-    misnamed = call("export", finished.folder / "run", "--observable", "los", "--to", "csv,html", "--out", nothing)
+    misnamed = call("export", finished.folder / "run", "--observable", "los", "--to", "report,csv", "--out", nothing)
     assert misnamed.returncode == 2
     assert (misnamed.stdout, list(nothing.iterdir())) == ("", [])
     assert "observable: 'plane' has no 'los'; did you mean 'loss'" in misnamed.stderr
