@@ -77,7 +77,7 @@ def run(
     """
     with shown_progress(observer) as shown:
         options = _Options(shown, stop, workers, address, policy, allow_open, limits)
-        on_ray = ray_workers(job, address, workers, allow_open)
+        on_ray = ray_workers(job, address, workers, allow_open, stop)
         return _while_locked(job, lambda prepared: _compute(prepared, options), on_ray)
 
 

@@ -15,19 +15,30 @@ import torch
 from cluster.session.placement import Placement
 from cluster.session.session import ray_session, refuse_dead_ray, signals_kept
 from landscape.directions.context import Workers
-from landscape.errors import LandscapeError, one_line
+from landscape.errors import Interrupted, LandscapeError, one_line, shown
 from landscape.spec import Job
+
+STOP_SECONDS = 0.2  # how often `stop` is asked at least, while nothing else happens
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 @contextlib.contextmanager
-def ray_workers(job: Job, address: str | None, workers: int | None, allow_open: bool = False) -> Iterator[Workers]:
+def ray_workers(
+    job: Job,
+    address: str | None,
+    workers: int | None,
+    allow_open: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Workers]:
     """Within the block, a function that applies another one to many items on Ray.
 
     The first call starts the private Ray, or attaches to the cluster, and may raise what `ray_session` raises; most
     jobs never call it. The session ends with the block.
+
+    Args:
+        stop: is asked several times a second; when true, the workers are ended and `Interrupted` is raised.
     """
     with contextlib.ExitStack() as session:
 
@@ -37,13 +48,17 @@ def ray_workers(job: Job, address: str | None, workers: int | None, allow_open: 
                 return session.enter_context(ray_session(job, address, workers, allow_open))
 
         def on_ray(function: Callable[[Item], Result], items: Sequence[Item], /) -> list[Result]:
-            return _results(placement(), job.folder, function, items)
+            return _results(placement(), job, function, items, stop)
 
         yield on_ray
 
 
 def _results(
-    placement: Placement, folder: Path, function: Callable[[Item], Result], items: Sequence[Item]
+    placement: Placement,
+    job: Job,
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    stop: Callable[[], bool],
 ) -> list[Result]:
     """The results in the order of the items, as many at once as the job has workers.
 
@@ -53,6 +68,7 @@ def _results(
     Raises:
         LandscapeError: processes of Ray died of it again and again, or what `function` raised cannot travel. What can
             is raised as it is.
+        Interrupted: `stop` said so.
     """
     import ray
     from ray.exceptions import RayError, RayTaskError
@@ -63,10 +79,10 @@ def _results(
     running: list[Any] = []
     try:
         for item in items:
-            if len(running) >= placement.workers:
-                _, running = ray.wait(running)
-            references.append(task.remote(path, folder, torch.get_num_threads(), shared, item))
+            running = _wait_until(running, placement.workers - 1, job, stop)
+            references.append(task.remote(path, job.folder, torch.get_num_threads(), shared, item))
             running.append(references[-1])
+        _wait_until(running, 0, job, stop)
         return list(ray.get(references))
     except RayError as error:
         cause = error.cause if isinstance(error, RayTaskError) else error
@@ -77,6 +93,23 @@ def _results(
             f"directions: the cluster could not compute them: {one_line(error)}; see why its processes "
             "end, memory first"
         ) from error
+
+
+def _wait_until(running: list[Any], most: int, job: Job, stop: Callable[[], bool]) -> list[Any]:
+    """Wait until at most so many tasks run; returns those that still do.
+
+    Raises:
+        Interrupted: `stop` said so; the tasks are ended.
+    """
+    import ray
+
+    while len(running) > most:
+        if stop():
+            for reference in running:
+                ray.cancel(reference, force=True)
+            raise Interrupted(f"run {shown(job.run_path)} is interrupted; the same command goes on")
+        _, running = ray.wait(running, timeout=STOP_SECONDS)
+    return running
 
 
 def _apply(path: Sequence[str], folder: Path, threads: int, function: Sequence[Any], item: Any) -> Any:

@@ -7,11 +7,13 @@ import signal
 import threading
 import time
 
+import psutil
 import pytest
 import torch
+from waiting import wait_for
 
 from cluster.session.mapping import ray_workers
-from landscape.errors import JobError, LandscapeError
+from landscape.errors import Interrupted, JobError, LandscapeError
 
 
 class Unpicklable(Exception):
@@ -59,6 +61,23 @@ def test_what_a_function_raises_is_raised_here_and_what_cannot_travel_is_told(ma
             on_ray(refuse, [3])
         with pytest.raises(LandscapeError, match=r"directions: the cluster could not compute them: .*bad weather"):
             on_ray(fail, [3])
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_stop_ends_what_computes(make_job, tmp_path):
+    begun = tmp_path / "begun"
+
+    def work(item):
+        begun.write_text(str(os.getpid()))
+        time.sleep(600)
+
+    def stop():
+        return begun.exists() and begun.read_text() != ""
+
+    with ray_workers(make_job(), None, 1, stop=stop) as on_ray, pytest.raises(Interrupted, match="goes on"):
+        on_ray(work, [1, 2])
+    pid = int(begun.read_text())
+    wait_for(lambda: not psutil.pid_exists(pid), "the worker to end")
 
 
 @pytest.mark.slow
