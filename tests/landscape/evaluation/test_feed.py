@@ -250,7 +250,8 @@ def test_on_a_gpu_streamed_samples_give_the_bits_of_resident_ones(kind, fields):
 
 @pytest.mark.gpu
 @needs_gpu
-def test_on_a_gpu_two_or_three_batches_are_there_at_a_time_and_travel_while_another_computes():
+def test_on_a_gpu_two_or_three_batches_are_there_at_a_time():
+    """How far they travel while another one computes: `tests/measure/overlap.py`."""
     gpu = torch.device("cuda:0")
     samples = torch.randint(0, 255, (512, 1 << 20), dtype=torch.uint8)  # 512 MiB in 32 batches of 16
     feed = make_feed(samples, gpu, torch.float32, limit=1 << 20)
@@ -264,19 +265,3 @@ def test_on_a_gpu_two_or_three_batches_are_there_at_a_time_and_travel_while_anot
     torch.cuda.synchronize()
     assert torch.cuda.max_memory_allocated(gpu) - before < 5 * (16 << 20) < batch_bytes(samples)
     assert torch.stack(sums).sum().item() == samples.sum(dtype=torch.int64).item()
-
-    def milliseconds(work: int, feed) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        matrix = torch.randn(4096, 4096, device=gpu)
-        torch.cuda.synchronize()
-        start.record()
-        for _ in range(32) if feed is None else feed.batches():
-            for _ in range(work):
-                matrix @ matrix
-        end.record()
-        torch.cuda.synchronize()
-        return start.elapsed_time(end)
-
-    milliseconds(1, feed)
-    alone, travelling = milliseconds(20, None), milliseconds(0, feed)
-    assert milliseconds(20, feed) < alone + 0.5 * travelling
