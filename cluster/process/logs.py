@@ -47,6 +47,7 @@ class Text(logging.Formatter):
     """The message, and the traceback where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """The text, without credentials and without control characters."""
         return printable(masked(super().format(record)))
 
 
@@ -61,6 +62,7 @@ class JsonLines(logging.Formatter):
         self.context: dict[str, Any] = {}
 
     def format(self, record: logging.LogRecord) -> str:
+        """The line, without credentials and without its newline."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -81,6 +83,7 @@ class Stderr(logging.Handler):
     """Writes to whatever sys.stderr is at the moment: a program that calls a command may have replaced it."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Write the record; what cannot be written is told as the logging module tells it."""
         try:
             _put_line(self.format(record))
         except Exception:
@@ -242,6 +245,7 @@ class Listener(logging.Handler):
         self._known: set[tuple[str, str]] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Keep the record unless the same message has come before, or MOST are kept."""
         message = record.getMessage()[:LONGEST]
         if (record.name, message) in self._known or len(self._records) == MOST:
             return

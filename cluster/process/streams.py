@@ -21,6 +21,7 @@ class Forgiving(io.FileIO):
     """A descriptor whose text is lost where it cannot be written: no reader and no full disk end a job."""
 
     def write(self, data: Buffer, /) -> int:
+        """Write what can be written; returns the bytes taken, which are all of them where writing fails."""
         size = memoryview(data).nbytes
         try:
             written: int | None = super().write(data)

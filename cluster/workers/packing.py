@@ -28,6 +28,7 @@ class Packed:
 
 
 def pack(tensor: torch.Tensor) -> Packed:
+    """The bytes of a tensor, of any shape, type and device, as Ray can share them."""
     plain = tensor.detach().cpu().contiguous()
     # numpy has no bfloat16: the bytes travel, the type beside them.
     bytes_ = plain.reshape(-1).view(torch.uint8).numpy().reshape(*plain.shape, plain.element_size())
@@ -35,6 +36,7 @@ def pack(tensor: torch.Tensor) -> Packed:
 
 
 def unpack(packed: Packed) -> torch.Tensor:
+    """The tensor that was packed, bit by bit, on the CPU; it shares its memory with `packed` and must not be written."""
     dtype = getattr(torch, packed.dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the shared memory is read-only, and is only read
@@ -43,10 +45,12 @@ def unpack(packed: Packed) -> torch.Tensor:
 
 
 def pack_state(state: State) -> dict[str, Packed]:
+    """Named tensors, each one packed."""
     return {name: pack(tensor) for name, tensor in state.items()}
 
 
 def unpack_state(state: Mapping[str, Packed]) -> dict[str, torch.Tensor]:
+    """The named tensors that `pack_state` packed."""
     return {name: unpack(packed) for name, packed in state.items()}
 
 
@@ -124,6 +128,7 @@ def pack_samples(samples: Batch) -> Any:
 
 
 def unpack_samples(samples: Any) -> Batch:
+    """The samples that `pack_samples` packed, in the same structure."""
     return _map(samples, Packed, unpack)
 
 
