@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -39,60 +40,91 @@ def test_pieces_are_all_samples_in_their_order(size, tmp_path, monkeypatch):
     assert list(found) == ["x", "rest"]
 
 
-PROCESS = """
-    import sys, torch
-    sys.path.insert(0, "tests/cluster/workers")
-    from test_sample_pieces import samples
+PROCESSES = """
+    import os, signal, sys, torch
     from cluster.workers.sample_pieces import SamplePieces, gather, pieces_of
     from landscape.problem.batches import samples_digest
 
-    pieces, fetched = list(pieces_of(samples(), 100)), []
-    def fetch(number):
-        fetched.append(number)
-        return pieces[number]
-    found = gather(SamplePieces(sys.argv[1], range(len(pieces))), fetch)
-    print(len(fetched), len(pieces), samples_digest(found), flush=True)
-    sys.stdin.read()
+    def work(number, key):
+        pieces, fetched = list(pieces_of(samples(), 100)), []
+        def fetch(number):
+            fetched.append(number)
+            return pieces[number]
+        found = gather(SamplePieces(key, range(len(pieces))), fetch)
+        os.write(1, f"{number} {len(fetched)} {len(pieces)} {samples_digest(found)}\\n".encode())
+        signal.pause()
 """
+COMMANDS = inspect.getsource(samples) + textwrap.dedent("""
+    torch.set_num_threads(1)
+    processes = {}
+    for line in sys.stdin:
+        word, number, *key = line.split()
+        if word == "start":
+            processes[number] = os.fork()
+            if processes[number] == 0:
+                work(number, *key)
+        else:
+            os.kill(processes[number], signal.SIGKILL)
+            os.waitpid(processes.pop(number), 0)
+            os.write(1, f"{number} ended\\n".encode())
+    for process in processes.values():
+        os.kill(process, signal.SIGKILL)
+    os._exit(0)
+""")
 
 
 class Node:
-    """Processes that gather the same pieces, with a folder for temporary files of their own."""
+    """Processes that gather the same pieces, with a folder for temporary files of their own.
+
+    They are forked from one that has torch imported, and has no threads.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.processes = folder, []
-
-    def start(self, key: str = "key") -> subprocess.Popen[str]:
-        self.processes.append(
-            subprocess.Popen(
-                [sys.executable, "-c", textwrap.dedent(PROCESS), key],
-                cwd=ROOT,
-                text=True,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=os.environ | {"TMPDIR": str(self.folder), "PYTHONPATH": str(ROOT)},
-            )
+        self.folder, self._started, self._said = folder, 0, {}
+        self._parent = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(PROCESSES) + COMMANDS],
+            cwd=ROOT,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"TMPDIR": str(self.folder), "PYTHONPATH": str(ROOT)},
         )
-        return self.processes[-1]
 
-    @staticmethod
-    def answer(process: subprocess.Popen[str]) -> tuple[bool, str]:
+    def start(self, key: str = "key") -> int:
+        """Its number."""
+        self._started += 1
+        self._order("start", self._started, key)
+        return self._started
+
+    def answer(self, number: int) -> tuple[bool, str]:
         """Whether it fetched all pieces rather than the first alone, and the digest of what it has."""
-        fetched, pieces, digest = process.stdout.readline().split()
+        fetched, pieces, digest = self._read(number)
         assert int(fetched) in (1, int(pieces))
         return int(fetched) > 1, digest
 
-    def end(self, process: subprocess.Popen[str]) -> None:
-        process.kill()
-        process.communicate()
+    def end(self, number: int) -> None:
+        self._order("end", number)
+        assert self._read(number) == ["ended"]
+
+    def close(self) -> None:
+        self._parent.communicate()
+
+    def _order(self, *words: object) -> None:
+        self._parent.stdin.write(" ".join(map(str, words)) + "\n")
+        self._parent.stdin.flush()
+
+    def _read(self, number: int) -> list[str]:
+        while number not in self._said:
+            other, *said = self._parent.stdout.readline().split()
+            self._said[int(other)] = said
+        return self._said.pop(number)
 
 
 @pytest.fixture
 def node(tmp_path):
     found = Node(tmp_path)
     yield found
-    for process in found.processes:
-        found.end(process)
+    found.close()
 
 
 @pytest.mark.long
@@ -100,7 +132,7 @@ def test_one_process_of_a_node_fetches_and_the_others_share(node):
     expected = samples_digest(samples())
     answers = [node.answer(each) for each in [node.start(), node.start(), node.start()]]
     assert sorted(answers) == [(False, expected), (False, expected), (True, expected)]
-    assert node.answer(node.start("another job")) == (True, expected)
+    assert node.answer(node.start("another-job")) == (True, expected)
 
 
 @pytest.mark.long
