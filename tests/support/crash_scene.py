@@ -1,7 +1,7 @@
 """A training and a job that are interrupted at every change of the disk, and what must hold afterwards.
 
-`python crash_scene.py TASK FOLDER ARGUMENTS` runs in an interpreter of its own, which has everything imported and no
-threads, so that each interruption costs a fork; it prints one JSON object.
+`python crash_scene.py FOLDER TASK,ARGUMENT,… TASK,…` runs in an interpreter of its own, which has everything imported
+and no threads, so that each interruption costs a fork; it prints a JSON list, an object for each task.
 """
 
 from __future__ import annotations
@@ -252,8 +252,7 @@ def goes_on(run: Path, calm: Path, *, intact: bool, sessions: int = 1, promises:
 # -- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def count(folder: Path) -> dict[str, Any]:
-    _, calls = calm_run(folder)
+def count(folder: Path, calm: Path, calls: list[Call]) -> dict[str, Any]:
     return {"calls": [[each.kind, each.path, each.target] for each in calls]}
 
 
@@ -263,11 +262,10 @@ def part_of(cases: list[int], share: str) -> list[int]:
     return cases[first::step]
 
 
-def kill(folder: Path, every: str, seed: str, sample: str, share: str) -> dict[str, Any]:
+def kill(folder: Path, calm: Path, calls: list[Call], every: str, seed: str, sample: str, share: str) -> dict[str, Any]:
     """Die before every change, and in the middle of every write: at those whose paths have a part of `every` (separated
-    by commas; or `all`), and at a sample of the rest; of these the share `K/N`."""
-    calm, calls = calm_run(folder)
-    parts = every.split(",")
+    by colons; or `all`), and at a sample of the rest; of these the share `K/N`."""
+    parts = every.split(":")
     places = range(len(calls)) if every == "all" else [n for n, call in enumerate(calls) if _touches(call, parts)]
     rest = sorted({*range(len(calls))} - {*places})
     sampled = random.Random(int(seed)).sample(rest, min(int(sample), len(rest)))
@@ -289,9 +287,8 @@ def _touches(call: Call, parts: list[str]) -> bool:
     return any(part in call.path or part in call.target for part in parts)
 
 
-def again(folder: Path, seed: str, runs: str) -> dict[str, Any]:
+def again(folder: Path, calm: Path, calls: list[Call], seed: str, runs: str) -> dict[str, Any]:
     """One run killed over and over, at a random change of each of its sessions."""
-    calm, calls = calm_run(folder)
     chance, wrong, killed = random.Random(int(seed)), [], []
     for _ in range(int(runs)):
         run, kills = fresh(folder, "again"), 0
@@ -310,12 +307,13 @@ def again(folder: Path, seed: str, runs: str) -> dict[str, Any]:
     return {"killed": killed, "wrong": wrong}
 
 
-def power(folder: Path, seed: str, sample: str, worlds: str, share: str) -> dict[str, Any]:
+def power(
+    folder: Path, calm: Path, calls: list[Call], seed: str, sample: str, worlds: str, share: str
+) -> dict[str, Any]:
     """Cut the power at every promise and at a sample of the changes, and go on in several of the possible worlds.
 
     Of these cuts the share `K/N`.
     """
-    calm, _ = calm_run(folder)
     run, log = fresh(folder, "logged"), folder / "entries"
     code, told = forked(lambda: _write_log(run, log))
     assert code == 0, code
@@ -399,11 +397,14 @@ def _mark_promises(log: Log) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     assert len(os.listdir("/proc/self/task")) == 1, "a fork keeps one thread only"
-    if sys.argv[1] != "count":
+    folder, tasks = Path(sys.argv[1]), [each.split(",") for each in sys.argv[2:]]
+    if tasks != [["count"]]:
         # A killed process takes nothing with it that the kernel has: only the model of a power cut asks what is synced.
         disk.REAL_FSYNC = os.fsync = lambda descriptor: None
-        place = Path(sys.argv[2]) / "preloaded"
+        place = folder / "preloaded"
         place.mkdir()
         preload(lambda: (session(place / "run"), inspect(place / "run", place / "run", intact=True)))
-    task = {"count": count, "kill": kill, "again": again, "power": power}[sys.argv[1]]
-    print(json.dumps(task(Path(sys.argv[2]), *sys.argv[3:])))
+    known = {"count": count, "kill": kill, "again": again, "power": power}
+    calm, calls = calm_run(folder)
+    print(json.dumps([known[name](folder, calm, calls, *given) for name, *given in tasks]), flush=True)
+    os._exit(0)  # Python's own end would take as long as many a fork

@@ -16,12 +16,12 @@ HERE = Path(__file__).parent
 needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="names open files by /proc")
 
 
-def play(script: str, task: str, *given: object, before: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What a task of the script prints; numerical libraries must not start threads there, since it forks."""
+def play(script: str, *given: object, before: tuple[str, ...] = ()) -> Any:
+    """What the script prints; numerical libraries must not start threads there, since it forks."""
     threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     # Compiled modules that Python would write beside their sources are no changes of a run's.
     environment = {**os.environ, **dict.fromkeys(threads, "1"), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [*before, sys.executable, str(HERE / script), task, *map(str, given)]
+    command = [*before, sys.executable, str(HERE / script), *map(str, given)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2 * 3600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    return dict(json.loads(done.stdout))
+    return json.loads(done.stdout)

@@ -16,14 +16,20 @@ from scenes import needs_proc, play
 pytestmark = needs_proc
 
 
-def scene(task: str, *given: object, folder: Path, before: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A task of `crash_scene`."""
-    return play("crash_scene.py", task, folder, *given, before=before)
+def scenes(folder: Path, *tasks: str, before: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """Tasks of `crash_scene`, in one process."""
+    found: list[dict[str, Any]] = play("crash_scene.py", folder, *tasks, before=before)
+    return found
 
 
 @pytest.mark.long
-def test_the_changes_that_are_caught_are_those_that_a_commit_needs(tmp_path):
-    calls = [tuple(call) for call in scene("count", folder=tmp_path)["calls"]]
+def test_the_changes_that_are_caught_are_those_that_a_commit_needs_and_all_that_the_kernel_sees(tmp_path):
+    """Where strace is installed, the kernel is asked too: no more renames, syncs and removals than were caught."""
+    log = tmp_path / "strace"
+    traced = "trace=/rename,/mkdir,/unlink,/link,fsync"
+    tracer = ("strace", "-f", "-qq", "-s", "4096", "-y", "-e", traced, "-o", str(log))
+    [found] = scenes(tmp_path, "count", before=tracer if shutil.which("strace") else ())
+    calls = [tuple(call) for call in found["calls"]]
     chunks = [target for kind, _, target in calls if kind in ("rename", "link") and "/c/" in target]
     # Two observables' files and a status for each of 4 + 3 tiles, and the same for two stretches of the path.
     tiles = [each for each in chunks if Path(each.partition("/c/")[0]).name in ("loss", "loss_stderr", "status")]
@@ -39,17 +45,11 @@ def test_the_changes_that_are_caught_are_those_that_a_commit_needs(tmp_path):
     assert sum(kind == "rename" and target.endswith(".safetensors") for kind, _, target in calls) == 3
     kinds = Counter(kind for kind, _, _ in calls)
     assert min(kinds[kind] for kind in ("create", "write", "rename", "mkdir", "fsync", "unlink")) > 10
+    if log.exists():
+        _assert_that_none_escapes(kinds, log, tmp_path / "calm")
 
 
-@pytest.mark.long
-@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-def test_no_change_escapes(tmp_path):
-    """The kernel sees no more renames, syncs and removals below the run than were caught."""
-    log = tmp_path / "strace"
-    traced = "trace=/rename,/mkdir,/unlink,/link,fsync"
-    tracer = ("strace", "-f", "-qq", "-s", "4096", "-y", "-e", traced, "-o", str(log))
-    calls = scene("count", folder=tmp_path, before=tracer)["calls"]
-    caught = Counter(kind for kind, _, _ in calls)
+def _assert_that_none_escapes(caught: Counter[str], log: Path, run: Path) -> None:
     names = {each: each.removesuffix("at") for each in ("rename", "mkdir", "unlink", "unlinkat", "link", "fsync")}
     seen: Counter[str] = Counter()
     begun: dict[str, str] = {}
@@ -61,7 +61,7 @@ def test_no_change_escapes(tmp_path):
         if call.startswith("<..."):
             call = begun.pop(thread, "") + call
         name = call.partition("(")[0]
-        if f"{tmp_path}/calm" in call and "= -1" not in call and name in names:
+        if str(run) in call and "= -1" not in call and name in names:
             seen[names[name]] += 1
     # safetensors renames a file of its own for each of three snapshots.
     assert seen - Counter(rename=3) <= caught
@@ -69,19 +69,14 @@ def test_no_change_escapes(tmp_path):
 
 
 @pytest.mark.long
-def test_killed_at_any_change_of_a_commit_and_at_others(tmp_path):
+def test_killed_at_any_change_of_a_commit_and_at_others_and_one_run_over_and_over(tmp_path):
     """Of one tile; `test_killed_at_every_change` has all of them, and all that a training and a job change besides."""
-    found = scene("kill", "line/loss/c/1,line/loss_stderr/c/1,line/status/c/1", 0, 6, "0/1", folder=tmp_path)
-    assert not found["wrong"]
-    assert found["chosen"] >= 6 + 12
-    assert found["killed"] > found["chosen"], "some writes are torn as well"
-
-
-@pytest.mark.long
-def test_killed_over_and_over(tmp_path):
-    found = scene("again", 0, 2, folder=tmp_path)
-    assert not found["wrong"]
-    assert sum(found["killed"]) > 1
+    once, again = scenes(tmp_path, "kill,line/loss/c/1:line/status/c/1,0,3,0/1", "again,0,2")
+    assert not once["wrong"]
+    assert once["chosen"] >= 3 + 8
+    assert once["killed"] > once["chosen"], "some writes are torn as well"
+    assert not again["wrong"]
+    assert sum(again["killed"]) > 1
 
 
 PARTS = 6  # so that several processes share the work, and each ends within minutes
@@ -91,6 +86,6 @@ PARTS = 6  # so that several processes share the work, and each ends within minu
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_killed_at_every_change(tmp_path, part):
-    found = scene("kill", "all", 0, 0, f"{part}/{PARTS}", folder=tmp_path)
+    [found] = scenes(tmp_path, f"kill,all,0,0,{part}/{PARTS}")
     assert not found["wrong"]
     assert found["chosen"] == len(range(part, found["calls"], PARTS))

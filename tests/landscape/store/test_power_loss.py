@@ -13,7 +13,7 @@ import pytest
 from disk import Call
 from power import Chooser, Model
 from scenes import needs_proc
-from test_crash import scene
+from test_crash import scenes
 
 pytestmark = needs_proc
 
@@ -24,7 +24,7 @@ PARTS = 6  # so that several processes share the work, and each ends within minu
 @pytest.mark.long
 def test_what_was_promised_survives_a_power_cut(tmp_path):
     """At a quarter of the promises and of a few other changes; `test_a_power_cut_at_every_change` has all of them."""
-    found = scene("power", 0, 6, 1, "0/4", folder=tmp_path)
+    [found] = scenes(tmp_path, "power,0,2,1,0/4")
     assert not found["wrong"]
     assert found["promises"] >= (3 + 2 + 7 + 2) // 4
     assert found["worlds"] == 3 * found["cuts"]
@@ -34,7 +34,7 @@ def test_what_was_promised_survives_a_power_cut(tmp_path):
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_power_cut_at_every_change(tmp_path, part):
-    found = scene("power", 1, "all", 1, f"{part}/{PARTS}", folder=tmp_path)
+    [found] = scenes(tmp_path, f"power,1,all,1,{part}/{PARTS}")
     assert not found["wrong"]
     assert found["worlds"] == 3 * found["cuts"] > 2000 // PARTS
 

@@ -28,7 +28,7 @@ pytestmark = needs_proc
 
 def scene(task: str, kind: str, folder: Path) -> dict[str, Any]:
     """A task of `replacement_scene`."""
-    return play("replacement_scene.py", task, kind, folder)
+    return dict(play("replacement_scene.py", task, kind, folder))
 
 
 def slow(*kinds: str) -> list[Any]:
