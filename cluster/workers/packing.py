@@ -36,7 +36,7 @@ def pack(tensor: torch.Tensor) -> Packed:
 
 
 def unpack(packed: Packed) -> torch.Tensor:
-    """The tensor that was packed, bit by bit, on the CPU; it shares its memory with `packed` and must not be written."""
+    """The packed tensor, to the bit, on the CPU; it shares the memory of `packed` and must not be written."""
     dtype = getattr(torch, packed.dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the shared memory is read-only, and is only read
