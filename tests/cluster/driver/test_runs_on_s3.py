@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from landscape.surface import OK
 from landscape.trajectory.snapshots import read_trajectory
 
 Call = Callable[..., tuple[int, str, str]]
+DEBUG = ((), ("--debug",))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +68,8 @@ def test_workers_without_credentials_give_the_bytes_of_a_local_run(local_ray, ma
         """
         def trouble(x, y):
             note("env.log", f"{os.getpid()} {'AWS_SECRET_ACCESS_KEY' in os.environ}")
-        """
+        """,
+        tile=[3, 4],
     )
     url = new_url()
     found = cluster.run(job.replace(run=url), workers=2)["plane"]
@@ -84,7 +87,7 @@ def test_workers_without_credentials_give_the_bytes_of_a_local_run(local_ray, ma
 
 
 def test_every_command_serves_a_run_on_s3(call, write_job, place, endpoint, tmp_path):
-    file, raw = write_job(), Raw(place, endpoint)
+    file, raw = write_job(tile=[5, 7]), Raw(place, endpoint)  # each chunk is a request of every command
     code, out, _ = call("plan", file, "--run", place)
     assert code == 0
     assert f"run {place}\nplane: 9 x 7" in out
@@ -157,23 +160,26 @@ def test_doctor_tries_the_store_out_and_names_the_remedy(call, place, endpoint, 
     assert "AWS_ALLOW_HTTP=true" in finding(place)["value"]
 
 
-@pytest.mark.parametrize("debug", [(), ("--debug",)])
-def test_a_store_that_is_down_ends_in_one_line(call, write_job, place, endpoint, monkeypatch, debug):
-    file = write_job()
+def test_a_store_that_is_down_ends_in_one_line_and_credentials_in_its_address_are_not_repeated(
+    call, write_job, place, endpoint, monkeypatch
+):
+    file = write_job(tile=[9, 7])
     assert call("run", file, "--serial", "--run", place)[0] == 0
+    commands = (["run", file, "--serial", "--run", place], ["status", place], ["validate", place])
     with Trouble(endpoint).running() as trouble:
         use(monkeypatch, trouble.endpoint, LANDSCAPE_STORE_RETRY="0.3")
         trouble.down = True
-        for command in (["run", file, "--serial", "--run", place], ["status", place], ["validate", place]):
+        for command, debug in itertools.product(commands, DEBUG):
             code, out, said = call(*command, *debug)
             assert code == 1
             assert out == ""
             assert f"store '{place}': GET: 503 Service Unavailable (SlowDown); what was committed is intact" in said
             assert debug or said.count("\n") == 1
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://me:secretword@127.0.0.1:1")
-    code, _, said = call("status", place, *debug)
-    assert (code, "secretword" in said) == (2, False)
-    assert "AWS_ENDPOINT_URL: must not hold credentials" in said
+    for debug in DEBUG:
+        code, _, said = call("status", place, *debug)
+        assert (code, "secretword" in said) == (2, False)
+        assert "AWS_ENDPOINT_URL: must not hold credentials" in said
 
 
 def test_a_wrong_url_is_bad_usage(call, write_job):

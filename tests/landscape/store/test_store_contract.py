@@ -139,9 +139,9 @@ def test_the_probe_finds_the_place_usable_and_leaves_nothing(place, raw):
 
 def test_a_run_holds_the_bits_and_the_files_of_a_local_one(place, raw, tmp_path, endpoint):
     problem = conv_problem()
-    specs = [{"name": "t", "trajectory": "all", "size": [5, 4]}, {"name": "r", "size": 3}]
+    specs = [{"name": "t", "trajectory": "all", "size": [4, 3]}, {"name": "r", "size": 3}]
     for each in (place, str(tmp_path / "other")):
-        walk(each, problem.model)
+        walk(each, problem.model, 3)
         run(make_job(each, lambda: problem, specs, tile=[3, 2]))
     other = Raw(str(tmp_path / "other"), endpoint)
     lock = {"driver.lock"}  # a file lock needs a file
@@ -205,7 +205,7 @@ DAMAGED_CHUNKS = [(f"{array}-{damage}", (array, damage)) for array in ("loss", "
 
 @pytest.mark.parametrize(
     ("place", "damaged"),
-    here_and_slowly_there(*DAMAGED_CHUNKS, there=("loss-flipped", "status-gone", "beta-short")),
+    here_and_slowly_there(*DAMAGED_CHUNKS, there=("status-gone",)),
     indirect=["place"],
 )
 def test_a_damaged_chunk_is_found_and_only_that_made_again(place, raw, damaged):
@@ -280,8 +280,8 @@ def test_a_half_made_landscape_is_not_listed_and_is_replaced(place, raw, monkeyp
     assert "landscapes.zarr/a/left/over" not in raw.keys()  # noqa: SIM118
 
 
-def everything(raw) -> dict[str, bytes]:
-    return {key: raw.read(key) for key in raw.keys() if not key.startswith("driver.")}  # noqa: SIM118
+def everything(raw) -> dict[str, str]:
+    return {key: each for key, each in raw.digests().items() if not key.startswith("driver.")}
 
 
 EMPTY_GROUP = b'{"attributes": {}, "zarr_format": 3, "node_type": "group"}'
@@ -292,6 +292,8 @@ LOST = [("open", b"{"), ("empty", b""), ("list", b"[1]"), ("group", EMPTY_GROUP)
 
 @pytest.mark.parametrize(("place", "damaged"), here_and_slowly_there(*LOST, there=("gone",)), indirect=["place"])
 def test_lost_metadata_are_taken_from_the_roots_copy_and_nothing_is_deleted_without_it(place, raw, damaged):
+    files = ("landscapes.zarr/zarr.json", "landscapes.zarr/a/zarr.json", "landscapes.zarr/a/loss/zarr.json")
+    lost = files if raw.kind == "local" else files[1:2]  # there each takes a second
     problem = quadratic_problem()
     job = make_job(place, lambda: problem, [{"name": name, "size": 3} for name in ("a", "b")])
     expected = run(job)["a"].loss.tobytes()
@@ -300,7 +302,7 @@ def test_lost_metadata_are_taken_from_the_roots_copy_and_nothing_is_deleted_with
     def damage(key: str) -> None:
         raw.delete(key) if damaged is None else raw.write(key, damaged)
 
-    for key in ("landscapes.zarr/a/zarr.json", "landscapes.zarr/a/loss/zarr.json", "landscapes.zarr/zarr.json"):
+    for key in lost:
         damage(key)
         assert landscape_names(place) == ["a", "b"]
         assert open_run(place)["a"].loss.tobytes() == expected
