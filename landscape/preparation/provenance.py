@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import platform
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
@@ -34,7 +35,8 @@ def _is_batch_norm(module: torch.nn.Module) -> bool:
     return isinstance(module, _NormBase) or "BatchNorm" in type(module).__name__
 
 
-def versions() -> dict[str, str]:
+@cache  # a process computes with what it has imported, whatever is installed meanwhile
+def versions() -> Mapping[str, str]:
     """The versions of the packages that compute and store the values."""
     versions = {"torch": torch.__version__, "numpy": np.__version__}
     for package in ("zarr", "ray", "loss-landscape-cluster"):

@@ -212,7 +212,7 @@ def reference(tmp_path_factory):
 
 
 @pytest.mark.long
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(tile=st.tuples(st.integers(1, 5), st.integers(1, 4)))
 def test_values_are_the_same_to_the_bit_for_any_tile_shape(tmp_path_factory, reference, tile):
     problem, expected = reference
@@ -230,7 +230,7 @@ def stop_after(count: int):
 
 
 @pytest.mark.long
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(stops=st.lists(st.integers(0, GRID_POINTS + 2 * PATH_POINTS + MEASURED + WITNESS), min_size=1, max_size=3))
 def test_values_are_the_same_to_the_bit_after_interruptions_anywhere(tmp_path_factory, reference, stops):
     problem, expected = reference
