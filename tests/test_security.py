@@ -49,7 +49,7 @@ def job_file(tmp_path: Path) -> Path:
 # -- secrets -----------------------------------------------------------------------------------------------------
 
 EVERY_COMMAND = """
-import sys
+import gc
 from cluster.commands.app import app
 from cluster.process.logs import configure
 
@@ -59,10 +59,11 @@ pods = ("--target", "kuberay", "--image", "i", "--claim", "c", "--workers", "2",
 for words in (
     ("plan", job, "--json"), ("run", job, "--serial"), ("status", run, "--json"), ("validate", run, "--json"),
     ("export", run, "--to", "csv,npz,html"), ("doctor", "--run", run, "--json"),
-    ("submit", job, "--dry-run"), ("submit", job, "--dry-run", *pods),
-    ("submit", job, "--dry-run", "--target", "slurm", "--workers", "4", "--nodes", "2"),
+    ("submit", job, "--dry-run"), ("submit", job, "--dry-run", "--no-look", *pods),
+    ("submit", job, "--dry-run", "--no-look", "--target", "slurm", "--workers", "4", "--nodes", "2"),
 ):
     app(words, exit_on_error=False, print_error=False)
+gc.freeze()
 """
 
 
