@@ -388,7 +388,8 @@ def test_settings_that_do_not_serve_are_named(place, monkeypatch, changes, error
 
 @pytest.mark.long
 def test_without_obstore_the_remedy_is_named():
-    code = "import sys; sys.modules['obstore'] = None\nimport landscape\nlandscape.open_run('s3://bucket/run')"
+    opening = "from landscape.folders.opening import open_folder\nopen_folder('s3://bucket/run')"
+    code = f"import sys\nsys.modules['obstore'] = None\n{opening}"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert "needs the package obstore; `pip install 'loss-landscape-cluster[object-store]'`" in done.stderr
 

@@ -530,13 +530,25 @@ sys.path.insert(0, sys.argv[2])
 from small_models import make_job, quadratic_problem
 from landscape import run
 from pathlib import Path
+torch.set_num_threads(1)
 problem = quadratic_problem()
-asked = iter(range(10**6))
-def stop():
-    if next(asked) == int(sys.argv[3]):
-        os.kill(os.getpid(), 9)
-    return False
-run(make_job(Path(sys.argv[1]), lambda: problem, [{"name": "a", "size": 6}], tile=[2, 3]), stop=stop)
+def until(point):
+    asked = iter(range(10**6))
+    def stop():
+        if next(asked) == point:
+            os.kill(os.getpid(), 9)
+        return False
+    run(make_job(Path(sys.argv[1]), lambda: problem, [{"name": "a", "size": 6}], tile=[2, 3]), stop=stop)
+for point in map(int, sys.argv[3:]):
+    child = os.fork()
+    if child == 0:
+        try:
+            until(point)
+        finally:
+            os._exit(1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+sys.stdout.flush()
+os._exit(0)
 """
 
 
@@ -545,9 +557,9 @@ def test_a_run_killed_outright_goes_on_to_the_same_bytes(tmp_path):
     problem = quadratic_problem()
     support = str(Path(__file__).parents[2] / "support")
     place = tmp_path / "killed"
-    for point in (5, 17):
-        killed = subprocess.run([sys.executable, "-c", KILLED, str(place), support, str(point)], capture_output=True)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    command = [sys.executable, "-c", KILLED, str(place), support, "5", "17"]
+    killed = subprocess.run(command, capture_output=True, text=True)
+    assert killed.stdout.split() == [str(-signal.SIGKILL)] * 2, killed.stderr
     specs = [{"name": "a", "size": 6}]
     found = run(make_job(place, lambda: problem, specs, tile=[2, 3]))["a"]
     expected = run(make_job(tmp_path / "whole", lambda: problem, specs, tile=[2, 3]))["a"]
