@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import cluster
+from cluster.workers import packing
 from cluster.workers.crew import share_samples
 from cluster.workers.sample_pieces import SamplePieces, gather, pieces_of
 from landscape import Job, Problem, open_run, run
@@ -163,8 +164,13 @@ def test_below_the_limit_there_is_one_object():
 
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize("host_bytes", ["100", pytest.param(None, marks=pytest.mark.slow)])
-def test_workers_give_the_bytes_of_the_serial_run_from_pieces_too(tmp_path, monkeypatch, host_bytes):
-    """Once because the limit says so, and once because the 100 MB of the object store could not hold all samples."""
+def test_a_worker_gives_the_serial_bytes_from_pieces_and_seeds_of_what_is_defined_here(
+    tmp_path, monkeypatch, host_bytes
+):
+    """Once because the limit says so, and once because the 100 MB of the object store could not hold all samples.
+
+    The worker draws the directions itself. The problem is a callable of this process, which no worker can import.
+    """
     count = 40 if host_bytes else 150
 
     def problem() -> Problem:
@@ -179,14 +185,17 @@ def test_workers_give_the_bytes_of_the_serial_run_from_pieces_too(tmp_path, monk
             return Problem(torch.nn.Linear(10, 1, bias=False), data, observe)
 
     def job(name: str) -> Job:
-        landscapes = [{"name": "plane", "size": [5, 4]}]
+        directions = [{"kind": "random"}, {"kind": "random", "normalise": "layer"}]
+        landscapes = [{"name": "plane", "size": [5, 4], "directions": directions}]
         return Job(run=str(tmp_path / name), problem=problem, num_samples=count, tile=[2, 2], landscapes=landscapes)
 
     run(job("serial"))
     if host_bytes:
         monkeypatch.setenv(HOST_BYTES, host_bytes)
-    cluster.run(job("workers"), workers=2)
+    monkeypatch.setattr(packing, "SEEDED_BYTES", 0)
+    cluster.run(job("workers"), workers=1)
     one, other = (open_run(str(tmp_path / name))["plane"] for name in ("serial", "workers"))
     assert one.loss.tobytes() == other.loss.tobytes()
+    assert one.stderr().tobytes() == other.stderr().tobytes()
     assert one.attributes["identity"] == other.attributes["identity"]
     assert other["last"].mean() == pytest.approx((count - 1) / 2)

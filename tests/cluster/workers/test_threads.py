@@ -30,14 +30,15 @@ def test_a_worker_runs_with_the_threads_of_its_place(tmp_path, threads):
 
     landscapes = [{"name": "plane", "size": [4, 3]}]
     job = Job(run=str(tmp_path), problem=counting, num_samples=6, landscapes=landscapes, tile=[2, 1], threads=threads)
-    cluster.run(job, workers=2)
+    cluster.run(job, workers=1)
     surface = open_run(str(tmp_path))["plane"]
     assert (surface["threads"] == (threads or 1)).all()
     assert (surface["omp"] == (threads or 1)).all()
 
 
+@pytest.mark.slow  # a Ray each; test_session asks one of its own for its cores
 @pytest.mark.skipif(cores() < 2, reason="needs two cores")
-@pytest.mark.parametrize("threads, workers", [(None, 1), pytest.param(2, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("threads, workers", [(None, 1), (2, 1)])
 def test_a_local_session_has_the_cores_that_the_process_may_use(ray_folder, threads, workers):
     code = f"""
         import os
