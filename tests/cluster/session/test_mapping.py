@@ -23,18 +23,30 @@ class Unpicklable(Exception):
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_results_come_in_order_from_at_most_as_many_workers_at_once_and_with_this_process_s_threads(make_job, tmp_path):
+def test_results_come_in_order_from_at_most_as_many_workers_at_once_and_errors_as_they_are_or_told(make_job, tmp_path):
+    """The threads are this process's."""
+
     def work(item):
         (tmp_path / f"begun-{item}").write_text(repr(time.time()))
         time.sleep(0.2)
         (tmp_path / f"ended-{item}").write_text(repr(time.time()))
         return item, os.getpid(), torch.get_num_threads()
 
+    def refuse(item):
+        raise JobError(f"directions: must not be {item}")
+
+    def fail(item):
+        raise Unpicklable("bad weather", threading.Lock())
+
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
         with ray_workers(make_job(), None, 2) as on_ray:
             results = on_ray(work, range(5))
+            with pytest.raises(JobError, match="must not be 3"):
+                on_ray(refuse, [3])
+            with pytest.raises(LandscapeError, match=r"directions: the cluster could not compute them: .*bad weather"):
+                on_ray(fail, [3])
     finally:
         torch.set_num_threads(threads)
     assert [item for item, _, _ in results] == list(range(5))
@@ -46,21 +58,6 @@ def test_results_come_in_order_from_at_most_as_many_workers_at_once_and_with_thi
         running += change
         most = max(most, running)
     assert most <= 2
-
-
-@pytest.mark.usefixtures("local_ray")
-def test_what_a_function_raises_is_raised_here_and_what_cannot_travel_is_told(make_job):
-    def refuse(item):
-        raise JobError(f"directions: must not be {item}")
-
-    def fail(item):
-        raise Unpicklable("bad weather", threading.Lock())
-
-    with ray_workers(make_job(), None, 1) as on_ray:
-        with pytest.raises(JobError, match="must not be 3"):
-            on_ray(refuse, [3])
-        with pytest.raises(LandscapeError, match=r"directions: the cluster could not compute them: .*bad weather"):
-            on_ray(fail, [3])
 
 
 @pytest.mark.usefixtures("local_ray")

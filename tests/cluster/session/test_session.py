@@ -196,21 +196,24 @@ OBSERVABLES = [
 ]
 
 
-def test_what_runs_on_gpus_alone_is_looked_at_by_a_worker(make_job, ray_folder):
-    """The driver sees no GPU; Ray has a make-believe one, which its workers are given."""
+def test_a_local_session_has_the_cores_of_the_process_and_workers_look_at_what_runs_on_gpus_alone(make_job, ray_folder):
+    """One core. The driver sees no GPU; Ray has a make-believe one, which its workers are given."""
     job = make_job()
     plain = (job.folder / "my_problem.py").read_text()
     (job.folder / "my_problem.py").write_text(plain + "\n\ndef data_of():\n    return torch.linspace(-1, 1, 24)\n")
     for k, (observables, _, _) in enumerate(OBSERVABLES):
         (job.folder / f"gpu_problem_{k}.py").write_text(GPU_CODE.format(observables=observables))
-    ended = script(
+    workers, cores, *ended = script(
         f"""
-        import json, ray, torch
+        import json, os
+        os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+        import ray, torch
         torch.cuda.device_count = lambda: 1   # as far as the session can tell
         import cluster
+        from cluster.session.placement import placement
+        from cluster.session.session import ray_session, supply
         from landscape.errors import JobError
         from landscape import read_job
-        ray.init(address="local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
 
         FOLDER = {str(job.folder)!r}
 
@@ -222,10 +225,14 @@ def test_what_runs_on_gpus_alone_is_looked_at_by_a_worker(make_job, ray_folder):
             except JobError as error:
                 return error.exit_code, str(error)
 
-        print(json.dumps([run(k) for k in range({len(OBSERVABLES)})]))
+        job = read_job(FOLDER + "/job.yaml", device="cpu")
+        with ray_session(job.replace(device="auto"), None, None):
+            print(json.dumps([placement(job, None, supply()).workers, ray.cluster_resources()["CPU"],
+                              *(run(k) for k in range({len(OBSERVABLES)}))]))
         """,
         ray_folder,
     )
+    assert (workers, cores) == (1, 1.0)
     for (_, code, said), (ended_with, message) in zip(OBSERVABLES, ended, strict=True):
         assert ended_with == code, ended
         assert said in message
