@@ -433,7 +433,8 @@ def wait_for_points(job, process: subprocess.Popen[str], points: int) -> None:
     [
         ("--serial", signal.SIGTERM),
         ("--serial", signal.SIGINT),
-        ("--workers=2", signal.SIGTERM),
+        # A Ray each; test_supervision sends a signal to a command with a worker.
+        pytest.param("--workers=2", signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("--workers=2", signal.SIGINT, marks=pytest.mark.slow),
     ],
 )

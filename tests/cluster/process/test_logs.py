@@ -189,7 +189,9 @@ def command(*words: object, **environment: str) -> subprocess.CompletedProcess[s
     )  # fmt: skip
 
 
-def test_a_run_on_ray_says_everything_as_json_lines(make_job, ray_folder):
+def test_a_run_on_ray_says_everything_as_json_lines(make_job, local_ray):
+    import ray
+
     job = make_job(
         """
         def trouble(x, y):
@@ -199,8 +201,8 @@ def test_a_run_on_ray_says_everything_as_json_lines(make_job, ray_folder):
                 raise ValueError("this point is wrong")
     """
     )
-    words = ("run", job.folder / "job.yaml", "--workers", 1, "--log-format", "json")
-    ended = command(*words, RAY_TMPDIR=str(ray_folder))
+    address = ray.get_runtime_context().gcs_address
+    ended = command("run", job.folder / "job.yaml", "--address", address, "--workers", 1, "--log-format", "json")
     assert ended.returncode == 4, ended.stderr
     assert "63 points" in ended.stdout, "stdout carries the data, as ever"
     found = [json.loads(line) for line in ended.stderr.splitlines()]

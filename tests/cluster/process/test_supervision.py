@@ -26,12 +26,19 @@ from cluster.process.signal_pipe import read_signals
 from cluster.process.watching import ChildStop, watch
 from landscape.errors import FAILED, INTERRUPTED, UNREACHABLE
 from landscape.results import open_run
+from landscape.spec import Job
 from landscape.surface import OK
 
 # With work left until a file is there.
 HELD = """
     def trouble(x, y):
         held(25, "hurry")
+"""
+# The same, and some points more from when another one is there.
+HELD_LATER = """
+    def trouble(x, y):
+        held(15, "anew")
+        held(35, "hurry")
 """
 LONGEST = 120.0  # until a test is given up that waits for something to happen
 
@@ -242,18 +249,43 @@ def committed(run: str) -> int:
         return 0
 
 
-@pytest.mark.parametrize("victim", ["raylet", pytest.param("gcs_server", marks=pytest.mark.slow)])
-def test_a_private_ray_that_dies_is_started_anew_and_the_job_goes_on_to_the_same_bytes(make_job, start, victim):
+@pytest.mark.slow  # the test below has a raylet that dies, and goes on to the end serially
+def test_a_private_ray_that_dies_is_started_anew_and_the_job_goes_on_to_the_same_bytes(make_job, start):
     job = make_job(HELD, tile=[1])
     running = start(*command(job.folder / "job.yaml", "--workers=2"))
+    anew = kill_part_of_ray(running, job, "gcs_server")
+    (job.folder / "hurry").touch()
+    assert running.ends() == 0, running.log.read_text()
+    assert_undisturbed(job)
+    assert anew == [each for each in running.lines() if each["event"] == "start-anew"]
+
+
+def kill_part_of_ray(running: Running, job: Job, victim: str) -> list[dict[str, object]]:
+    """After some points; what is said of the new start."""
     running.wait_for(lambda: committed(job.run_path) > 8, "points")
     os.kill(running.named(victim), signal.SIGKILL)
     running.wait_for(running.says_event("start-anew"), "new start")
-    (job.folder / "hurry").touch()
-    assert running.ends() == 0, running.log.read_text()
-    (anew,) = [each for each in running.lines() if each["event"] == "start-anew"]
+    (anew,) = found = [each for each in running.lines() if each["event"] == "start-anew"]
     reasons = (f"its {victim} has ended", "it took this process along")  # whether Ray or our look at it was faster
     assert anew["message"] in [f"the private Ray has failed ({each}); starting it anew (1 of 3)" for each in reasons]
+    return found
+
+
+def test_a_private_ray_that_dies_is_started_anew_where_a_signal_ends_in_order_and_the_bytes_stay(make_job, start):
+    job = make_job(HELD_LATER, tile=[1])
+    running = start(*command(job.folder / "job.yaml", "--workers=1"))
+    kill_part_of_ray(running, job, "raylet")
+    before = committed(job.run_path)
+    (job.folder / "anew").touch()
+    running.wait_for(lambda: committed(job.run_path) > before, "points of the new Ray")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.ends() == 130, running.log.read_text()
+    assert "the same command goes on" in str(running.lines()[-1]["message"])
+    assert "Traceback" not in running.log.read_text()
+    assert before < committed(job.run_path) < 63
+    assert open_run(job.run_path)["plane"].attributes["progress"]["state"] == "interrupted"
+    (job.folder / "hurry").touch()
+    landscape.run(job)
     assert_undisturbed(job)
 
 
@@ -309,7 +341,7 @@ LOOPBACK = {
 
 def test_a_private_ray_listens_on_loopback_alone_and_a_killed_command_leaves_its_points_alone(make_job, start):
     job = make_job(HELD, tile=[1])
-    running = start(*command(job.folder / "job.yaml", "--workers=2"))
+    running = start(*command(job.folder / "job.yaml", "--workers=1"))
     running.wait_for(lambda: committed(job.run_path) > 1, "points")
     found = listening(set(descendants(running.process.pid)))
     assert {"gcs_server", "raylet"} <= {name_of(pid) for pid in found}
