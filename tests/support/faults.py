@@ -31,10 +31,10 @@ from pathlib import Path
 # Nodes join from threads here, where Python allows no signal handlers.
 ray._private.utils.set_sigterm_handler = lambda handler: None
 HERE = Path({folder!r})
-nodes = Cluster(initialize_head=True, head_node_args={{"num_cpus": 0, "_system_config": {fast!r}}})
-extra = [nodes.add_node(num_cpus=2) for _ in range({nodes})]
+bare = {{"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}}
+nodes = Cluster(initialize_head=True, head_node_args={{"num_cpus": 0, "_system_config": {fast!r}, **bare}})
+extra = [nodes.add_node(num_cpus={cpus}) for _ in range({nodes})]
 nodes.wait_for_nodes()
-{prelude}
 import cluster
 from cluster.scheduling.schedule import Policy
 from landscape.spec import read_job
@@ -85,9 +85,9 @@ print(json.dumps(open_run(job.run_path)["plane"].attributes["progress"]))
 """
 
 
-def disturbed(job: Job, body: str, ray_folder: Path, nodes: int = 2, prelude: str = "") -> dict[str, object]:
+def disturbed(job: Job, body: str, ray_folder: Path, nodes: int = 2, cpus: int = 2) -> dict[str, object]:
     """Run a script against a cluster of its own, in a process of its own; the landscape's progress at the end."""
-    text = SCRIPT.format(folder=str(job.folder), fast=FAST, nodes=nodes, prelude=prelude, body=textwrap.dedent(body))
+    text = SCRIPT.format(folder=str(job.folder), fast=FAST, nodes=nodes, cpus=cpus, body=textwrap.dedent(body))
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", text],
         env={**os.environ, "RAY_TMPDIR": str(ray_folder)}, capture_output=True, text=True, timeout=270, check=False,

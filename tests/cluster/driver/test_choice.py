@@ -15,7 +15,7 @@ from landscape.surface import OK
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
-LONG = Limits(share=1000.0, longest=4.0, shortest=0.5)  # as if the job had very many points
+LONG = Limits(share=1000.0, longest=1.5, shortest=0.2)  # as if the job had very many points
 
 PROBLEM = """
 import os

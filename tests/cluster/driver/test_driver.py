@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from counting import WITNESS
 
 import cluster
 import landscape
+from cluster.scheduling.policy import Policy
 from cluster.workers.crew import RayCrew
 from cluster.workers.protocol import WorkerHandle
 from cluster.workers.worker import Receipt
@@ -20,6 +22,7 @@ from landscape.directions import FileDirection
 from landscape.errors import Interrupted, JobError
 from landscape.results import open_run
 from landscape.spec import Job, read_job
+from landscape.store import LandscapeStore
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
 from landscape.trajectory.snapshots import write_snapshot
 
@@ -41,14 +44,23 @@ def points_evaluated(job: Job) -> int:
     return len(log.read_text().splitlines()) if log.exists() else 0
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_workers_give_the_bytes_of_the_serial_run(make_job, workers):
+def test_workers_give_the_bytes_of_the_serial_run_and_say_what_was_prepared_before_the_first_value(make_job, caplog):
     job = make_job()
+    weights = {"x": torch.full((1, 1), 0.5), "y": torch.zeros(1, 1)}
+    for run in (job.run_path, job.run_path + "-serial"):
+        write_snapshot(run, "epoch", 3, weights)
+    said = []
+    found = cluster.run(job, workers=2, observer=lambda progress: said.append(len(caplog.messages)))["plane"]
+    assert caplog.messages[0].startswith("origin: epoch 3 of the trajectory")
+    assert min(said) > 0
+    assert sum(each.startswith("origin:") for each in caplog.messages) == 1
     expected = serially(job)
-    found = cluster.run(job, workers=workers)["plane"]
     assert_same(expected, found)
     assert (found.status == OK).all()
     assert found.attributes["progress"]["state"] == "complete"
+    assert found.origin_loss == expected.origin_loss
+    kept, serial = (LandscapeStore.open(run, "plane") for run in (job.run_path, job.run_path + "-serial"))
+    assert yaml.safe_dump(kept.attributes["check"]) == yaml.safe_dump(serial.attributes["check"])
 
 
 LINE = {"name": "plane", "directions": [{"kind": "file", "path": "d1.safetensors"}], "size": 5, "range": [[-1, 1]]}
@@ -65,37 +77,29 @@ def problem():
 """
 
 
-@pytest.mark.parametrize(("engine", "workers"), [("eager+superposed", 2), ("vmap:2+maxima", 1)])
-def test_every_engine_gives_the_bytes_of_the_serial_run(tmp_path, engine, workers):
+@pytest.mark.parametrize("engine", ["eager+superposed", pytest.param("vmap:2+maxima", marks=pytest.mark.slow)])
+def test_every_engine_gives_the_bytes_of_the_serial_run(tmp_path, engine):
     (tmp_path / "lenet_problem.py").write_text(LENET)
     (tmp_path / "job.yaml").write_text(
         f"{{run: run, problem: 'lenet_problem:problem', num_samples: 24, batch_size: 8, engine: '{engine}', tile: 2, "
         "landscapes: [{name: plane, size: [5, 4]}]}"
     )
     job = read_job(tmp_path / "job.yaml")
-    expected = serially(job)
-    found = cluster.run(job, workers=workers)["plane"]
-    assert_same(expected, found)
+    found = cluster.run(job, workers=1)["plane"]
+    assert_same(serially(job), found)
     assert found.attributes["plan"]["engine"] == engine
 
 
-def test_batch_size_and_tile_shape_of_the_plan_are_kept_on_resume(make_job):
+def test_a_finished_job_keeps_batch_size_and_tile_shape_of_its_plan_and_needs_no_cluster(make_job, monkeypatch):
     job = make_job(tile=[3, 3])
-    cluster.run(job, workers=1)
-    with pytest.raises(JobError, match="batch_size 20 to 7"):
-        cluster.run(job.replace(batch_size=7), workers=1)
-    before = points_evaluated(job)
-    cluster.run(job.replace(tile=(5, 5)), workers=2)
-    assert points_evaluated(job) == before  # nothing is left to do, whatever the tile
-
-
-def test_a_finished_job_needs_no_cluster(make_job, monkeypatch):
-    job = make_job()
-    cluster.run(job, workers=1)
+    serial = landscape.run(job)["plane"]
     for module in ("cluster.driver.run", "cluster.session.mapping"):
         monkeypatch.setattr(f"{module}.ray_session", lambda *given: pytest.fail("a session was started"))
     before = points_evaluated(job)
-    assert (cluster.run(job, workers=1)["plane"].status == OK).all()
+    with pytest.raises(JobError, match="batch_size 20 to 7"):
+        cluster.run(job.replace(batch_size=7), workers=1)
+    for tile in ((3, 3), (5, 5)):
+        assert_same(serial, cluster.run(job.replace(tile=tile), workers=1)["plane"])
     assert points_evaluated(job) == before
 
 
@@ -122,16 +126,24 @@ def test_a_kind_of_direction_may_compute_on_the_workers(make_job, monkeypatch):
     assert {line.split()[0] for line in log.read_text().splitlines()} == {str(os.getpid())}
 
 
-def test_a_killed_worker_is_replaced_and_its_tiles_computed(make_job):
-    job = make_job("""
+def test_a_worker_that_is_killed_or_hangs_is_replaced_and_its_tiles_computed(make_job, caplog):
+    job = make_job(
+        """
         def trouble(x, y):
             if x > 0.6 and once("killed"):
                 os.kill(os.getpid(), signal.SIGKILL)
-    """)
-    found = cluster.run(job, workers=2)["plane"]
+            if x > 0.6 and y > 1 and once("hung"):
+                time.sleep(3600)
+        """,
+        tile=[1],
+    )
+    found = cluster.run(job, workers=1, policy=Policy(hang_seconds=8, straggler_done=10**6))["plane"]
     assert (job.folder / "killed").exists()
+    assert (job.folder / "hung").exists()
     assert_same(serially(job), found)
-    assert found.attributes["progress"]["retries"] >= 1
+    assert "is lost" in caplog.text
+    assert "no progress" in caplog.text
+    assert found.attributes["progress"]["retries"] >= 2
     assert not found.attributes["failures"]
 
 
@@ -152,7 +164,7 @@ def test_a_tile_that_kills_three_workers_is_given_up_and_retried_by_the_next_run
     """,
         tile=[1],
     )
-    found = cluster.run(job, workers=2)["plane"]
+    found = cluster.run(job, workers=1)["plane"]
     assert len((job.folder / "deaths").read_text().splitlines()) == 3
     assert found.status[-1, -1] == QUARANTINED
     assert (found.status == OK).sum() == 62
@@ -164,13 +176,13 @@ def test_a_tile_that_kills_three_workers_is_given_up_and_retried_by_the_next_run
     (job.folder / "healed").touch()
     before = points_evaluated(job)
     kept = chunks(job)
-    healed = cluster.run(job, workers=1)["plane"]
+    healed = landscape.run(job)["plane"]
     assert points_evaluated(job) - before == WITNESS + 1
     assert {path.name for path, each in chunks(job).items() if kept.get(path) != each} == {"8"}, "the others stay"
     assert_same(serially(job), healed)
 
 
-def test_exceptions_of_user_code_are_tried_again_then_given_up_with_their_traceback(make_job):
+def test_exceptions_and_exits_of_user_code_are_tried_again_then_given_up_with_their_place(make_job):
     job = make_job("""
         class Unpicklable(Exception):
             def __init__(self, text, handle):
@@ -182,15 +194,18 @@ def test_exceptions_of_user_code_are_tried_again_then_given_up_with_their_traceb
                 raise Unpicklable("bad weather", open(__file__))
             if x == 1.0 and y == 0.0 and (once("first") or once("second")):
                 raise ValueError("twice only")
+            if x == 1.0 and y == 3.0:
+                sys.exit(0)
     """)
     found = cluster.run(job, workers=1)["plane"]
     assert found.status[0, 0] == QUARANTINED
     assert np.isnan(found.loss[0, 0])
     assert found.status[0, -1] == OK
-    (failure,) = found.attributes["failures"]
-    assert failure["attempts"] == 3
-    assert failure["cause"] == "Unpicklable: bad weather"
-    assert "trouble(x, y)" in failure["traceback"]
+    raised, ended = sorted(found.attributes["failures"], key=lambda failure: failure["cause"])
+    assert raised["attempts"] == ended["attempts"] == 3
+    assert raised["cause"] == "Unpicklable: bad weather"
+    assert "trouble(x, y)" in raised["traceback"]
+    assert ended["cause"].startswith("called sys.exit(0) (my_problem.py:")
 
 
 def test_points_that_are_not_finite_are_kept_as_such_and_do_not_stop_the_job(make_job):
@@ -206,41 +221,40 @@ def test_points_that_are_not_finite_are_kept_as_such_and_do_not_stop_the_job(mak
     assert found.attributes["progress"]["state"] == "complete"
 
 
-def test_a_problem_that_fails_on_the_workers_stops_the_job_before_anything_is_written(make_job):
+def test_a_problem_that_fails_on_the_workers_stops_the_job_before_anything_is_written_or_one_is_replaced(make_job):
+    """One worker may be at fault: only where none can load the problem does the job end."""
     job = make_job()
-    text = (job.folder / "my_problem.py").read_text()
+    file = job.folder / "my_problem.py"
     guard = (
-        "    if 'ray' in __import__('sys').modules and os.getpid() != DRIVER:\n        raise OSError('no data here')\n"
+        f"    if os.getpid() != {os.getpid()} and (not (HERE / 'mended').exists() or once('again')):\n"
+        "        raise OSError('no data here')\n"
     )
-    text = text.replace("def problem():\n", "def problem():\n" + guard)
-    (job.folder / "my_problem.py").write_text(text.replace("HERE =", f"DRIVER = {__import__('os').getpid()}\nHERE ="))
+    file.write_text(file.read_text().replace("def problem():\n", "def problem():\n" + guard))
     with pytest.raises(JobError, match=r"fails to load on worker-\d+: JobError: problem: .* no data here"):
-        cluster.run(job, workers=2)
+        cluster.run(job, workers=1)
     assert not (Path(job.run_path) / "landscapes.zarr").exists()
+    (job.folder / "mended").touch()
+    found = cluster.run(job, workers=1)["plane"]
+    assert (job.folder / "again").exists()
+    assert_same(serially(job), found)
 
 
 def test_interrupted_and_resumed_by_other_workers_gives_the_same_bytes(make_job):
     job = make_job(tile=[1])
     expected = serially(job)
     before = points_evaluated(job)
-    for limit in (10, 30):
-        seen: list[int] = []
-        with pytest.raises(Interrupted):
-            cluster.run(
-                job,
-                2,
-                observer=lambda p, s=seen: s.append(p.points_done),
-                stop=lambda s=seen, n=limit: max(s, default=0) > n,
-            )
-        part = open_run(job.run_path)["plane"]
-        assert part.attributes["progress"]["state"] == "interrupted"
-        assert 0 < (part.status == NOT_COMPUTED).sum() < part.status.size
-        known = part.status == OK
-        np.testing.assert_array_equal(part.loss[known], expected.loss[known])
+    seen: list[int] = []
+    with pytest.raises(Interrupted):
+        cluster.run(job, 2, observer=lambda p: seen.append(p.points_done), stop=lambda: max(seen, default=0) > 20)
+    part = open_run(job.run_path)["plane"]
+    assert part.attributes["progress"]["state"] == "interrupted"
+    assert 0 < (part.status == NOT_COMPUTED).sum() < part.status.size
+    known = part.status == OK
+    np.testing.assert_array_equal(part.loss[known], expected.loss[known])
     assert_same(expected, cluster.run(job, workers=1)["plane"])
-    # Two measured points, every point once, twice at most two tiles in flight at each of two workers, and in each of
-    # three runs two points by each worker before its first tile.
-    assert points_evaluated(job) - before <= 2 + 63 + 2 * 4 + (2 + 2 + 1) * WITNESS
+    # Two measured points, every point once, at most two tiles in flight at each of two workers, and in each of the two
+    # runs two points by each worker before its first tile.
+    assert points_evaluated(job) - before <= 2 + 63 + 4 + (2 + 1) * WITNESS
 
 
 def test_observables_that_change_between_points_are_refused(make_job):
@@ -275,65 +289,16 @@ def test_a_job_is_planned_for_the_workers_devices_and_stays_on_them(make_job, mo
     assert cluster.run(job, 1)["plane"].attributes["progress"]["state"] == "complete"
 
 
-def test_a_callable_of_this_session_serves_as_a_problem(make_job, tmp_path):
-    from torch import nn
-
-    def problem() -> landscape.Problem:
-        import torch
-
-        torch.manual_seed(1)
-        return landscape.Problem.supervised(nn.Linear(3, 2), (torch.randn(30, 3), torch.zeros(30).long()))
-
-    job = Job(run=str(tmp_path / "c"), problem=problem, num_samples=30, landscapes=[{"name": "plane", "size": [5, 4]}])
-    assert_same(serially(job), cluster.run(job, workers=1)["plane"])
-
-
-def test_a_worker_that_cannot_load_the_problem_is_replaced_where_others_can(make_job):
-    job = make_job()
-    text = (job.folder / "my_problem.py").read_text()
-    guard = (
-        f"    if os.getpid() != {os.getpid()} and (once('first') or once('second')):\n"
-        "        raise OSError('my folder is gone')\n"
-    )
-    (job.folder / "my_problem.py").write_text(text.replace("def problem():\n", "def problem():\n" + guard))
-    found = cluster.run(job, workers=2)["plane"]
-    assert (job.folder / "second").exists()
-    assert_same(serially(job), found)
-
-
 def test_what_does_not_arrive_is_not_waited_for_for_ever(monkeypatch):
     """As on a node that reaches the head and not the driver; the worker that is asked says so, and is replaced."""
     import ray
 
     from cluster.workers import crew
 
-    sleeping = ray.remote(num_cpus=0)(lambda: __import__("time").sleep(60)).remote()
+    waiting = ray.remote(resources={"nowhere": 1})(lambda: 0).remote()
     monkeypatch.setattr(crew, "FETCH_SECONDS", 0.5)
     try:
         with pytest.raises(TimeoutError, match=r"within 0.5 s; every node must reach the driver's machine"):
-            crew.fetch([sleeping])
+            crew.fetch([waiting])
     finally:
-        ray.cancel(sleeping, force=True)
-
-
-def test_warnings_of_the_preparation_are_said_before_the_first_value(make_job, caplog):
-    job = make_job(landscapes=[{"name": "plane", "size": 3}])
-    weights = {"x": torch.full((1, 1), 0.5), "y": torch.zeros(1, 1)}
-    write_snapshot(job.run_path, "epoch", 3, weights)
-    said = []
-    cluster.run(job, workers=1, observer=lambda progress: said.append(len(caplog.messages)))
-    assert caplog.messages[0].startswith("origin: epoch 3 of the trajectory")
-    assert min(said) > 0
-    assert sum(each.startswith("origin:") for each in caplog.messages) == 1
-
-
-def test_a_tile_whose_code_ends_its_process_is_given_up_with_the_place(make_job):
-    job = make_job("""
-        def trouble(x, y):
-            if x == 1.0 and y == 3.0:
-                sys.exit(0)
-    """)
-    found = cluster.run(job, workers=1)["plane"]
-    (failure,) = found.attributes["failures"]
-    assert failure["cause"].startswith("called sys.exit(0) (my_problem.py:")
-    assert failure["attempts"] == 3
+        ray.cancel(waiting)

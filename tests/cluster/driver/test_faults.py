@@ -9,7 +9,6 @@ from faults import assert_undisturbed, disturbed
 
 import cluster
 import landscape
-from cluster.scheduling.policy import Policy
 from landscape.surface import OK
 
 
@@ -24,10 +23,11 @@ def test_a_node_is_lost_and_another_one_comes(make_job, ray_folder):
     progress = disturbed(
         job,
         """
-        when(10, lambda: (kill_node(extra[0]), nodes.add_node(num_cpus=2)))
+        when(10, lambda: (kill_node(extra[0]), nodes.add_node(num_cpus=1)))
         cluster.run(job, address=nodes.address)
         """,
         ray_folder,
+        cpus=1,
     )
     assert_undisturbed(job)
     assert "is lost" in str(progress["stderr"])  # its tiles were tried again, or a backup had them already
@@ -114,20 +114,6 @@ def test_a_draining_node_ends_its_tiles_and_gets_no_more(make_job, ray_folder):
     assert_undisturbed(job)
     assert progress["retries"] == 0  # nothing was lost: what was in flight there was finished
     assert "leaves with its node" in str(progress["stderr"])
-
-
-def test_a_worker_that_hangs_is_killed_and_replaced(make_job, local_ray, caplog):
-    job = make_job(
-        """
-        def trouble(x, y):
-            if x > 0.6 and once("hung"):
-                time.sleep(3600)
-        """,
-        tile=[1],
-    )
-    cluster.run(job, workers=2, policy=Policy(hang_seconds=8, straggler_done=10**6))
-    assert_undisturbed(job)
-    assert "no progress" in caplog.text
 
 
 def test_a_straggler_is_overtaken_by_a_backup(make_job, local_ray, caplog):

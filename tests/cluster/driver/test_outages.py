@@ -20,6 +20,7 @@ from network import Machine, can_make_namespaces, kill, plug_cable, pull_cable, 
 from waiting import wait_for
 
 import cluster
+import landscape
 from cluster.driver.driver import Driver
 from cluster.scheduling.policy import Policy
 from cluster.status import run_status
@@ -190,7 +191,7 @@ def test_the_disk_fills_up_or_is_closed_in_mid_run(run_on_small_disk, local_ray,
             begin(place)
 
     with pytest.raises(LandscapeError, match=words) as failed:
-        cluster.run(job, workers=2, observer=watch)
+        cluster.run(job, workers=1, observer=watch)
     assert len(str(failed.value).splitlines()) == 1
     assert "the same command again" in str(failed.value)
     surface = open_run(job.run_path)["plane"]
@@ -199,7 +200,7 @@ def test_the_disk_fills_up_or_is_closed_in_mid_run(run_on_small_disk, local_ray,
     np.testing.assert_array_equal(surface.loss[known], expected.loss[known])
     end(place)
     before = chunk_files(job.run_path)
-    found = cluster.run(job, workers=2)["plane"]
+    found = landscape.run(job)["plane"]
     assert {file: each for file, each in chunk_files(job.run_path).items() if file in before} == before
     assert (found.status == OK).all()
     for name in ("loss", "loss_stderr"):

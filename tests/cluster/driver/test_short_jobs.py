@@ -70,7 +70,8 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-def test_a_short_job_imports_no_ray_and_has_the_bytes_of_workers(make_job, local_ray, tmp_path):
+@pytest.mark.long
+def test_a_short_job_imports_no_ray_and_has_the_bytes_that_workers_give(make_job, tmp_path):
     job = make_job()
     library = tmp_path / "library"
     library.mkdir()
@@ -79,7 +80,7 @@ def test_a_short_job_imports_no_ray_and_has_the_bytes_of_workers(make_job, local
     here = command(job.folder / "job.yaml", PYTHONPATH=path)
     assert here.returncode == 0, here.stderr
     assert "computing in this process: it is done before Ray would have started" in here.stderr
-    expected = driver.run(job.replace(run=str(tmp_path / "ray")), workers=1)["plane"]
+    expected = run_serially(job.replace(run=str(tmp_path / "serial")))["plane"]  # those of workers, test_driver shows
     found = open_run(job.run_path)["plane"]
     assert (found.status == OK).all()
     for name in ("loss", "loss_stderr"):
