@@ -22,12 +22,17 @@ def problem():
     return pooled_problem()[0]
 
 
-@pytest.fixture
-def other(tmp_path, problem):
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, problem):
     """A run in batches of 8 by an engine of its own."""
-    place = tmp_path / "other"
+    place = tmp_path_factory.mktemp("finished") / "run"
     run(make_job(place, lambda: problem, [PLANE], num_samples=21, engine=ENGINE, batch_size=8))
     return place
+
+
+@pytest.fixture
+def other(tmp_path, finished):
+    return shutil.copytree(finished, tmp_path / "other")
 
 
 def job_of(tmp_path, problem, engine, landscapes=(PLANE,), **fields):

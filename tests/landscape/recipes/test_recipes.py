@@ -99,20 +99,15 @@ def test_a_run_begun_otherwise_is_refused_unless_overwritten(trained, tmp_path):
 
 
 @pytest.mark.long
-def test_snapshots_that_were_taken_away_are_made_again(tmp_path):
-    digits.train(tmp_path, 2)
-    before = digests(tmp_path)
-    Path(read_trajectory(tmp_path).snapshot(1).path).unlink()
-    digits.train(tmp_path, 2)
-    assert digests(tmp_path) == before
-
-
-@pytest.mark.long
-def test_training_leaves_threads_and_generators_alone(tmp_path):
+def test_snapshots_that_were_taken_away_are_made_again_and_threads_and_generators_left_alone(tmp_path):
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     digits.train(tmp_path, 2)
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), state)
+    before = digests(tmp_path)
+    Path(read_trajectory(tmp_path).snapshot(1).path).unlink()
+    digits.train(tmp_path, 2)
+    assert digests(tmp_path) == before
 
 
 @pytest.mark.parametrize(

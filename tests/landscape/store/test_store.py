@@ -552,7 +552,7 @@ os._exit(0)
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow  # in `make test` one is killed over and over by `test_crash.py`
 def test_a_run_killed_outright_goes_on_to_the_same_bytes(tmp_path):
     problem = quadratic_problem()
     support = str(Path(__file__).parents[2] / "support")
