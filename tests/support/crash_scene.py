@@ -34,6 +34,7 @@ from cluster.status import run_status, validate_run
 from landscape import Job, Problem, TrajectoryCollector, open_run
 from landscape.grid import tile_at
 from landscape.parameters import state_digest
+from landscape.record import Record, parse_axis
 from landscape.store import LandscapeStore, commit
 from landscape.surface import NOT_COMPUTED
 from landscape.trajectory.snapshots import read_trajectory
@@ -185,6 +186,7 @@ def preload(work: Callable[[], Any]) -> None:
     with os.fdopen(read, "rb") as pipe:
         names = json.loads(pipe.read())
     assert os.waitpid(child, 0)[1] == 0
+    Record.of({}), parse_axis({})  # what checks records is made when it is first asked for
     for name in names:
         if name.partition(".")[0] in ("landscape", "cluster", "numpy", "zarr"):
             with contextlib.suppress(ImportError):  # what is not to be imported by name

@@ -29,7 +29,8 @@ def command(*words: object, **variables: str) -> subprocess.CompletedProcess[str
 @pytest.mark.long
 def test_quick_measures_a_job_without_ray_and_writes_nothing(tmp_path):
     job = write_job(tmp_path, "tiny", 5)
-    done = command("bench", job, "--quick", "--rounds", 1, "--precision", "float32", "--json", "--device", "cpu")
+    words = ("--quick", "--rounds", 1, "--search", 0.5, "--precision", "float32", "--json", "--device", "cpu")
+    done = command("bench", job, *words)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     [precision] = found["precisions"]

@@ -432,7 +432,7 @@ def wait_for_points(job, process: subprocess.Popen[str], points: int) -> None:
     ("mode", "number"),
     [
         ("--serial", signal.SIGTERM),
-        ("--serial", signal.SIGINT),
+        pytest.param("--serial", signal.SIGINT, marks=pytest.mark.slow),
         # A Ray each; test_supervision sends a signal to a command with a worker.
         pytest.param("--workers=2", signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("--workers=2", signal.SIGINT, marks=pytest.mark.slow),
@@ -494,7 +494,7 @@ def test_a_second_driver_is_refused_while_the_first_lives(call, make_job, ray_fo
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_data_without_an_end_are_given_up_at_a_signal(write_job, number):
     file = write_job()
     with (file.parent / "my_problem.py").open("a") as module:

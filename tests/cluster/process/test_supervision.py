@@ -428,7 +428,9 @@ main()
     ("ending", "said"),
     [
         ("os._exit(0)", "the process was ended from inside (os._exit?)"),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "the process was ended by SIGSEGV"),
+        pytest.param(
+            "os.kill(os.getpid(), signal.SIGSEGV)", "the process was ended by SIGSEGV", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_user_code_that_ends_the_process_is_no_success(make_job, start, ending, said):
