@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -21,17 +22,22 @@ def observe(model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
     return {"loss": ((model(batch) - 1) ** 2).mean(1)}
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two lines and the history of a training."""
     torch.manual_seed(0)
-    model, folder = nn.Linear(3, 2), tmp_path / "run"
+    model, folder = nn.Linear(3, 2), tmp_path_factory.mktemp("finished") / "run"
     collector = TrajectoryCollector(folder, model, unit="epoch", intervals=[[1, 2, 3]])
     for _ in range(3):
         collector.step(1.0)
         collector.end_epoch()
     run(job_of(folder))
     return folder
+
+
+@pytest.fixture
+def place(tmp_path: Path, finished: Path) -> Path:
+    return shutil.copytree(finished, tmp_path / "run")
 
 
 def job_of(folder: Path) -> Job:

@@ -188,7 +188,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestSchedule = pytest.mark.long(Machine.TestCase)
-TestSchedule.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
+TestSchedule.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 
 
 def take_all(schedule: Schedule[str], worker: str, now: float = 0.0) -> list[str]:

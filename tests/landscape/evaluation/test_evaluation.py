@@ -11,7 +11,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import (
     ConvNet,
@@ -185,7 +185,7 @@ def test_no_sample_is_dropped_where_they_do_not_fill_a_batch():
     assert found.mean["loss"][0] == 256.0  # the mean of 0 … 512; 255.5 without the last
 
 
-@pytest.mark.long
+@settings(max_examples=25)
 @given(batch_size=st.integers(1, 40))
 def test_values_do_not_depend_on_the_batch_size_beyond_rounding(batch_size):
     model = ConvNet()

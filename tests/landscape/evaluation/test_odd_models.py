@@ -142,13 +142,13 @@ MODELS = [
 @pytest.mark.parametrize("kind", MODELS)
 def test_the_values_are_the_same_in_every_tile_shape(tmp_path, kind):
     found = []
-    for tile in (1, 5):
+    for tile in (1, 4):
         with torch.random.fork_rng():
             torch.manual_seed(3)
             model = kind()
         problem = Problem(model, SAMPLES, lambda model, batch: {"loss": model(batch).square().sum(1)})
         job = make_job(
-            tmp_path / str(tile), lambda of=problem: of, [{"name": "p", "size": 5}], num_samples=10, tile=tile,
+            tmp_path / str(tile), lambda of=problem: of, [{"name": "p", "size": 4}], num_samples=10, tile=tile,
             batch_size=4, engine="eager",
         )  # fmt: skip
         torch.rand(tile), np.random.rand(tile), random.random()  # noqa: NPY002

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +32,7 @@ from small_models import (
     write_trajectory,
 )
 
-from landscape import JobError, NotFoundError, Problem, open_run, run
+from landscape import Job, JobError, NotFoundError, Problem, open_run, run
 from landscape.errors import Interrupted, LandscapeError
 from landscape.folders.lock import run_lock
 from landscape.grid import Grid, axis_coordinates, tile_counts
@@ -231,15 +233,32 @@ DAMAGE = {
 }
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run that tests damage copies of, and its job in another place."""
+
+    def job_of(place: Path, observe: Any = None) -> Job:
+        problem = conv_problem()
+        if observe is not None:
+            problem = Problem(problem.model, problem.data, observe)
+        return make_job(place, lambda: problem, [{"name": "a", "size": [4, 3]}], tile=[2, 2])
+
+    place = tmp_path_factory.mktemp("finished") / "run"
+    run(job_of(place))
+    return place, job_of
+
+
+DAMAGED = [(array, damage) for array in ("loss", "status") for damage in DAMAGE]
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("array", ["loss", "accuracy_stderr", "status"])
-def test_a_damaged_chunk_is_found_and_only_its_tile_computed_again(tmp_path, damage, array):
-    problem = conv_problem()
-    counter = Counter(problem.observe)
-    problem = Problem(problem.model, problem.data, counter)
-    job = make_job(tmp_path, lambda: problem, [{"name": "a", "size": [4, 3]}], tile=[2, 2])
-    expected = run(job)["a"]
+@pytest.mark.parametrize(("array", "damage"), [*DAMAGED, ("accuracy_stderr", "a middle bit flipped")])
+def test_a_damaged_chunk_is_found_and_only_its_tile_computed_again(tmp_path, finished, damage, array):
+    whole, job_of = finished
+    expected = open_run(whole)["a"]
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    counter = Counter(conv_problem().observe)
+    job = job_of(tmp_path, counter)
     chunk = raw_chunk(tmp_path, "a", array, (0, 1))
     intact, damaged = chunk.read_bytes(), DAMAGE[damage](chunk.read_bytes())
     if damaged is None:
@@ -257,7 +276,6 @@ def test_a_damaged_chunk_is_found_and_only_its_tile_computed_again(tmp_path, dam
     np.testing.assert_array_equal(shown.loss[:, :2], expected.loss[:, :2])
     assert np.isnan(shown.loss[:2, 2:]).all()
 
-    counter.calls = 0
     found = run(job)["a"]
     assert counter.calls == LOOK + WITNESS + 4
     assert chunk.read_bytes() == intact

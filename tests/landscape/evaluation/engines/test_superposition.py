@@ -294,11 +294,11 @@ def test_a_landscape_has_the_same_bytes_in_every_shape_of_tile(tmp_path):
     for name, tile in (
         ("square", (3, 3)),
         ("points", (1, 1)),
-        ("rows", (7, 1)),
-        ("columns", (1, 6)),
-        ("whole", (7, 6)),
+        ("rows", (5, 1)),
+        ("columns", (1, 4)),
+        ("whole", (5, 4)),
     ):
-        job = make_job(tmp_path / name, lambda: problem, [{"name": "plane", "size": [7, 6]}], tile=tile, **options)
+        job = make_job(tmp_path / name, lambda: problem, [{"name": "plane", "size": [5, 4]}], tile=tile, **options)
         surface = run(job)["plane"]
         assert surface.attributes["plan"]["engine"] == options["engine"]
         found.add((surface.loss.tobytes(), surface["loss_stderr"].tobytes()))
