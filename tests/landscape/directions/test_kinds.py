@@ -98,7 +98,7 @@ def test_a_kind_is_one_class_and_one_line_in_the_table(tmp_path):
     (tmp_path / "script.py").write_text(dedent(SCRIPT))
     support = Path(sys.modules[Quadratic.__module__].__file__).parent
     path = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(support)!r}]; "
-    code = path + f"import runpy; runpy.run_path({str(tmp_path / 'script.py')!r})"
+    code = path + f"import gc, runpy; runpy.run_path({str(tmp_path / 'script.py')!r}); gc.freeze()"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)

@@ -133,10 +133,21 @@ def in_a_process(code: str, folder: Path, *arguments: object) -> subprocess.Comp
 
 
 @pytest.mark.long
-def test_nothing_is_left_of_a_process_that_is_killed(tmp_path):
+def test_a_full_disk_is_told_in_words_and_nothing_is_left_of_it_or_of_a_process_that_is_killed(tmp_path):
     code = """
-        import os, signal, torch
+        import os, resource, signal, torch
+        from landscape.errors import JobError
         from landscape.problem.selection import select_samples
+
+        allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, allowed[1]))
+        try:
+            select_samples(torch.ones(1000, 100), 1000, 0, limit=1)
+        except JobError as full:
+            print(full)
+        resource.setrlimit(resource.RLIMIT_FSIZE, allowed)
+        assert os.listdir(os.environ["TMPDIR"]) == []
+
         found = select_samples(torch.ones(1000, 100), 1000, 0, limit=1)
         with open("/proc/self/maps") as maps:
             assert os.environ["TMPDIR"] in maps.read()
@@ -144,21 +155,11 @@ def test_nothing_is_left_of_a_process_that_is_killed(tmp_path):
         os.kill(os.getpid(), signal.SIGKILL)
     """
     done = in_a_process(code, tmp_path)
-    assert (done.returncode, done.stdout) == (-9, "100000.0\n"), done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.long
-def test_a_full_disk_is_told_in_words(tmp_path):
-    code = """
-        import resource, torch
-        from landscape.problem.selection import select_samples
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-        select_samples(torch.ones(1000, 100), 1000, 0, limit=1)
-    """
-    done = in_a_process(code, tmp_path)
-    assert f"JobError: data: the samples do not fit the folder {tmp_path}" in done.stderr
-    assert "TMPDIR" in done.stderr.splitlines()[-1]
+    assert done.returncode == -9, done.stderr
+    *told, total = done.stdout.splitlines()
+    assert told[0].startswith(f"data: the samples do not fit the folder {tmp_path}")
+    assert "TMPDIR" in told[-1]
+    assert total == "100000.0"
     assert list(tmp_path.iterdir()) == []
 
 
