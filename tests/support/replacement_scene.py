@@ -1,7 +1,8 @@
 """A trajectory that is replaced, killed or cut off from power at every change of the disk: the old or the new is there.
 
-`python replacement_scene.py TASK KIND FOLDER` runs in an interpreter of its own without threads, like `crash_scene`,
-and prints one JSON object. KIND says what replaces: `import`, `overwrite` (a new training) or `resume` (from epoch 1).
+`python replacement_scene.py FOLDER TASK,KIND TASK,KIND…` runs in an interpreter of its own without threads, like
+`crash_scene`, and prints a JSON list, an object for each task. KIND says what replaces:
+`import`, `overwrite` (a new training) or `resume` (from epoch 1).
 """
 
 from __future__ import annotations
@@ -153,9 +154,10 @@ def power(kind: str, folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    preload(lambda: expected(sys.argv[2], Path(sys.argv[3]) / "preloaded"))
+    place, tasks = Path(sys.argv[1]), [each.split(",") for each in sys.argv[2:]]
+    preload(lambda: [expected(kind, place / "preloaded" / kind) for _, kind in tasks])
     assert len(os.listdir("/proc/self/task")) == 1, "a fork keeps one thread only"
-    if sys.argv[1] == "kill":
-        disk.REAL_FSYNC = os.fsync = lambda descriptor: None
-    print(json.dumps({"kill": kill, "power": power}[sys.argv[1]](sys.argv[2], Path(sys.argv[3]))), flush=True)
+    disk.REAL_FSYNC = os.fsync = lambda descriptor: None  # what a kill leaves, and the model of a power cut, need none
+    known = {"kill": kill, "power": power}
+    print(json.dumps([known[task](kind, place / task / kind) for task, kind in tasks]), flush=True)
     os._exit(0)  # Python's own end would take as long as many a fork

@@ -26,30 +26,24 @@ from landscape.trajectory.snapshots import read_trajectory
 pytestmark = needs_proc
 
 
-def scene(task: str, kind: str, folder: Path) -> dict[str, Any]:
-    """A task of `replacement_scene`."""
-    return dict(play("replacement_scene.py", task, kind, folder))
+def slow(*tasks: str) -> list[Any]:
+    return [pytest.param([task], marks=pytest.mark.slow) for task in tasks]
 
 
-def slow(*kinds: str) -> list[Any]:
-    return [pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["import", *slow("overwrite", "resume")])
-def test_killed_at_any_change_the_old_trajectory_or_the_new_one_is_there_whole(tmp_path, kind):
-    found = scene("kill", kind, tmp_path)
-    assert not found["wrong"]
-    assert found["changes"] > 10
-    assert found["states"] == ["new", "old"]
+ALL_OTHERS = slow("kill,overwrite", "kill,resume", "power,import", "power,overwrite")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["resume", *slow("import", "overwrite")])
-def test_a_power_cut_at_any_change_leaves_the_old_trajectory_or_the_new_one(tmp_path, kind):
-    found = scene("power", kind, tmp_path)
-    assert not found["wrong"]
-    assert found["worlds"] == 5 * (found["changes"] + 1)
+@pytest.mark.parametrize("tasks", [["kill,import", "power,resume"], *ALL_OTHERS])
+def test_killed_or_without_power_at_any_change_the_old_trajectory_or_the_new_one_is_there_whole(tmp_path, tasks):
+    """In one process, where there are several tasks."""
+    for task, found in zip(tasks, play("replacement_scene.py", tmp_path, *tasks), strict=True):
+        assert not found["wrong"]
+        assert found["changes"] > 10
+        if task.startswith("kill"):
+            assert found["states"] == ["new", "old"]
+        else:
+            assert found["worlds"] == 5 * (found["changes"] + 1)
 
 
 # -- on any store ----------------------------------------------------------------------------------------------
