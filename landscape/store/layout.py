@@ -94,7 +94,7 @@ def lay_out(group: zarr.Group, new: NewArrays) -> None:
     for values in (*with_stderr(new.observables), RISE_STDERR):
         _make_empty(group, values, np.float64, np.nan, grid.shape, new.tile_shape, grid.dimensions)
     _make_empty(group, "status", np.uint8, 0, grid.shape, new.tile_shape, grid.dimensions)
-    _make_directions(group, new)
+    make_directions(group, new)
     if new.path is not None:
         _make_path(group, grid, new.path, int(np.prod(new.tile_shape)))
 
@@ -123,7 +123,11 @@ def _make_empty(
     )  # fmt: skip
 
 
-def _make_directions(group: zarr.Group, new: NewArrays) -> None:
+def make_directions(group: zarr.Group, new: NewArrays) -> None:
+    """Create the array of the directions, one row of all parameters per axis, and write those that are stored.
+
+    Drawn ones are stored where that takes at most DIRECTION_BYTES; the others are drawn again from their seeds.
+    """
     directions, layout = new.directions, new.layout
     size = sum(int(np.prod(place["shape"], dtype=np.int64)) for place in layout)
     fits = 4 * size * len(directions) <= DIRECTION_BYTES

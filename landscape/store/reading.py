@@ -85,11 +85,11 @@ class ChunkReader:
         if isinstance(self._store, LocalStore):
             # A local file is read at once: handing it to the event loop takes longer.
             most, root = longest(self._array), self._store.root
-            return (_contents(root / key, most) for key in keys)
+            return (chunk_bytes(root / key, most) for key in keys)
         return sync(_get_all(self._store, keys))
 
 
-def _contents(file: Path, most: int) -> bytes | None:
+def chunk_bytes(file: Path, most: int) -> bytes | None:
     """The bytes of a chunk's file; None where there is no file.
 
     Args:

@@ -84,8 +84,8 @@ def test_a_finished_landscape_is_reopened_without_a_cluster_and_each_chunk_read_
     file = large.write_job(tmp_path, 96, tile=4)
     large.fill_whole(file)
     read: list[str] = []
-    fetch = reading._contents
-    monkeypatch.setattr(reading, "_contents", lambda place, most: read.append(str(place)) or fetch(place, most))
+    fetch = reading.chunk_bytes
+    monkeypatch.setattr(reading, "chunk_bytes", lambda place, most: read.append(str(place)) or fetch(place, most))
     monkeypatch.setattr(driver, "ray_session", lambda *_: pytest.fail("a cluster is started for nothing to do"))
     run = driver.run(read_job(file))
     arrays = ("loss", "loss_stderr", "loss_rise_stderr", "status")
