@@ -150,14 +150,16 @@ def test_a_run_holds_the_bits_and_the_files_of_a_local_one(place, raw, tmp_path,
     found, expected = open_run(place), open_run(tmp_path / "other")
     assert list(found) == ["t", "r"] == landscape_names(place), "the order of the job"
     for name in found:
-        assert found[name].loss.tobytes() == expected[name].loss.tobytes()
-        assert (found[name].status == 1).all()
-        assert found[name].attributes["digest"] == expected[name].attributes["digest"]
-        assert found[name].attributes["progress"]["state"] == "complete"
+        surface, local = found[name], expected[name]  # each look reads all there is
+        assert surface.loss.tobytes() == local.loss.tobytes()
+        assert (surface.status == 1).all()
+        assert surface.attributes["digest"] == local.attributes["digest"]
+        assert surface.attributes["progress"]["state"] == "complete"
+        if name == "t":
+            assert surface.path.loss.tobytes() == local.path.loss.tobytes()
         store = LandscapeStore.open(place, name)
         assert store.examine().complete
         assert store.check_constants() == store.check_directions() == []
-    assert found["t"].path.loss.tobytes() == expected["t"].path.loss.tobytes()
     with pytest.raises(NotFoundError, match=r"'x' is not in run .* known: t, r"):
         found["x"]
 
@@ -170,8 +172,9 @@ def test_an_interrupted_run_goes_on_and_computes_the_rest_only(place, tmp_path, 
     asked = iter(range(1000))
     with pytest.raises(Interrupted):
         run(job, stop=lambda: next(asked) > MEASURED + WITNESS + 2 * 6 + 1)
-    assert (open_run(place)["a"].status == 1).sum() == 12
-    assert open_run(place)["a"].attributes["progress"]["state"] == "interrupted"
+    stopped = open_run(place)["a"]
+    assert (stopped.status == 1).sum() == 12
+    assert stopped.attributes["progress"]["state"] == "interrupted"
     counter.calls = 0
     run(job)
     assert counter.calls == LOOK + WITNESS + 24
