@@ -63,8 +63,6 @@ def pytest_collection_finish() -> None:
 
 # What these give starts processes: a Ray, an S3, a browser, commands.
 PROCESSES = {"local_ray", "ray_folder", "endpoint", "drawer", "shell"}
-# What takes seconds to make, and is made in one process of the run alone: those that ask for it run there.
-MADE_ONCE = {"page", "trained"}
 LONG_FOLDERS = {"bench", "chaos", "docs", "fuzz", "peers", "recipes", "scale"}
 
 
@@ -77,8 +75,6 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if PROCESSES & set(item.fixturenames) or LONG_FOLDERS & set(item.path.relative_to(config.rootpath).parts):
             item.add_marker(pytest.mark.long)
-        for fixture in MADE_ONCE & set(item.fixturenames):
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{fixture}"))
     items.sort(key=lambda item: ("local_ray" not in item.fixturenames, item.get_closest_marker("long") is None))
     if "slow" not in (config.option.markexpr or ""):
         for item in items:

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -90,12 +91,12 @@ def test_a_run_begun_otherwise_is_refused_unless_overwritten(trained, tmp_path):
     run, _ = trained
     with pytest.raises(JobError, match=r"seed: training in run .* was begun with 0, not 1"):
         digits.train(run, epochs=4, seed=1)
-    digits.train(tmp_path, 2, learning_rate=0.001)
+    shutil.copytree(run, tmp_path, dirs_exist_ok=True)
     (tmp_path / "checkpoint.pt").unlink()
     with pytest.raises(JobError, match="a trajectory that this training did not make"):
         digits.train(tmp_path, 2)
-    digits.train(tmp_path, 2, overwrite=True)
-    assert read_info(tmp_path)["learning_rate"] == 0.01
+    digits.train(tmp_path, 2, learning_rate=0.001, overwrite=True)
+    assert read_info(tmp_path)["learning_rate"] == 0.001
 
 
 @pytest.mark.long
