@@ -134,6 +134,8 @@ def test_a_key_does_not_survive_where_a_long_url_is_cut_short():
 def test_a_secret_in_an_argument_is_masked_where_an_error_repeats_it(capsys, monkeypatch):
     from cluster.commands.entry import main
 
+    # Where no other test has imported torch, the command would fork this process.
+    monkeypatch.setattr("cluster.process.supervision.can_supervise", lambda: False)
     for words in (
         ["--log-format=json", "status", "s3://key:hidden@bucket"],
         ["status", "s3://key:hidden@bucket/run"],
