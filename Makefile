@@ -8,10 +8,8 @@ PEERS := .venv-peers
 # `loadgroup` hands the tests out one by one and in their order, the long ones first.
 # The suite stops Ray sessions of its own only. A third process computes while the others wait for Ray, S3 or a child.
 JOBS ?= 3
-# Some machines forbid it; but here hundreds of processes start, and each would compile all the sources again.
-export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-quick lint types docs suite test-slow chaos fuzz bench-peers format install clean help
+.PHONY: compiled demo test test-quick lint types docs suite test-slow chaos fuzz bench-peers format install clean help
 
 help:
 	@echo "Use"
@@ -63,11 +61,15 @@ types: $(READY)
 docs: $(READY)
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs
 
-suite: $(READY) $(BROWSER)
+# Hundreds of processes of the tests start, and none may keep what it compiles: tests/conftest.py says why.
+compiled: $(READY)
+	@$(BIN)/python -m compileall -q landscape cluster
+
+suite: $(READY) $(BROWSER) compiled
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
 # For the inner loop: no Ray, no browser, few processes.
-test-quick: $(READY)
+test-quick: $(READY) compiled
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not long and not slow"
 
 # Workers, nodes and the driver killed every few seconds; the result must not differ in a bit.
@@ -79,7 +81,7 @@ fuzz: $(READY)
 	$(BIN)/python -W ignore tests/fuzz/fuzz.py --cases $(or $(N),200) --seed $(or $(SEED),0) $(if $(OUT),--resume $(OUT))
 
 # Submission to a real Ray and Slurm, the whole ResNet plane, a driver on another machine, every single point of a crash and of a power cut.
-test-slow: $(READY)
+test-slow: $(READY) compiled
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m slow
 
 # Public packages beside this one, in an environment of their own: tests/peers/README.md.

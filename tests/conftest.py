@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,9 @@ from cluster.process.logs import TASKS, WORKERS
 
 os.environ["RAY_AUTH_MODE"] = "token"
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # the processes of one run share it
+# A callback that a test writes anew within a second, as long as before, must not be taken from what was compiled then.
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+sys.dont_write_bytecode = True
 # A thread of torch that waits for the others sleeps: more processes compute here than there are cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
