@@ -19,8 +19,9 @@ from cluster.process.logs import TASKS, WORKERS
 os.environ["RAY_AUTH_MODE"] = "token"
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # the processes of one run share it
 # A callback that a test writes anew within a second, as long as before, must not be taken from what was compiled then.
+# The tests themselves are compiled while they are collected, and kept.
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-sys.dont_write_bytecode = True
+sys.dont_write_bytecode = False
 # A thread of torch that waits for the others sleeps: more processes compute here than there are cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -61,6 +62,7 @@ def logging_as_it_was() -> Iterator[None]:
 
 def pytest_collection_finish() -> None:
     """Torch, Ray and the tests are a million objects that live to the end: no collection walks them again."""
+    sys.dont_write_bytecode = True
     gc.collect()
     gc.freeze()
 
