@@ -96,7 +96,7 @@ def lenet(data: Path, workspace: Path, samples: int) -> Subject:
     """LeNet-5 on MNIST's test digits, or on scikit-learn's where those are not there; trained here."""
     if (data / "t10k-images-idx3-ubyte.gz").exists():
         trained = mnist.train(workspace / "mnist", data, EPOCHS, split="test", intervals=[[0, 1, 2]])
-        images, labels = mnist.prepare(mnist.read_mnist(data, "test"), "resize")
+        images, labels = mnist.network_input(mnist.read_mnist(data, "test"), "resize")
         source = f"MNIST t10k, trained for {EPOCHS} epochs"
     else:
         trained = digits.train(workspace / "digits", EPOCHS, intervals=[[0, 1, 2]])
