@@ -20,8 +20,8 @@ class Schedule(Generic[T]):
     """The state of all tasks: queued, in flight at one worker or more, done, or given up; each in exactly one.
 
     Workers run their tasks in the order in which they get them, so the first task in flight at a worker is the one
-    that it is running. Of a task that is done only a count is kept; an answer counts if the task is in flight at the
-    worker that gives it.
+    that it is running, or whose answer is lost with it where it dies right after. Of a task that is done only a count
+    is kept; an answer counts if the task is in flight at the worker that gives it.
 
     Attributes:
         queue: tasks that no worker has had yet.
