@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -121,6 +123,16 @@ ENDINGS = {
 }
 
 
+@pytest.fixture
+def nothing_to_collect() -> Iterator[None]:
+    """Where the stack is full, the finalisers of what other tests have left would fail."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("nothing_to_collect")
 @pytest.mark.parametrize(("observe", "words"), ENDINGS.values(), ids=ENDINGS)
 def test_an_observe_that_ends_the_process_is_told_at_the_first_look(tmp_path, observe, words):
     problem = Problem(quadratic_problem().model, quadratic_samples(), observe)
@@ -128,6 +140,7 @@ def test_an_observe_that_ends_the_process_is_told_at_the_first_look(tmp_path, ob
         run(make_job(tmp_path, lambda: problem, [{"name": "plane", "size": 3}]))
 
 
+@pytest.mark.usefixtures("nothing_to_collect")
 @pytest.mark.parametrize(("trouble", "words"), ENDINGS.values(), ids=ENDINGS)
 def test_an_observe_that_ends_the_process_later_fails_its_tiles(tmp_path, trouble, words):
     def observe(model, batch):
