@@ -11,7 +11,7 @@ from landscape.errors import JobError, LandscapeError, StoreError, nearest, show
 from landscape.folders.lock import driver_alive
 from landscape.results import Run, open_run
 from landscape.store import LandscapeStore
-from landscape.surface import Surface
+from landscape.surface import Surface, check_observable
 
 REPORT = "report"
 
@@ -39,7 +39,7 @@ def export_run(
     alive = driver_alive(opened.path)
     of_surfaces = [ending for ending in wanted if ending != REPORT]
     if of_surfaces:
-        _check_observable(opened.path, [name] if name else opened, observable)
+        _check_observables(opened.path, [name] if name else opened, observable)
     if REPORT in wanted:
         write_report(opened, folder / "report.html")
         yield folder / "report.html"
@@ -71,7 +71,7 @@ def _checked_formats(formats: Sequence[str], known: Sequence[str]) -> list[str]:
     return wanted
 
 
-def _check_observable(run: str, names: Iterable[str], observable: str) -> None:
+def _check_observables(run: str, names: Iterable[str], observable: str) -> None:
     """Refuse an observable that a landscape does not have, before any file is written.
 
     A landscape whose metadata cannot be read is passed over: it is told of when the others are written.
@@ -86,8 +86,7 @@ def _check_observable(run: str, names: Iterable[str], observable: str) -> None:
             raise
         except LandscapeError:
             continue
-        if observable not in known:
-            raise JobError(f"observable: {shown(name)} has no {shown(observable)}; {nearest(observable, known)}")
+        check_observable(name, observable, known)
 
 
 def _readable(opened: Run, broken: dict[str, str]) -> Iterator[Surface]:

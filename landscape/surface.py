@@ -6,7 +6,7 @@ Values only: what reads a store or draws a figure imports this file, never the o
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -72,6 +72,16 @@ class ProjectedPath:
 Path = ProjectedPath  # its name in version 0.1.0
 
 
+def check_observable(landscape: str, observable: str, known: Collection[str]) -> None:
+    """Refuse an observable that is not among those of the landscape.
+
+    Raises:
+        JobError: it is not.
+    """
+    if observable not in known:
+        raise JobError(f"observable: {shown(landscape)} has no {shown(observable)}; {nearest(observable, known)}")
+
+
 def _nan_if_none(value: float | None) -> float:
     return float("nan") if value is None else value
 
@@ -112,10 +122,7 @@ class Surface:
         return Record.of(self.attributes)
 
     def __getitem__(self, observable: str) -> Floats:
-        if observable not in self.observables:
-            raise JobError(
-                f"observable: {shown(self.name)} has no {shown(observable)}; {nearest(observable, self.observables)}"
-            )
+        check_observable(self.name, observable, self.observables)
         return self.observables[observable]
 
     @property

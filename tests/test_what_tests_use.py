@@ -64,17 +64,6 @@ def is_there(module: str, name: str) -> bool:
     return hasattr(importlib.import_module(module), name) or is_module(f"{module}.{name}")
 
 
-def test_the_scripts_that_tests_hold_import_what_is_there():
-    """They stand in texts, where no import fails before a process of a test has started."""
-    missing = [
-        f"{shown(path)}: {module}.{name}"
-        for path in FILES
-        for module, name in imported_names(path)
-        if not is_there(module, name)
-    ]
-    assert not missing
-
-
 def asked_of_modules(path: Path) -> Iterator[tuple[str, str]]:
     """Every attribute that the file asks of a module of ours which it has imported by name, and the module."""
     nodes, modules = list(ast.walk(ast.parse(path.read_text()))), {}
@@ -95,12 +84,12 @@ def is_module(name: str) -> bool:
     return place.is_dir() or place.with_suffix(".py").is_file()
 
 
-def test_what_scripts_ask_of_our_modules_is_there():
-    """Some of them measure, and are run by hand."""
+def test_what_scripts_import_and_ask_of_our_modules_is_there():
+    """Some stand in texts, where no import fails before a process has started; some measure, and are run by hand."""
     missing = [
         f"{shown(path)}: {module}.{name}"
         for path in FILES
-        for module, name in asked_of_modules(path)
+        for module, name in (*imported_names(path), *asked_of_modules(path))
         if not is_there(module, name)
     ]
     assert not missing
