@@ -16,6 +16,7 @@ from landscape.errors import ClusterUnreachableError, JobError, shown
 CONNECT_SECONDS = 5.0
 ASKED_AGAIN = 2  # a jump of the clock can use up the time to answer
 LISTENING = "0A"  # the state of a socket in /proc/net
+SOCKET_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 IN_A_RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 log = logging.getLogger("landscape")
@@ -129,23 +130,33 @@ def is_beyond(host: str, port: int) -> bool:
     return not is_loopback(host) or not all(is_loopback(each) for each in bound_addresses(port))
 
 
-def bound_addresses(port: int) -> Iterator[str]:
-    """The addresses at which this machine listens for TCP at a port; none where there is no /proc."""
-    for table in ("tcp", "tcp6"):
+def bound_addresses(port: int) -> list[str]:
+    """The addresses at which this machine listens for TCP at a port, each once; none where there is no /proc."""
+    addresses = [
+        _address(content) for content, number, state in _sockets() if state == LISTENING and int(number, 16) == port
+    ]
+    return list(dict.fromkeys(addresses))  # Linux lists a socket twice where others appear while its table is read
+
+
+def _sockets() -> Iterator[tuple[str, str, str]]:
+    """The local address, the port and the state of each of this machine's TCP sockets, as Linux writes them."""
+    for table in SOCKET_TABLES:
         try:
-            lines = Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+            lines = table.read_text().splitlines()[1:]
         except OSError:
             continue
         for line in lines:
             _, local, _, state, *_ = line.split()
             content, _, number = local.partition(":")
-            if state != LISTENING or int(number, 16) != port:
-                continue
-            # Words of four bytes, each in the machine's order.
-            words = (bytes.fromhex(content[i : i + 8]) for i in range(0, len(content), 8))
-            packed = b"".join(each[::-1] if sys.byteorder == "little" else each for each in words)
-            found = ipaddress.ip_address(packed)
-            yield str(getattr(found, "ipv4_mapped", None) or found)
+            yield content, number, state
+
+
+def _address(content: str) -> str:
+    """The address that Linux writes as words of four bytes, each in the machine's order; IPv4 where it is mapped."""
+    words = (bytes.fromhex(content[i : i + 8]) for i in range(0, len(content), 8))
+    packed = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
+    address = ipaddress.ip_address(packed)
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def has_token() -> bool:

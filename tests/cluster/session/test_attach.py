@@ -125,9 +125,18 @@ def test_what_a_head_is_bound_to_counts_not_the_address_it_is_called_by(bound, f
         except OSError:
             pytest.skip("this machine has no such address")
         server.listen()
-        assert list(attach.bound_addresses(port)) == [bound.removeprefix("::ffff:")]
+        assert attach.bound_addresses(port) == [bound.removeprefix("::ffff:")]
         assert [attach.is_beyond(host, port) for host in ("127.0.0.1", "localhost", "[::1]")] == [beyond] * 3
         assert attach.is_beyond("192.0.2.1", port)
+
+
+def test_a_socket_that_is_listed_twice_counts_once(tmp_path, monkeypatch):
+    """Linux repeats rows of its tables where sockets appear while they are read."""
+    row = "  0: 0000000000000000FFFF00000100007F:1F90 {zeros}:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1"
+    (tmp_path / "tcp6").write_text("header\n" + 2 * (row.format(zeros=32 * "0") + "\n"))
+    monkeypatch.setattr(attach, "SOCKET_TABLES", (tmp_path / "tcp", tmp_path / "tcp6"))
+    assert attach.bound_addresses(0x1F90) == ["127.0.0.1"]
+    assert attach.bound_addresses(0x1F91) == []
 
 
 @pytest.mark.parametrize(
