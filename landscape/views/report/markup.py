@@ -10,9 +10,9 @@ from string import Template
 from landscape.views.prepared.numbers import Row
 
 
-def resource(name: str) -> str:
-    """The text of a file that lies beside this one."""
-    return files("landscape.views.report").joinpath(name).read_text(encoding="utf-8")
+def resource(name: str, package: str = "landscape.views.report") -> str:
+    """The text of a file of the page, which lies beside this one or in another room of the views."""
+    return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def template(name: str) -> Template:

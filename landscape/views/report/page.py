@@ -83,6 +83,7 @@ def render_report(
         sections="\n".join(sections) or "<p>This run holds no landscape yet.</p>",
         data=bundle.to_json(templates=templates, config=config()),
         plotly=get_plotlyjs(),
+        fit=resource("fit.js", "landscape.views.figures"),
         script=resource("report.js"),
     )
 

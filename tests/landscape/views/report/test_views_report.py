@@ -290,7 +290,7 @@ def test_it_draws_in_a_browser_in_light_and_dark(page: str, tmp_path: Path, sche
     probe = (
         """<script>window.addEventListener('error', e => document.body.dataset.error = e.message);</script></head>"""
     )
-    after = """<script>(async () => {
+    after = """<script type="module">(async () => {
       const errors = []; window.addEventListener('unhandledrejection', e => errors.push(String(e.reason)));
       const r = window.landscapeReport, shown = [];
       for (const view of r.views) for (const log of [true, false]) {

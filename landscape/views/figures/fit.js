@@ -1,0 +1,97 @@
+// Fits a figure of `draw` to its place on a page: its width, its theme. The report and the live page share it.
+
+const NARROW = 560; // pixels; below that the colour bar goes under the plot and titles are cut to their first words
+
+function legendRows(data, width) {
+  const names = data.filter(t => t.showlegend !== false && t.name).map(t => t.name.length * 5.9 + 48);
+  if (!names.length) return 0;
+  if (names.reduce((a, b) => a + b, 0) <= width) return 1;
+  return Math.ceil(names.length / Math.max(1, Math.floor(width / Math.max(...names))));
+}
+
+// Colours that a template cannot reach: line colours of isolines and curves.
+export function recolour(data, theme) {
+  for (const trace of data) {
+    const meta = trace.meta || {};
+    if (meta.scales) trace.colorscale = meta.scales[theme];
+    if (meta.patterns) trace.fillpattern = { ...trace.fillpattern, ...meta.patterns[theme] };
+    if (meta.fills) Object.assign(trace, { fillcolor: meta.fills[theme], opacity: theme === "dark" ? 0.4 : 0.24 });
+    if (!meta.colours) continue;
+    trace.line = { ...trace.line, color: meta.colours[theme] };
+    trace.marker = { ...trace.marker, color: meta.colours[theme] };
+  }
+}
+
+// Sizes are in pixels, so that words keep their size and the plot takes what is left of the width.
+export function fit(figure, width, tallest) {
+  const { data, layout } = figure, meta = layout.meta, narrow = width < NARROW;
+  const bars = data.filter(t => t.colorbar || (t.marker && t.marker.colorbar));
+  const flat = !meta.space, margin = { ...layout.margin, t: 30 };
+  delete layout.updatemenus;
+  if (narrow) {
+    margin.l = flat ? 52 : 4;
+    margin.r = flat ? 14 : 4;
+    if (flat) for (const key of ["xaxis", "yaxis"]) shorten(layout[key]);
+    if (!flat) {
+      for (const key of ["xaxis", "yaxis"]) shorten(layout.scene[key]);
+      layout.scene.zaxis.title = { text: "" }; // the colour bar says what it is
+      for (const key of "xyz") layout.scene.camera.eye[key] *= 1.15;
+    }
+  }
+  let inner = width - margin.l - margin.r;
+  let height = meta.equal ? inner * meta.plot[1] / meta.plot[0] : meta.plot[1];
+  if (meta.space) height = Math.min(meta.plot[1], Math.max(300, inner * 0.8));
+  height = Math.min(height, Math.max(tallest, meta.equal ? 0 : meta.plot[1]));
+  if (meta.equal) { // the rest of the width goes to the margins, so that the colour bar stays beside the plot
+    const spare = inner - height * meta.plot[0] / meta.plot[1];
+    margin.l += spare / 2; margin.r += spare / 2; inner -= spare;
+  }
+  let below = narrow && flat ? 46 + (layout.sliders ? 74 : 0) : meta.below;
+  if (narrow && bars.length) {
+    for (const trace of bars) {
+      const bar = trace.colorbar || trace.marker.colorbar;
+      Object.assign(bar, { orientation: "h", x: 0.5, xanchor: "center", y: -below / height, yanchor: "top",
+        lenmode: "fraction", len: 1, title: { ...bar.title, side: "top" }, thickness: 12 });
+      thin(bar, inner, trace.meta && trace.meta.labelled);
+    }
+    below += 72;
+  } else for (const trace of bars) {
+    const bar = trace.colorbar || trace.marker.colorbar;
+    if (bar.lenmode === "pixels") bar.len = Math.max(Math.min(bar.len, height), 160);
+  }
+  if (layout.sliders) layout.sliders[0].y = -(narrow ? 50 : meta.below - 68) / height;
+  const rows = legendRows(data, inner);
+  if (layout.legend) layout.legend.y = -(below + 8) / height;
+  margin.b = below + (rows ? 14 + rows * 22 : 8);
+  layout.margin = margin;
+  layout.width = width;
+  layout.height = Math.round(height + margin.t + margin.b);
+  layout.annotations = (layout.annotations || []).filter(a => a.name !== "caption");
+  if (narrow && flat) layout.annotations = apart(layout, inner, height);
+  if (narrow && !flat) layout.scene.annotations = (layout.scene.annotations || []).filter((_, k, all) =>
+    k % Math.ceil(all.length / 4) === 0 || k === all.length - 1);
+}
+
+// Step numbers that keep clear of each other; the last and the first stay.
+function apart(layout, width, height) {
+  const [x, y] = [layout.xaxis.range, layout.yaxis.range], kept = [], spots = [];
+  const steps = layout.annotations.filter(a => a.name === "step");
+  for (const step of [...steps.slice(-1), ...steps.slice(0, -1)]) {
+    const spot = [(step.x - x[0]) / (x[1] - x[0]) * width + (step.xshift || 0),
+      (step.y - y[0]) / (y[1] - y[0]) * height + (step.yshift || 0)];
+    if (spots.some(other => Math.abs(other[0] - spot[0]) < 22 && Math.abs(other[1] - spot[1]) < 18)) continue;
+    kept.push(step); spots.push(spot);
+  }
+  return [...layout.annotations.filter(a => a.name !== "step"), ...kept];
+}
+
+function shorten(axis) {
+  if (axis && axis.title && axis.title.text) axis.title.text = axis.title.text.split(":")[0];
+}
+
+function thin(bar, width, labelled) {
+  if (labelled) { bar.tickangle = -90; return; } // the lines take their labels from here: none may be empty
+  const most = Math.max(2, Math.floor(width / 42)), every = Math.ceil(bar.tickvals.length / most);
+  const shown = bar.ticktext.map((text, k) => (k % every ? "" : text));
+  bar.ticktext = shown;
+}
