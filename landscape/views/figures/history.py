@@ -1,88 +1,218 @@
-"""The training history as a figure: loss, metrics and learning rate, with the landscapes' intervals shaded."""
+"""The training history as a figure: loss, metrics and learning rate, with the landscapes' intervals shaded.
+
+Several runs are drawn over one another. A panel's curves share the x axis of all panels, so that the pointer reads
+every quantity at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
+from landscape.errors import capped
 from landscape.views.figures.colours import CURVES, DARK_CURVES
-from landscape.views.figures.layout import NEEDLESS_BUTTONS, text
+from landscape.views.figures.layout import NEEDLESS_BUTTONS, legend_rows, text
+from landscape.views.figures.overlay_looks import look
 from landscape.views.figures.theme import TEMPLATES
-from landscape.views.prepared.history import HistoryData, Interval, Series, name_rows
+from landscape.views.prepared.history import HistoryData, Interval, Series, is_loss, name_rows
 
-MOST_PANELS = 4
-TALLEST_PX, PANEL_PX, GAP_PX, BELOW_PX = 210.0, 110.0, 18.0, 48.0
+PLOT_PX, TALLEST_PX, PANEL_PX, GAP_PX, BELOW_PX, LEGEND_ROW_PX = 620.0, 210.0, 110.0, 18.0, 48.0, 22.0
 SHADES = ("rgba(214,51,108,0.16)", "rgba(47,93,155,0.16)", "rgba(58,125,68,0.18)", "rgba(179,92,0,0.16)")
+MOST_NAME_ROWS = 6  # of intervals: further names would take more room than the curves, and are shown by the pointer
+LONGEST_NAME = 40  # characters of a run's name in the legend
+POINTS_PER_INTERVAL = 100  # places where the pointer finds an interval
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The place of one quantity: plotly's name of its y axis, and its part [bottom, top] of the height."""
+
+    y: str
+    bottom: float
+    top: float
 
 
 def draw_history(history: HistoryData, theme: str = "light") -> go.Figure:
-    """One panel per quantity on a common axis; at most four, the loss tallest."""
-    series = history.series[:MOST_PANELS]
-    heights = [TALLEST_PX] + [PANEL_PX] * (len(series) - 1)
-    total = sum(heights) + GAP_PX * (len(series) - 1)
-    layout = _layout(history, series, total, theme)
-    traces, edge = [], 1.0
-    for k, (one, height) in enumerate(zip(series, heights, strict=True)):
-        domain = [max(0.0, edge - height / total), edge]
-        layout |= _axes(one, k, domain, history.unit if k == len(series) - 1 else None)
-        traces.append(_trace(one, k, theme))
+    """One panel per quantity on a common axis, the loss tallest, the runs overlaid.
+
+    `layout.meta["intervals"]` has the shaded stretches with the names of their landscapes and runs. The shapes and an
+    invisible trace for the pointer have the same names, as `name` and `meta["landscape"]`.
+    """
+    heights = [TALLEST_PX] + [PANEL_PX] * (len(history.columns) - 1)
+    total = sum(heights) + GAP_PX * (len(heights) - 1)
+    panels = _panels(heights, total)
+    layout = _layout(history, total, theme)
+    traces: list[Any] = []
+    for name, panel in zip(history.columns, panels, strict=True):
+        series = [one for one in history.series if one.name == name]
+        layout[f"yaxis{panel.y[1:]}"] = _y_axis(name, series, panel, history.log and is_loss(name))
+        number = panels.index(panel)
+        traces += [_trace(one, panel.y, _colours(history, one, number), history, theme) for one in series]
+    layout["xaxis"] |= {"anchor": panels[-1].y, "title": {"text": history.unit}}
+    traces += [_target(interval, history) for interval in history.intervals]
+    return go.Figure(_first_of_each_run(traces, history), layout)
+
+
+def _panels(heights: Sequence[float], total: float) -> list[Panel]:
+    panels, edge = [], 1.0
+    for k, height in enumerate(heights):
+        panels.append(Panel(f"y{k + 1}" if k else "y", max(0.0, edge - height / total), edge))
         edge -= (height + GAP_PX) / total
-    return go.Figure(traces, layout)
+    return panels
 
 
-def _layout(history: HistoryData, series: Sequence[Series], total: float, theme: str) -> dict[str, Any]:
-    low, high = min(float(one.x[0]) for one in series), max(float(one.x[-1]) for one in series)
-    rows = name_rows(history.intervals, low, high)
-    top = 14.0 + 16 * (max(rows, default=0) + 1)
+def _layout(history: HistoryData, total: float, theme: str) -> dict[str, Any]:
+    named = [replace(interval, name=_title(interval, history)) for interval in history.intervals]
+    rows = name_rows(named, *_x_range(history))
+    top = 14.0 + 16 * min(max(rows, default=-1) + 1, MOST_NAME_ROWS)
+    legend = legend_rows(_legend(history), PLOT_PX)
+    bottom = BELOW_PX + (legend * LEGEND_ROW_PX + 10 if legend else 0)
     return {
         "template": TEMPLATES[theme],
-        "height": round(total + top + BELOW_PX),
-        "margin": {"l": 72, "r": 20, "t": top, "b": BELOW_PX, "autoexpand": False},
-        "showlegend": False,
+        "height": round(total + top + bottom),
+        "margin": {"l": 72, "r": 20, "t": top, "b": bottom, "autoexpand": False},
+        "showlegend": bool(legend),
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": -(BELOW_PX + 4) / total, "yanchor": "top"},
         "hovermode": "x unified",
+        "hoversubplots": "axis",
         "modebar": {"remove": NEEDLESS_BUTTONS},
-        "meta": {"plot": [620, total], "below": 44, "equal": False},
-        "shapes": [_shade(interval, k) for k, interval in enumerate(history.intervals)],
-        "annotations": [_name(interval, row) for interval, row in zip(history.intervals, rows, strict=True)],
+        "xaxis": {"mirror": "all", "ticks": "", "range": _x_range(history)},
+        "meta": {
+            "plot": [PLOT_PX, total],
+            "top": top,
+            "below": BELOW_PX - 4,
+            "equal": False,
+            "caption": "".join(f"{note}. " for note in history.notes).strip(),
+            "intervals": [_found(interval, history) for interval in history.intervals],
+        },
+        "shapes": [_shade(interval, k, history, theme) for k, interval in enumerate(history.intervals)],
+        "annotations": [
+            _name(interval, row) for interval, row in zip(named, rows, strict=True) if row < MOST_NAME_ROWS
+        ],
     }
 
 
-def _axes(one: Series, k: int, domain: list[float], unit: str | None) -> dict[str, Any]:
-    """The axes of the `k`-th panel; the lowest one names the `unit`."""
-    key = str(k + 1) if k else ""
-    y_axis: dict[str, Any] = {"domain": domain, "anchor": f"x{key}"}
-    y_axis["title"] = {"text": text(one.name.replace("_", " ")), "font": {"size": 12}}
-    if len(one.y) and np.ptp(one.y) == 0 and one.y[0] != 0:  # else plotly shows a constant from -1 to 1
-        y_axis["range"] = sorted([0.0, 2 * float(one.y[0])])
-    x_axis: dict[str, Any] = {"anchor": f"y{key}", "showticklabels": unit is not None}
-    x_axis |= {"matches": "x"} if k else {}
-    x_axis |= {"title": {"text": unit}} if unit is not None else {}
-    return {f"yaxis{key}": y_axis, f"xaxis{key}": x_axis}
+def _x_range(history: HistoryData) -> list[float]:
+    """The extent of all curves and intervals, with a little room on either side."""
+    ends = [float(end) for one in history.series for end in (one.x.min(), one.x.max())]
+    ends += [end for interval in history.intervals for end in (interval.start, interval.stop)]
+    room = 0.02 * (max(ends) - min(ends)) or 0.5
+    return [min(ends) - room, max(ends) + room]
 
 
-def _trace(one: Series, k: int, theme: str) -> go.Scatter:
-    key = str(k + 1) if k else ""
-    colours = {"light": CURVES[k % 4], "dark": DARK_CURVES[k % 4]}
+def _legend(history: HistoryData) -> list[str]:
+    drawn = {one.run for one in history.series}
+    return (
+        [capped(name, LONGEST_NAME) for k, name in enumerate(history.runs) if k in drawn]
+        if len(history.runs) > 1
+        else []
+    )
+
+
+def _y_axis(name: str, series: Sequence[Series], panel: Panel, log: bool) -> dict[str, Any]:
+    """The axis of one panel. A constant gets a range that begins at 0, where plotly would show it from -1 to 1."""
+    title = {"text": text(capped(name.replace("_", " "), LONGEST_NAME)), "font": {"size": 12}}
+    axis: dict[str, Any] = {"domain": [panel.bottom, panel.top], "anchor": "x", "title": title}
+    values = np.concatenate([one.y for one in series])
+    if log and (values > 0).any():
+        return axis | {"type": "log", "dtick": "D2" if _decades(values) < 2 else None}
+    if len(values) and np.ptp(values) == 0 and values[0] != 0:
+        axis["range"] = sorted([0.0, 2 * float(values[0])])
+    return axis
+
+
+def _decades(values: np.ndarray) -> float:
+    positive = values[values > 0]
+    return float(np.log10(positive.max()) - np.log10(positive.min()))
+
+
+def _colours(history: HistoryData, one: Series, panel: int) -> dict[str, str]:
+    """The colours of a curve per theme: by panel where there is one run, else by run."""
+    if len(history.runs) > 1:
+        return look(one.run).colours
+    return {"light": CURVES[panel % len(CURVES)], "dark": DARK_CURVES[panel % len(DARK_CURVES)]}
+
+
+def _trace(one: Series, y_axis: str, colours: dict[str, str], history: HistoryData, theme: str) -> go.Scatter:
+    several = len(history.runs) > 1
+    quantity = text(one.name.replace("_", " "))
+    run = text(capped(history.runs[one.run], LONGEST_NAME))
     return go.Scatter(
         x=one.x,
         y=one.y,
         mode="lines+markers" if len(one.x) <= 60 else "lines",
-        name=text(one.name.replace("_", " ")),
-        xaxis=f"x{key}",
-        yaxis=f"y{key}",
-        line={"width": 1.8, "color": colours[theme]},
+        name=run if several else quantity,
+        legendgroup=f"run {one.run}",
+        showlegend=False,
+        xaxis="x",
+        yaxis=y_axis,
+        line={"width": 1.8, "color": colours[theme], "dash": look(one.run).dash},
         marker={"size": 4, "color": colours[theme]},
-        hovertemplate="%{y:.5g}",
-        meta={"role": "field", "colours": colours},
+        hovertemplate=f"%{{y:.5g}}<extra>{f'{quantity}, {run}' if several else quantity}</extra>",
+        meta={"role": "field", "colours": colours, "run": one.run, "column": one.name},
     )
 
 
-def _shade(interval: Interval, k: int) -> dict[str, Any]:
+def _first_of_each_run(traces: list[Any], history: HistoryData) -> list[Any]:
+    """The same traces, the first of each run in the legend where there are several runs."""
+    shown: set[int] = set()
+    for trace in traces:
+        if len(history.runs) > 1 and trace.meta["role"] == "field" and trace.meta["run"] not in shown:
+            shown.add(trace.meta["run"])
+            trace.showlegend = True
+    return traces
+
+
+def _title(interval: Interval, history: HistoryData) -> str:
+    """The name of a landscape, with its run where not all runs that are shown have it."""
+    drawn = {one.run for one in history.series}
+    if drawn <= set(interval.runs):
+        return interval.name
+    return f"{interval.name} ({', '.join(capped(history.runs[k], LONGEST_NAME) for k in interval.runs)})"
+
+
+def _found(interval: Interval, history: HistoryData) -> dict[str, Any]:
+    return {
+        "landscape": interval.name,
+        "runs": list(interval.runs),
+        "labels": [history.runs[k] for k in interval.runs],
+        "start": interval.start,
+        "stop": interval.stop,
+    }
+
+
+def _target(interval: Interval, history: HistoryData) -> go.Scatter:
+    """What the pointer meets within an interval, in the uppermost panel: invisible points along its first curve."""
+    of_run = [one for one in history.series if one.run in interval.runs] or list(history.series)
+    curve = next((one for one in of_run if one.name == history.columns[0]), None)
+    inside = curve.x[(curve.x >= interval.start) & (curve.x <= interval.stop)] if curve is not None else np.empty(0)
+    every = -(-len(inside) // POINTS_PER_INTERVAL) or 1
+    x = np.unique(np.concatenate([[interval.start], inside[::every], [interval.stop]]))
+    first = curve if curve is not None else history.series[0]
+    order = np.argsort(first.x, kind="stable")
+    return go.Scatter(
+        x=x,
+        y=np.interp(x, first.x[order], first.y[order]),
+        mode="markers",
+        marker={"opacity": 0, "size": 1},
+        name=text(_title(interval, history)),
+        hovertemplate=f"<i>{text(_title(interval, history))}</i><extra></extra>",
+        showlegend=False,
+        xaxis="x",
+        yaxis="y",
+        meta={"role": "interval", "landscape": interval.name, "runs": list(interval.runs)},
+    )
+
+
+def _shade(interval: Interval, k: int, history: HistoryData, theme: str) -> dict[str, Any]:
+    several = len(history.runs) > 1 and len(interval.runs) == 1
     return {
         "type": "rect",
+        "name": interval.name,
         "xref": "x",
         "yref": "paper",
         "x0": interval.start,
@@ -90,13 +220,14 @@ def _shade(interval: Interval, k: int) -> dict[str, Any]:
         "y0": 0,
         "y1": 1,
         "line": {"width": 0},
-        "fillcolor": SHADES[k % len(SHADES)],
+        "fillcolor": look(interval.runs[0]).faint(theme, 0.13) if several else SHADES[k % len(SHADES)],
         "layer": "below",
     }
 
 
 def _name(interval: Interval, row: int) -> dict[str, Any]:
     return {
+        "name": "interval",
         "text": text(interval.name),
         "x": (interval.start + interval.stop) / 2,
         "xref": "x",
