@@ -13,7 +13,7 @@ from landscape.spec import read_job
 from landscape.store import LandscapeStore, landscape_names, survey
 from landscape.surface import Surface
 from landscape.trajectory.history import read_history
-from landscape.trajectory.run_files import read_info
+from landscape.trajectory.run_files import read_info, read_measures
 from landscape.trajectory.snapshots import Trajectory, read_trajectory
 
 
@@ -53,6 +53,11 @@ class Run(Mapping[str, Surface]):
     def history(self) -> list[dict[str, Any]]:
         """The training history, one dict per recorded step."""
         return read_history(self.path)
+
+    @property
+    def measures(self) -> dict[str, Any]:
+        """What was measured of the run, as `measures.json` holds it; empty where there is no such file."""
+        return read_measures(self.path)
 
     @property
     def trajectory(self) -> Trajectory:

@@ -3,6 +3,7 @@
     <run>/run.json                             what was trained, with which options
     <run>/history.jsonl                        one line per recorded step and per epoch
     <run>/trajectory/epoch-00003.safetensors   parameters and buffers of one epoch or step
+    <run>/measures.json                        numbers that were measured of the run, one JSON object
 
 Nothing else in the project knows these names. While a trajectory is being replaced, run.json alone says which snapshots
 and which history count (see `replacement`). A run may also lie in an object store; `landscape.folders` hides that.
@@ -24,7 +25,8 @@ from landscape.folders import Folder, Place, open_folder
 from landscape.folders.files import PARTIAL
 
 SNAPSHOT_FORMAT = "landscape-snapshot-1"
-INFO_FILE, HISTORY_FILE, FOLDER = "run.json", "history.jsonl", "trajectory"
+INFO_FILE, HISTORY_FILE, MEASURES_FILE, FOLDER = "run.json", "history.jsonl", "measures.json", "trajectory"
+MOST_MEASURES = 16 << 20  # bytes
 REPLACING = "replacing"  # the key of run.json that names what counts while a trajectory is being replaced
 SNAPSHOT_NAME = re.compile(r"(epoch|step)-(\d{5,15})\.safetensors")
 HISTORY_NAME = re.compile(re.escape(HISTORY_FILE))
@@ -60,6 +62,22 @@ def read_info(run: Place) -> dict[str, Any]:
     if not isinstance(info, dict):
         raise LandscapeError(f"{place} must hold one JSON object; restore it or delete it")
     return info
+
+
+def read_measures(run: Place) -> dict[str, Any]:
+    """The contents of measures.json; empty where there is none, or where it is damaged, too large or no JSON object.
+
+    Nothing else depends on this file, so that a run without readable measures is as good as one without any.
+
+    Raises:
+        StoreError: the object store does not answer.
+    """
+    try:
+        data = open_folder(run).read(MEASURES_FILE) or b""
+        measures = json.loads(data) if 0 < len(data) <= MOST_MEASURES else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return measures if isinstance(measures, dict) else {}
 
 
 def write_info(run: Place, info: Mapping[str, Any]) -> None:

@@ -1,0 +1,254 @@
+"""The difference of two landscapes, point by point, with its standard error, on a scale centred on no difference.
+
+On a linear scale it is B − A, and on a logarithmic one the ratio B / A.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.errors import JobError, shown
+from landscape.surface import OK, RISE_STDERR, Surface
+from landscape.views.prepared import wording
+from landscape.views.prepared.comparable import Comparable
+from landscape.views.prepared.comparison import Compared, check_mode, contrasts, same_origin, same_samples
+from landscape.views.prepared.comparison_grid import (
+    GridValues,
+    common_grid,
+    coordinates_agree,
+    resampled,
+    worse,
+)
+from landscape.views.prepared.figure_data import MAX_POINTS, AxisView, FigureData, standard_error, thinned
+from landscape.views.prepared.path import DrawnPath, prepare_path
+from landscape.views.prepared.scale import Scale, choose_scale, number, point_states
+
+Floats = NDArray[np.float64]
+
+PAIRED, COMBINED = "paired", "combined"
+MOST_DECADES = 300.0  # of a ratio on either side: beyond that a float has no room
+
+
+@dataclass(frozen=True, eq=False)
+class DifferenceData(Comparable):
+    """What a figure of the difference of `labels[1]` from `labels[0]` shows.
+
+    `field` has the differences as its values, or the ratios where its scale is logarithmic. Its error is the standard
+    error of these, of the kind `error_kind`: "paired", "combined", or "" where it is not known. `within` are the points
+    at which the two differ by at most two standard errors. `paths` are the trajectories of both where they have one.
+    """
+
+    field: FigureData
+    labels: tuple[str, str]
+    error_kind: str
+    within: NDArray[np.bool_]
+    paths: tuple[DrawnPath | None, DrawnPath | None]
+    is_resampled: bool
+
+
+def prepare_difference(
+    first: Compared,
+    other: Compared,
+    observable: str = "loss",
+    *,
+    log: bool = False,
+    levels: int | None = None,
+    limit: float | None = None,
+    max_points: int | None = None,
+) -> DifferenceData:
+    """The difference of `other` from `first`, at the points of both or, where these differ, of the coarser grid.
+
+    The standard error is paired where both landscapes have the same samples and the same origin and the errors of
+    their rises are known: then d = R_B − R_A, and se(d) <= se(R_A) + se(R_B), whatever their covariance. Elsewhere it
+    is √(se_A² + se_B²), which is right for independent samples.
+
+    Args:
+        log: the ratio in place of the difference.
+        levels: the number of contour lines; default about 12.
+        limit: the end of the scale on either side: a difference, or a ratio above 1; default chosen from the values.
+
+    Raises:
+        JobError: the landscapes have other numbers of axes, no such observable, or no range in common.
+    """
+    check_mode("difference", (first, other), observable)
+    one, two = (thinned(item.surface, max_points or MAX_POINTS[len(item.surface.axes)]) for item in (first, other))
+    grid, agree = _grid(one, two, (first.label, other.label))
+    sides = tuple(_on_grid(surface, observable, log, grid) for surface in (one, two))
+    states = worse(sides[0].states, sides[1].states)
+    values = np.where(states == OK, _difference(sides[0], sides[1], log), np.nan)
+    error, kind = _error(one, two, observable, (sides[0], sides[1]), log, grid)
+    field = _field(first, other, observable, one, grid, log)
+    drawn = np.log10(values) if log else values
+    limit = _limit_without_difference(drawn, error, log) if limit is None else limit
+    field = replace(field, values=values, drawn=drawn, error=error, states=states)
+    field = replace(field, scale=symmetric_scale(drawn, log, levels, limit))
+    paths = (prepare_path(one, observable, log), prepare_path(two, observable, log))
+    within = _within(values, error, log) & (states == OK)
+    data = DifferenceData(field, (first.label, other.label), kind, within, paths, not agree)
+    return replace(data, field=replace(field, caption=tuple(_caption(data, (first, other), observable))))
+
+
+def _grid(one: Surface, other: Surface, labels: tuple[str, str]) -> tuple[list[Floats], bool]:
+    """The coordinates of the difference along each axis, and whether they are those of both landscapes."""
+    first, second = ([axis.coordinates for axis in surface.axes] for surface in (one, other))
+    if coordinates_agree(first, second):
+        return first, True
+    return common_grid(first, second, [axis.name for axis in one.axes], labels), False
+
+
+def _field(
+    first: Compared, other: Compared, observable: str, one: Surface, grid: list[Floats], log: bool
+) -> FigureData:
+    """The words and the axes of the difference, as yet without values."""
+    name, relation = wording.observable_title(observable), "over" if log else "less"
+    axes = zip(one.axes, grid, strict=True)
+    empty = np.full(tuple(len(points) for points in reversed(grid)), np.nan)
+    return FigureData(
+        name=f"{other.label} {relation} {first.label}",
+        observable=f"{'ratio' if log else 'difference'} of {name}",
+        title=f"{other.label} {relation} {first.label}: {name}",
+        caption=(),
+        axes=tuple(AxisView(axis.name, wording.axis_title(axis), points) for axis, points in axes),
+        values=empty,
+        drawn=empty,
+        error=None,
+        states=np.zeros(empty.shape, np.uint8),
+        scale=choose_scale(empty, log),
+        path=None,
+    )
+
+
+def _on_grid(surface: Surface, observable: str, log: bool, grid: Sequence[Floats]) -> GridValues:
+    values = np.asarray(surface[observable], np.float64)
+    given = GridValues(values, standard_error(surface, observable), point_states(values, surface.status, log))
+    return _moved(given, surface, grid)
+
+
+def _moved(given: GridValues, surface: Surface, grid: Sequence[Floats]) -> GridValues:
+    """The values at the points of `grid`, which are untouched where these are the surface's own."""
+    coordinates = [axis.coordinates for axis in surface.axes]
+    return given if coordinates_agree(coordinates, grid) else resampled(given, coordinates, grid)
+
+
+def _difference(one: GridValues, other: GridValues, log: bool) -> Floats:
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        return other.values / one.values if log else other.values - one.values
+
+
+def _error(
+    one: Surface,
+    other: Surface,
+    observable: str,
+    sides: tuple[GridValues, GridValues],
+    log: bool,
+    grid: Sequence[Floats],
+) -> tuple[Floats | None, str]:
+    """The standard error of the difference, or of the ratio to first order, and its kind."""
+    paired = _paired(one, other, observable, grid)
+    (a, b), errors = sides, (sides[0].error, sides[1].error)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        if paired is not None:
+            return paired / np.abs(a.values) if log else paired, PAIRED
+        if errors[0] is None or errors[1] is None:
+            return None, ""
+        if not log:
+            return np.hypot(errors[0], errors[1]), COMBINED
+        return np.abs(b.values / a.values) * np.hypot(errors[0] / a.values, errors[1] / b.values), COMBINED
+
+
+def _paired(one: Surface, other: Surface, observable: str, grid: Sequence[Floats]) -> Floats | None:
+    """The bound of the paired standard error of the difference; None where it cannot be known."""
+    errors = [surface.observables.get(RISE_STDERR) for surface in (one, other)]
+    if observable != "loss" or errors[0] is None or errors[1] is None:
+        return None
+    if not (same_samples(one, other) and same_origin(one, other)):
+        return None
+    given = zip((one, other), errors, strict=True)
+    sides = [
+        _moved(GridValues(np.asarray(error, np.float64), None, surface.status), surface, grid).values
+        for surface, error in given
+    ]
+    return sides[0] + sides[1]
+
+
+def _within(values: Floats, error: Floats | None, log: bool) -> NDArray[np.bool_]:
+    if error is None:
+        return np.zeros(values.shape, bool)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.abs(values - 1.0 if log else values) <= 2 * error)
+
+
+def _limit_without_difference(drawn: Floats, error: Floats | None, log: bool) -> float | None:
+    """The end of the scale where nothing differs: two standard errors, else 1; None where something does."""
+    if (drawn[np.isfinite(drawn)] != 0).any():
+        return None
+    known = np.empty(0) if error is None else error[np.isfinite(error) & (error > 0)]
+    return (2 * float(np.median(known)) if known.size else 1.0) + (1.0 if log else 0.0)
+
+
+def symmetric_scale(drawn: Floats, log: bool, levels: int | None = None, limit: float | None = None) -> Scale:
+    """A scale as far below no difference as above it, with the same contour lines on either side.
+
+    Args:
+        drawn: differences, or log10 of ratios where `log`.
+        levels: the number of contour lines; default about 12.
+        limit: the end of the scale on either side: a difference, or a ratio above 1; default chosen from the values.
+
+    Raises:
+        JobError: levels or limit is impossible.
+    """
+    if limit is not None and not (math.isfinite(limit) and limit > (1 if log else 0)):
+        rule = "a ratio above 1" if log else "a difference above 0"
+        raise JobError(f"limit: must be {rule}, not {shown(limit)}")
+    end = None if limit is None else math.log10(limit) if log else limit
+    # Sizes of either kind begin at 0, so the rules of a linear scale choose the end; it may leave out a few far ones.
+    high = min(choose_scale(np.abs(drawn), False, 0.0, end).high, MOST_DECADES if log else math.inf)
+    low, high = (10.0**-high, 10.0**high) if log else (-high, high)
+    return choose_scale(drawn, log, low, high, levels)
+
+
+def _caption(data: DifferenceData, pair: tuple[Compared, Compared], observable: str) -> list[str]:
+    """What a reader must know to judge the difference: sentences without full stops."""
+    field, (first, other) = data.field, data.labels
+    relation = "over" if field.scale.log else "less"
+    name = wording.observable_title(observable)
+    size = " × ".join(str(len(axis.coordinates)) for axis in field.axes) + " points"
+    facts = [f"{name} of {other} {relation} that of {first}", size, *_resampling_note(data), *_error_notes(data)]
+    facts += [*contrasts(pair), *field.scale.notes]
+    states = [(item.label, wording.state_text(item.surface)) for item in pair]
+    unfinished = [f"{label}: {state}" for label, state in states if state != "complete"]
+    return [*(fact[:1].upper() + fact[1:] for fact in facts), *unfinished]
+
+
+def _resampling_note(data: DifferenceData) -> list[str]:
+    if not data.is_resampled:
+        return []
+    ranges = ", ".join(
+        f"{axis.name} {number(float(axis.coordinates[0]), 3)} to {number(float(axis.coordinates[-1]), 3)}"
+        for axis in data.field.axes
+    )
+    return [f"the grids differ: resampled linearly onto the coarser one within the common range, {ranges}"]
+
+
+def _error_notes(data: DifferenceData) -> list[str]:
+    field = data.field
+    drawn = field.drawn[np.isfinite(field.drawn)]
+    if drawn.size and not drawn.any():
+        return ["the values are equal at every point"]
+    if field.error is None:
+        return ["standard error not known"]
+    known = field.error[np.isfinite(field.error) & (field.states == OK)]
+    if not known.size:
+        return ["standard error not known"]
+    how = "paired over the same samples, an upper bound" if data.error_kind == PAIRED else "of both combined"
+    middle = number(float(np.median(known)), 2)
+    count, total = int(data.within.sum()), int((field.states == OK).sum())
+    return [
+        f"standard error {how}, median {middle}",
+        f"within two standard errors of no difference at {wording.whole(count)} of {wording.whole(total)} points",
+    ]
