@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from cluster.process.console import seconds_text
-from landscape.errors import LandscapeError, NotFoundError, StoreError, flat, printable
+from landscape.errors import StoreError, flat, printable
 from landscape.folders.lock import driver_alive
-from landscape.record import plain
-from landscape.results import Run, open_run
-from landscape.store import LandscapeStore, root_problems, survey
-from landscape.surface import NOT_COMPUTED, QUARANTINED
+from landscape.results import open_run
+from landscape.state import UNREADABLE, each_landscape, finite, landscape_status, or_note, unreadable_status
+from landscape.store import LandscapeStore, root_problems
 from landscape.trajectory.history import read_lines
 from landscape.trajectory.snapshots import ranges
-
-T = TypeVar("T")
-
-UNREADABLE = "unreadable"
-MOST_TILES = 10_000  # of a larger landscape the lowest loss is not looked for, as that reads a chunk of every tile
 
 
 def run_status(run: str) -> dict[str, Any]:
@@ -31,110 +23,21 @@ def run_status(run: str) -> dict[str, Any]:
     opened = open_run(run)
     alive = driver_alive(opened.path)
     problems: list[str] = []
-    trajectory = _or_note(lambda: [opened.trajectory], problems)
+    trajectory = or_note(lambda: [opened.trajectory], problems)
     found = {
         "run": opened.path,
         "driver": alive,
         "snapshots": [number for each in trajectory for number in each.numbers],
         "unit": trajectory[0].unit if trajectory else None,
-        "landscapes": _each_landscape(opened, lambda store: _landscape_status(store, alive), _unreadable_status),
+        "landscapes": each_landscape(opened.path, lambda store: landscape_status(store, alive), unreadable_status),
         "problems": problems,
     }
-    return dict(_finite(found))
+    return dict(finite(found))
 
 
 def is_readable(status: dict[str, Any]) -> bool:
     """Whether everything that a status asked for could be read."""
     return not status["problems"] and all(each["state"] != UNREADABLE for each in status["landscapes"])
-
-
-def _each_landscape(
-    opened: Run, read: Callable[[LandscapeStore], dict[str, Any]], unreadable: Callable[[str, str], dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """What `read` gives for each landscape, in the job's order; what `unreadable` gives for one that is damaged."""
-    found = survey(opened.path)
-    entries = {name: unreadable(name, cause) for name, cause in sorted(found.unreadable.items())}
-    for name in found.names:
-        try:
-            entries[name] = read(LandscapeStore.open(opened.path, name))
-        except StoreError:
-            raise  # the store does not answer, which says nothing about the landscape
-        except NotFoundError:
-            continue  # removed meanwhile
-        except (LandscapeError, OSError) as error:
-            entries[name] = unreadable(name, _cause(error))
-    return list(entries.values())
-
-
-def _cause(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return flat(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
-    return flat(str(error), 1000)
-
-
-def _or_note(read: Callable[[], list[T]], problems: list[str]) -> list[T]:
-    """What is read; where that fails, an empty list, and the cause among the problems."""
-    try:
-        return read()
-    except StoreError:
-        raise
-    except (LandscapeError, OSError) as error:
-        problems.append(_cause(error))
-        return []
-
-
-def _finite(value: Any) -> Any:
-    """The same value with None for numbers that are not finite, which JSON cannot hold."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _unreadable_status(name: str, cause: str) -> dict[str, Any]:
-    nothing = dict.fromkeys(("points", "done", "not_finite", "missing", "failed", "path_points"), 0)
-    unknown = dict.fromkeys(("seconds", "engine", "precision", "precision_error", "workers", "updated", "eta_seconds"))
-    empty: dict[str, Any] = {"rate": 0.0, "retries": 0, "by_worker": [], "reduced_batches": {}, "minimum": {}}
-    return {"name": name, "state": UNREADABLE, **nothing, **unknown, **empty, "failures": [], "problems": [cause]}
-
-
-def _landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
-    """The state of a landscape, counted from the committed status of its points, not from the recorded progress."""
-    record = store.record
-    progress = record.progress
-    counts = store.counts()
-    missing, failed = counts[NOT_COMPUTED], counts[QUARANTINED]
-    finished = "partial" if failed else "complete"
-    state = ("running" if alive else "interrupted") if missing else finished
-    rate = progress.rate or 0.0
-    running = state == "running"
-    return {
-        "name": store.name,
-        "state": state,
-        "points": int(sum(counts)),
-        "path_points": int(sum(counts)) - math.prod(store.shape),
-        "done": int(counts[1] + counts[2]),
-        "not_finite": int(counts[2]),
-        "missing": int(missing),
-        "failed": int(failed),
-        "rate": rate,
-        "eta_seconds": missing / rate if running and rate else None,
-        "seconds": progress.seconds,
-        "engine": record.plan.engine if record.plan else None,
-        "precision": record.precision,
-        "precision_error": plain(record.precision_error),
-        "workers": progress.workers,
-        "by_worker": plain(progress.by_worker),
-        "reduced_batches": progress.reduced_batches,
-        "retries": progress.retries,
-        "updated": progress.updated,
-        "minimum": store.minimum() if store.tile_count <= MOST_TILES else {},
-        "origin_loss": record.origin_loss,
-        "origin_loss_stderr": record.origin_loss_stderr,
-        "failures": plain(record.failures),
-        "problems": list(store.own_problems),
-    }
 
 
 def status_text(status: dict[str, Any]) -> str:
@@ -216,12 +119,12 @@ def validate_run(run: str) -> dict[str, Any]:
         NotFoundError: there is no such run.
     """
     opened = open_run(run)
-    found = _each_landscape(opened, _validate, _unreadable_validation)
+    found = each_landscape(opened.path, _validate, _unreadable_validation)
     problems: list[str] = []
-    _or_note(lambda: [opened.info], problems)
+    or_note(lambda: [opened.info], problems)
     problems += root_problems(opened.path)
-    problems += _or_note(lambda: _history_problems(opened.path), problems)
-    trajectory = _or_note(lambda: list(opened.trajectory.snapshots), problems)
+    problems += or_note(lambda: _history_problems(opened.path), problems)
+    trajectory = or_note(lambda: list(opened.trajectory.snapshots), problems)
     snapshots = [_validate_snapshot(each) for each in trajectory]
     damaged = sum(len(each["damaged"]) for each in found) + sum(each is not None for each in snapshots)
     problems = list(dict.fromkeys(problems))  # run.json is read twice
@@ -232,7 +135,7 @@ def validate_run(run: str) -> dict[str, Any]:
         "damaged_snapshots": [each for each in snapshots if each],
         "problems": problems,
     }
-    return dict(_finite(result))
+    return dict(finite(result))
 
 
 def _unreadable_validation(name: str, cause: str) -> dict[str, Any]:

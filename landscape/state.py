@@ -1,0 +1,134 @@
+"""The state of the landscapes of a run: what is done, missing and failed, how fast, how long still. Only reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from landscape.errors import LandscapeError, NotFoundError, StoreError, flat
+from landscape.folders import Place
+from landscape.record import plain
+from landscape.store import LandscapeStore, survey
+from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
+
+T = TypeVar("T")
+
+COMPLETE, PARTIAL, RUNNING, INTERRUPTED, UNREADABLE = "complete", "partial", "running", "interrupted", "unreadable"
+MOST_TILES = 10_000  # of a larger landscape the lowest loss is not looked for, as that reads a chunk of every tile
+
+
+def each_landscape(
+    run: Place, read: Callable[[LandscapeStore], dict[str, Any]], unreadable: Callable[[str, str], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """What `read` gives for each landscape of a run, in the job's order; first those that cannot be read, by name.
+
+    Args:
+        unreadable: what stands for a landscape that cannot be read, made from its name and the cause.
+
+    Raises:
+        StoreError: the store does not answer, which says nothing about the landscapes.
+    """
+    found = survey(run)
+    entries = {name: unreadable(name, cause) for name, cause in sorted(found.unreadable.items())}
+    for name in found.names:
+        try:
+            entries[name] = read(LandscapeStore.open(run, name))
+        except StoreError:
+            raise
+        except NotFoundError:
+            continue  # removed meanwhile
+        except (LandscapeError, OSError) as error:
+            entries[name] = unreadable(name, cause_of(error))
+    return list(entries.values())
+
+
+def cause_of(error: Exception) -> str:
+    """Why something could not be read, as a phrase of one line that names the file."""
+    if isinstance(error, OSError) and error.strerror:
+        return flat(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+    return flat(str(error), 1000)
+
+
+def or_note(read: Callable[[], list[T]], problems: list[str]) -> list[T]:
+    """What is read; where that fails, an empty list, and the cause among the problems.
+
+    Raises:
+        StoreError: the store does not answer.
+    """
+    try:
+        return read()
+    except StoreError:
+        raise
+    except (LandscapeError, OSError) as error:
+        problems.append(cause_of(error))
+        return []
+
+
+def finite(value: Any) -> Any:
+    """The same value with None for numbers that are not finite, which JSON cannot hold."""
+    if isinstance(value, dict):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def state_of_counts(missing: int, failed: int, alive: bool) -> str:
+    """The state of a landscape by the evaluations that are missing and given up, and whether its driver lives."""
+    if missing:
+        return RUNNING if alive else INTERRUPTED
+    return PARTIAL if failed else COMPLETE
+
+
+def seconds_left(missing: int, rate: float | None, state: str) -> float | None:
+    """Seconds until a running landscape is done at this rate, in points per second; None where nobody can tell."""
+    return missing / rate if rate and missing and state == RUNNING else None
+
+
+def unreadable_status(name: str, cause: str) -> dict[str, Any]:
+    """The status of a landscape that cannot be read."""
+    nothing = dict.fromkeys(("points", "done", "not_finite", "missing", "failed", "path_points"), 0)
+    unknown = dict.fromkeys(("seconds", "engine", "precision", "precision_error", "workers", "updated", "eta_seconds"))
+    empty: dict[str, Any] = {"rate": 0.0, "retries": 0, "by_worker": [], "reduced_batches": {}, "minimum": {}}
+    return {"name": name, "state": UNREADABLE, **nothing, **unknown, **empty, "failures": [], "problems": [cause]}
+
+
+def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
+    """The state of a landscape, counted from the committed status of its points, not from the recorded progress.
+
+    Args:
+        alive: whether the driver of its run lives.
+    """
+    record = store.record
+    progress = record.progress
+    counts = store.counts()
+    missing, failed = int(counts[NOT_COMPUTED]), int(counts[QUARANTINED])
+    state = state_of_counts(missing, failed, alive)
+    rate = progress.rate or 0.0
+    return {
+        "name": store.name,
+        "state": state,
+        "points": int(sum(counts)),
+        "path_points": int(sum(counts)) - math.prod(store.shape),
+        "done": int(counts[OK] + counts[NOT_FINITE]),
+        "not_finite": int(counts[NOT_FINITE]),
+        "missing": missing,
+        "failed": failed,
+        "rate": rate,
+        "eta_seconds": seconds_left(missing, rate, state),
+        "seconds": progress.seconds,
+        "engine": record.plan.engine if record.plan else None,
+        "precision": record.precision,
+        "precision_error": plain(record.precision_error),
+        "workers": progress.workers,
+        "by_worker": plain(progress.by_worker),
+        "reduced_batches": progress.reduced_batches,
+        "retries": progress.retries,
+        "updated": progress.updated,
+        "minimum": store.minimum() if store.tile_count <= MOST_TILES else {},
+        "origin_loss": record.origin_loss,
+        "origin_loss_stderr": record.origin_loss_stderr,
+        "failures": plain(record.failures),
+        "problems": list(store.own_problems),
+    }
