@@ -98,6 +98,13 @@ class Folder(ABC):
         """The names of the folders right below, sorted."""
 
     @abstractmethod
+    def stamps(self, below: str) -> dict[str, str]:
+        """The files below a folder, at any depth, by their paths in it; the text differs between two contents of one.
+
+        Links are left out.
+        """
+
+    @abstractmethod
     def delete(self, path: str) -> None:
         """Delete one file, if it is there."""
 

@@ -123,6 +123,22 @@ class LocalFolder(Folder):
         """The names of the folders right below, sorted."""
         return sorted(entry.name for entry in self._entries(below) if _is_folder(entry))
 
+    def stamps(self, below: str) -> dict[str, str]:
+        """The files below a folder by their paths in it, each with its time, size and number in the file system."""
+        stamps: dict[str, str] = {}
+        waiting = [""]
+        while waiting:
+            inner = waiting.pop()
+            for entry in self._entries(f"{below}/{inner}"):
+                path = f"{inner}/{entry.name}" if inner else entry.name
+                with contextlib.suppress(OSError):  # removed meanwhile
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(path)
+                    elif entry.is_file(follow_symlinks=False):
+                        status = entry.stat(follow_symlinks=False)
+                        stamps[path] = f"{status.st_mtime_ns}-{status.st_size}-{status.st_ino}"
+        return stamps
+
     def _entries(self, below: str) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(self.root / below) as entries:

@@ -187,6 +187,18 @@ class ObjectFolder(Folder):
         listing = self.ask(lambda: obstore.list_with_delimiter(self.store, prefix=below or None))
         return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in listing["common_prefixes"])
 
+    def stamps(self, below: str) -> dict[str, str]:
+        """The objects below a prefix by their paths in it, each with its tag, or its time and size."""
+
+        def list_all() -> dict[str, str]:
+            return {
+                entry["path"].removeprefix(f"{below}/"): str(entry["e_tag"] or (entry["last_modified"], entry["size"]))
+                for batch in obstore.list(self.store, prefix=below or None)
+                for entry in batch
+            }
+
+        return self.ask(list_all)
+
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """`function` of each item in order, `SIDE_BY_SIDE` of them at once."""
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:

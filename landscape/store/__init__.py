@@ -1,9 +1,11 @@
 """The Zarr store of a run's landscapes. Only this package knows Zarr."""
 
+from landscape.store.changes import ChunkChanges, chunk_changes
 from landscape.store.chunks import Examination, status_of
 from landscape.store.durable import DurableStore
 from landscape.store.landscape import LandscapeStore
 from landscape.store.layout import SCHEMA_VERSION, NewArrays, PathPlan
+from landscape.store.picked import PickedValues
 from landscape.store.runs import (
     Survey,
     landscape_names,
@@ -13,17 +15,23 @@ from landscape.store.runs import (
     survey,
     write_error,
 )
+from landscape.store.surfaces import read_axes, read_path
 
 __all__ = [
     "SCHEMA_VERSION",
+    "ChunkChanges",
     "DurableStore",
     "Examination",
     "LandscapeStore",
     "NewArrays",
     "PathPlan",
+    "PickedValues",
     "Survey",
+    "chunk_changes",
     "landscape_names",
     "open_zarr",
+    "read_axes",
+    "read_path",
     "refuse_unwritable",
     "root_problems",
     "status_of",

@@ -111,7 +111,7 @@ def _files_below(folder: Path, counts: Index) -> Iterator[Index]:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                number = _number(entry.name, counts[0])
+                number = chunk_number(entry.name, counts[0])
                 if number is None:
                     continue  # leftovers of a write that was cut off have other names
                 if len(counts) == 1:
@@ -123,7 +123,7 @@ def _files_below(folder: Path, counts: Index) -> Iterator[Index]:
         return
 
 
-def _number(text: str, count: int) -> int | None:
+def chunk_number(text: str, count: int) -> int | None:
     """The number that a part of a chunk's path stands for; None where it is none, or not below `count`."""
     if len(text) > 9 or not (text.isascii() and text.isdecimal()) or str(int(text)) != text:
         return None
@@ -146,7 +146,7 @@ async def _listed(store: Store, prefix: str, counts: Index) -> list[Index]:
     async for key in store.list_prefix(prefix):
         parts = key[len(prefix) :].split("/")
         if len(parts) == len(counts):
-            numbers = [_number(part, count) for part, count in zip(parts, counts, strict=True)]
+            numbers = [chunk_number(part, count) for part, count in zip(parts, counts, strict=True)]
             if None not in numbers:
                 indices.append(tuple(number for number in numbers if number is not None))
     return indices

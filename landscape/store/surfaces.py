@@ -39,10 +39,15 @@ def read_surface(arrays: LandscapeArrays, record: Record) -> Surface:
     _warn_of_damage(arrays.name, [*states.damaged, *(chunk for array in values.values() for chunk in array.damaged)])
     # A tile whose status is not written yet is not committed, whatever its chunks hold.
     observables = {name: np.where(status == NOT_COMPUTED, np.nan, array.values) for name, array in values.items()}
-    return Surface(arrays.name, _axes(arrays), observables, status, _read_path(arrays), dict(record.attributes))
+    return Surface(arrays.name, read_axes(arrays), observables, status, read_path(arrays), dict(record.attributes))
 
 
-def _axes(arrays: LandscapeArrays) -> tuple[Axis, ...]:
+def read_axes(arrays: LandscapeArrays) -> tuple[Axis, ...]:
+    """The axes of a landscape, with their coordinates and what is recorded of them.
+
+    Raises:
+        LandscapeError: the coordinates are damaged.
+    """
     grid = arrays.grid()
     if grid is None:
         raise LandscapeError(
@@ -55,7 +60,8 @@ def _axes(arrays: LandscapeArrays) -> tuple[Axis, ...]:
     )
 
 
-def _read_path(arrays: LandscapeArrays) -> ProjectedPath | None:
+def read_path(arrays: LandscapeArrays) -> ProjectedPath | None:
+    """The path of a landscape; None where it has none, or where its places are damaged."""
     plan = stored_path(arrays)
     if plan is None:
         return None

@@ -189,7 +189,7 @@ def means(surface: Surface) -> list[str]:
 
 def thinned(surface: Surface, limit: int) -> Surface:
     """At most `limit` points per axis, evenly picked with both ends; the values picked are untouched."""
-    picks = [_pick(len(axis.coordinates), limit) for axis in surface.axes]
+    picks = [picked(len(axis.coordinates), limit) for axis in surface.axes]
     if all(len(pick) == len(axis.coordinates) for pick, axis in zip(picks, surface.axes, strict=True)):
         return surface
     index = np.ix_(*reversed(picks))
@@ -200,7 +200,8 @@ def thinned(surface: Surface, limit: int) -> Surface:
     return Surface(surface.name, axes, observables, surface.status[index], surface.path, surface.attributes)
 
 
-def _pick(size: int, limit: int) -> NDArray[np.intp]:
+def picked(size: int, limit: int) -> NDArray[np.intp]:
+    """At most `limit` of `size` indices, evenly spread, with both ends."""
     if size <= limit:
         return np.arange(size)
     return np.unique(np.round(np.linspace(0, size - 1, limit)).astype(np.intp))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -95,16 +95,25 @@ def state_text(surface: Surface) -> str:
 
     Such as 'complete', or 'interrupted: 210 of 441 points, 4 of 6 snapshots of the path, 3 points not finite'.
     """
-    text = state_of(surface)
-    counted = [(surface.status, "points")]
-    counted += [(surface.path.status, "snapshots of the path")] if surface.path is not None else []
-    unfinished = [(status, what) for status, what in counted if (status == NOT_COMPUTED).any()]
-    parts = [f"{whole(is_computed(status).sum())} of {whole(status.size)} {what}" for status, what in unfinished]
-    text += f": {', '.join(parts)}" if parts else ""
-    counts = ((NOT_FINITE, "not finite"), (QUARANTINED, "quarantined"))
-    for code, word in counts:
-        count = int((surface.status == code).sum())
-        text += f", {count} point{'s' * (count != 1)} {word}" if count else ""
+    path = None if surface.path is None else count_statuses(surface.path.status)
+    return state_words(state_of(surface), count_statuses(surface.status), path)
+
+
+def count_statuses(status: NDArray[np.uint8]) -> tuple[int, ...]:
+    """How many of these points have each status, 0 to 3."""
+    return tuple(int((status == code).sum()) for code in (NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED))
+
+
+def state_words(state: str, points: Sequence[int], path: Sequence[int] | None = None) -> str:
+    """The words of `state_text`, from how many points and how many snapshots of the path have each status, 0 to 3."""
+    counted = [(points, "points"), *([(path, "snapshots of the path")] if path is not None else [])]
+    parts = [
+        f"{whole(counts[OK] + counts[NOT_FINITE])} of {whole(sum(counts))} {what}"
+        for counts, what in counted if counts[NOT_COMPUTED]
+    ]  # fmt: skip
+    text = state + (f": {', '.join(parts)}" if parts else "")
+    for code, word in ((NOT_FINITE, "not finite"), (QUARANTINED, "quarantined")):
+        text += f", {points[code]} point{'s' * (points[code] != 1)} {word}" if points[code] else ""
     return text
 
 

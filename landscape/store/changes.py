@@ -1,0 +1,141 @@
+"""Which chunks of an array have been written since the last look, told from the names and times of files alone."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from landscape.folders import Folder
+from landscape.grid import Index
+from landscape.store.documents import FOLDER
+from landscape.store.reading import chunk_number
+
+Stamp = tuple[int | str, ...]  # what differs between two contents of a file
+
+UNSETTLED_NS = 50_000_000  # a folder may change again without a new time, as those of the kernel are that coarse
+
+
+class ChunkChanges(Protocol):
+    """The chunks of one array that exist, each with what tells two contents of it apart."""
+
+    present: dict[Index, Stamp]
+
+    def look(self) -> set[Index]:
+        """The chunks that were written, replaced or removed since the last call; at first all that exist.
+
+        Raises:
+            StoreError: the object store does not answer.
+        """
+
+
+def chunk_changes(folder: Folder, landscape: str, array: str, counts: Index) -> ChunkChanges:
+    """The changes of an array of a landscape; `counts` are its chunks per dimension."""
+    path = f"{FOLDER}/{landscape}/{array}/c"
+    if "://" in folder.name:
+        return ObjectChanges(folder, path, counts)
+    return FileChanges(Path(folder.place(path)), counts)
+
+
+class FileChanges:
+    """The changes of chunks that are files: a folder is listed only where its time says that a name in it is new."""
+
+    def __init__(self, root: Path, counts: Index) -> None:
+        self._root, self._counts = root, counts
+        self._times: dict[Index, int] = {}  # of the folders, by the numbers that lead to them
+        self._inner: dict[Index, set[int]] = {}  # the numbers of what lies in each folder
+        self.present: dict[Index, Stamp] = {}
+
+    def look(self) -> set[Index]:
+        """The chunks that were written, replaced or removed since the last call; at first all that exist."""
+        changed: set[Index] = set()
+        self._look((), changed)
+        return changed
+
+    def _look(self, above: Index, changed: set[Index]) -> None:
+        folder = self._root.joinpath(*map(str, above))
+        try:
+            modified = os.stat(folder, follow_symlinks=not above).st_mtime_ns
+        except OSError:
+            self._forget(above, changed)
+            return
+        if self._times.get(above) != modified:
+            # One that may still change within this tick of the clock is listed again the next time.
+            settled = time.time_ns() - modified > UNSETTLED_NS
+            self._list(above, folder, changed)
+            self._times[above] = modified if settled else -1
+        if len(above) < len(self._counts) - 1:
+            for number in tuple(self._inner.get(above, ())):
+                self._look((*above, number), changed)
+
+    def _list(self, above: Index, folder: Path, changed: set[Index]) -> None:
+        innermost = len(above) == len(self._counts) - 1
+        numbers: set[int] = set()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    number = chunk_number(entry.name, self._counts[len(above)])
+                    if number is None or entry.is_dir(follow_symlinks=False) == innermost:
+                        continue
+                    numbers.add(number)
+                    if innermost:
+                        self._note((*above, number), _stamp(entry), changed)
+        except OSError:
+            numbers.clear()
+        for number in self._inner.get(above, set()) - numbers:
+            self._forget((*above, number), changed)
+        self._inner[above] = numbers
+
+    def _note(self, index: Index, stamp: Stamp, changed: set[Index]) -> None:
+        if self.present.get(index) != stamp:
+            self.present[index] = stamp
+            changed.add(index)
+
+    def _forget(self, above: Index, changed: set[Index]) -> None:
+        """Take out a chunk, or a folder with all chunks in it."""
+        if self.present.pop(above, None) is not None:
+            changed.add(above)
+        self._times.pop(above, None)
+        for number in self._inner.pop(above, set()):
+            self._forget((*above, number), changed)
+
+
+def _stamp(entry: os.DirEntry[str]) -> Stamp:
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except OSError:
+        return (0,)
+    return (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+class ObjectChanges:
+    """The changes of chunks that are objects, of which each look lists all."""
+
+    def __init__(self, folder: Folder, path: str, counts: Index) -> None:
+        self._folder, self._path, self._counts = folder, path, counts
+        self.present: dict[Index, Stamp] = {}
+
+    def look(self) -> set[Index]:
+        """The chunks that were written, replaced or removed since the last call; at first all that exist.
+
+        Raises:
+            StoreError: the object store does not answer.
+        """
+        before, self.present = self.present, _indexed(self._folder.stamps(self._path), self._counts)
+        both = before.keys() | self.present.keys()
+        return {index for index in both if before.get(index) != self.present.get(index)}
+
+
+def _indexed(stamps: Mapping[str, str], counts: Index) -> dict[Index, Stamp]:
+    """The stamps of chunks by their indices; objects of other names are left out."""
+    found: dict[Index, Stamp] = {}
+    for path, stamp in stamps.items():
+        parts = path.split("/")
+        if len(parts) == len(counts):
+            numbers = [chunk_number(part, count) for part, count in zip(parts, counts, strict=True)]
+            index = tuple(number for number in numbers if number is not None)
+            if len(index) == len(counts):
+                found[index] = (stamp,)
+    return found
