@@ -22,9 +22,9 @@ LAYERS = [
     "landscape: devices fields folders memory parameters plan record retries; cluster: process",
     "landscape: directions problem surface trajectory; cluster: options scheduling",
     "landscape: evaluation spec store views; cluster: shipping",
-    "landscape: collector preparation reproduction results tally; cluster: session",
-    "landscape: choosing recipes tasks; cluster: doctor exporting status",
-    "landscape: pipeline; cluster: planning submit workers",
+    "landscape: collector preparation reproduction results state tally; cluster: session",
+    "landscape: choosing page recipes tasks; cluster: doctor exporting status",
+    "landscape: pipeline; cluster: planning submit viewing workers",
     "landscape: bench; cluster: driver templates",
     "cluster: commands",
 ]
@@ -53,7 +53,21 @@ BY_NAME = {
 }
 
 LONGEST_FILE = 300  # lines
-HEAVY = {"ray", "grpc", "plotly", "zarr", "obstore", "kaleido", "meshio", "sklearn", "cyclopts", "rich", "xarray"}
+SERVING = {"starlette", "uvicorn", "sse_starlette"}
+HEAVY = {
+    "ray",
+    "grpc",
+    "plotly",
+    "zarr",
+    "obstore",
+    "kaleido",
+    "meshio",
+    "sklearn",
+    "cyclopts",
+    "rich",
+    "xarray",
+    *SERVING,
+}
 ALLOWED = {
     "ray": {
         "cluster/workers/crew.py",
@@ -71,6 +85,7 @@ ALLOWED = {
     "meshio": {"landscape/views/exports/"},
     "cyclopts": {"cluster/options.py", "cluster/commands/", "cluster/submit/"},
     "rich": {"cluster/process/"},
+    **{package: {"landscape/page/"} for package in SERVING},
 }
 
 

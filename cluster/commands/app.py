@@ -27,6 +27,7 @@ from cluster.commands.run import run
 from cluster.commands.status import status
 from cluster.commands.submit import submit
 from cluster.commands.validate import validate
+from cluster.commands.view import view
 from cluster.process.logs import chosen, common_options, configure, tell_unraisable
 from cluster.process.supervisor_pipe import supervised
 from landscape import __version__
@@ -39,6 +40,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "status": status,
     "validate": validate,
     "export": export,
+    "view": view,
     "import": import_,
     "doctor": doctor,
     "bench": bench,

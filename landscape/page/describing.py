@@ -1,0 +1,161 @@
+"""What the page says of a run and of each of its landscapes in words and numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from landscape.errors import LandscapeError
+from landscape.page.figures import state_in_words
+from landscape.page.looks import kinds_in_order
+from landscape.page.reading import View
+from landscape.page.runs import RunReader
+from landscape.record import plain
+from landscape.results import Run
+from landscape.state import UNREADABLE, cause_of, finite, or_note, seconds_left, state_of_counts
+from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, ProjectedPath
+from landscape.views.prepared.figure_data import means
+from landscape.views.prepared.numbers import Row, landscape_rows, observable_rows, provenance_rows
+from landscape.views.prepared.wording import axis_title, count_statuses, observable_title
+from landscape.views.report.training import info_rows
+
+WIDE = 100.0  # a surface whose highest value is more times its lowest starts on a logarithmic scale
+
+
+def run_description(reader: RunReader) -> dict[str, Any]:
+    """The answer of `api/run`.
+
+    Raises:
+        GoneError: the run is not there any more.
+        StoreError: its object store does not answer.
+    """
+    reader.refuse_gone()
+    opened, problems = Run(reader.found.path), list[str]()
+    info = or_note(lambda: [opened.info], problems)
+    rows = or_note(lambda: opened.history, problems)
+    landscapes = []
+    unreadable = {}
+    for name in reader.names():
+        try:
+            landscapes.append(landscape_description(reader, name))
+        except LandscapeError as error:
+            unreadable[name] = cause_of(error)
+    unreadable |= reader.unreadable()
+    return {
+        "id": reader.found.id,
+        "name": reader.found.name,
+        "path": reader.found.path,
+        "alive": reader.alive(),
+        "info": [list(row) for row in info_rows(info[0] if info else {})],
+        "history": history_columns(rows),
+        "logs": [],
+        "unreadable": unreadable,
+        "problems": problems,
+        "landscapes": landscapes,
+    }
+
+
+def history_columns(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The columns of the history that hold numbers, and what its rows count; None where nothing was recorded."""
+    names = {key for row in rows for key, value in row.items() if isinstance(value, (int, float))}
+    columns = sorted(names - {"step", "epoch", "epoch_end"}, key=lambda name: (name != "loss", name))
+    return {"unit": "step" if "step" in names else "epoch", "columns": columns} if columns else None
+
+
+def landscape_description(reader: RunReader, name: str, brief: bool = False) -> dict[str, Any]:
+    """One landscape in the answer of `api/run`; a brief one is without tables, path and job.
+
+    Raises:
+        LandscapeError: it cannot be read.
+    """
+    observables = tuple(reader.reader(name).store().observables)
+    view = reader.view(name, () if brief else observables)
+    return live_facts(view, reader.alive()) | ({} if brief else full_facts(view, observables))
+
+
+def live_facts(view: View, alive: bool) -> dict[str, Any]:
+    """What changes of a landscape while it is computed."""
+    record, progress = view.record, view.record.progress
+    path = (0, 0, 0, 0) if view.surface.path is None else count_statuses(view.surface.path.status)
+    counts = [points + 2 * snapshots for points, snapshots in zip(view.counts, path, strict=True)]
+    state = state_of_counts(counts[NOT_COMPUTED], counts[QUARANTINED], alive)
+    facts = {
+        "name": view.surface.name,
+        "state": state,
+        "state_text": state_in_words(view),
+        "points": sum(counts),
+        "done": counts[OK] + counts[NOT_FINITE],
+        "failed": counts[QUARANTINED],
+        "missing": counts[NOT_COMPUTED],
+        "rate": progress.rate or 0.0,
+        "eta_seconds": seconds_left(counts[NOT_COMPUTED], progress.rate, state),
+        "seconds": progress.seconds,
+        "workers": progress.workers,
+        "by_worker": plain(progress.by_worker),
+        "updated": progress.updated,
+        "generation": view.generation,
+        "failures": plain(record.failures),
+    }
+    return dict(finite(facts))
+
+
+def full_facts(view: View, observables: tuple[str, ...]) -> dict[str, Any]:
+    """What stays of a landscape, and the tables beside its figures."""
+    surface, job = view.surface, view.record.job
+    facts = {
+        "axes": [
+            {
+                "name": axis.name,
+                "title": axis_title(axis),
+                "low": float(axis.coordinates[0]),
+                "high": float(axis.coordinates[-1]),
+                "size": size,
+                "origin_inside": bool(axis.coordinates[0] <= 0 <= axis.coordinates[-1]),
+            }
+            for axis, size in zip(surface.axes, view.sizes, strict=True)
+        ],
+        "observables": [{"name": name, "title": observable_title(name)} for name in means(surface)],
+        "kinds": kinds_in_order(len(surface.axes)),
+        "path": path_facts(surface.path),
+        "rows": {
+            "landscape": pairs(landscape_rows(surface)),
+            "observables": {name: pairs(observable_rows(surface, name)) for name in means(surface)},
+            "provenance": pairs(provenance_rows(surface)),
+        },
+        "job": "" if job is None else json.dumps(plain(job.whole), indent=2, default=str),
+        "suggests_log": suggests_log(surface.loss),
+    }
+    return dict(finite(facts))
+
+
+def pairs(rows: list[Row]) -> list[list[str]]:
+    """Rows of a table as JSON has them."""
+    return [[name, value] for name, value in rows]
+
+
+def path_facts(path: ProjectedPath | None) -> dict[str, Any] | None:
+    """The path of a landscape in numbers; None where it has none."""
+    if path is None:
+        return None
+    return {
+        "unit": path.unit,
+        "numbers": path.step.tolist(),
+        "places": {axis: places.tolist() for axis, places in path.coordinates.items()},
+        "loss": path.loss.tolist(),
+        "projected_loss": path.projected_loss.tolist(),
+        "distance": path.distance.tolist(),
+    }
+
+
+def suggests_log(values: np.ndarray) -> bool:
+    """Whether values are best drawn logarithmically: all are above zero and they span more than two decades."""
+    known = values[np.isfinite(values)]
+    return bool(known.size and known.min() > 0 and known.max() > WIDE * known.min())
+
+
+def unreadable_row(name: str, cause: str) -> Mapping[str, Any]:
+    """A landscape that cannot be read, in the row of its run."""
+    return {"name": name, "state": UNREADABLE, "problem": cause}

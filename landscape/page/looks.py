@@ -1,0 +1,36 @@
+"""What all figures of the page have in common: templates, colour scales, kinds of drawings, plotly's settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import landscape
+from landscape.views.figures.colours import COLOUR_SCALES, colour_scale
+from landscape.views.figures.kinds import KIND_TABLE, kinds_of
+from landscape.views.figures.theme import TEMPLATES, config
+
+PERCEPTUAL = frozenset({"cividis", "viridis", "magma", "inferno", "plasma"})
+TITLES = {"rdbu": "RdBu"}
+
+
+def looks() -> dict[str, Any]:
+    """The answer of `api/looks`."""
+    return {
+        "version": landscape.__version__,
+        "templates": {theme: template.to_plotly_json() for theme, template in TEMPLATES.items()},
+        "scales": {name: colour_scale(name) for name in COLOUR_SCALES},
+        "scale_names": [
+            {"name": name, "title": TITLES.get(name, name.capitalize()), "perceptual": name in PERCEPTUAL}
+            for name in sorted(COLOUR_SCALES, key=lambda name: name not in PERCEPTUAL)
+        ],
+        "kinds": {
+            axes: [{"name": name, "title": KIND_TABLE[name].title} for name in kinds_in_order(axes)]
+            for axes in (1, 2, 3)
+        },
+        "config": config(),
+    }
+
+
+def kinds_in_order(axes: int) -> list[str]:
+    """The kinds of drawings for a landscape of that many axes, in the order of the buttons."""
+    return sorted(kinds_of(axes), key=lambda kind: KIND_TABLE[kind].tab)

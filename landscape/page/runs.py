@@ -1,0 +1,162 @@
+"""An open run: its landscapes' readers, what training left there, and whether its driver lives."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from landscape.errors import NotFoundError, nearest, shown
+from landscape.folders import open_folder
+from landscape.folders.lock import driver_alive
+from landscape.page.places import FoundRun, GoneError
+from landscape.page.reading import Change, LandscapeReader, View, file_stamp
+from landscape.store import survey
+
+REMOTE_SECONDS = 2.0  # for so long an object store is not asked again for what changes seldom
+
+
+@dataclass(frozen=True)
+class RunChange:
+    """What a look at a run has found: landscapes that have changed, that are new or begun anew, and that are gone."""
+
+    changed: dict[str, Change] = field(default_factory=dict)
+    new: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    alive: bool = False
+    problems: dict[str, str] = field(default_factory=dict)
+
+
+class RunReader:
+    """Keeps the landscapes of one run in memory, and up to date; several threads may ask."""
+
+    def __init__(self, found: FoundRun) -> None:
+        self.found = found
+        self._folder = open_folder(found.path)
+        self._lock = threading.RLock()
+        self._readers: dict[str, LandscapeReader] = {}
+        self._names: tuple[str, ...] = ()
+        self._unreadable: dict[str, str] = {}
+        self._surveyed: tuple[int, ...] | None = None
+        self._surveyed_at = -REMOTE_SECONDS
+        self._alive, self._asked_at = False, -REMOTE_SECONDS
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the run lies in an object store."""
+        return "://" in self._folder.name
+
+    def alive(self) -> bool:
+        """Whether the driver that writes the run lives."""
+        with self._lock:
+            if not self.is_remote or time.monotonic() - self._asked_at > REMOTE_SECONDS:
+                self._alive, self._asked_at = driver_alive(self.found.path), time.monotonic()
+            return self._alive
+
+    def refuse_gone(self) -> None:
+        """Refuse to go on where the run is not there any more.
+
+        Raises:
+            GoneError: it is gone.
+            StoreError: the object store does not answer.
+        """
+        if not self._folder.exists():
+            raise GoneError(
+                f"run {shown(self.found.name)} was deleted or moved away meanwhile; choose another one in the list"
+            )
+
+    def names(self) -> tuple[str, ...]:
+        """The landscapes that can be read, in the order of the job.
+
+        Raises:
+            LandscapeError: they cannot be told.
+        """
+        self._survey()
+        return self._names
+
+    def unreadable(self) -> dict[str, str]:
+        """The landscapes that cannot be read, with the reasons."""
+        self._survey()
+        return dict(self._unreadable)
+
+    def reader(self, name: str) -> LandscapeReader:
+        """The reader of a landscape.
+
+        Raises:
+            GoneError: it was there before.
+            NotFoundError: there is none of that name.
+        """
+        with self._lock:
+            if name not in self._readers or name not in self._names:
+                self._survey()
+            if name in self._names:
+                if name not in self._readers:
+                    self._readers[name] = LandscapeReader(self.found.path, name)
+                return self._readers[name]
+            self.refuse_gone()
+            if name in self._unreadable:
+                raise NotFoundError(self._unreadable[name])
+            if self._readers.pop(name, None) is not None:
+                raise GoneError(f"landscape {shown(name)} was removed meanwhile; choose another one")
+            raise NotFoundError(
+                f"landscape {shown(name)} is not in run {shown(self.found.name)}; {nearest(name, self._names)}"
+            )
+
+    def view(self, name: str, observables: tuple[str, ...] = (), most: int | None = None) -> View:
+        """A landscape as it is now; see `LandscapeReader.view`."""
+        return self.reader(name).view(observables, self.alive(), most)
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that the values of all landscapes take."""
+        return sum(reader.size for reader in tuple(self._readers.values()))
+
+    def drop(self) -> None:
+        """Forget all values, which are read again when somebody asks."""
+        for reader in tuple(self._readers.values()):
+            reader.drop()
+
+    def _survey(self) -> None:
+        """Look which landscapes there are, where that may have changed."""
+        with self._lock:
+            stamp = file_stamp(self._folder, "landscapes.zarr")
+            if stamp is not None and stamp == self._surveyed:
+                return
+            if self.is_remote and time.monotonic() - self._surveyed_at < REMOTE_SECONDS:
+                return
+            found = survey(self._folder)
+            self._names, self._unreadable = found.names, dict(found.unreadable)
+            # A driver makes a landscape file by file: as long as one is half made, it is looked at again.
+            whole = set(self._names) | set(self._unreadable)
+            settled = whole >= {name for name in self._folder.folders("landscapes.zarr") if not name.startswith(".")}
+            self._surveyed = stamp if settled else None
+            self._surveyed_at = time.monotonic()
+
+
+class OpenRuns:
+    """The runs that somebody has asked for; the values of those that nobody asks for any more are forgotten."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._lock = threading.Lock()
+        self._readers: OrderedDict[str, RunReader] = OrderedDict()
+
+    def open(self, found: FoundRun) -> RunReader:
+        """The reader of a run."""
+        with self._lock:
+            reader = self._readers.get(found.id)
+            if reader is None:
+                reader = self._readers[found.id] = RunReader(found)
+            self._readers.move_to_end(found.id)
+            self._bound()
+            return reader
+
+    def _bound(self) -> None:
+        """Forget values of the runs that were asked for longest ago, until the others are within the bound."""
+        total = sum(reader.size for reader in self._readers.values())
+        for reader in tuple(self._readers.values())[:-1]:
+            if total <= self._most:
+                return
+            total -= reader.size
+            reader.drop()
