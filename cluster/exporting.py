@@ -17,7 +17,13 @@ REPORT = "report"
 
 
 def export_run(
-    run: str, name: str | None, formats: Sequence[str], out: Path | None, kind: str | None, observable: str, log: bool
+    run: str,
+    name: str | None,
+    formats: Sequence[str],
+    out: Path | None,
+    kind: str | None,
+    observable: str,
+    log: bool | None,
 ) -> Iterator[Path]:
     """Write each landscape (or the one named) in each format; yields the paths as they are written.
 

@@ -31,6 +31,7 @@ def _number(kind: Any, tokens: Sequence[Token]) -> float:
     return number
 
 
+MaybeFlag = Annotated[bool | None, Parameter()]  # --NAME, --no-NAME, or neither
 Flag = Annotated[bool, Parameter(negative="")]
 Words = Annotated[list[str] | None, Parameter(negative="")]
 MaybeNumber = Annotated[float | None, Parameter(converter=_number)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cluster.options import Flag
+from cluster.options import MaybeFlag
 
 
 def export(
@@ -15,7 +15,7 @@ def export(
     out: Path | None = None,
     kind: str | None = None,
     observable: str = "loss",
-    log: Flag = False,
+    log: MaybeFlag = None,
 ) -> None:
     """Write pictures and data.
 
@@ -36,7 +36,7 @@ def export(
     observable
         What to draw: loss, accuracy, …
     log
-        Logarithmic scale.
+        Logarithmic scale; default: where the values span more than two decades.
     """
     from cluster.exporting import export_run
 

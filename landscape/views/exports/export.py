@@ -36,7 +36,7 @@ def export(
     *,
     kind: str | None = None,
     observable: str = "loss",
-    log: bool = False,
+    log: bool | None = None,
     scale: float = 2.0,
     in_browser: Browser | None = None,
     **options: Any,
@@ -85,7 +85,7 @@ def files_beside(surface: Surface, format: str, path: str | Path) -> tuple[Path,
 
 
 def export_name(
-    surface: Surface, format: str, kind: str | None = None, observable: str = "loss", log: bool = False
+    surface: Surface, format: str, kind: str | None = None, observable: str = "loss", log: bool | None = None
 ) -> str:
     """The usual file name, as `landscape export` gives it.
 

@@ -20,7 +20,7 @@ class Request:
 
     kind: str | None = None
     observable: str = "loss"
-    log: bool = False
+    log: bool | None = None
     scale: float = 2.0
     browser: Browser | None = None
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -44,8 +44,9 @@ def render_stl(surface: Surface, request: Request) -> Writer:
     observable = request.observable
     if len(surface.axes) != 2:
         raise JobError(f"format: stl needs 2 axes, {shown(surface.name)} has {len(surface.axes)}; use vtk")
-    states = point_states(np.asarray(surface[observable], np.float64), surface.status, request.log)
-    height = drawn_values(np.asarray(surface[observable], np.float64), states, request.log)
+    log = bool(request.log)  # a relief to print is as high as its values, unless asked for otherwise
+    states = point_states(np.asarray(surface[observable], np.float64), surface.status, log)
+    height = drawn_values(np.asarray(surface[observable], np.float64), states, log)
     points, triangles = triangulated(surface.alpha, surface.beta, height)
     if not len(triangles):
         raise LandscapeError(

@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from plotly.colors import get_colorscale, sample_colorscale
 
 from landscape.errors import JobError, nearest, shown
+from landscape.views.prepared.scale import Scale
 
-# A colour scale is a line here: its name and plotly's name for it. The first three are safe for all readers.
+
+@dataclass(frozen=True)
+class ColourMap:
+    """A colour scale: its name for readers, plotly's name, whether equal steps of the value look equal, and a warning.
+
+    Only a perceptual scale rises evenly in lightness, so that it invents no edges, survives grey print and serves
+    readers who are colour-blind.
+    """
+
+    title: str
+    plotly: str
+    perceptual: bool = True
+    warning: str = ""
+
+
+BANDS = "its lightness rises and falls again, which shows edges where the values have none"
+TWO_SIDED = "its pale middle looks like a special value, which the values need not have; bad in grey print"
+
+# A colour scale is a line here. Those that mislead come last: they are for pictures that are compared with others'.
 COLOUR_TABLE = {
-    "cividis": "Cividis",
-    "viridis": "Viridis",
-    "magma": "Magma",
-    "inferno": "Inferno",
-    "plasma": "Plasma",
-    "turbo": "Turbo",
-    "jet": "Jet",
-    "rdbu": "RdBu_r",  # reversed: blue is low
+    "viridis": ColourMap("Viridis", "Viridis"),
+    "cividis": ColourMap("Cividis", "Cividis"),
+    "magma": ColourMap("Magma", "Magma"),
+    "inferno": ColourMap("Inferno", "Inferno"),
+    "plasma": ColourMap("Plasma", "Plasma"),
+    "thermal": ColourMap("Thermal", "thermal"),
+    "greys": ColourMap("Greys", "Greys_r"),  # reversed: dark is low, as in the others
+    "turbo": ColourMap("Turbo (misleads)", "Turbo", False, BANDS),
+    "jet": ColourMap("Jet (misleads)", "Jet", False, BANDS),
+    "rdbu": ColourMap("RdBu (misleads)", "RdBu_r", False, TWO_SIDED),  # reversed: blue is low
 }
 COLOUR_SCALES = tuple(COLOUR_TABLE)
 DEFAULT_SCALE = "viridis"
@@ -37,14 +60,49 @@ def check_scale(name: str) -> str:
     return name
 
 
-def colour_scale(name: str, low: float = 0.0, high: float = 1.0) -> list[list[Any]]:
-    """The named scale as [[position, colour], …]; `low` and `high` cut off ends too faint for thin lines.
+# The part of a colour scale that lines are drawn in, without the end that is too faint for thin lines: of most scales
+# the bright end on light paper and the dark end on dark paper.
+LINE_PART = {"light": (0.0, 0.88), "dark": (0.35, 1.0)}
+
+
+def colour_scale(name: str) -> list[list[Any]]:
+    """The named scale as plotly's [[position, colour], …].
 
     Raises:
         JobError: there is no colour scale of that name.
     """
-    base = get_colorscale(COLOUR_TABLE[check_scale(name)])
     positions = np.linspace(0, 1, 33)
+    return [[float(at), colour] for at, colour in zip(positions, colours_at(name, positions), strict=True)]
+
+
+def colours_at(name: str, positions: Any) -> list[str]:
+    """The colours of the named scale at these positions, from 0 (low) to 1 (high).
+
+    Raises:
+        JobError: there is no colour scale of that name.
+    """
+    base = get_colorscale(COLOUR_TABLE[check_scale(name)].plotly)
     # Rounding must not step beyond the ends of the scale, where plotly looks for a colour that is not there.
-    colours = sample_colorscale(base, np.clip(low + (high - low) * positions, 0.0, 1.0))
-    return [[float(position), colour] for position, colour in zip(positions, colours, strict=True)]
+    return [str(colour) for colour in sample_colorscale(base, np.clip(positions, 0.0, 1.0))]
+
+
+def band_colours(name: str, scale: Scale) -> list[list[Any]]:
+    """A colour per band between two levels, that of its middle, at the places where plotly looks for them."""
+    edges = np.array([scale.low, *scale.ticks, scale.high])
+    return _at_even_places(colours_at(name, _share(scale, (edges[1:] + edges[:-1]) / 2)))
+
+
+def line_colours(name: str, scale: Scale, theme: str) -> list[list[Any]]:
+    """A colour per level, at the places where plotly looks for them, none of them too faint for that theme."""
+    start, stop = LINE_PART[theme]
+    colours = colours_at(name, start + (stop - start) * _share(scale, np.array(scale.ticks)))
+    return _at_even_places(colours if len(colours) > 1 else colours * 2)
+
+
+def _share(scale: Scale, drawn: Any) -> Any:
+    """Where values in drawn units lie in the range drawn, from 0 to 1."""
+    return (drawn - scale.low) / (scale.high - scale.low)
+
+
+def _at_even_places(colours: Sequence[str]) -> list[list[Any]]:
+    return [[k / (len(colours) - 1), colour] for k, colour in enumerate(colours)]

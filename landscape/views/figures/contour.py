@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import plotly.graph_objects as go
 
-from landscape.views.figures.colours import colour_scale
-from landscape.views.figures.layout import Style, colour_bar
+from landscape.views.figures.colours import line_colours
+from landscape.views.figures.layout import Style, label_carrier, with_levels
 from landscape.views.figures.plane import SMOOTHING, bar_length, contour_trace, draw_plane
 from landscape.views.prepared.figure_data import FigureData
+from landscape.views.prepared.levels import EvenLevels, even_levels
 
-TICK_PX = 15
+LINE_PX = 15  # between two labelled lines at least, were they evenly spread over the plot
 
 
 def draw_contour(data: FigureData, style: Style) -> go.Figure:
-    """Isolines, each labelled with its value."""
-    return draw_plane(data, _lines(data, style, bar_length(data)), style)
+    """Isolines, each labelled with its value; there is no colour bar, which would say the same again."""
+    return draw_plane(with_levels(data), _lines(data, style, bar_length(data)), style)
 
 
 def _lines(data: FigureData, style: Style, length: float) -> list[go.Contour]:
@@ -26,35 +28,33 @@ def _lines(data: FigureData, style: Style, length: float) -> list[go.Contour]:
     Plotly writes the colour bar's tick texts on the lines, which gives real values on a logarithmic scale. A
     line without a text can hang its placing of labels, so lines without a value are a trace of their own.
     """
-    scale = data.scale
-    every = max(1, math.ceil(len(scale.ticks) * TICK_PX / length))
+    scale, even = data.scale, even_levels(data.scale.ticks)
+    every = max(1, math.ceil(len(scale.ticks) * LINE_PX / length))
     first = (len(scale.ticks) - 1) % every // 2
-    ticks, texts = scale.ticks[first::every], scale.texts[first::every]
-    span = (scale.stop - scale.start) or 1.0
-    part = ((ticks[0] - scale.start) / span, (ticks[-1] - scale.start) / span) if len(ticks) > 1 else (0.0, 1.0)
-    contours = {"start": ticks[0], "end": ticks[-1], "size": scale.step * every, "coloring": "lines"}
     labelled = contour_trace(
         data,
-        contours=contours | {"showlabels": True, "labelfont": {"size": 11}},
+        even,
+        contours=_every(even, len(scale.ticks), first, every) | {"showlabels": True, "labelfont": {"size": 11}},
         line={"width": 1.7, "smoothing": SMOOTHING},
-        **_line_colours(style, *part),
-        colorbar=colour_bar(data, length) | {"tickvals": list(ticks), "ticktext": list(texts)},
+        colorbar=label_carrier(data, even, slice(first, None, every)),
+        **_colours(data, style, slice(first, None, every)),
     )
     if every == 1:
         return [labelled]
-    contours = {"start": scale.start, "end": scale.stop, "size": scale.step, "coloring": "lines"}
-    line = {"width": 0.7, "smoothing": SMOOTHING}
-    thin = contour_trace(data, contours=contours, line=line, showscale=False, **_line_colours(style, 0.0, 1.0))
+    look = {"contours": _every(even, len(scale.ticks), 0, 1), "line": {"width": 0.7, "smoothing": SMOOTHING}}
+    thin = contour_trace(data, even, showscale=False, **look, **_colours(data, style, slice(None)))
     return [thin, labelled]
 
 
-def _line_colours(style: Style, low: float, high: float) -> dict[str, Any]:
-    """The part of the colour scale from `low` to `high`, of 1, without the end that is too faint for lines on paper.
+def _every(even: EvenLevels, count: int, first: int, every: int) -> dict[str, Any]:
+    """Every `every`-th of the `count` levels, from the `first` on, as plotly's contours."""
+    last = first + (count - 1 - first) // every * every
+    start, stop = (even.start + even.step * k for k in (first, last))
+    return {"start": start, "end": stop, "size": even.step * every, "coloring": "lines"}
 
-    Of most scales that is the bright end on light paper and the dark end on dark paper.
-    """
-    scales = {}
-    for theme, (start, stop) in {"light": (0.0, 0.88), "dark": (0.35, 1.0)}.items():
-        width = stop - start
-        scales[theme] = colour_scale(style.colour_scale, start + width * low, start + width * high)
-    return {"colorscale": scales[style.theme], "meta": {"role": "field", "labelled": True, "scales": scales}}
+
+def _colours(data: FigureData, style: Style, which: slice) -> dict[str, Any]:
+    """The colours of those levels, for both themes, as the page changes from one to the other."""
+    scale = replace(data.scale, ticks=data.scale.ticks[which])
+    scales = {theme: line_colours(style.colour_scale, scale, theme) for theme in ("light", "dark")}
+    return {"colorscale": scales[style.theme], "meta": {"labelled": True, "scales": scales}}

@@ -5,6 +5,7 @@ The loss has the band of its rise over the origin where that is known: the error
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,15 +15,15 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from landscape.views.figures.colours import CURVES, DARK_CURVES
-from landscape.views.figures.layout import TICKS_PX, Style, base_layout, finish, make_frame, text, wrapped
+from landscape.views.figures.layout import TICKS_PX, Style, base_layout, finish, make_frame, one_line, text
 from landscape.views.figures.missing import hatched
+from landscape.views.figures.origin import flat_origin, origin_names
 from landscape.views.figures.path import flat_labels, flat_path, legend_names
 from landscape.views.figures.pointer import pointer_text, pointer_values
 from landscape.views.prepared.figure_data import FigureData
+from landscape.views.prepared.levels import nice_ticks
 from landscape.views.prepared.missing import legend_name, missing_names, missing_states
 from landscape.views.prepared.path import DrawnPath
-from landscape.views.prepared.scale import nice_ticks
-from landscape.views.prepared.wording import wrap
 
 Floats = NDArray[np.float64]
 
@@ -51,7 +52,7 @@ def draw_curve(data: FigureData, style: Style) -> go.Figure:
     observables = (data, *data.beside)
     count = len(observables)
     height = PANEL_PX if count == 1 else PANEL_PX * 0.72 * count + GAP_PX * (count - 1)
-    below = TICKS_PX + 17 * len(wrap(data.axes[0].title, PLOT_PX, 13))
+    below = TICKS_PX + 17
     names = _legend(observables)
     frame = make_frame(data, style, (PLOT_PX, height), left=76, right=28, below=below, legend=names)
     places = panels(count, GAP_PX / height)
@@ -89,7 +90,7 @@ def _legend(observables: Sequence[FigureData]) -> list[str]:
     first = observables[0]
     names = list(dict.fromkeys(band_name(one) for one in observables if one.shape_error is not None))
     names += [*legend_names(first.path), SNAPSHOT_NAME] if first.path is not None else []
-    return [*names, *missing_names(first.states)]
+    return [*names, *missing_names(first.states), *(origin_names(first) if _origin_height(first) is not None else [])]
 
 
 def y_limits(data: FigureData) -> tuple[float, float]:
@@ -149,10 +150,20 @@ def _panel(
     traces: list[Any] = _missing(data, panel, ends, style)
     traces += _band(data, shown, panel, ends[0], style, band_in_legend)
     traces.append(_curve(data, shown, panel, style))
+    height = _origin_height(data)
+    marks = flat_origin(data, style, height, **panel.axes) if height is not None else []
+    traces += [mark.update(showlegend=False) if panel.number else mark for mark in marks]
     path = data.path
     if panel.number == 0 and path is not None and np.isfinite(path.loss).any() and data.observable == "loss":
         traces.append(_snapshots(path, panel, style))
     return traces
+
+
+def _origin_height(data: FigureData) -> float | None:
+    """The value at the origin, None where the origin is not on the axis or its value not known."""
+    if data.origin is None or not math.isfinite(data.origin.height):
+        return None
+    return data.scale.real(data.origin.height)
 
 
 def _missing(data: FigureData, panel: Panel, ends: tuple[float, float], style: Style) -> list[Any]:
@@ -235,7 +246,7 @@ def _colours(panel: Panel) -> dict[str, str]:
 
 def _x_axes(data: FigureData, places: Sequence[Panel]) -> dict[str, Any]:
     """The common axis under the lowest panel; the panels above share its range and have no title or tick labels."""
-    axis: dict[str, Any] = {"title": {"text": wrapped(data.axes[0].title, PLOT_PX)}, "range": _x_range(data)}
+    axis: dict[str, Any] = {"title": {"text": one_line(data.axes[0].title, PLOT_PX)}, "range": _x_range(data)}
     layout = {"xaxis": axis | {"anchor": places[-1].y}}
     for panel in places[:-1]:
         layout[f"xaxis{panel.x[1:]}"] = {"anchor": panel.y, "matches": "x", "showticklabels": False}

@@ -15,16 +15,21 @@ from landscape.views.figures.theme import TEMPLATES
 from landscape.views.prepared.figure_data import prepare_figure
 from landscape.views.prepared.wording import file_name
 
+SCALE_NAMES = {None: "", True: "log", False: "linear"}  # by what was asked for, as file names have them
+
 
 def figure(
     surface: Surface,
     kind: str | None = None,
     *,
     observable: str = "loss",
-    log: bool = False,
+    log: bool | None = None,
     levels: int | None = None,
+    exact_levels: bool = False,
     zmin: float | None = None,
     zmax: float | None = None,
+    clip: float | None = None,
+    uncertainty: bool = False,
     colour_scale: str = DEFAULT_SCALE,
     path: bool = True,
     path_colour: str = "#d6336c",
@@ -79,8 +84,11 @@ def figure(
         log=log,
         zmin=zmin,
         zmax=zmax,
+        clip=clip,
         levels=levels,
+        exact_levels=exact_levels,
         path=path,
+        uncertainty=uncertainty,
         max_points=max_points,
         beside=chosen.beside,
     )
@@ -106,11 +114,13 @@ def choose_kind(surface: Surface, kind: str | None) -> str:
     return kind
 
 
-def figure_name(surface: Surface, kind: str | None = None, observable: str = "loss", log: bool = False) -> str:
+def figure_name(surface: Surface, kind: str | None = None, observable: str = "loss", log: bool | None = None) -> str:
     """The name of a file, without its ending, that shows this figure: 'minimum-contour-accuracy-log'.
+
+    The scale is named where it was asked for. Otherwise a name would change while the values are computed.
 
     Raises:
         JobError: the kind is unknown, or for another number of axes.
     """
     shown = "" if observable == "loss" else observable
-    return file_name(surface.name, choose_kind(surface, kind), shown, "log" if log else "")
+    return file_name(surface.name, choose_kind(surface, kind), shown, SCALE_NAMES[log])

@@ -13,6 +13,7 @@ function legendRows(data, width) {
 export function recolour(data, theme) {
   for (const trace of data) {
     const meta = trace.meta || {};
+    if (meta.themed) merge(trace, meta.themed[theme]);
     if (meta.scales) trace.colorscale = meta.scales[theme];
     if (meta.patterns) trace.fillpattern = { ...trace.fillpattern, ...meta.patterns[theme] };
     if (meta.fills) Object.assign(trace, { fillcolor: meta.fills[theme], opacity: theme === "dark" ? 0.4 : 0.24 });
@@ -22,10 +23,19 @@ export function recolour(data, theme) {
   }
 }
 
+// Options of a trace that differ by theme: `theme.themed` of the drawing.
+function merge(target, change) {
+  for (const [key, value] of Object.entries(change)) {
+    if (value !== null && typeof value === "object" && !Array.isArray(value)) merge(target[key] ??= {}, value);
+    else target[key] = value;
+  }
+}
+
 // Sizes are in pixels, so that words keep their size and the plot takes what is left of the width.
 export function fit(figure, width, tallest) {
   const { data, layout } = figure, meta = layout.meta, narrow = width < NARROW;
-  const bars = data.filter(t => t.colorbar || (t.marker && t.marker.colorbar));
+  // A bar without labels only carries the texts of lines: nothing of it is seen.
+  const bars = data.filter(t => (t.colorbar && t.colorbar.showticklabels !== false) || (t.marker && t.marker.colorbar));
   const flat = !meta.space, margin = { ...layout.margin, t: 30 };
   delete layout.updatemenus;
   if (narrow) {
@@ -52,7 +62,7 @@ export function fit(figure, width, tallest) {
       const bar = trace.colorbar || trace.marker.colorbar;
       Object.assign(bar, { orientation: "h", x: 0.5, xanchor: "center", y: -below / height, yanchor: "top",
         lenmode: "fraction", len: 1, title: { ...bar.title, side: "top" }, thickness: 12 });
-      thin(bar, inner, trace.meta && trace.meta.labelled);
+      thin(bar, inner);
     }
     below += 72;
   } else for (const trace of bars) {
@@ -89,8 +99,7 @@ function shorten(axis) {
   if (axis && axis.title && axis.title.text) axis.title.text = axis.title.text.split(":")[0];
 }
 
-function thin(bar, width, labelled) {
-  if (labelled) { bar.tickangle = -90; return; } // the lines take their labels from here: none may be empty
+function thin(bar, width) {
   const most = Math.max(2, Math.floor(width / 42)), every = Math.ceil(bar.tickvals.length / most);
   const shown = bar.ticktext.map((text, k) => (k % every ? "" : text));
   bar.ticktext = shown;

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
 from landscape.views.figures.colours import DEFAULT_SCALE
 from landscape.views.figures.theme import TEMPLATES
 from landscape.views.prepared.figure_data import FigureData
+from landscape.views.prepared.levels import EvenLevels
 from landscape.views.prepared.scale import Scale
-from landscape.views.prepared.wording import wrap
+from landscape.views.prepared.wording import shortened, wrap
 
 TITLE_PX, TICKS_PX, LINE_PX, CAPTION_FONT = 54, 30, 16, 11
 MIN_WIDTH = 560
@@ -72,6 +74,11 @@ def wrapped(plain: str, width: float, font: float = 13) -> str:
     return "<br>".join(text(line) for line in wrap(plain, width, font))
 
 
+def one_line(plain: str, width: float, font: float = 13) -> str:
+    """Plain text for plotly in one line of `width` pixels, the end cut off where it is too long."""
+    return text(shortened(plain, max(8, int(width / (0.55 * font)))))
+
+
 def make_frame(
     data: FigureData,
     style: Style,
@@ -106,7 +113,7 @@ def legend_rows(names: Sequence[str], width: float) -> int:
     """Rows that plotly's horizontal legend takes: one, or columns as wide as the widest entry."""
     if not names:
         return 0
-    widths = [len(name) * 5.7 + 48 for name in names]
+    widths = [len(name) * 5.4 + 48 for name in names]
     return 1 if sum(widths) <= width else -(-len(names) // max(1, int(width / max(widths))))
 
 
@@ -159,8 +166,13 @@ def caption_annotations(frame: Frame) -> list[dict[str, Any]]:
     ]
 
 
-def colour_bar(data: FigureData, length: float) -> dict[str, Any]:
-    """The colour bar with real values at its ticks, whatever the scale."""
+def colour_bar(data: FigureData, length: float, even: EvenLevels | None = None) -> dict[str, Any]:
+    """The colour bar with real values at its ticks, whatever the scale.
+
+    Args:
+        length: of the bar, in pixels.
+        even: the units of a trace whose levels are spaced evenly, where those are not the drawn ones.
+    """
     ticks, texts = spread_ticks(data.scale, length)
     return {
         "title": {"text": text(data.observable.replace("_", " ")), "side": "top", "font": {"size": 13}},
@@ -175,16 +187,39 @@ def colour_bar(data: FigureData, length: float) -> dict[str, Any]:
         "ticklen": 3,
         "tickfont": {"size": 11},
         "tickmode": "array",
-        "tickvals": list(ticks),
-        "ticktext": list(texts),
+        "tickvals": ticks if even is None else even.values(np.array(ticks)).tolist(),
+        "ticktext": texts,
+    }
+
+
+def label_carrier(data: FigureData, even: EvenLevels, which: slice) -> dict[str, Any]:
+    """A colour bar without anything to see, from which plotly takes the texts of lines that carry their values."""
+    ticks = even.values(np.array(data.scale.ticks[which]))
+    return {
+        "tickmode": "array",
+        "tickvals": ticks.tolist(),
+        "ticktext": list(data.scale.texts[which]),
+        "showticklabels": False,
+        "ticks": "",
+        "thickness": 0,
+        "outlinewidth": 0,
+        "bgcolor": "rgba(0,0,0,0)",
+        "len": 1,
+        "lenmode": "pixels",
     }
 
 
 def spread_ticks(scale: Scale, length: float, spacing: float = 15) -> tuple[list[float], list[str]]:
-    """The scale's ticks, with texts left out where they would stand closer than `spacing` pixels."""
-    keep = max(1, -(-len(scale.ticks) * spacing // max(length, 1)))
-    texts = [label if k % int(keep) == 0 else "" for k, label in enumerate(scale.texts)]
-    return list(scale.ticks), texts
+    """The scale's ticks, as many of them as stand at least `spacing` pixels apart, and their texts."""
+    most = max(1, int(length / spacing))
+    keep = slice(None, None, -(-len(scale.ticks) // most))
+    return list(scale.ticks[keep]), list(scale.texts[keep])
+
+
+def with_levels(data: FigureData) -> FigureData:
+    """The same with the number of contour lines in its caption, for drawings that have such lines."""
+    note = data.scale.levels_note
+    return replace(data, caption=(*data.caption, note[:1].upper() + note[1:]))
 
 
 def finish(data: FigureData, traces: Sequence[Any], layout: dict[str, Any], meta: dict[str, Any]) -> go.Figure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from landscape.views.figures.animation import animate
-from landscape.views.figures.colours import colour_scale
+from landscape.views.figures.colours import band_colours
 from landscape.views.figures.layout import (
     TICKS_PX,
     Frame,
@@ -19,15 +19,17 @@ from landscape.views.figures.layout import (
     colour_bar,
     finish,
     make_frame,
-    wrapped,
+    one_line,
 )
 from landscape.views.figures.missing import hatched
+from landscape.views.figures.origin import flat_origin, origin_names
 from landscape.views.figures.path import flat_labels, flat_path, legend_names
 from landscape.views.figures.pointer import plane_hover, pointer_values
 from landscape.views.figures.theme import typed
+from landscape.views.figures.uncertainty import unclear_names, unclear_region
 from landscape.views.prepared.figure_data import FigureData
+from landscape.views.prepared.levels import EvenLevels, even_levels
 from landscape.views.prepared.missing import missing_names, missing_states
-from landscape.views.prepared.wording import wrap
 
 PLOT_PX, TALLEST_PX, WIDEST_PX, LOWEST_PX = 560, 640, 820, 150
 SHORTEST_BAR_PX = 190.0
@@ -64,12 +66,10 @@ def draw_plane(
     """
     states = data.states if all_states is None else all_states
     plot = plot_size(data)
-    x_lines = len(wrap(data.axes[0].title, plot[0], 13))
-    y_lines = len(wrap(data.axes[1].title, max(plot[1], 200), 13))
-    below = TICKS_PX + 17 * x_lines + room
-    names = [*legend_names(data.path), *missing_names(states)]
-    frame = make_frame(data, style, plot, left=56 + 17 * y_lines, below=below, legend=names)
-    traces: list[Any] = [*field, *missing_cells(data, missing_states(states), style)]
+    below = TICKS_PX + 17 + room
+    names = [*legend_names(data.path), *missing_names(states), *layer_names(data)]
+    frame = make_frame(data, style, plot, left=73, below=below, legend=names)
+    traces: list[Any] = [*field, *layers(data, missing_states(states), style)]
     layout = base_layout(data, style, frame) | _axes(data, frame)
     if data.path is not None:
         traces += flat_path(data.path, style)
@@ -84,13 +84,13 @@ def _axes(data: FigureData, frame: Frame) -> dict[str, Any]:
     ranges = _ranges(data)
     layout: dict[str, Any] = {
         "xaxis": {
-            "title": {"text": wrapped(data.axes[0].title, frame.plot[0])},
+            "title": {"text": one_line(data.axes[0].title, frame.plot[0])},
             "range": ranges[0],
             "showgrid": False,
             "zeroline": False,
         },
         "yaxis": {
-            "title": {"text": wrapped(data.axes[1].title, max(frame.plot[1], 200))},
+            "title": {"text": one_line(data.axes[1].title, frame.plot[1])},
             "range": ranges[1],
             "showgrid": False,
             "zeroline": False,
@@ -118,36 +118,58 @@ def _ranges(data: FigureData) -> tuple[list[float], list[float]]:
 
 def filled(data: FigureData, style: Style, bar: float) -> go.Contour:
     """Bands of colour with thin lines between them, and a colour bar of `bar` pixels."""
-    scale = data.scale
-    contours = {"start": scale.start, "end": scale.stop, "size": scale.step, "coloring": "fill", "showlines": True}
+    even = even_levels(data.scale.ticks)
+    contours = {"start": even.start, "end": even.stop, "size": even.step, "coloring": "fill", "showlines": True}
     return contour_trace(
         data,
+        even,
         contours=contours,
         line={"width": 0.7, "color": "rgba(255,255,255,0.55)", "smoothing": SMOOTHING},
-        colorscale=colour_scale(style.colour_scale),
-        colorbar=colour_bar(data, bar),
-        meta={"role": "field"},
+        colorscale=band_colours(style.colour_scale, data.scale),
+        colorbar=colour_bar(data, bar, even),
     )
 
 
-def contour_trace(data: FigureData, **look: Any) -> go.Contour:
-    """The values as plotly's contour trace; `look` are options of that trace."""
+def contour_trace(
+    data: FigureData, even: EvenLevels, *, meta: Mapping[str, Any] | None = None, **look: Any
+) -> go.Contour:
+    """The values as plotly's contour trace, in units in which its levels are evenly spaced.
+
+    Args:
+        meta: joins the role, and the levels in drawn units where they are not even themselves, by which the page's
+            script turns drawn values that arrive later into those of this trace.
+        look: options of the trace.
+    """
+    levels = {"levels": list(even.drawn)} if even.drawn else {}
     return go.Contour(
         x=data.axes[0].coordinates,
         y=data.axes[1].coordinates,
-        z=typed(data.drawn),
+        z=typed(even.values(data.drawn)),
         customdata=typed(pointer_values(data)[0]),
         hovertemplate=plane_hover(data),
         autocontour=False,
-        zmin=data.scale.low,
-        zmax=data.scale.high,
+        zmin=even.value(data.scale.low),
+        zmax=even.value(data.scale.high),
         connectgaps=False,
         name=data.observable,
         showlegend=False,
+        meta={"role": "field", **levels, **(meta or {})},
         **look,
     )
 
 
-def missing_cells(data: FigureData, codes: Sequence[int], style: Style) -> list[go.Scatter]:
-    """One hatched trace per code, empty where nothing of this plane is missing for that reason."""
-    return hatched(data.states, data.axes[0].coordinates, data.axes[1].coordinates, codes, style.theme)
+def layers(data: FigureData, codes: Sequence[int], style: Style) -> list[Any]:
+    """What lies over the values and under the path: missing points, the uncertain region, the origin.
+
+    Args:
+        codes: the reasons for missing points to draw; each has a trace, empty where nothing of this plane is missing
+            for that reason, since the frames of an animation need the same traces.
+    """
+    x, y = data.axes[0].coordinates, data.axes[1].coordinates
+    cells = hatched(data.states, x, y, codes, style.theme)
+    return [*cells, *unclear_region(data, style), *flat_origin(data, style)]
+
+
+def layer_names(data: FigureData) -> list[str]:
+    """The legend entries of `layers` beside those of missing points."""
+    return [*unclear_names(data), *origin_names(data)]

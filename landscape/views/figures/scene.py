@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from landscape.views.figures.animation import animate
-from landscape.views.figures.layout import Style, base_layout, finish, make_frame, wrapped
+from landscape.views.figures.layout import Style, base_layout, finish, make_frame, one_line
 from landscape.views.figures.path import legend_names, space_labels, space_path
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.missing import missing_names
@@ -32,6 +33,12 @@ class PathInSpace:
     line: Floats
 
 
+def shown_names(traces: Sequence[Any]) -> list[str]:
+    """The legend entries of the layers over the values: the origin and the uncertainty."""
+    layers = [trace for trace in traces if (trace.meta or {}).get("role") in ("origin", "uncertainty")]
+    return [trace.name for trace in layers if trace.showlegend is not False]
+
+
 def draw_scene(
     data: FigureData,
     traces: list[Any],
@@ -48,12 +55,12 @@ def draw_scene(
         aspect: the lengths of the three axes in the picture, x first.
     """
     path = [] if overlay is None else space_path(overlay.path, style, overlay.height, overlay.line)
-    names = [*(legend_names(data.path) if path else []), *missing_names(data.states)]
+    names = [*(legend_names(data.path) if path else []), *missing_names(data.states), *shown_names(traces)]
     frame = make_frame(data, style, SCENE_PX, left=20, right=100, legend=names)
     layout = base_layout(data, style, frame)
     layout["scene"] = {
-        "xaxis": {"title": {"text": wrapped(data.axes[0].title, 260, 12)}},
-        "yaxis": {"title": {"text": wrapped(data.axes[1].title, 260, 12)}},
+        "xaxis": {"title": {"text": one_line(data.axes[0].title, 260, 12)}},
+        "yaxis": {"title": {"text": one_line(data.axes[1].title, 260, 12)}},
         "zaxis": z_axis,
         "aspectmode": "manual",
         "aspectratio": dict(zip("xyz", aspect, strict=True)),

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from landscape.views.figures.layout import Style
-from landscape.views.figures.plane import bar_length, draw_plane, filled, missing_cells
+from landscape.views.figures.layout import Style, with_levels
+from landscape.views.figures.plane import bar_length, draw_plane, filled, layers
 from landscape.views.prepared.figure_data import AxisView, FigureData, slice_at
+from landscape.views.prepared.levels import number
 from landscape.views.prepared.missing import missing_states
-from landscape.views.prepared.scale import number
 
 SLIDER_PX = 74
 MOVE = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
@@ -21,6 +21,7 @@ def draw_slices(data: FigureData, style: Style) -> go.Figure:
     """Filled slices across the third axis, with a slider; the first shown is the one nearest 0."""
     gamma = data.axes[2]
     first = int(np.argmin(np.abs(gamma.coordinates)))
+    data = with_levels(data)
     planes = [slice_at(data, k) for k in range(len(gamma.coordinates))]
     shown = planes[first]
     field = filled(shown, style, bar_length(shown))
@@ -29,11 +30,18 @@ def draw_slices(data: FigureData, style: Style) -> go.Figure:
     codes = missing_states(data.states)
     frames = []
     for k, plane in enumerate(planes):
-        traces = [filled(plane, style, height), *missing_cells(plane, codes, style)]
-        frames.append(go.Frame(data=traces, traces=list(range(1 + len(codes))), name=str(k)))
+        traces = [filled(plane, style, height), *layers(plane, codes, style)]
+        if k != first:
+            traces = [_without_origin(trace) for trace in traces]
+        frames.append(go.Frame(data=traces, traces=list(range(len(traces))), name=str(k)))
     figure.frames = frames
     figure.update_layout(sliders=[_slider(gamma, first, -(below - 68) / height)])
     return figure
+
+
+def _without_origin(trace: Any) -> Any:
+    """The trace as it is in a slice that does not go through the origin: its mark has no place there."""
+    return trace.update(x=[None], y=[None]) if trace.meta["role"] == "origin" else trace
 
 
 def _slider(axis: AxisView, active: int, y: float) -> dict[str, Any]:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from landscape.views.figures.colours import colour_scale
-from landscape.views.figures.layout import Style, colour_bar, text
+from landscape.views.figures.layout import Style, colour_bar, text, with_levels
 from landscape.views.figures.missing import symbols
+from landscape.views.figures.origin import space_origin
 from landscape.views.figures.path import LIFT
 from landscape.views.figures.pointer import plane_hover, pointer_values
 from landscape.views.figures.scene import COLOUR_BAR_PX, PathInSpace, draw_scene
 from landscape.views.figures.theme import typed
+from landscape.views.figures.uncertainty import error_sheets
 from landscape.views.prepared.figure_data import FigureData
-from landscape.views.prepared.isolines import isolines
-from landscape.views.prepared.path_on_surface import path_on_surface
-from landscape.views.prepared.scale import nice_ticks
+from landscape.views.prepared.isolines import isolines, refined
+from landscape.views.prepared.levels import nice_ticks
+from landscape.views.prepared.path_on_surface import bilinear, path_on_surface
 
+LINE_LIFT = 0.012  # of the height: less, and software that draws WebGL with 16 bits of depth lets the lines sink in
+FINEST = 164  # points per axis, at most, of the grid that isolines are found on
 HEIGHT = 0.72  # of the longer horizontal axis
 
 
@@ -26,19 +31,20 @@ def draw_surface(data: FigureData, style: Style) -> go.Figure:
     """The values as heights over the plane, with isolines on them; missing points have symbols on the floor."""
     span = data.scale.high - data.scale.low
     floor = data.scale.low - 0.06 * span
-    whole = bool(np.isfinite(data.drawn).all())
-    traces: list[Any] = [_heights(data, style, lines=whole), *([] if whole else [_isolines(data, 0.006 * span)])]
+    traces: list[Any] = [_heights(data, style), _isolines(data, LINE_LIFT * span), *error_sheets(data, style)]
     traces += symbols(data.states, tuple(axis.coordinates for axis in data.axes), floor)
+    traces += space_origin(data, style, _origin_height(data) + LIFT * span)
     longest = max(axis.span for axis in data.axes)
     aspect = [axis.span / longest for axis in data.axes] if data.equal else [1.0, 1.0]
     z_axis = _z_axis(data, floor, data.scale.high + 0.04 * span)
+    data = with_levels(data)
     return draw_scene(data, traces, style, z_axis=z_axis, aspect=[*aspect, HEIGHT], overlay=_path(data, LIFT * span))
 
 
-def _heights(data: FigureData, style: Style, lines: bool) -> go.Surface:
-    """The surface. Plotly draws isolines on it only with `lines`, since missing values make that slow."""
+def _heights(data: FigureData, style: Style) -> go.Surface:
+    """The surface, without plotly's own isolines: those are slow, at even distances only, and worse with holes."""
     scale = data.scale
-    contours = {"show": lines, "start": scale.start, "end": scale.stop, "size": scale.step}
+    quiet = {"highlight": False}
     return go.Surface(
         x=data.axes[0].coordinates,
         y=data.axes[1].coordinates,
@@ -49,7 +55,7 @@ def _heights(data: FigureData, style: Style, lines: bool) -> go.Surface:
         cmax=scale.high,
         colorscale=colour_scale(style.colour_scale),
         colorbar=colour_bar(data, COLOUR_BAR_PX),
-        contours={"z": contours | {"color": "rgba(255,255,255,0.45)", "width": 1, "highlight": False}},
+        contours={"x": quiet, "y": quiet, "z": quiet},
         lighting={"ambient": 0.72, "diffuse": 0.5, "specular": 0.08, "roughness": 0.85, "fresnel": 0.05},
         connectgaps=False,
         name=data.observable,
@@ -60,10 +66,24 @@ def _heights(data: FigureData, style: Style, lines: bool) -> go.Surface:
 
 def _isolines(data: FigureData, lift: float) -> go.Scatter3d:
     alpha, beta = (axis.coordinates for axis in data.axes)
-    points = isolines(alpha, beta, data.drawn, data.scale.ticks)
+    # Plotly interpolates a cell bilinearly: on the cell's two plain triangles, the lines would sink into it.
+    factor = max(1, min(FINEST // max(data.drawn.shape), 4))
+    x, y = refined(alpha, factor), refined(beta, factor)
+    height = bilinear(alpha, beta, data.drawn, x[None, :], y[:, None]) if factor > 1 else data.drawn
+    points = isolines(x, y, height, data.scale.ticks)
     x, y, z = (typed(points[:, k]) for k in range(3))
     line = {"color": "rgba(255,255,255,0.75)", "width": 2.5}
     return go.Scatter3d(x=x, y=y, z=z + lift, mode="lines", line=line, hoverinfo="skip", showlegend=False)
+
+
+def _origin_height(data: FigureData) -> float:
+    """The height of the origin in drawn units: as evaluated there, or interpolated between points of the grid."""
+    if data.origin is None:
+        return math.nan
+    if math.isfinite(data.origin.height):
+        return data.origin.height
+    zero = np.zeros(1)
+    return float(bilinear(data.axes[0].coordinates, data.axes[1].coordinates, data.drawn, zero, zero)[0])
 
 
 def _z_axis(data: FigureData, low: float, high: float) -> dict[str, Any]:

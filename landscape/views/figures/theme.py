@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from landscape.views.prepared.scale import NO_LOGARITHM
 
 FONT = "Inter, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 PATH_COLOUR, PATH_HALO = "#d6336c", "#ffffff"
+INK = {"light": "#1c2530", "dark": "#e6e9ee"}  # lines and words
+PAPER = {"light": "#ffffff", "dark": "#14181f"}
 
 # The reasons for a missing point differ by hatch and by symbol, so that they can be told apart without colour too.
 HATCH = {
@@ -28,7 +31,7 @@ DARK_HATCH = {
 }
 
 
-def _template(ink: str, muted: str, paper: str, plot: str, line: str) -> go.layout.Template:
+def _template(ink: str, muted: str, paper: str, line: str) -> go.layout.Template:
     axis = {
         "gridcolor": line,
         "linecolor": muted,
@@ -45,7 +48,7 @@ def _template(ink: str, muted: str, paper: str, plot: str, line: str) -> go.layo
         "gridcolor": line,
         "linecolor": muted,
         "zerolinecolor": line,
-        "backgroundcolor": plot,
+        "backgroundcolor": paper,
         "showbackground": True,
         "tickfont": {"size": 11},
         "title": {"font": {"size": 12}},
@@ -53,7 +56,7 @@ def _template(ink: str, muted: str, paper: str, plot: str, line: str) -> go.layo
     layout = go.Layout(
         font={"family": FONT, "size": 12, "color": ink},
         paper_bgcolor=paper,
-        plot_bgcolor=plot,
+        plot_bgcolor=paper,
         title={"font": {"size": 16}, "x": 0.5, "xanchor": "center"},
         xaxis=axis,
         yaxis=axis,
@@ -72,8 +75,8 @@ def _template(ink: str, muted: str, paper: str, plot: str, line: str) -> go.layo
 
 
 TEMPLATES = {
-    "light": _template("#1c2530", "#5a6675", "#ffffff", "#ffffff", "#dfe3e8"),
-    "dark": _template("#e6e9ee", "#98a3b3", "#14181f", "#14181f", "#303845"),
+    "light": _template(INK["light"], "#5a6675", PAPER["light"], "#dfe3e8"),
+    "dark": _template(INK["dark"], "#98a3b3", PAPER["dark"], "#303845"),
 }
 
 
@@ -85,6 +88,16 @@ def config(filename: str = "landscape") -> dict[str, Any]:
         "responsive": True,
         "toImageButtonOptions": {"format": "png", "filename": filename, "scale": 3},
     }
+
+
+def themed(options: Mapping[str, Mapping[str, Any]], theme: str, **meta: Any) -> dict[str, Any]:
+    """Options of a trace that differ by theme, and all of them in its meta, by which a page changes the theme.
+
+    Args:
+        options: options of a plotly trace per theme, as nested mappings.
+        meta: joins the meta of the trace, such as its role.
+    """
+    return {**options[theme], "meta": {**meta, "themed": options}}
 
 
 def typed(values: Any) -> Any:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from landscape.views.figures.layout import Style
+from landscape.views.figures.layout import Style, with_levels
 from landscape.views.figures.plane import bar_length, draw_plane, filled
 from landscape.views.prepared.figure_data import FigureData
 
 
 def draw_topographic(data: FigureData, style: Style) -> go.Figure:
     """Bands of colour between the isolines."""
-    return draw_plane(data, [filled(data, style, bar_length(data))], style)
+    return draw_plane(with_levels(data), [filled(data, style, bar_length(data))], style)

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
-from plotly.colors import sample_colorscale
 
-from landscape.views.figures.colours import colour_scale
-from landscape.views.figures.layout import Style, colour_bar, text
+from landscape.views.figures.colours import colour_scale, colours_at
+from landscape.views.figures.layout import Style, colour_bar, one_line, text
 from landscape.views.figures.missing import symbols
+from landscape.views.figures.origin import space_origin
 from landscape.views.figures.scene import COLOUR_BAR_PX, PathInSpace, draw_scene
 from landscape.views.figures.theme import typed
+from landscape.views.figures.uncertainty import unclear_volume
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.isosurfaces import isosurface
-from landscape.views.prepared.scale import number
+from landscape.views.prepared.levels import number
 
 Floats = NDArray[np.float64]
 
@@ -31,9 +32,10 @@ def draw_volume(data: FigureData, style: Style) -> go.Figure:
     coordinates = (data.axes[0].coordinates, data.axes[1].coordinates, data.axes[2].coordinates)
     traces: list[Any] = [_isosurface(data, style, level, coordinates) for level in levels]
     traces += [_lone_colour_bar(data, style), *symbols(data.states, coordinates, None)]
+    traces += [*unclear_volume(data, style), *space_origin(data, style, 0.0)]
     longest = max(axis.span for axis in data.axes)
     aspect = [max(axis.span / longest, SHORTEST) for axis in data.axes]
-    z_axis = {"title": {"text": text(data.axes[2].name)}}
+    z_axis = {"title": {"text": one_line(data.axes[2].title, 260, 12)}}
     path = data.path
     overlay = None if path is None else PathInSpace(path, path.places[2], np.stack(path.places, axis=1))
     data = replace(data, caption=(*data.caption, *_notes(data, levels)))
@@ -48,11 +50,11 @@ def isosurface_levels(data: FigureData) -> tuple[float, ...]:
 
 
 def _notes(data: FigureData, levels: tuple[float, ...]) -> list[str]:
-    """What the caption adds: the levels, and the axis that the scene has no room to name in full."""
+    """What the caption adds: the levels, and that an axis is longer than it is."""
     values = ", ".join(number(data.scale.real(level), 3) for level in levels)
     spans = [axis.span for axis in data.axes]
     stretched = ["A short axis is stretched to a fifth of the longest"] if max(spans) > 5 * min(spans) else []
-    return [f"Isosurfaces at {values}", *stretched, f"Upwards {data.axes[2].title}"]
+    return [f"Isosurfaces at {values}", *stretched]
 
 
 def _isosurface(data: FigureData, style: Style, level: float, coordinates: tuple[Floats, Floats, Floats]) -> go.Mesh3d:
@@ -68,7 +70,7 @@ def _isosurface(data: FigureData, style: Style, level: float, coordinates: tuple
         i=i,
         j=j,
         k=k,
-        color=sample_colorscale(colour_scale(style.colour_scale), [min(max(share, 0.0), 1.0)])[0],
+        color=colours_at(style.colour_scale, [share])[0],
         opacity=0.5 - 0.38 * share / 0.6 if share < 0.6 else 0.12,
         lighting={"ambient": 0.65, "diffuse": 0.6, "specular": 0.1, "roughness": 0.8, "fresnel": 0.1},
         name=name,

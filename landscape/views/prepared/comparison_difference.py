@@ -24,9 +24,11 @@ from landscape.views.prepared.comparison_grid import (
     resampled,
     worse,
 )
-from landscape.views.prepared.figure_data import MAX_POINTS, AxisView, FigureData, standard_error, thinned
+from landscape.views.prepared.figure_data import MAX_POINTS, AxisView, FigureData, thinned
+from landscape.views.prepared.levels import number
 from landscape.views.prepared.path import DrawnPath, prepare_path
-from landscape.views.prepared.scale import Scale, choose_scale, number, point_states
+from landscape.views.prepared.scale import Scale, choose_scale, point_states
+from landscape.views.prepared.uncertainty import standard_error
 
 Floats = NDArray[np.float64]
 

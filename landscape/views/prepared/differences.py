@@ -13,10 +13,11 @@ import numpy as np
 from landscape.errors import LONGEST_NUMBER, capped, flat, masked, shown
 from landscape.surface import Surface
 from landscape.views.prepared import wording
-from landscape.views.prepared.figure_data import standard_error
 from landscape.views.prepared.history import PLACES
-from landscape.views.prepared.numbers import duration, origin_index
-from landscape.views.prepared.scale import number
+from landscape.views.prepared.levels import number
+from landscape.views.prepared.numbers import duration
+from landscape.views.prepared.origin import origin_index
+from landscape.views.prepared.uncertainty import standard_error
 
 MOST_KEYS, DEEPEST, LONGEST = 400, 8, 200  # of a document that is taken apart: keys, levels, characters of a value
 LONGEST_LIST = 12  # elements of a list that stand in one cell

@@ -8,11 +8,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import RISE_STDERR, Axis, Surface
+from landscape.surface import OK, Axis, Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable
+from landscape.views.prepared.origin import Origin, prepare_origin
 from landscape.views.prepared.path import DrawnPath, prepare_path
-from landscape.views.prepared.scale import Scale, choose_scale, drawn_values, point_states
+from landscape.views.prepared.scale import (
+    LOG_DECADES,
+    Scale,
+    choose_scale,
+    drawn_values,
+    point_states,
+    spanned_decades,
+)
+from landscape.views.prepared.uncertainty import difference_in_errors, rise_over_origin, standard_error
 
 Floats = NDArray[np.float64]
 
@@ -22,11 +31,12 @@ MAX_POINTS = {1: 100_000, 2: 1024, 3: 48}  # per axis, by number of axes: more t
 
 @dataclass(frozen=True, eq=False)
 class AxisView(Comparable):
-    """One axis as drawn."""
+    """One axis as drawn; `title` fits in one line, and `meaning` is the same at length."""
 
     name: str
     title: str
     coordinates: Floats
+    meaning: str = ""
 
     @property
     def span(self) -> float:
@@ -41,8 +51,9 @@ class FigureData(Comparable):
     Arrays are indexed by the axes in reverse, as those of a surface are. `values` are as computed; `drawn` is what the
     scale shows of them: the value or its log10, NaN where there is nothing to draw, for which `states` has the reason.
     `error` is the standard error of `values`. `rise` is the loss over that of the origin and `rise_error` its standard
-    error, over the same samples. Each of these three is None where it is not known. `beside` are further observables,
-    each for a panel of its own.
+    error, over the same samples. Each of these three is None where it is not known. `difference` is how many times two
+    standard errors each value differs from that at the origin, where the layer of uncertainty is asked for and the
+    errors are known. `beside` are further observables, each for a panel of its own.
     """
 
     name: str
@@ -58,6 +69,8 @@ class FigureData(Comparable):
     path: DrawnPath | None
     rise: Floats | None = None
     rise_error: Floats | None = None
+    origin: Origin | None = None
+    difference: Floats | None = None
     beside: tuple[FigureData, ...] = ()
 
     @property
@@ -76,30 +89,51 @@ class FigureData(Comparable):
         return 1 / EXTREME_RATIO <= self.ratio <= EXTREME_RATIO
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What a figure is asked to show; the fields are the options of `prepare_figure`."""
+
+    log: bool | None = None
+    zmin: float | None = None
+    zmax: float | None = None
+    clip: float | None = None
+    levels: int | None = None
+    exact_levels: bool = False
+    path: bool = True
+    uncertainty: bool = False
+    max_points: int | None = None
+
+
 def prepare_figure(
     surface: Surface,
     observable: str = "loss",
     *,
-    log: bool = False,
+    log: bool | None = None,
     zmin: float | None = None,
     zmax: float | None = None,
+    clip: float | None = None,
     levels: int | None = None,
+    exact_levels: bool = False,
     path: bool = True,
+    uncertainty: bool = False,
     max_points: int | None = None,
     beside: Sequence[str] = (),
 ) -> FigureData:
     """Everything that a figure of `observable` shows.
 
     Args:
-        log: draw log10 of the values.
+        log: draw log10 of the values; default: where `suggests_log` says so.
         zmin, zmax: ends of the range drawn, in real values; default: chosen from the values.
-        levels: number of contour lines; default about 12 at round numbers.
+        clip: the percentile of the values at which the range ends, in place of zmax.
+        levels: number of contour lines; default about 12. They lie at round values, so there may be a few more or less.
+        exact_levels: exactly that number of lines, evenly spaced, whatever their values.
         path: prepare the trajectory as well, where the surface has one.
+        uncertainty: prepare where the values cannot be told from that at the origin.
         max_points: points per axis to draw at most; default `MAX_POINTS`.
         beside: observables to prepare along with the loss, as far as the surface has them.
 
     Raises:
-        JobError: the surface has no such observable, or zmin, zmax or levels is impossible.
+        JobError: the surface has no such observable, or zmin, zmax, clip or levels is impossible.
 
     Example:
         >>> axis = Axis("alpha", np.array([0.0, 1.0, 2.0]))
@@ -108,33 +142,62 @@ def prepare_figure(
         >>> data.title, data.drawn, data.caption[-1]
         ('line: loss', array([-2.,  0., nan]), 'Logarithmic scale')
     """
-    data = _one_observable(surface, observable, log, zmin, zmax, levels, path, max_points)
+    choice = Choice(log, zmin, zmax, clip, levels, exact_levels, path, uncertainty, max_points)
+    data = _one_observable(surface, observable, choice)
     names = [name for name in beside if observable == "loss" and name in means(surface)]
     # Linear, whatever the loss is: what stands beside it are fractions such as the accuracy.
-    panels = [_one_observable(surface, name, False, None, None, levels, path, max_points) for name in names]
-    return replace(data, beside=tuple(panels))
+    plain = replace(choice, log=False, zmin=None, zmax=None, clip=None)
+    return replace(data, beside=tuple(_one_observable(surface, name, plain) for name in names))
 
 
-def _one_observable(
-    full: Surface,
-    observable: str,
-    log: bool,
-    zmin: float | None,
-    zmax: float | None,
-    levels: int | None,
-    path: bool,
-    max_points: int | None,
-) -> FigureData:
+def suggests_log(
+    surface: Surface, observable: str = "loss", zmin: float | None = None, zmax: float | None = None
+) -> bool:
+    """Whether a figure is logarithmic unless the reader asks for another scale: its values span over two decades.
+
+    Fractions such as the accuracy stay linear.
+
+    Args:
+        zmin, zmax: ends of the range drawn, in real values, where they are given.
+
+    Raises:
+        JobError: the surface has no such observable.
+    """
+    return _decades(surface, observable, zmin, zmax) > LOG_DECADES
+
+
+def _decades(surface: Surface, observable: str, zmin: float | None, zmax: float | None) -> float:
+    values = np.asarray(surface[observable], np.float64)[surface.status == OK]
+    a_fraction = observable != "loss" and not observable.endswith("_stderr") and values.max(initial=0.0) <= 1
+    return 0.0 if a_fraction else spanned_decades(values, zmin, zmax)
+
+
+def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureData:
     full[observable]  # refuses an unknown name
-    surface = thinned(full, max_points or MAX_POINTS[len(full.axes)])
+    decades = _decades(full, observable, choice.zmin, choice.zmax)
+    log = decades > LOG_DECADES if choice.log is None else choice.log
+    surface = thinned(full, choice.max_points or MAX_POINTS[len(full.axes)])
     values = np.asarray(surface[observable], np.float64)
     states = point_states(values, surface.status, log)
     drawn = drawn_values(values, states, log)
-    scale = choose_scale(drawn, log, zmin, zmax, levels)
-    drawn_path = prepare_path(surface, observable, log) if path else None
+    scale = choose_scale(
+        drawn, log, choice.zmin, choice.zmax, choice.levels, exact_levels=choice.exact_levels, clip=choice.clip
+    )
+    drawn_path = prepare_path(surface, observable, log) if choice.path else None
     rise, rise_error = rise_over_origin(surface, observable)
-    axes = tuple(AxisView(axis.name, wording.axis_title(axis), axis.coordinates) for axis in surface.axes)
-    notes = [*_thinning_note(full, surface), *scale.notes, *_axes_notes(log, axes), *_path_note(drawn_path, observable)]
+    difference = difference_in_errors(surface, observable) if choice.uncertainty else None
+    axes = tuple(
+        AxisView(axis.name, wording.short_axis_title(axis), axis.coordinates, wording.axis_title(axis))
+        for axis in surface.axes
+    )
+    notes = [
+        *_thinning_note(full, surface),
+        *scale.notes,
+        *_log_note(log, None if choice.log is not None else decades),
+        *_axes_notes(axes),
+        *_path_note(drawn_path, observable),
+        *(["standard errors, or the value at the origin, are not known"] if _in_vain(choice, difference) else []),
+    ]
     return FigureData(
         name=surface.name,
         observable=observable,
@@ -149,14 +212,21 @@ def _one_observable(
         path=drawn_path,
         rise=rise,
         rise_error=rise_error,
+        origin=prepare_origin(surface, observable, drawn, log),
+        difference=difference,
     )
+
+
+def _in_vain(choice: Choice, difference: Floats | None) -> bool:
+    """Whether the uncertainty was asked for and is not known."""
+    return choice.uncertainty and difference is None
 
 
 def slice_at(data: FigureData, k: int) -> FigureData:
     """The plane of the first two axes at the `k`-th coordinate of the third, on the scale of the whole grid."""
     return replace(
         data,
-        caption=(*data.caption, f"Slices across {data.axes[2].title}"),
+        caption=(*data.caption, f"Slices across {data.axes[2].name}"),
         axes=data.axes[:2],
         values=data.values[k],
         drawn=data.drawn[k],
@@ -164,21 +234,8 @@ def slice_at(data: FigureData, k: int) -> FigureData:
         rise=None if data.rise is None else data.rise[k],
         rise_error=None if data.rise_error is None else data.rise_error[k],
         states=data.states[k],
+        difference=None if data.difference is None else data.difference[k],
     )
-
-
-def rise_over_origin(surface: Surface, observable: str) -> tuple[Floats | None, Floats | None]:
-    """L(point) − L(origin) and its standard error, of the loss; None where they were not kept."""
-    error = surface.observables.get(RISE_STDERR)
-    if observable != "loss" or error is None or not np.isfinite(surface.origin_loss):
-        return None, None
-    return np.asarray(surface.loss, np.float64) - surface.origin_loss, np.asarray(error, np.float64)
-
-
-def standard_error(surface: Surface, observable: str) -> Floats | None:
-    """The standard error of the mean per point, None where it was not kept."""
-    error = surface.observables.get(f"{observable}_stderr")
-    return None if error is None else np.asarray(error, np.float64)
 
 
 def means(surface: Surface) -> list[str]:
@@ -213,8 +270,16 @@ def _thinning_note(full: Surface, shown: Surface) -> list[str]:
     return [f"drawn from {wording.resolution(shown)} of them"]
 
 
-def _axes_notes(log: bool, axes: tuple[AxisView, ...]) -> list[str]:
-    notes = ["logarithmic scale"] if log else []
+def _log_note(log: bool, decades: float | None) -> list[str]:
+    """That the scale is logarithmic, and why where nobody asked for it: `decades` are those that the values span."""
+    if not log:
+        return []
+    return ["logarithmic scale" + ("" if decades is None else f", as the values span {decades:.1f} decades")]
+
+
+def _axes_notes(axes: tuple[AxisView, ...]) -> list[str]:
+    """What the axes are, as far as their titles do not say it, and whether they are to one scale."""
+    notes = [axis.meaning for axis in axes if axis.meaning != axis.title]
     if len(axes) > 1 and not 1 / EXTREME_RATIO <= axes[1].span / axes[0].span <= EXTREME_RATIO:
         notes.append(f"axes not to one scale: they span {axes[0].span:.3g} and {axes[1].span:.3g}")
     return notes

@@ -10,8 +10,9 @@ import numpy as np
 from landscape.record import EngineChoice, Provenance, TrialRecord
 from landscape.surface import Axis, Surface
 from landscape.views.prepared import wording
-from landscape.views.prepared.figure_data import rise_over_origin, standard_error
-from landscape.views.prepared.scale import number
+from landscape.views.prepared.levels import number
+from landscape.views.prepared.origin import origin_index
+from landscape.views.prepared.uncertainty import rise_over_origin, standard_error
 
 Row = tuple[str, str]
 
@@ -55,12 +56,6 @@ def _rise_at(rises: tuple[np.ndarray | None, np.ndarray | None], index: tuple[An
         return ""
     side = "above" if rise[index] >= 0 else "below"
     return f", {wording.value_with_error(abs(float(rise[index])), float(error[index]))} {side} the origin"
-
-
-def origin_index(surface: Surface) -> tuple[int, ...] | None:
-    """The index of the grid point at exactly 0 on all axes, None where the grid has none."""
-    zeros = [np.flatnonzero(axis.coordinates == 0) for axis in surface.axes]
-    return tuple(int(places[0]) for places in reversed(zeros)) if all(places.size for places in zeros) else None
 
 
 def landscape_rows(surface: Surface) -> list[Row]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from landscape.surface import ProjectedPath, Surface
 from landscape.views.prepared.comparable import Comparable
-from landscape.views.prepared.scale import number
+from landscape.views.prepared.levels import number
 
 Floats = NDArray[np.float64]
 

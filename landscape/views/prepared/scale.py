@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from landscape.errors import JobError, shown
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
 from landscape.views.prepared.comparable import Comparable
+from landscape.views.prepared.levels import checked_count, choose_levels, number
 
 Floats = NDArray[np.float64]
 
@@ -26,27 +27,25 @@ STATES = {
 }
 CLIP_RATIO = 20.0  # the range may reach this many times as far from its near end as the median value lies
 CLIP_PERCENTILES = (99.0, 98.0, 95.0, 90.0, 80.0, 70.0, 60.0, 50.0)
-USUAL_LEVELS = 12
 WIDE_RATIO = 100.0
+LOG_DECADES = 2.0  # values that span more are drawn on a logarithmic scale, unless another is asked for
 
 
 @dataclass(frozen=True)
 class Scale(Comparable):
     """The drawn range [low, high] and the contour lines, all in drawn units: log10 of the value where `log`.
 
-    `start`, `stop` and `step` place the contour lines; `ticks` are the same lines and `texts` their real values.
-    `notes` are for the caption.
+    `ticks` are the contour lines and `texts` their real values. `notes` are for the caption of any drawing, and
+    `levels_note` for that of a drawing with contour lines.
     """
 
     log: bool
     low: float
     high: float
-    start: float
-    stop: float
-    step: float
     ticks: tuple[float, ...]
     texts: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    levels_note: str = ""
 
     def real(self, drawn: float) -> float:
         """The value that a drawn number stands for."""
@@ -68,19 +67,32 @@ def drawn_values(values: Floats, states: NDArray[np.uint8], log: bool) -> Floats
     return np.log10(shown) if log else shown
 
 
-def number(value: float, digits: int = 4) -> str:
-    """A short text for a number.
+def spanned_decades(values: Floats, zmin: float | None = None, zmax: float | None = None) -> float:
+    """How many powers of ten the values span, or the ends of the range where those are given.
 
-    >>> number(0.0250), number(32_000_000_000.0), number(1 / 3, digits=2)
-    ('0.025', '3.2e10', '0.33')
+    Args:
+        values: real values of any shape; what is not finite is ignored.
+
+    Returns:
+        0 where a value is zero or below, since it has no logarithm, and where there are no values.
     """
-    text = f"{value:.{digits}g}"
-    mantissa, exponent, power = text.partition("e")
-    return f"{mantissa}e{int(power)}" if exponent else text
+    finite = values[np.isfinite(values)]
+    low = finite.min(initial=np.inf) if zmin is None else zmin
+    high = finite.max(initial=-np.inf) if zmax is None else zmax
+    if not finite.size or finite.min() <= 0 or low <= 0 or high <= low:
+        return 0.0
+    return float(np.log10(high) - np.log10(low))
 
 
 def choose_scale(
-    drawn: Floats, log: bool, zmin: float | None = None, zmax: float | None = None, levels: int | None = None
+    drawn: Floats,
+    log: bool,
+    zmin: float | None = None,
+    zmax: float | None = None,
+    levels: int | None = None,
+    *,
+    exact_levels: bool = False,
+    clip: float | None = None,
 ) -> Scale:
     """The scale for these drawn values.
 
@@ -91,24 +103,41 @@ def choose_scale(
     Args:
         drawn: the values in drawn units, of any shape; what is not finite is ignored.
         zmin, zmax: the ends of the range, in real values.
-        levels: the number of contour lines; default about 12 at round numbers.
+        levels: the number of contour lines; default about 12. They lie at round values, so that there may be a few
+            more or less.
+        exact_levels: exactly that number of lines, evenly spaced, whatever their values.
+        clip: the percentile of the values at which the range ends, in place of zmax.
 
     Raises:
-        JobError: zmin, zmax or levels is impossible.
+        JobError: zmin, zmax, clip or levels is impossible.
     """
-    given = _given(zmin, zmax, log)
-    if levels is not None and (isinstance(levels, bool) or not isinstance(levels, int) or not 1 <= levels <= 100):
-        raise JobError(f"levels: must be a whole number of contour lines from 1 to 100, not {shown(levels)}")
+    low_given, high_given = _given(zmin, zmax, log)
+    count = checked_count(levels)
     finite = drawn[np.isfinite(drawn)]
-    low, high, notes = _ends(finite, *given, log) if finite.size else (*_ends_without_values(*given), [])
+    percentile = _checked_clip(clip, zmax)
+    clip_note = "" if percentile is None else f"range drawn ends at percentile {percentile:g} of the values"
+    if percentile is not None and finite.size:
+        high_given = float(np.percentile(finite, percentile))
+    if finite.size:
+        low, high, notes = _ends(finite, low_given, high_given, log)
+    else:
+        low, high, notes = *_ends_without_values(low_given, high_given), []
     if low >= high:
         pad = max(abs(low) * 0.05, 1e-12)
         low, high = low - pad, low + pad
-    start, stop, step = _levels(low, high, levels)
-    count = round((stop - start) / step) + 1
-    ticks = tuple(start + k * step for k in range(count))
-    texts = tuple(_tick(tick, step, log) for tick in ticks)
-    return Scale(log, low, high, start, stop, step, ticks, texts, tuple(notes))
+    chosen = choose_levels(low, high, log, count, exact_levels)
+    notes = [*([clip_note] if clip_note else []), *notes]
+    return Scale(log, low, high, chosen.drawn, chosen.texts, tuple(notes), chosen.note)
+
+
+def _checked_clip(clip: float | None, zmax: float | None) -> float | None:
+    if clip is None:
+        return None
+    if isinstance(clip, bool) or not isinstance(clip, (int, float)) or not 50 <= clip <= 100:
+        raise JobError(f"clip: must be a percentile from 50 to 100, not {shown(clip)}")
+    if zmax is not None:
+        raise JobError(f"clip: must not be given with zmax ({zmax:g}), since both end the range drawn; leave one out")
+    return clip
 
 
 def _ends(
@@ -193,50 +222,5 @@ def _wide(finite: Floats, log: bool) -> list[str]:
     return [f"values span {math.log10(high) - math.log10(low):.0f} decades: a logarithmic scale shows more"]
 
 
-def _levels(low: float, high: float, levels: int | None) -> tuple[float, float, float]:
-    """First and last contour line and the step: exactly `levels` lines, or about 12 at round numbers."""
-    if levels is not None:
-        step = (high - low) / (levels + 1)
-        return low + step, low + step * levels, step
-    step = _round_step((high - low) / USUAL_LEVELS)
-    start = math.ceil(low / step + 1e-9) * step
-    stop = math.floor(high / step - 1e-9) * step
-    return (start, max(stop, start), step)
-
-
-def nice_ticks(low: float, high: float, log: bool) -> tuple[list[float], list[str]]:
-    """About six ticks at round real values within [low, high], and their texts; ends and ticks are in drawn units."""
-    if not log or high - low < 0.3:
-        step = _round_step((high - low) / 6) if not log else 0.0
-        if log:  # so narrow that the axis is as good as linear
-            real, texts = nice_ticks(10.0**low, 10.0**high, log=False)
-            return [math.log10(value) for value in real], texts
-        ticks = [k * step for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-        return ticks, [_tick(tick, step, False) for tick in ticks]
-    decades = range(math.floor(low), math.ceil(high) + 1)
-    for mantissas in ((1.0, 1.5, 2.0, 3.0, 5.0, 7.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,)):
-        ticks = [
-            d + math.log10(m) for d in decades for m in mantissas if low - 1e-9 <= d + math.log10(m) <= high + 1e-9
-        ]
-        if len(ticks) <= 8:
-            break
-    ticks = ticks[:: -(-len(ticks) // 8)]
-    return ticks, [number(10.0**tick, 3) for tick in ticks]
-
-
-def _round_step(rough: float) -> float:
-    power = 10.0 ** math.floor(math.log10(rough))
-    return power * min((1.0, 2.0, 2.5, 5.0, 10.0), key=lambda factor: abs(math.log(factor * power / rough)))
-
-
 def _real(drawn: float, log: bool) -> float:
     return 10.0**drawn if log else drawn
-
-
-def _tick(drawn: float, step: float, log: bool) -> str:
-    if log:
-        return number(10.0**drawn, 3 if step >= 0.01 else 5)
-    if abs(drawn) < step * 1e-6:
-        return "0"
-    digits = max(1, math.floor(math.log10(abs(drawn))) - math.floor(math.log10(step)) + 2)
-    return number(drawn, min(digits, 7))

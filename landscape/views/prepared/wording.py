@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Axis, Surface
-from landscape.views.prepared.scale import number
+from landscape.views.prepared.levels import number
 
+TITLE_LETTERS = 38  # of an axis title, which fits beside a plot of one column of a paper
 CALLBACKS_WEIGHTS = "the callback's weights"
 
 
@@ -35,7 +36,7 @@ def finite(value: Any) -> float | None:
 
 
 def axis_title(axis: Axis) -> str:
-    """The title of an axis, such as 'alpha: PCA component 1, 62.0 % of the variance (random walk: 60.8 %)'."""
+    """What an axis is, such as 'alpha: PCA component 1, 62.0 % of the variance (random walk: 60.8 %)'."""
     label = axis.label
     title = axis.name if label == axis.name else f"{axis.name}: {label}"
     explained, walk = axis.record.explained_variance, axis.record.random_walk_variance
@@ -43,6 +44,30 @@ def axis_title(axis: Axis) -> str:
         title += f", {percent(explained)} of the variance"
         title += f" (random walk: {percent(walk)})" if percent(walk) else ""
     return title
+
+
+def short_axis_title(axis: Axis) -> str:
+    """The same in a few words that fit beside a small plot: 'alpha: PCA component 1 (62.0 %)'."""
+    label, kind = axis.label, axis.record.kind
+    if label == axis.name:
+        return axis.name
+    share = percent(axis.record.explained_variance)
+    if kind == "towards":
+        label = label.removeprefix("from ").replace(" towards ", " to ")
+    elif kind == "pca":
+        label = label.partition(" of ")[0] + (f" ({share})" if share else "")
+    else:
+        label = label.partition(" (")[0]
+    return shortened(f"{axis.name}: {label}", TITLE_LETTERS)
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, or its beginning and an ellipsis where it has more than `most` letters.
+
+    >>> shortened("direction", 9), shortened("directions", 9)
+    ('direction', 'directio…')
+    """
+    return text if len(text) <= most else text[: max(most - 1, 1)].rstrip() + "…"
 
 
 def observable_title(observable: str) -> str:

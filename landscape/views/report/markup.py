@@ -20,20 +20,22 @@ def template(name: str) -> Template:
     return Template(resource(name))
 
 
-def buttons(what: str, choices: Sequence[tuple[str, str]], label: str) -> str:
-    """A group of buttons, the first of them pressed; empty where there is only one choice.
+def buttons(what: str, choices: Sequence[tuple[str, str]], label: str, pressed: int = 0) -> str:
+    """A group of buttons, one of them pressed; empty where there is only one choice.
 
     Args:
         what: the property of the view that the buttons set, for the page's script.
         choices: the value and the name of each.
         label: what the group is called for screen readers.
+        pressed: the number of the one that is pressed, from 0.
     """
     if len(choices) < 2:
         return ""
+    states = [str(k == pressed).lower() for k in range(len(choices))]
     items = "".join(
-        f'<button type="button" data-set="{what}" data-value="{escape(value)}" aria-pressed="{str(not k).lower()}">'
+        f'<button type="button" data-set="{what}" data-value="{escape(value)}" aria-pressed="{state}">'
         f"{escape(name)}</button>"
-        for k, (value, name) in enumerate(choices)
+        for (value, name), state in zip(choices, states, strict=True)
     )
     return f'<span class="choice" role="group" aria-label="{label}">{items}</span>'
 

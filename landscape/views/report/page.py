@@ -21,7 +21,7 @@ from landscape.views.figures.draw import figure, figure_name
 from landscape.views.figures.history import draw_history
 from landscape.views.figures.kinds import KIND_TABLE, kinds_of
 from landscape.views.figures.theme import TEMPLATES, config
-from landscape.views.prepared.figure_data import means
+from landscape.views.prepared.figure_data import means, suggests_log
 from landscape.views.prepared.history import prepare_history
 from landscape.views.prepared.numbers import landscape_rows, observable_rows, provenance_rows
 from landscape.views.prepared.wording import (
@@ -124,10 +124,11 @@ def _section(surface: Surface, index: int, bundle: Bundle) -> str:
     observables = ["loss"] if len(surface.axes) == 1 else means(surface)
     for observable, log, kind in itertools.product(observables, (False, True), kinds):
         bundle.add(f"{index}/{kind}/{observable}/{log}", _figure(surface, kind, observable, log))
-    first = {"index": index, "kind": kinds[0], "observable": observables[0]}
+    log = suggests_log(surface, observables[0])
+    first = {"index": index, "kind": kinds[0], "observable": observables[0], "log": log}
     choices = [
         buttons("kind", [(kind, KIND_TABLE[kind].title) for kind in kinds], "View"),
-        buttons("log", [("false", "Linear"), ("true", "Logarithmic")], "Scale"),
+        buttons("log", [("false", "Linear"), ("true", "Logarithmic")], "Scale", pressed=int(log)),
         buttons("observable", [(name, observable_title(name)) for name in observables], "Observable"),
     ]
     numbers = [

@@ -62,7 +62,7 @@
 
   function start(section) {
     const given = JSON.parse(section.dataset.view);
-    const view = { ...given, first: given.kind, log: false, section, space: false, drawn: false,
+    const view = { ...given, first: given.kind, section, space: false, drawn: false,
       plot: section.querySelector(".plot"), caption: section.querySelector("figcaption") };
     section.addEventListener("click", event => {
       const button = event.target.closest("button");

@@ -167,14 +167,19 @@ def test_svg_holds_the_words_of_the_figure(make: ModuleType, tmp_path: Path, dra
 
 def test_lines_on_a_log_scale_carry_real_values(make: ModuleType, tmp_path: Path, drawer: Browser) -> None:
     """Plotly takes the texts from the colour bar's ticks: if that ever ends, the labels would read log10."""
-    path = export(make.valley(), "svg", tmp_path / "a.svg", kind="contour", log=True, in_browser=drawer)
+    decades, uneven = {"0.1", "1", "10", "100", "1000", *(f"1e{k}" for k in range(4, 13))}, {"0.2", "0.5", "1", "2"}
+    finer = {"0.12", "0.15", "0.25", "0.3", "0.4", "0.6", "0.8", "1.2", "1.5", "2.5", "3"}
+    assert labels_of_lines(make.valley(), tmp_path, drawer) <= decades
+    assert uneven <= labels_of_lines(make.quadratic(41, 31), tmp_path, drawer) <= uneven | finer
+
+
+def labels_of_lines(surface: Surface, folder: Path, drawer: Browser) -> set[str]:
+    path = export(surface, "svg", folder / "a.svg", kind="contour", log=True, in_browser=drawer)
     svg = "{http://www.w3.org/2000/svg}"
     groups = [
         each for each in ElementTree.parse(path).getroot().iter(f"{svg}g") if each.get("class") == "contourlabels"
     ]
-    labels = {"".join(text.itertext()) for group in groups for text in group.iter(f"{svg}text")}
-    assert labels
-    assert labels <= {"0.1", "1", "10", "100", *(f"1e{k}" for k in range(3, 13))}
+    return {"".join(text.itertext()) for group in groups for text in group.iter(f"{svg}text")}
 
 
 def test_without_a_browser_the_message_says_how_to_get_one(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import re
 from types import ModuleType
 from typing import Any
 
@@ -12,11 +14,12 @@ import pytest
 
 from landscape.errors import JobError
 from landscape.views import KINDS, config, figure, figure_name
-from landscape.views.figures.colours import COLOUR_SCALES, COLOUR_TABLE, colour_scale
+from landscape.views.figures.colours import COLOUR_SCALES, COLOUR_TABLE, ColourMap, colour_scale, colours_at
 from landscape.views.figures.curve import band, y_limits
 from landscape.views.figures.kinds import KIND_TABLE, Kind
 from landscape.views.figures.layout import Style
 from landscape.views.figures.path import LIFT
+from landscape.views.figures.surface import LINE_LIFT
 from landscape.views.prepared.figure_data import FigureData, prepare_figure
 from landscape.views.prepared.path_on_surface import PIECES, path_on_surface
 from landscape.views.report.page import render_report
@@ -40,7 +43,7 @@ def test_every_kind_draws(make: ModuleType, name: str, axes: int, log: bool, the
 
 def test_defaults_fit_the_number_of_axes(make: ModuleType) -> None:
     assert figure(make.quadratic()).data[0].type == "contour"
-    assert figure(make.line()).data[-1].type == "scatter"
+    assert figure(make.line()).data[0].type == "scatter"
     assert figure(make.block()).layout.sliders
     assert make.quadratic().figure("surface").data[0].type == "surface"
 
@@ -66,20 +69,114 @@ def test_wrong_options_name_the_right_ones(
 
 def test_contour_carries_log10_for_drawing_and_real_values_for_the_pointer(make: ModuleType) -> None:
     surface = make.quadratic(20, 15)
-    field = figure(surface, "contour", log=True).data[-1]
-    np.testing.assert_allclose(field.z, np.log10(surface.loss), rtol=1e-6)
+    field = traces(figure(surface, "contour", log=True), "field")[-1]
+    # The levels 0.15, 0.2, 0.3 … are not evenly spaced: the n-th of them is drawn at n.
+    levels = field.meta["levels"]
+    inside = (surface.loss > 10 ** levels[0]) & (surface.loss < 10 ** levels[-1])
+    expected = np.interp(np.log10(surface.loss), levels, np.arange(len(levels)))
+    np.testing.assert_allclose(field.z[inside], expected[inside], rtol=1e-6)
+    assert field.z[~inside & (surface.loss > 1)].min() >= len(levels) - 1
     np.testing.assert_allclose(field.customdata[..., 0], surface.loss, rtol=1e-6)
     np.testing.assert_allclose(field.customdata[..., 1], 2 * surface.stderr(), rtol=1e-6)
     assert field.z.dtype == np.float32
     for tick, label in zip(field.colorbar.tickvals, field.colorbar.ticktext, strict=True):
-        assert float(label) == pytest.approx(10**tick, rel=5e-3)
+        assert float(label) == pytest.approx(10 ** levels[round(tick)], rel=1e-6)
+
+
+def test_evenly_spaced_levels_leave_the_drawn_values_as_they_are(make: ModuleType) -> None:
+    surface = make.valley()
+    for kind, log in (("contour", True), ("topographic", False)):
+        field = traces(figure(surface, kind, log=log), "field")[-1]
+        np.testing.assert_allclose(field.z, np.log10(surface.loss) if log else surface.loss, rtol=1e-6)
+        assert "levels" not in field.meta
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_a_band_has_the_colour_of_its_middle_value(make: ModuleType, log: bool) -> None:
+    surface = make.quadratic()
+    field = figure(surface, "topographic", log=log).data[0]
+    scale = prepare_figure(surface, log=log).scale
+    edges = [scale.low, *scale.ticks, scale.high]
+    places = [((a + b) / 2 - scale.low) / (scale.high - scale.low) for a, b in itertools.pairwise(edges)]
+    assert [colour for _, colour in field.colorscale] == colours_at("viridis", places)
+    assert [at for at, _ in field.colorscale] == pytest.approx(np.linspace(0, 1, len(scale.ticks) + 1))
+
+
+def test_lines_with_values_have_no_legend_that_says_the_same(make: ModuleType) -> None:
+    lines = traces(figure(make.quadratic(), "contour"), "field")[-1]
+    assert lines.contours.showlabels
+    assert (lines.colorbar.showticklabels, lines.colorbar.thickness) == (False, 0)
+    bands = figure(make.quadratic(), "topographic").data[0]
+    assert not bands.contours.showlabels
+    assert all(bands.colorbar.ticktext)
+
+
+def test_the_caption_of_a_drawing_with_contour_lines_has_their_number(make: ModuleType) -> None:
+    for kind in KINDS[2]:
+        meta = figure(make.quadratic(), kind, levels=20).layout.meta
+        assert re.search(r"\d+ contour lines at round values, the nearest to 20", meta["caption"])
+    assert "contour line" not in figure(make.line()).layout.meta["caption"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("quadratic", "contour"),
+        ("quadratic", "topographic"),
+        ("holed", "surface"),
+        ("line", "curve"),
+        ("block", "slices"),
+        ("block", "volume"),
+    ],
+)
+def test_the_origin_has_a_mark_of_its_own_in_every_kind(make: ModuleType, name: str, kind: str) -> None:
+    surface = make.with_record(getattr(make, name)(), origin_loss=0.1)
+    marks = [trace for trace in traces(figure(surface, kind), "origin") if trace.showlegend is not False]
+    assert [mark.name for mark in marks] == ["origin"]
+    assert (marks[0].x[0], marks[0].y[0]) == (0, 0.1 if kind == "curve" else 0)
+    if kind == "surface":
+        assert marks[0].z[0] == pytest.approx(0.1, abs=0.1)
+
+
+def test_only_the_slice_through_the_origin_marks_it(make: ModuleType) -> None:
+    drawn = figure(make.block(), "slices")
+    shown = [[trace.x[0] for trace in frame.data if trace.meta["role"] == "origin"] for frame in drawn.frames]
+    assert shown == [[0, 0] if k == 4 else [None, None] for k in range(9)]
+
+
+def test_uncertainty_is_a_layer_of_its_own(make: ModuleType) -> None:
+    surface = make.with_record(make.quadratic(41, 31), origin_loss=0.1, origin_loss_stderr=0.01)
+    for kind in ("contour", "topographic"):
+        layer = traces(figure(surface, kind, uncertainty=True), "uncertainty")
+        assert len(layer) == 1
+        assert layer[0].z[15, 20] == 0
+        assert layer[0].showlegend
+        assert traces(figure(surface, kind), "uncertainty") == []
+    low, high = traces(figure(surface, "surface", uncertainty=True), "uncertainty")
+    np.testing.assert_allclose(high.z - low.z, 4 * surface.stderr(), rtol=1e-3)
+    block = make.with_record(make.block(), origin_loss=0.1, origin_loss_stderr=0.1)
+    mesh = traces(figure(block, "volume", uncertainty=True), "uncertainty")[0]
+    assert len(mesh.x)
+    planes = figure(block, "slices", uncertainty=True)
+    assert all([trace.meta["role"] for trace in frame.data].count("uncertainty") == 1 for frame in planes.frames)
+
+
+def test_what_differs_by_theme_is_there_for_both(make: ModuleType) -> None:
+    surface = make.with_record(make.quadratic(41, 31), origin_loss=0.1, origin_loss_stderr=0.01)
+    for kind in KINDS[2]:
+        for theme in ("light", "dark"):
+            drawn = figure(surface, kind, uncertainty=True, theme=theme)
+            for trace in [*traces(drawn, "origin"), *traces(drawn, "uncertainty")]:
+                assert set(trace.meta["themed"]) == {"light", "dark"}
+                plain = trace.to_plotly_json()
+                assert all(plain[key] == value for key, value in trace.meta["themed"][theme].items())
 
 
 def test_values_beyond_float32_are_not_turned_into_infinity(make: ModuleType) -> None:
     surface = make.quadratic(10, 8)
     loss = surface.loss.copy()
     loss[0, 0] = 1e200
-    drawn = figure(dataclasses.replace(surface, observables={"loss": loss}))
+    drawn = figure(dataclasses.replace(surface, observables={"loss": loss}), log=False)
     assert drawn.data[0].z[0, 0] == 1e200
 
 
@@ -92,8 +189,9 @@ def test_axes_are_drawn_to_one_scale(make: ModuleType) -> None:
 
 
 def test_levels_and_shared_range(make: ModuleType) -> None:
-    one = figure(make.quadratic(), "topographic", levels=7, zmin=0, zmax=8).data[0]
-    other = figure(make.quadratic(offset=1.0), "topographic", levels=7, zmin=0, zmax=8).data[0]
+    range_drawn = {"levels": 7, "exact_levels": True, "zmin": 0, "zmax": 8}
+    one = figure(make.quadratic(), "topographic", **range_drawn).data[0]
+    other = figure(make.quadratic(offset=1.0), "topographic", **range_drawn).data[0]
     assert one.contours == other.contours
     assert one.contours.start == 1
     assert one.contours.end == 7
@@ -172,12 +270,15 @@ def test_the_path_between_snapshots_follows_the_surface(make: ModuleType) -> Non
     assert np.isfinite(gap[PIECES:, 2]).all()
 
 
-def test_a_surface_with_holes_brings_its_isolines_along(make: ModuleType) -> None:
-    """Plotly's own take a browser minutes as soon as values are missing."""
-    assert figure(make.quadratic(), "surface").data[0].contours.z.show
-    field, lines = figure(make.holed(), "surface").data[:2]
-    assert not field.contours.z.show
-    assert np.isfinite(lines.z).sum() > 500
+def test_a_surface_brings_its_isolines_along(make: ModuleType) -> None:
+    """Plotly's own take a browser minutes as soon as values are missing, and know even distances only."""
+    for surface in (make.quadratic(), make.holed()):
+        field, lines = figure(surface, "surface", log=True).data[:2]
+        assert not field.contours.z.show
+        levels = prepare_figure(surface, log=True).scale.ticks
+        lifted = lines.z[np.isfinite(lines.z)] - LINE_LIFT * (field.cmax - field.cmin)
+        assert {round(float(z), 5) for z in lifted} <= {round(level, 5) for level in levels}
+        assert np.isfinite(lines.z).sum() > 500
 
 
 def test_a_path_outside_the_grid_is_not_cut_off(make: ModuleType) -> None:
@@ -257,6 +358,9 @@ def test_colour_scales_are_complete_and_rdbu_is_blue_when_low() -> None:
     for name in COLOUR_SCALES:
         scale = colour_scale(name)
         assert (scale[0][0], scale[-1][0]) == (0.0, 1.0)
+    perceptual = [look.perceptual for look in COLOUR_TABLE.values()]
+    assert perceptual == sorted(perceptual, reverse=True), "those that mislead come last"
+    assert all(bool(look.warning) != look.perceptual for look in COLOUR_TABLE.values())
     red, _, blue = (int(part) for part in colour_scale("rdbu")[0][1][4:-1].split(","))
     assert blue > red
 
@@ -309,7 +413,7 @@ def test_a_kind_is_added_by_one_line_of_the_table(make: ModuleType, monkeypatch:
 
 
 def test_a_colour_scale_is_added_by_one_line_of_the_table(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(COLOUR_TABLE, "ice", "ice_r")
+    monkeypatch.setitem(COLOUR_TABLE, "ice", ColourMap("Ice", "ice_r"))
     for kind in ("contour", "topographic", "surface"):
         assert figure(make.quadratic(9, 7), kind, colour_scale="ice").data
     assert colour_scale("ice") != colour_scale("viridis")

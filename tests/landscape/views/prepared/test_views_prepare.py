@@ -10,8 +10,8 @@ import pytest
 
 from landscape.errors import JobError
 from landscape.surface import Surface
-from landscape.views.prepared.figure_data import prepare_figure, thinned
-from landscape.views.prepared.isolines import isolines
+from landscape.views.prepared.figure_data import prepare_figure, suggests_log, thinned
+from landscape.views.prepared.isolines import isolines, refined
 from landscape.views.prepared.isosurfaces import isosurface
 from landscape.views.prepared.missing import rectangles, square_states
 from landscape.views.prepared.path import place_labels, prepare_path
@@ -64,9 +64,75 @@ def test_caption_says_samples_resolution_kind_and_state(make: ModuleType) -> Non
 
 
 def test_axes_say_what_they_are(make: ModuleType) -> None:
-    random, pca = prepare_figure(make.quadratic()).axes[0].title, prepare_figure(make.pca_plane()).axes[1].title
-    assert random == "alpha: random direction (seed 1, filter-normalised, bias and norm ignored)"
-    assert pca.replace("\u00a0", " ").endswith("12.4 % of the variance (random walk: 15.2 %)")
+    """In a few words beside the plot, and at length in the caption."""
+    random, pca, line = (prepare_figure(surface) for surface in (make.quadratic(), make.pca_plane(), make.line()))
+    assert random.axes[0].title == "alpha: random direction"
+    assert "Alpha: random direction (seed 1, filter-normalised, bias and norm ignored)" in random.caption
+    assert pca.axes[1].title.replace("\u00a0", " ") == "beta: PCA component 2 (12.4 %)"
+    assert any("12.4\u00a0% of the variance (random walk: 15.2\u00a0%)" in part for part in pca.caption)
+    assert line.axes[0].title == "alpha: epoch 10 (0) to epoch 1 (1)"
+    assert "Alpha: from epoch 10 (0) towards epoch 1 (1)" in line.caption
+
+
+def test_values_over_more_than_two_decades_start_logarithmic_and_the_caption_says_why(make: ModuleType) -> None:
+    wide, narrow = make.quadratic(41, 31, offset=0.01), make.quadratic(offset=0.1)
+    assert suggests_log(wide)
+    assert not suggests_log(narrow)
+    assert prepare_figure(wide).scale.log
+    assert "Logarithmic scale, as the values span 2.5 decades" in prepare_figure(wide).caption
+    assert not prepare_figure(wide, log=False).scale.log
+    assert "Logarithmic scale" in prepare_figure(narrow, log=True).caption
+    assert not prepare_figure(wide, zmin=1.0, zmax=10.0).scale.log
+    assert not prepare_figure(wide, zmin=0.0).scale.log
+    assert not suggests_log(make.quadratic(21, 21, offset=0.0)), "zero has no logarithm"
+
+
+def test_fractions_stay_linear(make: ModuleType) -> None:
+    surface = make.valley()
+    assert surface.accuracy.max() > 100 * surface.accuracy.min()
+    assert suggests_log(surface)
+    assert not suggests_log(surface, "accuracy")
+
+
+def test_the_origin_is_marked_where_it_lies_inside_the_axes(make: ModuleType) -> None:
+    odd, even = make.quadratic(41, 31), make.quadratic(40, 30)
+    assert prepare_figure(odd).origin.height == pytest.approx(0.1)
+    assert prepare_figure(odd, log=True).origin.height == pytest.approx(-1)
+    assert "epoch 10" in prepare_figure(odd).origin.hover
+    assert np.isnan(prepare_figure(even).origin.height), "no point of the grid is there, and no loss was recorded"
+    recorded = make.with_record(even, origin_loss=0.3)
+    assert prepare_figure(recorded).origin.height == 0.3
+    assert np.isnan(prepare_figure(recorded, "accuracy").origin.height)
+    aside = make.two_axes("aside", np.linspace(1, 2, 5), np.linspace(-1, 1, 5), np.ones((5, 5)))
+    assert prepare_figure(aside).origin is None
+    assert prepare_figure(make.line()).origin.height == pytest.approx(0.05, abs=0.01), "interpolated along a line"
+
+
+def test_the_layer_of_uncertainty_is_the_difference_over_two_errors_of_it(make: ModuleType) -> None:
+    surface = make.with_record(make.quadratic(41, 31), origin_loss=0.1, origin_loss_stderr=0.004)
+    error = np.full(surface.loss.shape, 0.05)
+    paired = dataclasses.replace(surface, observables={**surface.observables, "loss_rise_stderr": error})
+    expected = np.minimum((surface.loss - 0.1) / 0.1, 10)
+    np.testing.assert_allclose(prepare_figure(paired, uncertainty=True).difference, expected, atol=1e-12)
+    assert prepare_figure(paired).difference is None
+    bound = (surface.loss - 0.1) / (2 * (surface.stderr() + 0.004))
+    np.testing.assert_allclose(prepare_figure(surface, uncertainty=True).difference, np.minimum(bound, 10), atol=1e-12)
+    accuracy = prepare_figure(surface, "accuracy", uncertainty=True).difference
+    assert accuracy[15, 20] == 0
+    assert accuracy.max() > 1
+    bare = dataclasses.replace(surface, observables={"loss": surface.loss})
+    data = prepare_figure(bare, uncertainty=True)
+    assert data.difference is None
+    assert any("standard errors, or the value at the origin, are not known" in part.lower() for part in data.caption)
+
+
+def test_an_exact_origin_is_no_difference_and_a_missing_point_has_none(make: ModuleType) -> None:
+    surface = make.with_record(make.holed(), origin_loss=0.1)
+    rise = np.where(surface.loss == surface.loss[10, 10], 0.0, 0.01)
+    surface = dataclasses.replace(surface, observables={**surface.observables, "loss_rise_stderr": rise})
+    difference = prepare_figure(surface, uncertainty=True).difference
+    np.testing.assert_array_equal(np.isnan(difference), ~np.isfinite(surface.loss))
+    assert difference[10, 10] == 10
 
 
 def test_needle_like_axes_fall_back_and_say_so(make: ModuleType) -> None:
@@ -161,13 +227,23 @@ def test_isolines_lie_on_their_levels_and_skip_holes() -> None:
     height[18:, 20:] = np.nan
     found = isolines(x, y, height, (0.25, 0.5))
     points = found[np.isfinite(found[:, 0])]
-    assert len(points) == 2 * len(found) // 3
+    assert np.isnan(found[-1]).all()
+    lines = np.split(found, np.flatnonzero(np.isnan(found[:, 0])))
+    assert 2 <= len([line for line in lines if len(line) > 1]) <= 6, "segments are joined to lines"
     assert set(np.round(points[:, 2], 9)) == {0.25, 0.5}
     np.testing.assert_allclose((points[:, :2] ** 2).sum(axis=1), points[:, 2], atol=0.004)
     assert not (points[:, :2] > 0).all(axis=1).any()
-    segments = found[np.isfinite(found[:, 0])].reshape(-1, 2, 3)
-    length = np.linalg.norm(segments[:, 1] - segments[:, 0], axis=1).sum()
+    length = np.nansum(np.linalg.norm(np.diff(found, axis=0), axis=1))
     assert length == pytest.approx(2 * np.pi * (0.5 + np.sqrt(0.5)) * 3 / 4, rel=0.06)
+
+
+def test_a_closed_isoline_ends_where_it_begins() -> None:
+    x = np.linspace(-1, 1, 21)
+    found = isolines(x, x, x[None] ** 2 + x[:, None] ** 2, (0.5,))
+    np.testing.assert_array_equal(found[0], found[-2])
+    assert np.isnan(found[:, 0]).sum() == 1
+    assert isolines(x, x, np.full((21, 21), np.nan), (0.5,)).shape == (0, 3)
+    np.testing.assert_allclose(refined(np.array([0.0, 1.0, 3.0]), 2), [0, 0.5, 1, 2, 3])
 
 
 def test_errors_are_found_beside_their_observable(make: ModuleType) -> None:
