@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import landscape
-from landscape.views.figures.colours import COLOUR_SCALES, colour_scale
+from landscape.views.figures.colours import COLOUR_SCALES, DEFAULT_SCALE, colour_scale
 from landscape.views.figures.kinds import KIND_TABLE, kinds_of
 from landscape.views.figures.theme import TEMPLATES, config
 
@@ -19,6 +19,7 @@ def looks() -> dict[str, Any]:
         "version": landscape.__version__,
         "templates": {theme: template.to_plotly_json() for theme, template in TEMPLATES.items()},
         "scales": {name: colour_scale(name) for name in COLOUR_SCALES},
+        "default_scale": DEFAULT_SCALE,
         "scale_names": [
             {"name": name, "title": TITLES.get(name, name.capitalize()), "perceptual": name in PERCEPTUAL}
             for name in sorted(COLOUR_SCALES, key=lambda name: name not in PERCEPTUAL)

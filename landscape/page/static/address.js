@@ -1,0 +1,47 @@
+// The state of the page as the fragment of its address: a link shows somebody else the same picture.
+
+/** The view and its parameters, as the address names them; lists only for names in `LISTS`. */
+const LISTS = new Set(["item"]);
+const MOST = 4000; // characters: longer fragments are not ours
+
+export function read(fragment = location.hash) {
+  const text = fragment.slice(1, MOST);
+  const [path, search = ""] = text.split(/\?(.*)/s);
+  const view = { "/run": "run", "/compare": "compare" }[path] || "runs";
+  const state = {};
+  for (const [name, value] of new URLSearchParams(search)) {
+    if (LISTS.has(name)) (state[name] ??= []).push(value);
+    else state[name] = value;
+  }
+  return { view, state };
+}
+
+export function link(view, state = {}) {
+  const search = new URLSearchParams();
+  for (const [name, value] of Object.entries(state))
+    for (const one of Array.isArray(value) ? value : [value])
+      if (one !== undefined && one !== null && one !== "" && one !== false) search.append(name, one === true ? "1" : String(one));
+  const text = search.toString();
+  return `#/${view}${text ? `?${text}` : ""}`;
+}
+
+/** Keeps the address in step with the state, without a new entry in the history. */
+export function keep(view, state) {
+  const wanted = link(view, state);
+  if (wanted !== location.hash) history.replaceState(null, "", wanted);
+}
+
+export function go(view, state = {}) {
+  location.hash = link(view, state);
+}
+
+/** A number of the state within its limits; the default where it is none. */
+export function numeric(text, low, high, otherwise) {
+  if (text === undefined || text === null || text === "") return otherwise;
+  const value = Number(text);
+  return Number.isFinite(value) ? Math.min(high, Math.max(low, value)) : otherwise;
+}
+
+export function oneOf(text, allowed, otherwise) {
+  return allowed.includes(text) ? text : otherwise;
+}

@@ -1,0 +1,80 @@
+// What the server says. Every failure becomes an Error whose message is a sentence for the place where the answer would be.
+import { WORDS } from "./words.js";
+
+/** A query of the given names; lists repeat their name, and what is empty is left out. */
+export function query(parameters) {
+  const search = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters))
+    for (const one of Array.isArray(value) ? value : [value])
+      if (one !== undefined && one !== null && one !== "") search.append(name, one === true ? "1" : one === false ? "0" : one);
+  return search.toString();
+}
+
+export function address(route, parameters = {}) {
+  const text = query(parameters);
+  return `api/${route}${text ? `?${text}` : ""}`;
+}
+
+export async function ask(route, parameters = {}, signal) {
+  let answer;
+  try {
+    answer = await fetch(address(route, parameters), { signal, credentials: "same-origin" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error(WORDS.unreachable);
+  }
+  let body = null;
+  try { body = await answer.json(); } catch (error) {
+    if (error.name === "AbortError") throw error;
+  }
+  if (answer.ok && body !== null) { remember(body); return body; }
+  const failure = new Error(body?.error || (answer.status === 401 ? WORDS.signedOut : WORDS.badAnswer(answer.status)));
+  failure.status = answer.status;
+  throw failure;
+}
+
+const names = new Map();
+/** The name of a run by its id, as far as an answer has told it. */
+export function nameOf(id) {
+  return names.get(id) || id;
+}
+
+function remember(body) {
+  for (const run of body.runs || []) names.set(run.id, run.name);
+  if (body.id && body.name) names.set(body.id, body.name);
+  for (const column of body.columns || []) if (column.item && column.run) names.set(column.item.split("|")[0], column.run);
+}
+
+let looks = null;
+/** Templates, colour scales, kinds and settings of figures; asked once. */
+export function getLooks() {
+  looks ??= ask("looks").catch(error => { looks = null; throw error; });
+  return looks;
+}
+
+let plotly = null;
+/** Plotly, which the page loads beside its own modules. */
+export function getPlotly() {
+  plotly ??= new Promise((resolve, reject) => {
+    const script = document.querySelector("script[src='static/plotly.js']");
+    if (window.Plotly) return resolve(window.Plotly);
+    script.addEventListener("load", () => resolve(window.Plotly));
+    script.addEventListener("error", () => reject(new Error(WORDS.noPlotly)));
+  });
+  return plotly;
+}
+
+/** The numbers of an array as plotly sends it, flat: {dtype, bdata, shape} or nested lists. */
+export function numbers(array) {
+  if (!array || !array.bdata) return { values: Float64Array.from((array || []).flat(Infinity), value => value ?? NaN), shape: shapeOf(array) };
+  const bytes = Uint8Array.from(atob(array.bdata), letter => letter.charCodeAt(0));
+  const Kind = { f4: Float32Array, f8: Float64Array, u1: Uint8Array, i1: Int8Array, u2: Uint16Array, i2: Int16Array, u4: Uint32Array, i4: Int32Array }[array.dtype];
+  const values = new Kind(bytes.buffer);
+  return { values, shape: array.shape ? String(array.shape).split(",").map(Number) : [values.length] };
+}
+
+function shapeOf(array) {
+  const shape = [];
+  for (let part = array; Array.isArray(part); part = part[0]) shape.push(part.length);
+  return shape;
+}

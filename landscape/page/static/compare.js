@@ -1,0 +1,266 @@
+// Landscapes of any runs beside one another, over one another, or as differences; and what differs between their jobs.
+import { keep, link, oneOf } from "./address.js";
+import { ask, getLooks, nameOf } from "./api.js";
+import { choice, el, fill, labelled, perFrame, settled } from "./dom.js";
+import { cameraOf, cameraText, drawsSpace, lookOf } from "./look.js";
+import { captionOf, FigureView } from "./plot.js";
+import { split } from "./runs.js";
+import { onTheme } from "./theme.js";
+import { WORDS } from "./words.js";
+
+const MOST_SCENES = 8; // browsers keep some 16 WebGL contexts a page and drop the oldest
+const ASKED = ["mode", "kind", "observable", "log", "levels", "scale"];
+
+export class ComparePage {
+  constructor(place, state) {
+    this.place = place;
+    this.state = { mode: "tiled", ...state };
+    this.items = [...new Set(state.item || [])];
+    this.views = [];
+    this.scenes = []; // views that show a 3-D scene, the one used last at the end
+    this.closers = [];
+  }
+
+  async open() {
+    document.title = `${WORDS.comparison}: ${WORDS.title.toLowerCase()}`;
+    this.tools = el("div", { class: "tools" });
+    this.chips = el("div", { class: "chips" });
+    this.notes = el("div");
+    this.tiles = el("div", { class: "tiles" });
+    this.table = el("section", { class: "differences" });
+    fill(this.place, el("div", { class: "title" }, el("h1", {}, WORDS.compareTitle(this.items.length))), this.chips, this.tools, this.notes, this.tiles, this.table);
+    const again = () => this.views.forEach(view => view.again());
+    this.closers.push(onTheme(again));
+    const resized = settled(() => { if (innerWidth !== this.width) { this.width = innerWidth; again(); } }, 150);
+    this.width = innerWidth;
+    addEventListener("resize", resized);
+    this.closers.push(() => removeEventListener("resize", resized));
+    this.looks = await getLooks().catch(() => null);
+    if (this.closed) return;
+    this.showChips();
+    await this.read();
+  }
+
+  close() {
+    this.closed = true;
+    for (const view of this.views) view.dispose();
+    for (const closer of this.closers) closer();
+  }
+
+  set(changes, { draw = true } = {}) {
+    Object.assign(this.state, changes);
+    for (const [name, value] of Object.entries(changes)) if (value === undefined) delete this.state[name];
+    keep("compare", { ...this.state, item: this.items });
+    if (draw) this.draw();
+  }
+
+  showChips() {
+    fill(this.chips, this.items.map(item => {
+      const [run, name] = split(item);
+      return el("span", { class: "chip" }, el("a", { href: link("run", { run, landscape: name }) }, `${nameOf(run)}: ${name}`),
+        el("button", { type: "button", "aria-label": WORDS.remove(`${nameOf(run)}: ${name}`), onclick: () => this.remove(item) }, "×"));
+    }), this.adder());
+  }
+
+  adder() {
+    const choose = el("select", { "aria-label": WORDS.add, onchange: event => { if (event.target.value) this.add(event.target.value); } }, el("option", { value: "" }, `+ ${WORDS.add}`));
+    const offer = async () => {
+      if (choose.dataset.offered) return;
+      choose.dataset.offered = "1";
+      const { runs } = await ask("runs").catch(() => ({ runs: [] }));
+      choose.append(...runs.slice(0, 1000).filter(run => run.landscapes?.length).map(run => el("optgroup", { label: run.name },
+        run.landscapes.map(one => el("option", { value: `${run.id}|${one.name}` }, `${run.name}: ${one.name}`)))));
+    };
+    choose.addEventListener("focus", offer);
+    choose.addEventListener("pointerdown", offer);
+    return choose;
+  }
+
+  add(item) {
+    if (!this.items.includes(item)) this.items.push(item);
+    this.renew();
+  }
+
+  remove(item) {
+    this.items = this.items.filter(one => one !== item);
+    this.renew();
+  }
+
+  renew() {
+    keep("compare", { ...this.state, item: this.items });
+    fill(this.place.querySelector("h1"), WORDS.compareTitle(this.items.length));
+    this.showChips();
+    this.read();
+  }
+
+  /** What is compared: its axes decide which views there are. */
+  async read() {
+    if (this.items.length < 2) {
+      this.drop();
+      fill(this.tools); fill(this.table);
+      fill(this.notes, el("p", { class: "sentence" }, this.items.length ? WORDS.compareOne : WORDS.compareEmpty));
+      return;
+    }
+    const answers = await Promise.all([...new Set(this.items.map(item => split(item)[0]))].map(run => ask("run", { run }).catch(error => ({ id: run, error }))));
+    if (this.closed) return;
+    this.runs = new Map(answers.map(run => [run.id, run]));
+    const landscapes = this.items.map(item => { const [run, name] = split(item); return this.runs.get(run)?.landscapes?.find(one => one.name === name); }).filter(Boolean);
+    this.axes = landscapes[0]?.axes.length || 2;
+    this.observables = landscapes[0]?.observables || [];
+    this.showChips();
+    this.showTools();
+    await Promise.all([this.draw(), this.tabulate()]);
+  }
+
+  showTools() {
+    const { state } = this, kinds = (this.looks?.kinds[this.axes] || []).map(kind => kind.name).filter(kind => kind !== "slices");
+    const usual = kinds.includes("contour") ? "contour" : kinds[0];
+    state.kind = oneOf(state.kind, kinds, usual);
+    if (state.kind === "surface" && !drawsSpace()) state.kind = usual;
+    const scales = this.looks?.scale_names || [];
+    const check = (name, words, usual, draw = true) => el("label", { class: "check" }, el("input", { type: "checkbox", checked: (state[name] ?? usual) === "1",
+      onchange: event => this.set({ [name]: event.target.checked === (usual === "1") ? undefined : event.target.checked ? "1" : "0" }, { draw }) }), el("span", {}, words));
+    fill(this.tools,
+      choice(WORDS.mode, Object.entries(WORDS.modes), oneOf(state.mode, Object.keys(WORDS.modes), "tiled"), mode => { this.set({ mode }); }),
+      kinds.length > 1 ? choice(WORDS.views, kinds.map(kind => [kind, WORDS.kinds[kind] || kind]), state.kind, kind => { this.set({ kind }); }) : null,
+      choice(WORDS.scale, [["0", WORDS.linear], ["1", WORDS.logarithmic]], oneOf(state.log, ["0", "1"], "0"), log => this.set({ log: log === "1" ? "1" : undefined })),
+      this.observables.length > 1 ? labelled(WORDS.observable, el("select", { onchange: event => this.set({ observable: event.target.value }) }, this.observables.map(one => el("option", { value: one.name, selected: one.name === state.observable }, one.title)))) : null,
+      labelled(WORDS.colours, el("select", { onchange: event => this.set({ scale: event.target.value }) }, scales.map(one => el("option", { value: one.name, selected: one.name === state.scale }, one.title)))),
+      check("lock", WORDS.lock, "1"), check("cameras", WORDS.linkCameras, "1", false), check("cursors", WORDS.linkCursors, "1", false));
+  }
+
+  asked() {
+    const asked = { item: this.items, lock: this.state.lock ?? "1", mode: oneOf(this.state.mode, Object.keys(WORDS.modes), "tiled") };
+    for (const name of ASKED) if (name !== "mode" && this.state[name] !== undefined) asked[name] = this.state[name];
+    return asked;
+  }
+
+  drop() {
+    for (const view of this.views) view.dispose();
+    this.views = [];
+    this.scenes = [];
+    fill(this.tiles);
+  }
+
+  async draw() {
+    this.asking?.abort();
+    const asking = this.asking = new AbortController();
+    this.tiles.setAttribute("aria-busy", "true");
+    try {
+      const answer = await ask("compare", this.asked(), asking.signal);
+      if (asking.signal.aborted || this.closed) return;
+      this.drop();
+      fill(this.notes, answer.notes.map(note => el("p", { class: "quiet" }, note)));
+      this.tiles.dataset.count = String(Math.min(3, answer.figures.length));
+      for (const figure of answer.figures) await this.tile(figure);
+    } catch (error) {
+      if (error.name === "AbortError" || this.closed) return;
+      this.drop();
+      fill(this.notes, el("p", { class: "sentence", role: "alert" }, error.message));
+    } finally {
+      this.tiles.removeAttribute("aria-busy");
+    }
+  }
+
+  async tile(answer) {
+    const place = el("div", { class: "figure" });
+    const save = format => el("button", { type: "button", onclick: () => view.download(format) }, WORDS[format]);
+    this.tiles.append(el("figure", { class: "tile" }, el("h2", {}, answer.title), place, el("figcaption", {}, captionOf(answer)),
+      el("span", { class: "choice", role: "group", "aria-label": WORDS.save }, save("png"), save("svg"))));
+    const view = new FigureView(place, {
+      camera: (camera, moving) => this.turned(view, camera, moving),
+      hover: perFrame(point => this.pointed(view, point)),
+    });
+    view.tallest = this.state.mode === "tiled" ? 460 : 640;
+    this.views.push(view);
+    await view.show(answer, lookOf({ ...this.state, camera: this.state.camera }), { same: "compare" });
+    if (view.space) this.admit(view);
+  }
+
+  // -- linked views ------------------------------------------------------------------------------------------------------
+
+  turned(view, camera, moving) {
+    if (moving || this.linking) return;
+    this.set({ camera: cameraText(camera) }, { draw: false });
+    if ((this.state.cameras ?? "1") !== "1") return;
+    this.linking = true;
+    Promise.all(this.views.filter(one => one !== view && one.space && !one.image)
+      .map(one => window.Plotly.relayout(one.plot, { "scene.camera": { ...one.plot.layout.scene.camera, ...cameraOf(this.state.camera) } }))).finally(() => { this.linking = false; });
+  }
+
+  pointed(view, point) {
+    if ((this.state.cursors ?? "1") !== "1" || this.state.mode !== "tiled" || view.space) return;
+    for (const other of this.views) {
+      if (other === view || other.space || !other.plot._fullLayout?.xaxis) continue;
+      this.cursor(other, point);
+    }
+  }
+
+  /** A cross over another figure at the same coordinates; an element of the page, so that plotly draws nothing again. */
+  cursor(view, point) {
+    const layout = view.plot._fullLayout;
+    view.cross ??= view.place.appendChild(el("span", { class: "cross", "aria-hidden": "true" }));
+    if (!view.cross.isConnected) view.place.append(view.cross);
+    const x = point && layout.xaxis.d2p(point.x), y = point && layout.yaxis.d2p(point.y);
+    view.cross.hidden = !point || !Number.isFinite(x) || !Number.isFinite(y);
+    if (view.cross.hidden) return;
+    view.cross.style.left = `${view.plot.offsetLeft + layout.xaxis._offset + x}px`;
+    view.cross.style.top = `${view.plot.offsetTop + layout.yaxis._offset + y}px`;
+  }
+
+  /** Keeps the number of 3-D scenes low: the one that was used longest ago becomes an image. */
+  async admit(view) {
+    this.scenes = [...this.scenes.filter(one => one !== view), view];
+    if (this.scenes.length <= MOST_SCENES) return;
+    const oldest = this.scenes.shift();
+    const image = el("img", { src: await oldest.picture(), alt: oldest.answer.title });
+    const button = el("button", { type: "button", class: "asimage", title: WORDS.asImage, onclick: async () => {
+      button.remove();
+      oldest.image = false;
+      oldest.place.append(oldest.plot);
+      await oldest.again();
+      this.admit(oldest);
+    } }, image);
+    oldest.image = true;
+    window.Plotly.purge(oldest.plot);
+    oldest.plot._landscapeListening = false;
+    oldest.space = undefined;
+    fill(oldest.place, button);
+  }
+
+  // -- the table -----------------------------------------------------------------------------------------------------------
+
+  async tabulate() {
+    let answer;
+    try {
+      answer = await ask("differences", { item: this.items });
+    } catch (error) {
+      return fill(this.table, el("p", { class: "sentence" }, error.message));
+    }
+    if (this.closed) return null;
+    const all = this.state.same === "1";
+    return fill(this.table, el("h2", {}, WORDS.differences),
+      el("label", { class: "check" }, el("input", { type: "checkbox", checked: !all, onchange: event => { this.set({ same: event.target.checked ? undefined : "1" }, { draw: false }); this.tabulate(); } }), el("span", {}, WORDS.onlyDifferent)),
+      el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": WORDS.differences },
+        answer.sections.map(section => this.sectionTable(section, answer.columns, all))));
+  }
+
+  sectionTable(section, columns, all) {
+    const rows = section.rows.filter(row => all || row.differs);
+    if (!rows.length) return null;
+    const place = el("table");
+    const numeric = section.rows.some(row => row.numbers.some(value => value !== null));
+    const draw = (by, down) => {
+      const places = columns.map((_, k) => k);
+      if (by) places.sort((one, other) => { const [a, b] = [by.numbers[one], by.numbers[other]]; return (a === null) - (b === null) || (a - b) * (down ? -1 : 1); });
+      fill(place, el("caption", {}, section.title),
+        el("thead", {}, el("tr", {}, el("td"), places.map(k => el("th", { scope: "col" }, columns[k].run, el("small", {}, ` ${columns[k].landscape}`))))),
+        el("tbody", {}, rows.map(row => el("tr", { class: row.differs ? "differs" : "" },
+          el("th", { scope: "row" }, numeric && row.numbers.some(value => value !== null)
+            ? el("button", { type: "button", title: WORDS.sortBy(row.name), onclick: () => draw(row, by === row && !down) }, row.name, by === row ? (down ? " ↓" : " ↑") : "") : row.name),
+          places.map(k => el("td", {}, row.values[k] ?? "–"))))));
+    };
+    draw(null, false);
+    return place;
+  }
+}

@@ -1,0 +1,105 @@
+// The training beside its landscapes: every recorded column, intervals shaded; other runs can be laid over it.
+import { ask, getLooks, getPlotly, nameOf } from "./api.js";
+import { el, fill } from "./dom.js";
+import { recolour } from "./fit.js";
+import { copy } from "./plot.js";
+import { darkNow } from "./theme.js";
+import { WORDS } from "./words.js";
+
+export class History {
+  /** @param on choose(name of a landscape), keep(changes of the state). */
+  constructor(place, run, state, on) {
+    Object.assign(this, { place, run, on });
+    this.others = (state.overlay || "").split("|").filter(Boolean);
+    this.log = state.histlog === "1";
+  }
+
+  open() {
+    const { run } = this;
+    if (!run.history) return fill(this.place, el("p", { class: "quiet" }, WORDS.noHistory));
+    this.plot = el("div", { class: "plot" });
+    this.words = el("p", { class: "quiet" }, WORDS.historyHint);
+    this.plot.addEventListener("click", event => this.clicked(event));
+    fill(this.place, el("h2", {}, WORDS.training), el("figure", {}, this.plot, this.words), this.options());
+    return this.ask();
+  }
+
+  options() {
+    const overlay = el("select", { "aria-label": WORDS.overlay, onchange: event => { if (event.target.value) this.lay(event.target.value); } }, el("option", { value: "" }, WORDS.overlay));
+    overlay.addEventListener("focus", () => this.offer(overlay), { once: true });
+    overlay.addEventListener("pointerdown", () => this.offer(overlay), { once: true });
+    this.chips = el("span", { class: "chips" });
+    this.showChips();
+    return el("div", { class: "tools" }, overlay, this.chips,
+      el("label", { class: "check" }, el("input", { type: "checkbox", checked: this.log, onchange: event => {
+        this.log = event.target.checked;
+        this.on.keep({ histlog: this.log ? "1" : undefined });
+        this.ask();
+      } }), el("span", {}, WORDS.historyLog)));
+  }
+
+  async offer(overlay) {
+    if (this.offered) return;
+    this.offered = true;
+    const { runs } = await ask("runs").catch(() => ({ runs: [] }));
+    overlay.append(...runs.filter(run => run.id !== this.run.id).slice(0, 2000).map(run => el("option", { value: run.id }, run.name)));
+  }
+
+  lay(id) {
+    if (!this.others.includes(id)) this.others.push(id);
+    this.keepOthers();
+  }
+
+  keepOthers() {
+    this.on.keep({ overlay: this.others.join("|") || undefined });
+    this.showChips();
+    this.ask();
+  }
+
+  showChips() {
+    fill(this.chips, this.others.map(id => el("button", { type: "button", class: "chip", "aria-label": WORDS.remove(nameOf(id)),
+      onclick: () => { this.others = this.others.filter(one => one !== id); this.keepOthers(); } }, nameOf(id), " ×")));
+  }
+
+  async ask() {
+    if (!this.run.history) return;
+    try {
+      this.answer = await ask("history", { run: [this.run.id, ...this.others], log: this.log ? "1" : undefined });
+      await this.draw();
+    } catch (error) {
+      fill(this.words, error.message);
+    }
+  }
+
+  async draw() {
+    if (!this.answer) return;
+    const [plotly, looks] = await Promise.all([getPlotly(), getLooks()]);
+    const figure = copy(this.answer.figure), theme = darkNow() ? "dark" : "light";
+    recolour(figure.data, theme);
+    Object.assign(figure.layout, { template: looks.templates[theme], width: this.plot.clientWidth || 500 });
+    this.emphasise(figure.layout);
+    await plotly.react(this.plot, figure.data, figure.layout, { ...looks.config, responsive: false, displayModeBar: false });
+    this.plot.dataset.drawn = "1";
+  }
+
+  /** The interval of the landscape that is shown has an outline. */
+  emphasise(layout) {
+    for (const shape of layout.shapes || [])
+      if (shape.name === this.chosen) shape.line = { width: 1.5, color: darkNow() ? "#ff7aa8" : "#b3245a" };
+  }
+
+  mark(name) {
+    this.chosen = name;
+    if (this.answer) this.draw();
+  }
+
+  /** A click on a shaded stretch chooses its landscape; where several overlap, the shortest. */
+  clicked(event) {
+    const layout = this.plot._fullLayout;
+    if (!layout || event.target.closest(".legend")) return;
+    const box = this.plot.getBoundingClientRect();
+    const x = layout.xaxis.p2d(event.clientX - box.left - layout.xaxis._offset);
+    const hits = (layout.shapes || []).filter(shape => shape.name && x >= shape.x0 && x <= shape.x1).sort((one, other) => (one.x1 - one.x0) - (other.x1 - other.x0));
+    if (hits.length) this.on.choose(hits[0].name);
+  }
+}

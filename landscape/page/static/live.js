@@ -1,0 +1,33 @@
+// The stream of what changes. The connection breaks and comes back by itself; the page says so meanwhile.
+import { address } from "./api.js";
+import { fill } from "./dom.js";
+import { WORDS } from "./words.js";
+
+const PAUSES = [500, 1000, 2000, 4000, 8000]; // milliseconds before the next try, the last one again and again
+
+/** Opens the stream; `on` has a listener per event. Returns a function that closes it. */
+export function listen(parameters, on) {
+  const light = document.getElementById("connection");
+  let source = null, tries = 0, timer = 0, closed = false;
+  const say = (kind, words) => { light.dataset.kind = kind; fill(light, words); };
+
+  function open() {
+    source = new EventSource(address("events", parameters));
+    source.addEventListener("open", () => { tries = 0; say("live", WORDS.connected); });
+    source.addEventListener("error", () => {
+      source.close();
+      if (closed) return;
+      say("broken", WORDS.reconnecting);
+      timer = setTimeout(open, PAUSES[Math.min(tries++, PAUSES.length - 1)]);
+    });
+    for (const [name, listener] of Object.entries(on))
+      source.addEventListener(name, event => {
+        let body;
+        try { body = JSON.parse(event.data); } catch { return; }
+        listener(body);
+      });
+  }
+
+  open();
+  return () => { closed = true; clearTimeout(timer); source.close(); say("", ""); };
+}

@@ -1,0 +1,89 @@
+// Playing along the path: a slider over the snapshots and a button. The figure shows the path up to the chosen snapshot.
+import { getPlotly } from "./api.js";
+import { el, fill } from "./dom.js";
+import { role } from "./look.js";
+import { WORDS } from "./words.js";
+
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+export class Player {
+  constructor(view, path, onStep) {
+    this.view = view;
+    this.path = path;
+    this.onStep = onStep;
+    this.last = path.numbers.length - 1;
+    this.step = this.last;
+    this.timer = 0;
+    this.slider = el("input", { type: "range", min: 0, max: this.last, step: 1, value: this.last, "aria-label": WORDS.pathSlider,
+      oninput: () => { this.stop(); this.to(Number(this.slider.value)); } });
+    this.words = el("output", { class: "quiet" });
+    this.button = el("button", { type: "button", onclick: () => this.toggle() }, WORDS.play);
+    this.element = el("div", { class: "player" }, this.button, this.slider, this.words);
+    this.say();
+  }
+
+  /** The position of the snapshot with this number; the last one where there is none. */
+  indexOf(number) {
+    const index = this.path.numbers.indexOf(Number(number));
+    return index < 0 ? this.last : index;
+  }
+
+  say() {
+    this.words.textContent = WORDS.pathStep(this.path.unit, this.path.numbers[this.step]);
+    this.slider.setAttribute("aria-valuetext", this.words.textContent);
+  }
+
+  toggle() {
+    if (this.timer) return this.stop();
+    if (still.matches) return this.to(this.step === this.last ? 0 : this.step + 1); // no motion: one snapshot a press
+    if (this.step === this.last) this.to(0);
+    const pause = Math.max(60, Math.min(500, 6000 / (this.last + 1)));
+    fill(this.button, WORDS.pause);
+    const next = async () => {
+      if (this.step >= this.last) return this.stop();
+      await this.to(this.step + 1);
+      if (this.timer) this.timer = setTimeout(next, pause);
+    };
+    this.timer = setTimeout(next, pause);
+    return null;
+  }
+
+  stop() {
+    clearTimeout(this.timer);
+    this.timer = 0;
+    fill(this.button, WORDS.play);
+  }
+
+  async to(step) {
+    this.step = Math.max(0, Math.min(this.last, step));
+    this.slider.value = String(this.step);
+    this.say();
+    this.onStep?.(this.step);
+    await this.draw();
+  }
+
+  /** Shows the path up to the chosen snapshot, by a frame, so that the field is not drawn again. */
+  async draw() {
+    const plotly = await getPlotly(), { figure, plot } = this.view;
+    if (!figure || !plot.data) return;
+    const count = this.last + 1, traces = [], data = [];
+    figure.data.forEach((trace, k) => {
+      if (role(trace) !== "path" || !trace.x) return;
+      const all = Array.from(numbersOf(trace.x)), share = all.length <= count ? this.step + 1 : Math.round(this.step * (all.length - 1) / this.last) + 1;
+      const part = { x: all.slice(0, share), y: Array.from(numbersOf(trace.y)).slice(0, share) };
+      if (trace.z !== undefined) part.z = Array.from(numbersOf(trace.z)).slice(0, share);
+      traces.push(k);
+      data.push(part);
+    });
+    if (!traces.length) return;
+    const space = this.view.space;
+    await plotly.animate(plot, { data, traces }, { mode: "immediate", transition: { duration: 0 }, frame: { duration: 0, redraw: Boolean(space) } }).catch(() => null);
+  }
+}
+
+function numbersOf(array) {
+  if (!array.bdata) return array;
+  const bytes = Uint8Array.from(atob(array.bdata), letter => letter.charCodeAt(0));
+  const Kind = { f4: Float32Array, f8: Float64Array, i4: Int32Array, i2: Int16Array, i1: Int8Array, u1: Uint8Array }[array.dtype];
+  return new Kind(bytes.buffer);
+}

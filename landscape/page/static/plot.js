@@ -1,0 +1,239 @@
+// One figure on the page: asked from the server, fitted to its place, drawn, patched while tiles arrive.
+import { ask, getLooks, getPlotly, numbers } from "./api.js";
+import { el, fill } from "./dom.js";
+import { fit, recolour } from "./fit.js";
+import { apply, role } from "./look.js";
+import { darkNow } from "./theme.js";
+import { WORDS } from "./words.js";
+
+const KEPT = 24; // answers, of the server's last figures: going back to one costs no second request
+const answers = new Map();
+
+/** The server's answer for a figure; the same question is asked once while `generation` stays. */
+export async function askFigure(parameters, generation, signal) {
+  const key = JSON.stringify([parameters, generation]);
+  if (answers.has(key)) return answers.get(key);
+  const answer = await ask("figure", parameters, signal);
+  answers.set(key, answer);
+  while (answers.size > KEPT) answers.delete(answers.keys().next().value);
+  return answer;
+}
+
+/** A copy of a figure that can be changed: arrays of numbers are shared, everything around them is not. */
+export function copy(value) {
+  if (Array.isArray(value)) return value.length > 64 && typeof value[0] !== "object" ? value : value.map(copy);
+  if (value === null || typeof value !== "object" || ArrayBuffer.isView(value) || value.bdata) return value;
+  return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, copy(part)]));
+}
+
+export class FigureView {
+  /** @param place the element to draw in; @param on listeners: hover(point), click(point), box(ranges), camera(camera), zoom(ranges). */
+  constructor(place, on = {}) {
+    this.place = place;
+    this.on = on;
+    this.plot = el("div", { class: "plot" });
+    this.answer = null;
+    this.look = null;
+    this.arrays = null;
+    this.tallest = 640;
+    this.drawn = 0;
+    this.milliseconds = 0; // of the last drawing
+    this.queue = Promise.resolve();
+    fill(place, this.plot);
+  }
+
+  /** Draws an answer of the server with a look. Drawings follow one another; one that a newer one overtook is left out. */
+  show(answer, look, options = {}) {
+    this.answer = answer;
+    this.look = look;
+    this.options = options;
+    this.arrays = null;
+    const turn = ++this.drawn;
+    this.queue = this.queue.then(() => (turn === this.drawn ? this.draw() : null));
+    return this.queue;
+  }
+
+  again(look = this.look) {
+    return this.answer ? this.show(this.answer, look, this.options) : Promise.resolve();
+  }
+
+  async draw() {
+    const [plotly, looks] = await Promise.all([getPlotly(), getLooks()]);
+    const figure = copy(this.answer.figure), theme = darkNow() ? "dark" : "light";
+    const begun = performance.now();
+    recolour(figure.data, theme);
+    apply(figure, this.look);
+    if (this.options.change) this.options.change(figure);
+    fit(figure, this.plot.clientWidth || this.place.clientWidth || 600, this.tallest);
+    figure.layout.template = looks.templates[theme];
+    figure.layout.datarevision = this.drawn;
+    if (this.options.live) this.prepareLive(figure);
+    if (this.options.dragmode) figure.layout.dragmode = this.options.dragmode;
+    const space = Boolean(figure.layout.meta?.space);
+    if (this.space !== undefined && this.space !== space) plotly.purge(this.plot); // gives the old WebGL context back
+    this.keepView(figure, space);
+    this.space = space;
+    this.figure = figure;
+    const config = { ...looks.config, responsive: false, modeBarButtonsToRemove: ["toImage"], scrollZoom: space };
+    if (!this.place.contains(this.plot)) fill(this.place, this.plot);
+    await plotly.react(this.plot, { data: figure.data, layout: figure.layout, frames: figure.frames || [], config });
+    this.milliseconds = performance.now() - begun;
+    this.plot.dataset.drawn = String(this.drawn);
+    this.listen();
+  }
+
+  /** What a user has turned or zoomed stays while the same landscape is drawn again. */
+  keepView(figure, space) {
+    const { layout } = figure, same = this.kept === this.options.same;
+    this.kept = this.options.same;
+    if (space) {
+      const turned = same && this.space && this.plot.layout?.scene?.camera;
+      if (turned && !this.options.reset) layout.scene.camera = turned;
+    } else if (this.options.zoom && layout.xaxis && layout.yaxis) {
+      layout.xaxis.range = this.options.zoom[0];
+      layout.yaxis.range = this.options.zoom[1];
+    }
+    this.options.reset = false;
+  }
+
+  listen() {
+    if (this.listening === this.plot && this.plot._landscapeListening) return;
+    this.listening = this.plot;
+    this.plot._landscapeListening = true;
+    const point = event => this.pointOf(event);
+    this.plot.on("plotly_hover", event => this.on.hover?.(point(event)));
+    this.plot.on("plotly_unhover", () => this.on.hover?.(null));
+    this.plot.on("plotly_click", event => this.on.click?.(point(event)));
+    this.plot.on("plotly_selected", event => {
+      if (event?.range) this.on.box?.([event.range.x, event.range.y].filter(Boolean));
+    });
+    this.plot.on("plotly_relayout", change => {
+      if (change["scene.camera"]) this.on.camera?.(change["scene.camera"]);
+      if (change["xaxis.range[0]"] !== undefined)
+        this.on.zoom?.([[change["xaxis.range[0]"], change["xaxis.range[1]"]],
+          change["yaxis.range[0]"] === undefined ? this.plot.layout.yaxis.range : [change["yaxis.range[0]"], change["yaxis.range[1]"]]]);
+      else if (change["xaxis.autorange"] || change["xaxis.range"] === undefined && change["xaxis.showspikes"] === undefined && "xaxis.autorange" in change)
+        this.on.zoom?.(null);
+    });
+    this.plot.on("plotly_relayouting", change => { if (change["scene.camera"]) this.on.camera?.(change["scene.camera"], true); });
+  }
+
+  /** The grid point under the pointer: indices of the drawn grid and coordinates; null beside it. */
+  pointOf(event) {
+    const hit = event?.points?.find(point => role(point.data) === "field") || event?.points?.[0];
+    if (!hit) return null;
+    const number = hit.pointNumber ?? hit.pointNumbers;
+    const index = Array.isArray(number) ? number : [number];
+    return { x: hit.x, y: hit.y, index, role: role(hit.data) };
+  }
+
+  /** The numbers behind the drawing, flat: drawn values, the pointer's columns, coordinates. */
+  field() {
+    if (this.arrays) return this.arrays;
+    const trace = this.figure?.data.find(one => role(one) === "field" && (one.z !== undefined || one.y !== undefined));
+    if (!trace) return null;
+    const source = this.answer.figure.data.find(one => role(one) === "field" && (one.z !== undefined || one.y !== undefined));
+    const live = this.live;
+    this.arrays = {
+      x: numbers(source.x).values, y: numbers(source.y).values,
+      drawn: live ? live.drawn : numbers(source.z ?? source.y), columns: live ? live.columns : numbers(source.customdata),
+    };
+    return this.arrays;
+  }
+
+  // -- live ---------------------------------------------------------------------------------------------------------
+
+  /** Rows that can be changed in place, in the traces that show the field. */
+  prepareLive(figure) {
+    const fields = figure.data.filter(one => role(one) === "field" && one.z && one.z.bdata);
+    this.live = null;
+    if (!fields.length) return;
+    const drawn = numbers(fields[0].z), columns = fields[0].customdata ? numbers(fields[0].customdata) : null;
+    if (drawn.shape.length !== 2) return;
+    const [height, width] = drawn.shape;
+    const rows = Array.from({ length: height }, (_, j) => drawn.values.subarray(j * width, (j + 1) * width));
+    let custom = null;
+    if (columns) {
+      const depth = columns.shape[2];
+      custom = Array.from({ length: height }, (_, j) => Array.from({ length: width }, (_, i) =>
+        columns.values.subarray((j * width + i) * depth, (j * width + i + 1) * depth)));
+    }
+    for (const field of fields) {
+      field.z = rows;
+      if (custom) field.customdata = custom;
+    }
+    this.live = { drawn, columns, width, height };
+  }
+
+  /** Writes tiles into the drawn rows. Returns whether any of them fitted. */
+  patch(tiles) {
+    if (!this.live) return false;
+    const { drawn, columns, width, height } = this.live;
+    let changed = false;
+    for (const tile of tiles) {
+      const [j0, i0] = tile.start, part = numbers(tile.drawn), [rows, cells] = part.shape;
+      if (part.shape.length !== 2 || j0 + rows > height || i0 + cells > width) continue;
+      const extra = columns && tile.customdata ? numbers(tile.customdata) : null, depth = columns ? columns.shape[2] : 0;
+      for (let j = 0; j < rows; j++) {
+        drawn.values.set(part.values.subarray(j * cells, (j + 1) * cells), (j0 + j) * width + i0);
+        if (extra && extra.shape[2] === depth)
+          columns.values.set(extra.values.subarray(j * cells * depth, (j + 1) * cells * depth), ((j0 + j) * width + i0) * depth);
+      }
+      changed = true;
+    }
+    return changed;
+  }
+
+  /** Draws what was patched; the promise is kept when the pixels are there. */
+  async redraw() {
+    const plotly = await getPlotly();
+    if (!this.figure || !this.live) return;
+    const begun = performance.now();
+    this.figure.layout.datarevision = `${this.drawn}.${begun}`;
+    if (this.space && this.plot.layout?.scene?.camera) this.figure.layout.scene.camera = this.plot.layout.scene.camera;
+    else if (this.plot.layout?.xaxis) {
+      this.figure.layout.xaxis.range = this.plot.layout.xaxis.range;
+      this.figure.layout.yaxis.range = this.plot.layout.yaxis.range;
+    }
+    await plotly.react(this.plot, this.figure.data, this.figure.layout);
+    this.milliseconds = performance.now() - begun;
+  }
+
+  // -- what a user takes along -----------------------------------------------------------------------------------------
+
+  async download(format) {
+    const plotly = await getPlotly();
+    const { width, height } = this.plot._fullLayout;
+    await plotly.downloadImage(this.plot, { format, filename: this.answer.file || "landscape", width, height, scale: format === "png" ? 3 : 1 });
+  }
+
+  async picture() {
+    const plotly = await getPlotly();
+    const { width, height } = this.plot._fullLayout;
+    return plotly.toImage(this.plot, { format: "png", width, height, scale: devicePixelRatio });
+  }
+
+  /** A sentence where the picture would be. */
+  say(sentence) {
+    this.drawn++;
+    window.Plotly?.purge?.(this.plot);
+    this.plot._landscapeListening = false;
+    this.answer = this.figure = this.arrays = this.live = null;
+    this.space = undefined;
+    fill(this.place, el("p", { class: "sentence", role: "alert" }, sentence));
+    this.plot = el("div", { class: "plot" });
+  }
+
+  dispose() {
+    this.drawn++;
+    window.Plotly?.purge?.(this.plot);
+    fill(this.place);
+  }
+}
+
+/** The caption as one text; the server sends its sentences apart. */
+export function captionOf(answer) {
+  return Array.isArray(answer.caption) ? answer.caption.map(part => part.replace(/\.?$/, ".")).join(" ") : answer.caption || "";
+}
+
+export const loading = () => el("p", { class: "quiet" }, WORDS.loading);
