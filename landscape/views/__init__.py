@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from landscape.views.exports.browser import Browser, browser, find_browser
     from landscape.views.exports.export import FORMATS, export, export_name
     from landscape.views.figures.colours import COLOUR_SCALES
+    from landscape.views.figures.comparison import COMPARISON_KINDS, ComparedFigure, compare, compare_figures
     from landscape.views.figures.draw import figure, figure_name
     from landscape.views.figures.kinds import KINDS
     from landscape.views.figures.theme import config
@@ -25,6 +26,7 @@ _HOMES = {
     "exports.browser": ("Browser", "browser", "find_browser"),
     "exports.export": ("FORMATS", "export", "export_name"),
     "figures.colours": ("COLOUR_SCALES",),
+    "figures.comparison": ("COMPARISON_KINDS", "ComparedFigure", "compare", "compare_figures"),
     "figures.draw": ("figure", "figure_name"),
     "figures.kinds": ("KINDS",),
     "figures.theme": ("config",),
@@ -35,12 +37,16 @@ _FORMER = {"Grid": "FigureData", "prepare": "prepare_figure"}  # names of versio
 
 __all__ = [
     "COLOUR_SCALES",
+    "COMPARISON_KINDS",
     "FORMATS",
     "KINDS",
     "Browser",
+    "ComparedFigure",
     "FigureData",
     "Grid",
     "browser",
+    "compare",
+    "compare_figures",
     "config",
     "export",
     "export_name",

@@ -1,10 +1,13 @@
-"""The looks of things drawn over one another: each has a colour and a line style of its own, so that it can be told
-apart without colour too."""
+"""The looks of things drawn over one another.
+
+Each has a colour and a line style of its own, so that it can be told apart without colour too.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from plotly.colors import hex_to_rgb
 
 # Okabe and Ito's colours, darkened or lightened until lines of them can be seen on light and on dark paper.
@@ -40,3 +43,10 @@ def look(number: int) -> Look:
         SYMBOLS[number % len(SYMBOLS)],
         SPACE_SYMBOLS[number % len(SPACE_SYMBOLS)],
     )
+
+
+def hue_scale(one: Look) -> list[list[object]]:
+    """A colour scale of one hue, dark where the values are low: heights of one surface among several."""
+    base = np.array(hex_to_rgb(one.colours["light"]), np.float64)
+    stops = {0.0: 0.45 * base, 0.45: base, 1.0: base + 0.72 * (255 - base)}
+    return [[at, f"rgb({','.join(str(round(part)) for part in colour)})"] for at, colour in stops.items()]

@@ -31,14 +31,16 @@ def draw_surface(data: FigureData, style: Style) -> go.Figure:
     """The values as heights over the plane, with isolines on them; missing points have symbols on the floor."""
     span = data.scale.high - data.scale.low
     floor = data.scale.low - 0.06 * span
-    traces: list[Any] = [_heights(data, style), _isolines(data, LINE_LIFT * span), *error_sheets(data, style)]
+    traces: list[Any] = [_heights(data, style), level_lines(data, LINE_LIFT * span), *error_sheets(data, style)]
     traces += symbols(data.states, tuple(axis.coordinates for axis in data.axes), floor)
-    traces += space_origin(data, style, _origin_height(data) + LIFT * span)
+    traces += space_origin(data, style, origin_height(data) + LIFT * span)
     longest = max(axis.span for axis in data.axes)
     aspect = [axis.span / longest for axis in data.axes] if data.equal else [1.0, 1.0]
-    z_axis = _z_axis(data, floor, data.scale.high + 0.04 * span)
+    upwards = z_axis(data, floor, data.scale.high + 0.04 * span)
     data = with_levels(data)
-    return draw_scene(data, traces, style, z_axis=z_axis, aspect=[*aspect, HEIGHT], overlay=_path(data, LIFT * span))
+    return draw_scene(
+        data, traces, style, z_axis=upwards, aspect=[*aspect, HEIGHT], overlay=path_in_space(data, LIFT * span)
+    )
 
 
 def _heights(data: FigureData, style: Style) -> go.Surface:
@@ -64,7 +66,8 @@ def _heights(data: FigureData, style: Style) -> go.Surface:
     )
 
 
-def _isolines(data: FigureData, lift: float) -> go.Scatter3d:
+def level_lines(data: FigureData, lift: float, colour: str = "rgba(255,255,255,0.75)") -> go.Scatter3d:
+    """The contour lines on the surface, `lift` above it in drawn units."""
     alpha, beta = (axis.coordinates for axis in data.axes)
     # Plotly interpolates a cell bilinearly: on the cell's two plain triangles, the lines would sink into it.
     factor = max(1, min(FINEST // max(data.drawn.shape), 4))
@@ -72,11 +75,11 @@ def _isolines(data: FigureData, lift: float) -> go.Scatter3d:
     height = bilinear(alpha, beta, data.drawn, x[None, :], y[:, None]) if factor > 1 else data.drawn
     points = isolines(x, y, height, data.scale.ticks)
     x, y, z = (typed(points[:, k]) for k in range(3))
-    line = {"color": "rgba(255,255,255,0.75)", "width": 2.5}
+    line = {"color": colour, "width": 2.5}
     return go.Scatter3d(x=x, y=y, z=z + lift, mode="lines", line=line, hoverinfo="skip", showlegend=False)
 
 
-def _origin_height(data: FigureData) -> float:
+def origin_height(data: FigureData) -> float:
     """The height of the origin in drawn units: as evaluated there, or interpolated between points of the grid."""
     if data.origin is None:
         return math.nan
@@ -86,7 +89,8 @@ def _origin_height(data: FigureData) -> float:
     return float(bilinear(data.axes[0].coordinates, data.axes[1].coordinates, data.drawn, zero, zero)[0])
 
 
-def _z_axis(data: FigureData, low: float, high: float) -> dict[str, Any]:
+def z_axis(data: FigureData, low: float, high: float) -> dict[str, Any]:
+    """The axis of the values, from `low` to `high` in drawn units, with real values at its ticks."""
     ticks, texts = nice_ticks(data.scale.low, data.scale.high, data.scale.log)
     return {
         "title": {"text": text(data.observable.replace("_", " "))},
@@ -97,7 +101,7 @@ def _z_axis(data: FigureData, low: float, high: float) -> dict[str, Any]:
     }
 
 
-def _path(data: FigureData, lift: float) -> PathInSpace | None:
+def path_in_space(data: FigureData, lift: float) -> PathInSpace | None:
     """The path at the height of its projection, lifted so that it does not sink into the surface."""
     if data.path is None:
         return None

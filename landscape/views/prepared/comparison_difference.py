@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.errors import JobError, shown
-from landscape.surface import OK, RISE_STDERR, Surface
+from landscape.surface import OK, RISE_STDERR, Axis, Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.comparison import Compared, check_mode, contrasts, same_origin, same_samples
@@ -26,6 +26,7 @@ from landscape.views.prepared.comparison_grid import (
 )
 from landscape.views.prepared.figure_data import MAX_POINTS, AxisView, FigureData, thinned
 from landscape.views.prepared.levels import number
+from landscape.views.prepared.origin import Origin
 from landscape.views.prepared.path import DrawnPath, prepare_path
 from landscape.views.prepared.scale import Scale, choose_scale, point_states
 from landscape.views.prepared.uncertainty import standard_error
@@ -88,7 +89,7 @@ def prepare_difference(
     drawn = np.log10(values) if log else values
     limit = _limit_without_difference(drawn, error, log) if limit is None else limit
     field = replace(field, values=values, drawn=drawn, error=error, states=states)
-    field = replace(field, scale=symmetric_scale(drawn, log, levels, limit))
+    field = replace(field, scale=symmetric_scale(drawn, log, levels, limit), origin=_known_origin(field))
     paths = (prepare_path(one, observable, log), prepare_path(two, observable, log))
     within = _within(values, error, log) & (states == OK)
     data = DifferenceData(field, (first.label, other.label), kind, within, paths, not agree)
@@ -109,20 +110,41 @@ def _field(
     """The words and the axes of the difference, as yet without values."""
     name, relation = wording.observable_title(observable), "over" if log else "less"
     axes = zip(one.axes, grid, strict=True)
+    inside = all(points[0] <= 0 <= points[-1] for points in grid)
     empty = np.full(tuple(len(points) for points in reversed(grid)), np.nan)
     return FigureData(
         name=f"{other.label} {relation} {first.label}",
-        observable=f"{'ratio' if log else 'difference'} of {name}",
-        title=f"{other.label} {relation} {first.label}: {name}",
+        observable=f"{name} ratio" if log else f"Δ {name}",
+        title=f"{wording.capitalised(name)} of {other.label} {relation} {first.label}",
         caption=(),
-        axes=tuple(AxisView(axis.name, wording.axis_title(axis), points) for axis, points in axes),
+        axes=tuple(_axis(axis, points) for axis, points in axes),
         values=empty,
         drawn=empty,
         error=None,
         states=np.zeros(empty.shape, np.uint8),
         scale=choose_scale(empty, log),
         path=None,
+        origin=Origin(_at_origin(first, other, observable, log), "<b>origin</b> of both") if inside else None,
     )
+
+
+def _known_origin(field: FigureData) -> Origin | None:
+    """The origin of one axis at the height of the curve, where the losses there were not evaluated."""
+    if field.origin is None or math.isfinite(field.origin.height) or len(field.axes) > 1:
+        return field.origin
+    return replace(field.origin, height=float(np.interp(0.0, field.axes[0].coordinates, field.drawn)))
+
+
+def _at_origin(first: Compared, other: Compared, observable: str, log: bool) -> float:
+    """The drawn difference of the losses at the origin; NaN where one is not known, and for other observables."""
+    a, b = first.surface.origin_loss, other.surface.origin_loss
+    if observable != "loss" or (log and not min(a, b) > 0):
+        return math.nan
+    return math.log10(b / a) if log else b - a
+
+
+def _axis(axis: Axis, points: Floats) -> AxisView:
+    return AxisView(axis.name, wording.short_axis_title(axis), points, wording.axis_title(axis))
 
 
 def _on_grid(surface: Surface, observable: str, log: bool, grid: Sequence[Floats]) -> GridValues:
@@ -222,9 +244,10 @@ def _caption(data: DifferenceData, pair: tuple[Compared, Compared], observable: 
     size = " × ".join(str(len(axis.coordinates)) for axis in field.axes) + " points"
     facts = [f"{name} of {other} {relation} that of {first}", size, *_resampling_note(data), *_error_notes(data)]
     facts += [*contrasts(pair), *field.scale.notes]
+    facts += [axis.meaning for axis in field.axes if axis.meaning != axis.title]
     states = [(item.label, wording.state_text(item.surface)) for item in pair]
     unfinished = [f"{label}: {state}" for label, state in states if state != "complete"]
-    return [*(fact[:1].upper() + fact[1:] for fact in facts), *unfinished]
+    return [*map(wording.capitalised, facts), *unfinished]
 
 
 def _resampling_note(data: DifferenceData) -> list[str]:

@@ -6,18 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from landscape.surface import Surface
+from landscape.surface import OK
 from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.comparison import Compared, check_mode, contrasts
 from landscape.views.prepared.figure_data import AxisView, FigureData, prepare_figure
-from landscape.views.prepared.scale import choose_scale, drawn_values, point_states
+from landscape.views.prepared.scale import LOG_DECADES, Scale, choose_scale, drawn_values, point_states, spanned_decades
 
-Floats = NDArray[np.float64]
-
-LOG_DECADES = 2.0  # values that span more are drawn on a logarithmic scale, unless another is asked for
 NAMED_IN_TITLE = 3
 OVERLAY_LEVELS = 8  # contour lines of each: fewer than of one landscape alone, as there are several sets
 
@@ -35,14 +31,12 @@ class SharedScale(Comparable):
 class OverlayData(Comparable):
     """Several landscapes in one figure: `fields` are what each shows, and `labels` their names in the legend.
 
-    `frame` has the title, the caption, and axes that reach over all of them; its values are those of the first.
-    `origins` are the drawn values at the origin, NaN where the value there is not known.
+    `frame` has the title, the caption, and axes that reach over all of them, and no values of its own.
     """
 
     labels: tuple[str, ...]
     fields: tuple[FigureData, ...]
     frame: FigureData
-    origins: tuple[float, ...]
 
 
 def share_scale(
@@ -63,7 +57,9 @@ def share_scale(
         JobError: zmin or zmax is impossible, or a landscape has no such observable.
     """
     values = [np.asarray(item.surface[observable], np.float64) for item in items]
-    log = spans_decades(values) if log is None else log
+    if log is None:
+        known = [one[item.surface.status == OK] for item, one in zip(items, values, strict=True)]
+        log = spanned_decades(np.concatenate(known)) > LOG_DECADES
     drawn = []
     for item, one in zip(items, values, strict=True):
         states = point_states(one, item.surface.status, log)
@@ -74,12 +70,6 @@ def share_scale(
         return SharedScale(log, zmin, zmax)
     low, high = scale.real(scale.low), scale.real(scale.high)
     return SharedScale(log, low if zmin is None else zmin, high if zmax is None else zmax)
-
-
-def spans_decades(values: Sequence[Floats]) -> bool:
-    """Whether the finite values of all arrays are above zero and span more than two decades."""
-    finite = np.concatenate([array[np.isfinite(array)] for array in values]) if values else np.empty(0)
-    return bool(finite.size and finite.min() > 0 and np.log10(finite.max()) - np.log10(finite.min()) > LOG_DECADES)
 
 
 def prepare_overlay(
@@ -122,52 +112,61 @@ def prepare_overlay(
         )
         for item in items
     )
-    whole = prepare_figure(
-        items[0].surface, observable, log=shared.log, zmin=shared.low, zmax=shared.high, levels=levels, path=False
-    )
+    axes = tuple(_common_axis(fields, k) for k in range(len(fields[0].axes)))
+    nothing = np.full((2,) * len(axes), np.nan)
     frame = replace(
-        whole,
+        fields[0],
         name=", ".join(item.label for item in items),
-        title=f"{_names(items)}: {wording.observable_title(observable)}",
-        caption=tuple(_caption(items, fields, observable)),
-        axes=tuple(_common_axis(fields, k) for k in range(len(whole.axes))),
+        title=f"{wording.capitalised(wording.observable_title(observable))} of {_names(items)}",
+        caption=tuple(_caption(items, fields, axes, observable)),
+        axes=axes,
+        values=nothing,
+        drawn=nothing,
+        states=np.full(nothing.shape, OK, np.uint8),
+        scale=_common_scale(fields),
+        origin=next((field.origin for field in fields if field.origin is not None), None),
+        error=None,
+        path=None,
+        rise=None,
+        rise_error=None,
+        difference=None,
     )
-    origins = tuple(_origin(field, item.surface) for field, item in zip(fields, items, strict=True))
-    return OverlayData(tuple(item.label for item in items), fields, frame, origins)
+    return OverlayData(tuple(item.label for item in items), fields, frame)
+
+
+def _common_scale(fields: Sequence[FigureData]) -> Scale:
+    """The scale of the first, from the lowest to the highest end of all."""
+    scales = [field.scale for field in fields]
+    low, high = min(scale.low for scale in scales), max(scale.high for scale in scales)
+    return replace(scales[0], low=low, high=high)
 
 
 def _names(items: Sequence[Compared]) -> str:
     labels = [item.label for item in items]
-    return " and ".join(labels) if len(labels) <= NAMED_IN_TITLE else f"{len(labels)} landscapes"
+    if len(labels) > NAMED_IN_TITLE:
+        return f"{len(labels)} landscapes"
+    return f"{', '.join(labels[:-1])} and {labels[-1]}"
 
 
 def _common_axis(fields: Sequence[FigureData], k: int) -> AxisView:
     """An axis from the lowest to the highest coordinate of all; its title only where it is that of all."""
     axes = [field.axes[k] for field in fields]
     ends = np.array([min(axis.coordinates[0] for axis in axes), max(axis.coordinates[-1] for axis in axes)])
-    titles = {axis.title for axis in axes}
-    return AxisView(axes[0].name, axes[0].title if len(titles) == 1 else axes[0].name, ends)
+    same = len({axis.meaning for axis in axes}) == 1
+    title, meaning = (axes[0].title, axes[0].meaning) if same else (axes[0].name, axes[0].name)
+    return AxisView(axes[0].name, title, ends, meaning)
 
 
-def _origin(field: FigureData, surface: Surface) -> float:
-    """The drawn value at the origin: the loss that was evaluated there, or the value of the grid point at 0."""
-    value = surface.origin_loss if field.observable == "loss" else float("nan")
-    if not np.isfinite(value):
-        zeros = [np.flatnonzero(axis.coordinates == 0) for axis in field.axes]
-        if all(places.size for places in zeros):
-            value = float(field.values[tuple(int(places[0]) for places in reversed(zeros))])
-    if not np.isfinite(value) or (field.scale.log and value <= 0):
-        return float("nan")
-    return float(np.log10(value)) if field.scale.log else value
-
-
-def _caption(items: Sequence[Compared], fields: Sequence[FigureData], observable: str) -> list[str]:
+def _caption(
+    items: Sequence[Compared], fields: Sequence[FigureData], axes: Sequence[AxisView], observable: str
+) -> list[str]:
     """What a reader must know: what all have in common, what sets them apart, then each in a sentence of its own."""
     samplings = list(dict.fromkeys(wording.sampling(item.surface, observable) for item in items))
     facts = [samplings[0]] if len(samplings) == 1 else []
     facts += contrasts(items)
+    facts += [axis.meaning for axis in axes if axis.meaning != axis.title]
     facts += ["logarithmic scale"] if fields[0].scale.log else []
-    sentences = [fact[:1].upper() + fact[1:] for fact in facts]
+    sentences = [wording.capitalised(fact) for fact in facts]
     for item, field in zip(items, fields, strict=True):
         parts = [wording.resolution(item.surface)]
         parts += [wording.sampling(item.surface, observable)] if len(samplings) > 1 else []

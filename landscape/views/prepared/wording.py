@@ -70,6 +70,11 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else text[: max(most - 1, 1)].rstrip() + "…"
 
 
+def capitalised(text: str) -> str:
+    """The text with a capital at its beginning; the rest stays as it is."""
+    return text[:1].upper() + text[1:]
+
+
 def observable_title(observable: str) -> str:
     """The name of an observable in words.
 

@@ -222,7 +222,7 @@ def test_an_overlay_has_one_scale_and_axes_that_reach_over_all(make: ModuleType)
     data = prepare_overlay(items)
     assert data.fields[0].scale.ticks == data.fields[1].scale.ticks
     assert data.labels == ("a", "b")
-    assert data.frame.title == "a and b: loss"
+    assert data.frame.title == "Loss of a and b"
     assert data.fields[0].path is not None
     own = prepare_overlay(items, lock=False)
     assert own.fields[0].scale.ticks != own.fields[1].scale.ticks

@@ -1,0 +1,132 @@
+"""The difference of two landscapes: red where the second is higher, blue where it is lower, pale where neither is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from landscape.views.figures.curve import draw_curve
+from landscape.views.figures.layout import Style, label_carrier, with_levels
+from landscape.views.figures.overlay_looks import Look, look
+from landscape.views.figures.overlay_marks import add_marks, flat_marks, space_end
+from landscape.views.figures.path import LIFT
+from landscape.views.figures.plane import SMOOTHING, bar_length, contour_trace, draw_plane, filled
+from landscape.views.figures.slices import draw_slices
+from landscape.views.figures.surface import draw_surface
+from landscape.views.figures.theme import INK
+from landscape.views.prepared.comparison_difference import DifferenceData
+from landscape.views.prepared.figure_data import FigureData
+from landscape.views.prepared.levels import even_levels
+from landscape.views.prepared.path import DrawnPath
+from landscape.views.prepared.path_on_surface import bilinear
+from landscape.views.prepared.uncertainty import CLEAR
+
+DIVERGING = "rdbu"
+WITHIN = "within 2 standard errors of no difference"
+SIGNS = {  # of contour lines: their colour per theme and their line style, by the sign of the difference
+    -1: ({"light": "#2166ac", "dark": "#7fb0ef"}, "dash"),
+    0: (INK, "solid"),
+    1: ({"light": "#b2182b", "dark": "#f4937c"}, "solid"),
+}
+
+
+def draw_difference(data: DifferenceData, kind: str, style: Style) -> go.Figure:
+    """The difference as a curve, on a plane, as heights, or in slices.
+
+    Args:
+        kind: "curve", "topographic", "contour", "surface" or "slices".
+    """
+    style = replace(style, colour_scale=DIVERGING)
+    field = replace(data.field, difference=_in_errors(data) if kind in ("topographic", "contour", "slices") else None)
+    if kind == "slices":
+        return _renamed(draw_slices(field, style))
+    if kind == "curve":
+        return add_marks(_with_zero(draw_curve(field, style), data), _marks_on_curve(data, style))
+    if kind == "surface":
+        return add_marks(draw_surface(field, style), _marks_on_surface(data, style))
+    values = _signed_lines(field, style) if kind == "contour" else [filled(field, style, bar_length(field))]
+    marks = [mark for item in _paths(data) for mark in flat_marks(*item, style, joined=False)]
+    return _renamed(add_marks(draw_plane(with_levels(field), values, style), marks))
+
+
+def _paths(data: DifferenceData) -> list[tuple[DrawnPath, str, int, Look]]:
+    """The path of each landscape that has one, with its label, its number and its look."""
+    numbered = enumerate(zip(data.labels, data.paths, strict=True))
+    return [(path, label, number, look(number)) for number, (label, path) in numbered if path is not None]
+
+
+def _marks_on_curve(data: DifferenceData, style: Style) -> list[go.Scatter]:
+    """The convergence points on the curve, where it reaches them."""
+    x, y = data.field.axes[0].coordinates, data.field.values
+    marks: list[go.Scatter] = []
+    for path, label, number, own in _paths(data):
+        height = np.interp(path.places[0], x, y, left=np.nan, right=np.nan)
+        placed = replace(path, places=(path.places[0], height))
+        marks += flat_marks(placed, label, number, own, style, joined=False) if np.isfinite(height[-1]) else []
+    return marks
+
+
+def _marks_on_surface(data: DifferenceData, style: Style) -> list[go.Scatter3d]:
+    """The convergence points on the surface of the differences, where it reaches them."""
+    field = data.field
+    x, y = (axis.coordinates for axis in field.axes)
+    lift = LIFT * (field.scale.high - field.scale.low)
+    marks: list[go.Scatter3d] = []
+    for path, label, number, own in _paths(data):
+        height = bilinear(x, y, field.drawn, path.places[0][-1:], path.places[1][-1:])
+        marks += space_end(path, label, number, own, style, float(height[0]) + lift)
+    return marks
+
+
+def _in_errors(data: DifferenceData) -> np.ndarray | None:
+    """How many times two standard errors each difference is from none; None where the errors are not known."""
+    field = data.field
+    if field.error is None or not data.within.any():
+        return None
+    none = 1.0 if field.scale.log else 0.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.abs(field.values - none) / (2 * field.error)
+    ratio = np.where(field.values == none, 0.0, ratio)
+    known = np.minimum(np.nan_to_num(ratio, nan=CLEAR, posinf=CLEAR), CLEAR)
+    return np.where(np.isfinite(field.values), known, np.nan)
+
+
+def _renamed(figure: go.Figure) -> go.Figure:
+    """The layer of uncertainty says what it is one of: here of no difference, and not of the origin."""
+    for trace in [*figure.data, *(trace for frame in figure.frames for trace in frame.data)]:
+        if (trace.meta or {}).get("role") == "uncertainty":
+            trace.update(name=WITHIN)
+    return figure
+
+
+def _signed_lines(field: FigureData, style: Style) -> list[go.Contour]:
+    """Contour lines below, at and above no difference, which differ by line style as well as colour."""
+    even, ticks = even_levels(field.scale.ticks), np.array(field.scale.ticks)
+    signs = np.where(np.abs(ticks) < 1e-9 * field.scale.high, 0, np.sign(ticks)).astype(int)
+    traces = []
+    for sign, (colours, dash) in SIGNS.items():
+        places = np.flatnonzero(signs == sign)
+        if not places.size:
+            continue
+        which = slice(int(places[0]), int(places[-1]) + 1)
+        start, stop = (even.start + even.step * int(k) for k in (places[0], places[-1]))
+        scales = {theme: [[0.0, colour], [1.0, colour]] for theme, colour in colours.items()}
+        look_of_lines: dict[str, Any] = {
+            "contours": {"start": start, "end": stop, "size": even.step, "coloring": "lines", "showlabels": True},
+            "line": {"width": 2.4 if sign == 0 else 1.6, "dash": dash, "smoothing": SMOOTHING},
+            "colorscale": scales[style.theme],
+            "colorbar": label_carrier(field, even, which),
+        }
+        traces.append(contour_trace(field, even, meta={"labelled": True, "scales": scales}, **look_of_lines))
+    return traces or [contour_trace(field, even, showscale=False, line={"width": 0})]
+
+
+def _with_zero(figure: go.Figure, data: DifferenceData) -> go.Figure:
+    """A line at no difference, behind the curve."""
+    none = 1.0 if data.field.scale.log else 0.0
+    line = {"color": "#808a97", "width": 1.2, "dash": "dot"}
+    figure.add_shape(type="line", xref="paper", x0=0, x1=1, yref="y", y0=none, y1=none, line=line, layer="below")
+    return figure

@@ -1,0 +1,197 @@
+"""What an overlay shows of each landscape beside its values: the legend entry, the path, the convergence point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from landscape.errors import capped
+from landscape.views.figures.layout import Style, legend_rows, text
+from landscape.views.figures.overlay_looks import Look
+from landscape.views.figures.scene import PathInSpace
+from landscape.views.figures.theme import INK, PAPER, themed
+from landscape.views.prepared.path import DrawnPath
+
+LEGEND = {"traceorder": "normal", "itemsizing": "trace"}  # entries in rows, each with its own line style
+LEGEND_ROW_PX, LEGEND_GAP_PX = 22, 8
+KEY_RANK = 900  # of plotly's 1000: the landscapes come first in the legend
+LONGEST_LABEL = 48  # characters of a label in the legend
+
+
+def entry(label: str) -> str:
+    """The legend entry of one landscape, which plotly reads as HTML."""
+    return text(capped(label, LONGEST_LABEL))
+
+
+def end_entry(label: str, path: DrawnPath) -> str:
+    """The legend entry of the last snapshot, such as 'sgd: minimum, convergence point (epoch 20)'."""
+    return f"{entry(label)}, {path.end_name}"
+
+
+def overlay_names(labels: Sequence[str], paths: Sequence[DrawnPath | None]) -> list[str]:
+    """All legend entries of the landscapes and their convergence points."""
+    ends = [end_entry(label, path) for label, path in zip(labels, paths, strict=True) if path is not None]
+    return [*(entry(label) for label in labels), *ends]
+
+
+def flat_key(label: str, number: int, look: Look, style: Style) -> go.Scatter:
+    """The legend entry of lines on a plane: a trace without points, as a contour trace has no entry of this look."""
+    lines = {theme: {"line": {"color": look.colours[theme], "dash": look.dash, "width": 2}} for theme in look.colours}
+    return go.Scatter(
+        x=[None],
+        y=[None],
+        mode="lines",
+        name=entry(label),
+        legendgroup=f"item {number}",
+        showlegend=True,
+        legendrank=KEY_RANK + number,
+        hoverinfo="skip",
+        **themed(lines, style.theme, role="key", item=number),
+    )
+
+
+def space_key(label: str, number: int, look: Look, style: Style) -> go.Scatter3d:
+    """The legend entry of a surface: a trace without points."""
+    markers = {
+        theme: {"marker": {"symbol": "square", "size": 9, "color": look.colours["light"]}} for theme in look.colours
+    }
+    return go.Scatter3d(
+        x=[None],
+        y=[None],
+        z=[None],
+        mode="markers",
+        name=entry(label),
+        legendgroup=f"item {number}",
+        showlegend=True,
+        legendrank=KEY_RANK + number,
+        hoverinfo="skip",
+        **themed(markers, style.theme, role="key", item=number),
+    )
+
+
+def flat_marks(
+    path: DrawnPath, label: str, number: int, look: Look, style: Style, *, joined: bool = True
+) -> list[go.Scatter]:
+    """The path on a plane in the landscape's own look, and its convergence point.
+
+    Args:
+        joined: draw the path, and not the convergence point alone.
+    """
+    x, y = path.places[0], path.places[1]
+    group = {"legendgroup": f"item {number}"}
+    hover = [f"<b>{entry(label)}</b><br>{line}" for line in path.hover]
+    traces = []
+    if joined:
+        lines = {
+            theme: {
+                "line": {"color": colour, "dash": look.dash, "width": style.path_width * 0.7},
+                "marker": {"color": colour, "size": 4},
+            }
+            for theme, colour in look.colours.items()
+        }
+        options: dict[str, Any] = themed(lines, style.theme, role="path", item=number)
+        traces.append(
+            go.Scatter(
+                x=x,
+                y=y,
+                mode="lines+markers",
+                hovertext=hover,
+                hoverinfo="text",
+                name=entry(label),
+                showlegend=False,
+                **group,
+                **options,
+            )
+        )
+    marks = {
+        theme: {
+            "marker": {
+                "symbol": look.symbol,
+                "size": 14,
+                "color": colour,
+                "line": {"color": PAPER[theme], "width": 1.4},
+            }
+        }
+        for theme, colour in look.colours.items()
+    }
+    options = themed(marks, style.theme, role="end", item=number)
+    name = end_entry(label, path)
+    traces.append(
+        go.Scatter(
+            x=x[-1:], y=y[-1:], mode="markers", name=name, hovertext=hover[-1:], hoverinfo="text", **group, **options
+        )
+    )
+    return traces
+
+
+def space_marks(overlay: PathInSpace, label: str, number: int, look: Look, style: Style) -> list[go.Scatter3d]:
+    """The path in space in the landscape's own colour, and its convergence point where its height is known."""
+    path, line, height = overlay.path, overlay.line, overlay.height
+    if not np.isfinite(height).any():
+        return []
+    group = {"legendgroup": f"item {number}"}
+    light = look.colours["dark"]  # the light one of the two, as the surface below is in the other
+    colour = {theme: {"line": {"color": light, "width": style.path_width * 2}} for theme in look.colours}
+    joined = go.Scatter3d(
+        x=line[:, 0],
+        y=line[:, 1],
+        z=line[:, 2],
+        mode="lines",
+        hoverinfo="skip",
+        showlegend=False,
+        connectgaps=False,
+        **group,
+        **themed(colour, style.theme, role="path", item=number),
+    )
+    return [joined, *space_end(path, label, number, look, style, float(height[-1]))]
+
+
+def space_end(path: DrawnPath, label: str, number: int, look: Look, style: Style, height: float) -> list[go.Scatter3d]:
+    """The convergence point in space at that height, where it is known."""
+    if not np.isfinite(height):
+        return []
+    edge = {"color": INK["light"], "width": 1}
+    marker = {"symbol": look.space_symbol, "size": 6, "color": look.colours["dark"], "line": edge}
+    return [
+        go.Scatter3d(
+            x=path.places[0][-1:],
+            y=path.places[1][-1:],
+            z=[height],
+            mode="markers",
+            marker=marker,
+            name=end_entry(label, path),
+            hovertext=[f"<b>{entry(label)}</b><br>{path.hover[-1]}"],
+            hoverinfo="text",
+            legendgroup=f"item {number}",
+            meta={"role": "end", "item": number},
+        )
+    ]
+
+
+def add_marks(figure: go.Figure, traces: Sequence[Any]) -> go.Figure:
+    """Add traces on top, with room for their legend entries between the axis and the caption; `figure` is changed."""
+    width = figure.layout.meta["plot"][0]
+    before = legend_rows(_names(figure.data), width)
+    figure.add_traces(list(traces))
+    after = legend_rows(_names(figure.data), width)
+    extra = (after - before) * LEGEND_ROW_PX + (LEGEND_GAP_PX if after and not before else 0)
+    figure.layout.margin.b += extra
+    figure.layout.height += extra
+    for annotation in figure.layout.annotations:
+        if annotation.name == "caption":
+            annotation.yshift -= extra
+    return figure.update_layout(legend=LEGEND)
+
+
+def _names(traces: Sequence[Any]) -> list[str]:
+    return [trace.name for trace in traces if trace.name and trace.showlegend is not False]
+
+
+def on_curve(path: DrawnPath, real: Any) -> DrawnPath:
+    """The path over a curve as one of a plane: its height, in real values, in place of the second axis."""
+    height = np.array([real(float(drawn)) for drawn in path.height])
+    return replace(path, places=(path.places[0], height))

@@ -1,0 +1,83 @@
+"""Surfaces over one another in space, each in shades of a colour of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+
+from landscape.views.figures.layout import Style, with_levels
+from landscape.views.figures.missing import symbols
+from landscape.views.figures.origin import space_origin
+from landscape.views.figures.overlay_looks import hue_scale, look
+from landscape.views.figures.overlay_marks import add_marks, entry, space_key, space_marks
+from landscape.views.figures.path import LIFT
+from landscape.views.figures.pointer import plane_hover, pointer_values
+from landscape.views.figures.scene import draw_scene
+from landscape.views.figures.surface import HEIGHT, LINE_LIFT, level_lines, origin_height, path_in_space, z_axis
+from landscape.views.figures.theme import typed
+from landscape.views.prepared.comparison_overlay import OverlayData
+from landscape.views.prepared.figure_data import FigureData
+
+LINES = "rgba(255,255,255,0.6)"
+
+
+def draw_surface_overlay(data: OverlayData, style: Style, opacity: float) -> go.Figure:
+    """The surfaces on one height scale, with contour lines, paths and convergence points; missing points on the floor.
+
+    Args:
+        opacity: of the surfaces, from 0 to 1.
+    """
+    frame = data.frame
+    span = frame.scale.high - frame.scale.low
+    floor = frame.scale.low - 0.06 * span
+    traces: list[Any] = []
+    marks: list[Any] = []
+    for number, (label, field) in enumerate(zip(data.labels, data.fields, strict=True)):
+        group = {"legendgroup": f"item {number}"}
+        traces.append(_heights(field, label, number, opacity))
+        traces.append(level_lines(field, LINE_LIFT * span, LINES).update(meta={"role": "lines", "item": number}, **group))
+        marks.append(space_key(label, number, look(number), style))
+        missing = symbols(field.states, tuple(axis.coordinates for axis in field.axes), floor)
+        for trace in missing:
+            trace.update(name=f"{entry(label)}: {trace.name}", **group)
+        marks += missing
+        path = path_in_space(field, LIFT * span)
+        marks += space_marks(path, label, number, look(number), style) if path is not None else []
+    traces += _origins(data, style, span)
+    longest = max(axis.span for axis in frame.axes)
+    aspect = [axis.span / longest for axis in frame.axes] if frame.equal else [1.0, 1.0]
+    upwards = z_axis(frame, floor, frame.scale.high + 0.04 * span)
+    figure = draw_scene(with_levels(frame), traces, style, z_axis=upwards, aspect=[*aspect, HEIGHT], overlay=None)
+    return add_marks(figure, marks)
+
+
+def _heights(field: FigureData, label: str, number: int, opacity: float) -> go.Surface:
+    quiet = {"highlight": False}
+    return go.Surface(
+        x=field.axes[0].coordinates,
+        y=field.axes[1].coordinates,
+        z=typed(field.drawn),
+        customdata=typed(pointer_values(field)[0]),
+        hovertemplate=plane_hover(field).replace("<extra></extra>", f"<extra>{entry(label)}</extra>"),
+        cmin=field.scale.low,
+        cmax=field.scale.high,
+        colorscale=hue_scale(look(number)),
+        showscale=False,
+        opacity=opacity,
+        contours={"x": quiet, "y": quiet, "z": quiet},
+        lighting={"ambient": 0.72, "diffuse": 0.5, "specular": 0.08, "roughness": 0.85, "fresnel": 0.05},
+        connectgaps=False,
+        name=entry(label),
+        legendgroup=f"item {number}",
+        showlegend=False,
+        meta={"role": "field", "item": number},
+    )
+
+
+def _origins(data: OverlayData, style: Style, span: float) -> list[go.Scatter3d]:
+    """The origin on each surface, with one legend entry for all."""
+    marks = [mark for field in data.fields for mark in space_origin(field, style, origin_height(field) + LIFT * span)]
+    for mark in marks[1:]:
+        mark.update(showlegend=False)
+    return [mark.update(legendgroup="origin") for mark in marks]
