@@ -51,10 +51,12 @@ class Look:
     observable: str
     log: bool | None
     levels: int | None
+    exact_levels: bool
     zmin: float | None
     zmax: float | None
     lock: bool
     path: bool
+    uncertainty: bool
     opacity: float
     max_points: int | None
     style: Style
@@ -92,11 +94,13 @@ def compare_figures(
     observable: str = "loss",
     log: bool | None = None,
     levels: int | None = None,
+    exact_levels: bool = False,
     zmin: float | None = None,
     zmax: float | None = None,
     lock: bool = True,
     colour_scale: str = DEFAULT_SCALE,
     path: bool = True,
+    uncertainty: bool = False,
     opacity: float = OPACITY,
     theme: str = "light",
     title: bool = True,
@@ -112,10 +116,11 @@ def compare_figures(
         mode: "overlay", "difference" or "tiled".
         kind: default: what suits the mode and the number of axes, see `COMPARISON_KINDS`.
         log: a logarithmic scale; a difference is then a ratio. Default: as for `figure`; differences are linear.
-        levels: number of contour lines.
+        levels, exact_levels: as for `figure`.
         zmin, zmax: ends of the range, in real values; of a difference, zmax is the end on either side.
         lock: give all the same colour and height scale and the same contour lines.
         colour_scale: of tiled figures; overlaid ones have a colour each, differences a scale of two sides.
+        uncertainty: the layer of uncertainty of tiled figures; a difference always shows where it is within its error.
         opacity: of overlaid surfaces, from 0 to 1.
         animate: add buttons that let the path grow, where tiled.
         max_points: points per axis to draw at most.
@@ -135,7 +140,7 @@ def compare_figures(
     items = compared(landscapes)
     check_mode(mode, items, observable)
     style = Style(check_scale(colour_scale), theme, title=title, caption=caption, animate=animate)
-    look = Look(observable, log, levels, zmin, zmax, lock, path, opacity, max_points, style)
+    look = Look(observable, log, levels, exact_levels, zmin, zmax, lock, path, uncertainty, opacity, max_points, style)
     draw = {"overlay": _overlay, "difference": _differences, "tiled": _tiles}[mode]
     return draw(items, kind, look)
 
@@ -163,6 +168,7 @@ def _overlay(items: Sequence[Compared], kind: str | None, look: Look) -> list[Co
         look.observable,
         log=look.log,
         levels=look.levels,
+        exact_levels=look.exact_levels,
         zmin=look.zmin,
         zmax=look.zmax,
         lock=look.lock,
@@ -215,6 +221,8 @@ def _tiles(items: Sequence[Compared], kind: str | None, look: Look) -> list[Comp
             observable=look.observable,
             log=log,
             levels=look.levels,
+            exact_levels=look.exact_levels,
+            uncertainty=look.uncertainty,
             zmin=low,
             zmax=high,
             colour_scale=style.colour_scale,

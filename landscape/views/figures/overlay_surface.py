@@ -36,7 +36,9 @@ def draw_surface_overlay(data: OverlayData, style: Style, opacity: float) -> go.
     for number, (label, field) in enumerate(zip(data.labels, data.fields, strict=True)):
         group = {"legendgroup": f"item {number}"}
         traces.append(_heights(field, label, number, opacity))
-        traces.append(level_lines(field, LINE_LIFT * span, LINES).update(meta={"role": "lines", "item": number}, **group))
+        traces.append(
+            level_lines(field, LINE_LIFT * span, LINES).update(meta={"role": "lines", "item": number}, **group)
+        )
         marks.append(space_key(label, number, look(number), style))
         missing = symbols(field.states, tuple(axis.coordinates for axis in field.axes), floor)
         for trace in missing:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from landscape.surface import OK
 from landscape.views.prepared import wording
@@ -13,6 +14,8 @@ from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.comparison import Compared, check_mode, contrasts
 from landscape.views.prepared.figure_data import AxisView, FigureData, prepare_figure
 from landscape.views.prepared.scale import LOG_DECADES, Scale, choose_scale, drawn_values, point_states, spanned_decades
+
+Floats = NDArray[np.float64]
 
 NAMED_IN_TITLE = 3
 OVERLAY_LEVELS = 8  # contour lines of each: fewer than of one landscape alone, as there are several sets
@@ -58,8 +61,7 @@ def share_scale(
     """
     values = [np.asarray(item.surface[observable], np.float64) for item in items]
     if log is None:
-        known = [one[item.surface.status == OK] for item, one in zip(items, values, strict=True)]
-        log = spanned_decades(np.concatenate(known)) > LOG_DECADES
+        log = _suggests_log(items, values, observable)
     drawn = []
     for item, one in zip(items, values, strict=True):
         states = point_states(one, item.surface.status, log)
@@ -72,12 +74,20 @@ def share_scale(
     return SharedScale(log, low if zmin is None else zmin, high if zmax is None else zmax)
 
 
+def _suggests_log(items: Sequence[Compared], values: Sequence[Floats], observable: str) -> bool:
+    """Whether all values together span over two decades; fractions such as the accuracy stay linear."""
+    known = np.concatenate([one[item.surface.status == OK] for item, one in zip(items, values, strict=True)])
+    a_fraction = observable != "loss" and not observable.endswith("_stderr") and known.max(initial=0.0) <= 1
+    return not a_fraction and spanned_decades(known) > LOG_DECADES
+
+
 def prepare_overlay(
     items: Sequence[Compared],
     observable: str = "loss",
     *,
     log: bool | None = None,
     levels: int | None = None,
+    exact_levels: bool = False,
     zmin: float | None = None,
     zmax: float | None = None,
     lock: bool = True,
@@ -88,7 +98,8 @@ def prepare_overlay(
 
     Args:
         log: as in `share_scale`; one figure has one height.
-        levels: number of contour lines of each; default about 8 at round values.
+        levels: number of contour lines of each; default about 8.
+        exact_levels: exactly that number of lines, evenly spaced, and not at round values.
         lock: whether all have the same contour lines; else each has lines that suit its own values.
         path: prepare the trajectories as well.
         max_points: points per axis to draw at most.
@@ -107,6 +118,7 @@ def prepare_overlay(
             zmin=low,
             zmax=high,
             levels=levels or OVERLAY_LEVELS,
+            exact_levels=exact_levels,
             path=path,
             max_points=max_points,
         )
