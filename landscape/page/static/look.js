@@ -47,7 +47,8 @@ export function apply(figure, look) {
   const { data, layout } = figure;
   for (const trace of data) {
     const what = role(trace);
-    if (what === "path" || what === "end") paint(trace, look, what);
+    // In an overlay each path has the colour of its landscape, which tells it from the others.
+    if ((what === "path" || what === "end") && trace.meta.item === undefined) paint(trace, look, what);
     if (what === "field" && look.opacity < 1 && (trace.type === "surface" || trace.type === "contour" || trace.type === "volume" || trace.type === "mesh3d"))
       trace.opacity = look.opacity;
     if (trace.type === "surface") {

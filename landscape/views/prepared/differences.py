@@ -23,6 +23,21 @@ MOST_KEYS, DEEPEST, LONGEST = 400, 8, 200  # of a document that is taken apart: 
 LONGEST_LIST = 12  # elements of a list that stand in one cell
 
 
+@dataclass(frozen=True)
+class WholeGrid:
+    """What is known of all points of a landscape of which a surface holds some only.
+
+    Args:
+        sizes: points along each axis.
+        computed: how many points were evaluated.
+        lowest: the lowest value; None where it is not known.
+    """
+
+    sizes: tuple[int, ...]
+    computed: int
+    lowest: float | None
+
+
 @dataclass(frozen=True, eq=False)
 class TableItem:
     """One column of the table: a landscape, or a run alone, with what is known of the run.
@@ -30,6 +45,7 @@ class TableItem:
     Args:
         label: the head of the column.
         surface: the landscape; None where there is none.
+        whole: what is known of all its points, where the surface holds some of them only.
         info: what was trained, as `run.json` holds it.
         history: what the training recorded, one mapping per step or epoch.
         measures: what `measures.json` of the run holds.
@@ -40,6 +56,7 @@ class TableItem:
     info: Mapping[str, Any] = field(default_factory=dict)
     history: Sequence[Mapping[str, Any]] = ()
     measures: Mapping[str, Any] = field(default_factory=dict)
+    whole: WholeGrid | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +108,7 @@ def tabulate(items: Sequence[TableItem], observable: str = "loss") -> Difference
     Names are dotted keys of the documents, such as 'landscape.size' or 'hyperparameters.momentum'.
     """
     sections = [
-        _section("Numbers", [_numbers(item.surface, observable) for item in items]),
+        _section("Numbers", [_numbers(item, observable) for item in items]),
         _section("Measures", [_documented(item.measures) for item in items]),
         _section("Final metrics", [_final_metrics(item.history) for item in items]),
         _section("Training", [_documented(item.info) for item in items]),
@@ -111,8 +128,9 @@ def _section(title: str, columns: Sequence[Mapping[str, Cell]]) -> Section:
     return Section(title, tuple(rows))
 
 
-def _numbers(surface: Surface | None, observable: str) -> dict[str, Cell]:
+def _numbers(item: TableItem, observable: str) -> dict[str, Cell]:
     """The numbers by which landscapes are compared; what is not known is left out."""
+    surface = item.surface
     if surface is None:
         return {}
     name = wording.observable_title(observable)
@@ -121,6 +139,7 @@ def _numbers(surface: Surface | None, observable: str) -> dict[str, Cell]:
     cells: dict[str, Cell] = {}
     if finite.size:
         low, high, spread = float(finite.min()), float(finite.max()), np.percentile(finite, [5, 95])
+        low = item.whole.lowest if item.whole is not None and item.whole.lowest is not None else low
         cells[f"lowest {name}"] = _number(low)
         cells[f"highest {name}"] = _number(high)
         cells[f"relief of the {name} (95th less 5th percentile)"] = _number(float(spread[1] - spread[0]))
@@ -132,9 +151,12 @@ def _numbers(surface: Surface | None, observable: str) -> dict[str, Cell]:
         barrier = surface.find_barrier()
         height = None if barrier is None else barrier.height
         cells["barrier between 0 and 1"] = Cell(wording.barrier_text(surface), height)
-    done, size = int(wording.is_computed(surface.status).sum()), int(surface.status.size)
-    cells["points"] = Cell(wording.resolution(surface).removesuffix(" points"), float(size))
-    cells["done"] = Cell(wording.percent(done / size), done / size) if size else Cell("no points")
+    whole = item.whole or WholeGrid(
+        tuple(len(axis.coordinates) for axis in surface.axes), int(wording.is_computed(surface.status).sum()), None
+    )
+    size = math.prod(whole.sizes)
+    cells["points"] = Cell(" × ".join(map(str, whole.sizes)), float(size))
+    cells["done"] = Cell(wording.percent(whole.computed / size), whole.computed / size)
     seconds = wording.finite(surface.record.progress.seconds)
     if seconds is not None:
         cells["time"] = Cell(duration(seconds), seconds)

@@ -1,0 +1,125 @@
+"""Comparisons as the page asks for them: figures, notes on what is left out, the table of what differs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from landscape.errors import JobError, LandscapeError, NotFoundError
+from landscape.page.comparing import compare_answer, compare_query, differences_answer, readable
+from landscape.page.places import FoundRun
+from landscape.page.queries import Item, Query
+from landscape.page.runs import RunReader
+
+SCALES = ("viridis", "cividis")
+
+
+def reader(runs: Path, name: str = "net") -> RunReader:
+    return RunReader(FoundRun(id=name, name=name, path=str(runs / name)))
+
+
+def asked(*items: str, **options: str) -> Any:
+    pairs = [("item", item) for item in items] + list(options.items())
+    return compare_query(Query(pairs), SCALES, "viridis")
+
+
+def answer(runs: Path, *items: str, **options: str) -> Any:
+    query = asked(*items, **options)
+    there = readable(query.items, {item.run: reader(runs, item.run) for item in query.items})
+    return json.loads(compare_answer(there, query).body)
+
+
+def test_landscapes_are_tiled_on_one_scale(finished: Path) -> None:
+    told = answer(finished, "net|minimum", "net|path", kind="contour")
+    assert [one["title"] for one in told["figures"]] == ["minimum", "path"]
+    assert [one["items"] for one in told["figures"]] == [["net|minimum"], ["net|path"]]
+    fields = [
+        next(trace for trace in one["figure"]["data"] if trace.get("meta", {}).get("role") == "field")
+        for one in told["figures"]
+    ]
+    assert fields[0]["contours"] == fields[1]["contours"]
+    assert "template" not in told["figures"][0]["figure"]["layout"]
+    assert told["notes"] == []
+
+
+def test_an_overlay_and_a_difference(finished: Path) -> None:
+    overlay = answer(finished, "net|minimum", "net|path", mode="overlay")
+    (figure,) = overlay["figures"]
+    assert figure["items"] == ["net|minimum", "net|path"]
+    assert {trace["meta"]["item"] for trace in figure["figure"]["data"] if "item" in trace.get("meta", {})} == {0, 1}
+    (figure,) = answer(finished, "net|minimum", "net|path", mode="difference")["figures"]
+    assert figure["title"] == "Loss of path less minimum"
+    assert "resampled" in figure["caption"] or "no common range" in figure["caption"]
+
+
+def test_a_kind_that_does_not_fit_gives_way_to_the_usual_one_with_a_note(finished: Path) -> None:
+    told = answer(finished, "net|minimum", "net|path", mode="overlay", kind="topographic")
+    assert told["notes"] == ["Drawn as contour lines, as topographic does not fit here"]
+    mixed = answer(finished, "net|minimum", "net|line", kind="surface")
+    assert mixed["notes"] == ["Drawn as curve and topographic, as 3-D surface does not fit here"]
+    assert len(mixed["figures"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("items", "options", "message"),
+    [
+        (["net|minimum", "net|line"], {"mode": "overlay"}, "same number of axes"),
+        (["net|minimum"], {"mode": "difference"}, "at least two landscapes"),
+        (["net|cube", "net|cube"], {"mode": "overlay"}, "at least two landscapes"),
+        (["net|minimum", "net|path"], {"observable": "f1"}, "has no 'f1'"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_sentence(
+    finished: Path, items: list[str], options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(JobError, match=message):
+        answer(finished, *items, **options)
+
+
+def test_options_are_checked() -> None:
+    for options in ({"mode": "x"}, {"kind": "x"}, {"scale": "x"}, {"lock": "2"}, {"levels": "0"}, {"other": "1"}):
+        with pytest.raises(JobError):
+            asked("a|b", **options)
+    with pytest.raises(JobError, match=r"RUN\|LANDSCAPE"):
+        asked()
+
+
+def test_what_is_gone_is_left_out_with_a_note(finished: Path) -> None:
+    items = (Item("net", "minimum"), Item("net", "gone"), Item("other", "minimum"), Item("net", "path"))
+    runs: dict[str, RunReader | LandscapeError] = {"net": reader(finished), "other": NotFoundError("no such run")}
+    there = readable(items, runs)
+    assert [item.landscape for item in there.items] == ["minimum", "path"]
+    told = json.loads(compare_answer(there, asked("net|minimum", "net|path", mode="overlay")).body)
+    assert [note.partition(";")[0] for note in told["notes"]] == [
+        "Left out: landscape 'gone' is not in run 'net'",
+        "Left out: no such run",
+    ]
+    with pytest.raises(NotFoundError, match="gone"):
+        readable(items[1:3], runs)
+
+
+def test_the_table_of_differences_has_a_column_per_landscape(runs: Path) -> None:
+    (runs / "net" / "measures.json").write_text(json.dumps({"sharpness": 2.5}))
+    there = readable((Item("net", "minimum"), Item("net", "path")), {"net": reader(runs)})
+    told = json.loads(differences_answer(there).body)
+    assert told["columns"] == [
+        {"item": "net|minimum", "run": "net", "landscape": "minimum"},
+        {"item": "net|path", "run": "net", "landscape": "path"},
+    ]
+    rows = {row["name"]: row for section in told["sections"] for row in section["rows"]}
+    assert rows["points"]["values"] == ["5 × 4", "5 × 5"]
+    assert rows["points"]["differs"]
+    assert rows["sharpness"] == {"name": "sharpness", "values": ["2.5", "2.5"], "numbers": [2.5, 2.5], "differs": False}
+    assert rows["lowest loss"]["numbers"][0] > 0
+    assert {section["title"] for section in told["sections"]} >= {"Numbers", "Measures", "Training", "Job"}
+
+
+def test_documents_that_cannot_be_read_leave_the_rest(runs: Path) -> None:
+    (runs / "net" / "run.json").write_text("{")
+    there = readable((Item("net", "minimum"),), {"net": reader(runs)})
+    told = json.loads(differences_answer(there).body)
+    assert any("run.json" in note for note in told["notes"])
+    assert any(section["title"] == "Numbers" for section in told["sections"])
