@@ -22,11 +22,15 @@ THREADS = 6
 
 @dataclass(frozen=True)
 class Answer:
-    """The body of an answer; `packed` is the same, compressed by gzip, None where that saves nothing."""
+    """The body of an answer; `packed` is the same, compressed by gzip, None where that saves nothing.
+
+    `file` is the name under which a browser saves it; '' for what it shows.
+    """
 
     body: bytes
     packed: bytes | None
     media_type: str = JSON
+    file: str = ""
 
     @property
     def size(self) -> int:
@@ -34,10 +38,10 @@ class Answer:
         return len(self.body) + len(self.packed or b"")
 
 
-def pack(body: bytes, media_type: str = JSON, level: int = FASTEST) -> Answer:
+def pack(body: bytes, media_type: str = JSON, level: int = FASTEST, file: str = "") -> Answer:
     """The answer with this body, compressed where that is worth it."""
     packed = gzip.compress(body, level, mtime=0) if len(body) >= WORTH_COMPRESSING else None
-    return Answer(body, packed if packed is not None and len(packed) < len(body) else None, media_type)
+    return Answer(body, packed if packed is not None and len(packed) < len(body) else None, media_type, file)
 
 
 def pack_json(value: Any) -> Answer:
@@ -48,17 +52,17 @@ def pack_json(value: Any) -> Answer:
 class Keeper:
     """Keeps answers by what they answer, the last used ones within a bound; each is computed once at a time.
 
-    Used by one event loop; the computing is done in threads.
+    Used by one event loop.
     """
 
-    def __init__(self, most_bytes: int, threads: ThreadPoolExecutor) -> None:
-        self._most, self._threads = most_bytes, threads
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
         self._kept: OrderedDict[Hashable, Answer] = OrderedDict()
         self._coming: dict[Hashable, asyncio.Task[Answer]] = {}
         self._bytes = 0
 
-    async def answer(self, key: Hashable, compute: Callable[[], Answer]) -> Answer:
-        """The kept answer of that key, or what `compute` gives in a thread, for all who ask for it meanwhile."""
+    async def answer(self, key: Hashable, compute: Callable[[], Awaitable[Answer]]) -> Answer:
+        """The kept answer of that key, or what `compute` gives, for all who ask for it meanwhile."""
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
@@ -69,8 +73,8 @@ class Keeper:
         # One who goes away must not take the answer from the others.
         return await asyncio.shield(self._coming[key])
 
-    async def _computed(self, key: Hashable, compute: Callable[[], Answer]) -> Answer:
-        answer = await in_thread(self._threads, compute)
+    async def _computed(self, key: Hashable, compute: Callable[[], Awaitable[Answer]]) -> Answer:
+        answer = await compute()
         self._keep(key, answer)
         return answer
 

@@ -4,104 +4,210 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from starlette.requests import Request
 from starlette.responses import Response
 
+from landscape.errors import LandscapeError
 from landscape.page.answers import THREADS, Answer, Keeper, in_thread, pack_json
+from landscape.page.comparing import Readable, compare_answer, compare_query, differences_answer, readable
 from landscape.page.describing import run_description
 from landscape.page.figures import figure_answer
+from landscape.page.jobs import box_job, box_query
+from landscape.page.listing import SEARCH_SECONDS, Listing
 from landscape.page.looks import looks
-from landscape.page.places import Directory, Place
-from landscape.page.queries import Query, figure_query
+from landscape.page.places import Directory, GoneError, Place
+from landscape.page.queries import MOST_POINTS, Item, Query, figure_query, items_of, log_of
 from landscape.page.runs import OpenRuns, RunReader
+from landscape.page.tables import csv_answer
+from landscape.page.thumbnails import thumbnail_answer
+from landscape.page.training import history_answer, history_query
+from landscape.page.viewers import Stream
+from landscape.page.watching import Interest, RunWatch
 from landscape.views.figures.colours import COLOUR_SCALES, DEFAULT_SCALE
 
 T = TypeVar("T")
+Answering = Callable[[Query], Awaitable[Answer | Response]]
 
 KEPT_BYTES = 64 << 20  # of answers
-VALUE_BYTES = 128 << 20  # of landscapes in memory
-FIRST_SECONDS = 0.5  # that the first list waits for the first search, which mostly takes less
-SEARCH_SECONDS = 2.0  # between two searches for runs, at least
-SEARCH_SHARE = 0.02  # of a processor's time that the searches take, at most
+REMOTE_THREADS, WATCHING_THREADS = 12, 4
+VALUE_BYTES = 96 << 20  # of landscapes in memory
 
 
 class Api:
     """Answers questions about the runs of some places."""
 
-    def __init__(self, places: Sequence[Place]) -> None:
-        self.directory = Directory(places)
-        self.open_runs = OpenRuns(VALUE_BYTES)
+    def __init__(self, places: Sequence[Place], search_seconds: float = SEARCH_SECONDS) -> None:
+        """
+        Args:
+            search_seconds: between two searches for runs, at least.
+        """
+        self._runs = OpenRuns(VALUE_BYTES)
         self._threads = ThreadPoolExecutor(THREADS, "landscape-page")
-        self._keeper = Keeper(KEPT_BYTES, self._threads)
-        self._searched = asyncio.Event()
+        # What waits for an object store, or reads many runs, holds up nobody else.
+        self._remote = ThreadPoolExecutor(REMOTE_THREADS, "landscape-remote")
+        self._watching = ThreadPoolExecutor(WATCHING_THREADS, "landscape-watch")
+        self._background = ThreadPoolExecutor(1, "landscape-list")
+        self._keeper = Keeper(KEPT_BYTES)
+        self._listing = Listing(Directory(places), partial(in_thread, self._background), search_seconds)
+        self._listing.gone = self._runs.close
+        self._watches: dict[str, RunWatch] = {}
 
-    def table(self) -> Mapping[str, Callable[[Request, Query], Awaitable[Answer | Response]]]:
+    def table(self) -> Mapping[str, Answering]:
         """The questions by the last part of their addresses."""
-        return {"looks": self.looks, "runs": self.runs, "run": self.run, "figure": self.figure}
+        return {
+            "looks": self.looks,
+            "runs": self.runs,
+            "run": self.run,
+            "figure": self.figure,
+            "csv": self.csv,
+            "history": self.history,
+            "thumbnail": self.thumbnail,
+            "job": self.job,
+            "compare": self.compare,
+            "differences": self.differences,
+            "events": self.events,
+        }
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """While the block runs, look for runs."""
-        search = asyncio.create_task(self._search_on())
+        listing = asyncio.create_task(self._listing.run())
         try:
             yield
         finally:
-            search.cancel()
-            await asyncio.gather(search, return_exceptions=True)
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            listing.cancel()
+            await asyncio.gather(listing, return_exceptions=True)
+            for threads in (self._threads, self._remote, self._watching, self._background):
+                threads.shutdown(wait=False, cancel_futures=True)
 
-    async def looks(self, request: Request, query: Query) -> Answer:
+    async def looks(self, query: Query) -> Answer:
         """What all figures have in common."""
         query.refuse_others()
-        return await self._keeper.answer("looks", lambda: pack_json(looks()))
+        return await self._keeper.answer("looks", partial(in_thread, self._threads, lambda: pack_json(looks())))
 
-    async def runs(self, request: Request, query: Query) -> Answer:
+    async def runs(self, query: Query) -> Answer:
         """The list of runs."""
         query.refuse_others()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._searched.wait(), FIRST_SECONDS)
-        places = [{"name": place.name, "path": place.path, "problem": place.problem} for place in self.directory.places]
-        rows = [{"id": run.id, "name": run.name, "path": run.path, "pending": True} for run in self.directory.runs]
-        return pack_json({"scanning": not self._searched.is_set(), "places": places, "runs": rows})
+        rows = await self._listing.rows()
+        return await in_thread(self._threads, lambda: pack_json(rows))
 
-    async def run(self, request: Request, query: Query) -> Answer:
+    async def run(self, query: Query) -> Answer:
         """One run."""
         reader = await self._reader(query.needed("run", "a run by its identifier"))
         query.refuse_others()
-        return await self.computed(lambda: pack_json(run_description(reader)))
+        return await self._of(reader, lambda: pack_json(run_description(reader)))
 
-    async def figure(self, request: Request, query: Query) -> Answer:
+    async def figure(self, query: Query) -> Answer:
         """One figure."""
         asked = figure_query(query, COLOUR_SCALES, DEFAULT_SCALE)
         reader = await self._reader(asked.run)
-        generation = await self.computed(lambda: reader.view(asked.landscape).generation)
-        return await self._keeper.answer((asked, generation), partial(figure_answer, reader, asked))
+        generation = await self._generation(reader, asked.landscape)
+        return await self._kept((asked, generation), reader, partial(figure_answer, reader, asked))
 
-    async def computed(self, compute: Callable[[], T]) -> T:
-        """What `compute` gives, in a thread."""
-        return await in_thread(self._threads, compute)
+    async def csv(self, query: Query) -> Answer:
+        """What a figure shows, as a table."""
+        asked = figure_query(query, COLOUR_SCALES, DEFAULT_SCALE)
+        reader = await self._reader(asked.run)
+        return await self._of(reader, partial(csv_answer, reader, asked))
+
+    async def history(self, query: Query) -> Answer:
+        """The history of the training of one or several runs."""
+        asked = history_query(query)
+        readers = [await self._reader(run) for run in asked.runs]
+        return await self._of(readers[0], partial(history_answer, readers, asked))
+
+    async def thumbnail(self, query: Query) -> Answer:
+        """A small picture of a landscape."""
+        run, landscape = query.needed("run", "a run"), query.needed("landscape", "a landscape of the run")
+        observable = query.text("observable", "loss")
+        query.refuse_others()
+        reader = await self._reader(run)
+        key = ("thumbnail", run, landscape, observable, await self._generation(reader, landscape))
+        return await self._kept(key, reader, partial(thumbnail_answer, reader, landscape, observable))
+
+    async def job(self, query: Query) -> Answer:
+        """The job for a box of a landscape."""
+        asked = box_query(query)
+        reader = await self._reader(asked.run)
+        return await self._of(reader, lambda: pack_json(box_job(reader, asked)))
+
+    async def compare(self, query: Query) -> Answer:
+        """Several landscapes as figures."""
+        asked = compare_query(query, COLOUR_SCALES, DEFAULT_SCALE)
+        there = await self._readable(asked.items)
+        key = (asked, there.items, there.generations, there.notes)
+        return await self._kept(key, there.runs[0], partial(compare_answer, there, asked))
+
+    async def differences(self, query: Query) -> Answer:
+        """What differs between several landscapes."""
+        items = items_of(query)
+        query.refuse_others()
+        there = await self._readable(items)
+        return await self._of(there.runs[0], partial(differences_answer, there))
+
+    async def _readable(self, items: Sequence[Item]) -> Readable:
+        """What of the items of a comparison is there.
+
+        Raises:
+            LandscapeError: none of them can be read.
+        """
+        runs: dict[str, RunReader | LandscapeError] = {}
+        for run in dict.fromkeys(item.run for item in items):
+            try:
+                runs[run] = await self._reader(run)
+            except LandscapeError as error:
+                runs[run] = error
+        remote = any(isinstance(run, RunReader) and run.is_remote for run in runs.values())
+        return await in_thread(self._remote if remote else self._threads, partial(readable, items, runs))
+
+    async def events(self, query: Query) -> Response:
+        """The stream of what is new: of the list, or of one run."""
+        run, landscape = query.text("run"), query.text("landscape")
+        observable, log = query.text("observable", "loss"), bool(log_of(query))
+        most = query.count("max", 2, MOST_POINTS)
+        query.refuse_others()
+        if not run:
+            viewer = self._listing.join()
+            return Stream(viewer, self._listing.leave)
+        reader = await self._reader(run)
+        watch = self._watches.get(run)
+        if watch is None:
+            watch = self._watches[run] = RunWatch(
+                reader, partial(in_thread, self._watching), partial(self._unwatch, run)
+            )
+        viewer = watch.join(Interest(landscape, observable, log, most) if landscape else None)
+        return Stream(viewer, watch.leave)
+
+    def _unwatch(self, run: str) -> None:
+        self._watches.pop(run, None)
+
+    async def _generation(self, reader: RunReader, landscape: str) -> str:
+        """What the kept answers of a landscape are told apart by."""
+        return await self._of(reader, lambda: reader.reader(landscape).generation(reader.alive()))
+
+    async def _of(self, reader: RunReader, compute: Callable[[], T]) -> T:
+        """What `compute` makes of a run, in a thread."""
+        return await in_thread(self._remote if reader.is_remote else self._threads, compute)
+
+    async def _kept(self, key: Hashable, reader: RunReader, compute: Callable[[], Answer]) -> Answer:
+        """The kept answer with that key, or what `compute` makes of a run."""
+        return await self._keeper.answer(key, lambda: self._of(reader, compute))
 
     async def _reader(self, run: str) -> RunReader:
         """The open run with that identifier; while the first search goes on, an unknown one is waited for.
 
         Raises:
+            GoneError: it is not there any more.
             NotFoundError: there is none.
         """
-        if not self._searched.is_set():
-            await self._searched.wait()
-        found = self.directory.find(run)
-        return await self.computed(lambda: self.open_runs.open(found))
-
-    async def _search_on(self) -> None:
-        """Look for runs again and again."""
-        loop = asyncio.get_running_loop()
-        while True:
-            begun = loop.time()
-            await self.computed(self.directory.search)
-            self._searched.set()
-            await asyncio.sleep(max(SEARCH_SECONDS, (loop.time() - begun) / SEARCH_SHARE))
+        await self._listing.searched()
+        try:
+            found = self._listing.directory.find(run)
+        except GoneError:
+            self._runs.close(run)
+            raise
+        return await in_thread(self._threads, partial(self._runs.open, found))

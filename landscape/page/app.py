@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from http import HTTPStatus
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -27,7 +27,7 @@ from landscape.state import cause_of
 
 log = logging.getLogger("landscape.page")
 
-Endpoint = Callable[[Request, Query], Awaitable[Answer | Response]]
+Endpoint = Callable[[Query], Awaitable[Answer | Response]]
 
 NO_TOKEN = (
     "<!doctype html><html lang='en'><meta charset='utf-8'><title>Not opened</title>"
@@ -130,14 +130,12 @@ def pairs_in(query: bytes) -> list[tuple[str, str]]:
         return [("", "")]  # which is no parameter anywhere
 
 
-def _answering(
-    answer: Callable[[Request, Query], Awaitable[Answer | Response]],
-) -> Callable[[Request], Awaitable[Response]]:
+def _answering(answer: Endpoint) -> Callable[[Request], Awaitable[Response]]:
     """The endpoint that gives an answer, or the sentence why there is none."""
 
     async def endpoint(request: Request) -> Response:
         try:
-            given = await answer(request, Query(pairs_of(request)))
+            given = await answer(Query(pairs_of(request)))
         except (LandscapeError, OSError) as error:
             return error_response(status_of(error), sentence_of(error))
         except asyncio.CancelledError:
@@ -180,6 +178,8 @@ async def _plain_error(request: Request, error: Exception) -> Response:
 def sent(answer: Answer, request: Request) -> Response:
     """An answer as the browser takes it, compressed where it can unpack that."""
     headers = {"vary": "accept-encoding"}
+    if answer.file:
+        headers["content-disposition"] = f"attachment; filename*=UTF-8''{quote(answer.file)}"
     if answer.packed is not None and "gzip" in request.headers.get("accept-encoding", ""):
         return Response(answer.packed, headers={**headers, "content-encoding": "gzip"}, media_type=answer.media_type)
     return Response(answer.body, headers=headers, media_type=answer.media_type)

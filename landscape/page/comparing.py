@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from landscape.errors import LandscapeError
 from landscape.page.answers import Answer, pack, pack_json
+from landscape.page.content import View
 from landscape.page.figures import figure_json
 from landscape.page.queries import MOST_LEVELS, Item, Query, items_of, log_of
-from landscape.page.reading import View
 from landscape.page.runs import RunReader
 from landscape.results import Run
 from landscape.state import finite

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from landscape.errors import LandscapeError
+from landscape.errors import LandscapeError, StoreError
+from landscape.page.content import View
 from landscape.page.figures import state_in_words
+from landscape.page.logs import LogTails
 from landscape.page.looks import kinds_in_order
-from landscape.page.reading import View
 from landscape.page.runs import RunReader
 from landscape.record import plain
 from landscape.results import Run
 from landscape.state import UNREADABLE, cause_of, finite, or_note, seconds_left, state_of_counts
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, ProjectedPath
-from landscape.views.prepared.figure_data import means
+from landscape.views.prepared.figure_data import means, suggests_log
 from landscape.views.prepared.numbers import Row, landscape_rows, observable_rows, provenance_rows
 from landscape.views.prepared.wording import axis_title, count_statuses, observable_title
 from landscape.views.report.training import info_rows
-
-WIDE = 100.0  # a surface whose highest value is more times its lowest starts on a logarithmic scale
 
 
 def run_description(reader: RunReader) -> dict[str, Any]:
@@ -51,11 +47,24 @@ def run_description(reader: RunReader) -> dict[str, Any]:
         "alive": reader.alive(),
         "info": [list(row) for row in info_rows(info[0] if info else {})],
         "history": history_columns(rows),
-        "logs": [],
+        "logs": LogTails(reader.found.path).all(),
         "unreadable": unreadable,
         "problems": problems,
         "landscapes": landscapes,
     }
+
+
+def state_facts(reader: RunReader, alive: bool) -> dict[str, Any]:
+    """How far each landscape of a run is, as of the last look: the data of the event `state`."""
+    landscapes = []
+    for name in reader.names():
+        try:
+            landscapes.append(live_facts(reader.reader(name).view((), alive, fresh=False), alive))
+        except StoreError:
+            raise
+        except (LandscapeError, OSError) as error:
+            landscapes.append({"name": name, "state": UNREADABLE, "state_text": cause_of(error)})
+    return {"alive": alive, "landscapes": landscapes}
 
 
 def history_columns(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -126,7 +135,7 @@ def full_facts(view: View, observables: tuple[str, ...]) -> dict[str, Any]:
             "provenance": pairs(provenance_rows(surface)),
         },
         "job": "" if job is None else json.dumps(plain(job.whole), indent=2, default=str),
-        "suggests_log": suggests_log(surface.loss),
+        "suggests_log": suggests_log(surface),
     }
     return dict(finite(facts))
 
@@ -148,14 +157,3 @@ def path_facts(path: ProjectedPath | None) -> dict[str, Any] | None:
         "projected_loss": path.projected_loss.tolist(),
         "distance": path.distance.tolist(),
     }
-
-
-def suggests_log(values: np.ndarray) -> bool:
-    """Whether values are best drawn logarithmically: all are above zero and they span more than two decades."""
-    known = values[np.isfinite(values)]
-    return bool(known.size and known.min() > 0 and known.max() > WIDE * known.min())
-
-
-def unreadable_row(name: str, cause: str) -> Mapping[str, Any]:
-    """A landscape that cannot be read, in the row of its run."""
-    return {"name": name, "state": UNREADABLE, "problem": cause}

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from landscape.page.answers import Answer, pack
+from landscape.page.content import View
 from landscape.page.queries import FigureQuery
-from landscape.page.reading import View
 from landscape.page.runs import RunReader
 from landscape.state import finite, state_of_counts
 from landscape.surface import NOT_COMPUTED, QUARANTINED, check_observable
@@ -58,10 +58,13 @@ def prepared(run: RunReader, query: FigureQuery) -> Prepared:
     data = prepare_figure(
         view.surface,
         query.observable,
-        log=bool(query.log),
+        log=query.log,
         zmin=query.zmin,
         zmax=query.zmax,
+        clip=query.clip,
         levels=query.levels,
+        exact_levels=query.exact,
+        uncertainty=query.uncertainty,
         max_points=ALL,
         beside=KIND_TABLE[kind].beside,
     )
@@ -102,7 +105,7 @@ def figure_answer(run: RunReader, query: FigureQuery) -> Answer:
     values = data.values[np.isfinite(data.values)]
     surface = shown.view.surface
     head = {
-        "file": figure_name(surface, shown.kind, query.observable, scale.log),
+        "file": figure_name(surface, shown.kind, query.observable, query.log),
         "caption": list(data.caption),
         "title": data.title,
         "kind": shown.kind,

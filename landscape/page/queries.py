@@ -110,7 +110,8 @@ def as_number(name: str, text: str) -> float:
 class FigureQuery:
     """A figure as it is asked for; `kind` is '' for the usual one, `log` None where the values decide.
 
-    `levels`, `zmin`, `zmax` and `most` (points per axis) are None where the values decide them, too.
+    `levels`, `zmin`, `zmax` and `most` (points per axis) are None where the values decide them, too; `clip` is the
+    percentile at which the range ends, None for none.
     """
 
     run: str
@@ -122,6 +123,7 @@ class FigureQuery:
     exact: bool
     zmin: float | None
     zmax: float | None
+    clip: float | None
     scale: str
     theme: str
     uncertainty: bool
@@ -147,6 +149,7 @@ def figure_query(query: Query, scales: Collection[str], default_scale: str) -> F
         exact=query.flag("exact"),
         zmin=query.number("zmin"),
         zmax=query.number("zmax"),
+        clip=query.number("clip"),
         scale=query.choice("scale", scales, default_scale),
         theme=query.choice("theme", ("light", "dark"), "light"),
         uncertainty=query.flag("uncertainty"),

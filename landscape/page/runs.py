@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from landscape.errors import NotFoundError, nearest, shown
+from landscape.errors import LandscapeError, NotFoundError, StoreError, nearest, shown
 from landscape.folders import open_folder
 from landscape.folders.lock import driver_alive
+from landscape.page.content import View
 from landscape.page.places import FoundRun, GoneError
-from landscape.page.reading import Change, LandscapeReader, View, file_stamp
+from landscape.page.reading import Change, LandscapeReader, file_stamp
 from landscape.store import survey
 
 REMOTE_SECONDS = 2.0  # for so long an object store is not asked again for what changes seldom
@@ -19,13 +19,23 @@ REMOTE_SECONDS = 2.0  # for so long an object store is not asked again for what 
 
 @dataclass(frozen=True)
 class RunChange:
-    """What a look at a run has found: landscapes that have changed, that are new or begun anew, and that are gone."""
+    """What a look at a run has found.
 
-    changed: dict[str, Change] = field(default_factory=dict)
-    new: tuple[str, ...] = ()
-    gone: tuple[str, ...] = ()
-    alive: bool = False
-    problems: dict[str, str] = field(default_factory=dict)
+    Attributes:
+        changed: what has changed of each landscape.
+        new: landscapes that are new, or begun anew.
+        gone: landscapes that were removed, or cannot be read any more.
+        alive: whether the run's driver lives; `turned` where that was otherwise at the last look.
+    """
+
+    changed: dict[str, Change]
+    new: tuple[str, ...]
+    gone: tuple[str, ...]
+    alive: bool
+    turned: bool
+
+    def __bool__(self) -> bool:
+        return bool(self.changed or self.new or self.gone or self.turned)
 
 
 class RunReader:
@@ -41,6 +51,8 @@ class RunReader:
         self._surveyed: tuple[int, ...] | None = None
         self._surveyed_at = -REMOTE_SECONDS
         self._alive, self._asked_at = False, -REMOTE_SECONDS
+        self._looked: set[str] | None = None  # the landscapes that the last look has met
+        self._was_alive = False
 
     @property
     def is_remote(self) -> bool:
@@ -103,19 +115,49 @@ class RunReader:
                 f"landscape {shown(name)} is not in run {shown(self.found.name)}; {nearest(name, self._names)}"
             )
 
+    def look(self) -> RunChange:
+        """Look what has changed since the last call.
+
+        Raises:
+            GoneError: the run is not there any more.
+            StoreError: the object store does not answer.
+        """
+        with self._lock:
+            self.refuse_gone()
+            before, self._looked = self._looked, set()
+            was_alive, alive = self._was_alive, self.alive()
+            self._was_alive = alive
+            new: list[str] = []
+            changed: dict[str, Change] = {}
+            for name in self.names():
+                try:
+                    change = self.reader(name).look()
+                except StoreError:
+                    raise
+                except (LandscapeError, OSError):
+                    continue  # removed or damaged meanwhile
+                self._looked.add(name)
+                if before is not None and (name not in before or change.anew):
+                    new.append(name)
+                if change:
+                    changed[name] = change
+            if before is None:  # of what was there before anybody looked, nothing is new
+                return RunChange({}, (), (), alive, True)
+            return RunChange(changed, tuple(new), tuple(sorted(before - self._looked)), alive, alive != was_alive)
+
+    def rest(self) -> None:
+        """Take the next look as the first one again."""
+        with self._lock:
+            self._looked = None
+
     def view(self, name: str, observables: tuple[str, ...] = (), most: int | None = None) -> View:
         """A landscape as it is now; see `LandscapeReader.view`."""
         return self.reader(name).view(observables, self.alive(), most)
 
     @property
-    def size(self) -> int:
-        """Bytes of memory that the values of all landscapes take."""
-        return sum(reader.size for reader in tuple(self._readers.values()))
-
-    def drop(self) -> None:
-        """Forget all values, which are read again when somebody asks."""
-        for reader in tuple(self._readers.values()):
-            reader.drop()
+    def readers(self) -> tuple[LandscapeReader, ...]:
+        """The readers of the landscapes that somebody has asked for."""
+        return tuple(self._readers.values())
 
     def _survey(self) -> None:
         """Look which landscapes there are, where that may have changed."""
@@ -135,28 +177,32 @@ class RunReader:
 
 
 class OpenRuns:
-    """The runs that somebody has asked for; the values of those that nobody asks for any more are forgotten."""
+    """The runs that somebody has asked for. Values that nobody asks for any more are forgotten, the oldest first."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
         self._lock = threading.Lock()
-        self._readers: OrderedDict[str, RunReader] = OrderedDict()
+        self._runs: dict[str, RunReader] = {}
 
     def open(self, found: FoundRun) -> RunReader:
         """The reader of a run."""
         with self._lock:
-            reader = self._readers.get(found.id)
+            reader = self._runs.get(found.id)
             if reader is None:
-                reader = self._readers[found.id] = RunReader(found)
-            self._readers.move_to_end(found.id)
+                reader = self._runs[found.id] = RunReader(found)
             self._bound()
             return reader
 
+    def close(self, run: str) -> None:
+        """Forget a run, by its identifier, that is not there any more."""
+        with self._lock:
+            self._runs.pop(run, None)
+
     def _bound(self) -> None:
-        """Forget values of the runs that were asked for longest ago, until the others are within the bound."""
-        total = sum(reader.size for reader in self._readers.values())
-        for reader in tuple(self._readers.values())[:-1]:
+        readers = sorted((reader for run in self._runs.values() for reader in run.readers), key=lambda one: one.used)
+        total = sum(reader.size for reader in readers)
+        for reader in readers[:-1]:
             if total <= self._most:
                 return
             total -= reader.size
-            reader.drop()
+            reader.forget()

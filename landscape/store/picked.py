@@ -64,6 +64,10 @@ class PickedValues:
             self.values |= {name: np.full(self._shape, np.nan) for name in new}
             self._read(sorted(self._counts), new)
 
+    def forget(self) -> None:
+        """Free the memory of the values, which are read again when they are asked for; statuses and counts stay."""
+        self.values = {}
+
     def update(self, chunks: Collection[Index]) -> None:
         """Read chunks anew that were written, replaced or removed."""
         self._read(sorted(chunks), list(self.values))

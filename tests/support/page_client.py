@@ -165,6 +165,15 @@ def asking(app: ASGIApp, cookie: str = "", root_path: str = "") -> Iterator[Clie
         asyncio.run_coroutine_threadsafe(say("lifespan.shutdown"), loop).result(20)
         living.result(20)
     finally:
+        asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(20)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+async def _cancel_all() -> None:
+    """End what the libraries leave running in a loop."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from landscape.views.prepared.figure_data import FigureData
 
+Floats = NDArray[np.float64]
+
 
 def pointer_values(data: FigureData) -> tuple[NDArray[np.float64], str]:
     """The numbers that the pointer shows of each point, and plotly's template for them.
@@ -14,16 +16,24 @@ def pointer_values(data: FigureData) -> tuple[NDArray[np.float64], str]:
     Returns:
         [..., columns] with the shape of the values first, and a template of which the part after "|" is the rise.
     """
-    columns = [data.values]
+    columns = pointer_columns(data.values, data.error, data.rise, data.rise_error)
     value = "%{customdata[0]:.5g}"
     if data.error is not None:
-        columns.append(2 * data.error)
         value += " ± %{customdata[1]:.2g}"
     if data.rise is not None and data.rise_error is not None:
-        k = len(columns)
-        columns += [data.rise, 2 * data.rise_error]
+        k = columns.shape[-1] - 2
         value += f"|%{{customdata[{k}]:.4g}} ± %{{customdata[{k + 1}]:.2g}}"
-    return np.stack(columns, axis=-1), value
+    return columns, value
+
+
+def pointer_columns(
+    values: Floats, error: Floats | None, rise: Floats | None, rise_error: Floats | None
+) -> NDArray[np.float64]:
+    """The numbers of `pointer_values`, of which the errors are doubled; what is not known has no column."""
+    columns = [values]
+    columns += [2 * error] if error is not None else []
+    columns += [rise, 2 * rise_error] if rise is not None and rise_error is not None else []
+    return np.stack(columns, axis=-1)
 
 
 def pointer_text(name: str, value: str) -> str:

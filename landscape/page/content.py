@@ -1,0 +1,196 @@
+"""What is in memory of one landscape: the points to draw, counts of all others, and what tells two contents apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.digests import digest
+from landscape.folders import Folder
+from landscape.grid import Index
+from landscape.record import Record
+from landscape.store import ChunkChanges, LandscapeStore, PickedValues, chunk_changes, read_axes, read_path
+from landscape.surface import NOT_COMPUTED, RISE_STDERR, Axis, ProjectedPath, Surface
+from landscape.views.prepared.figure_data import picked
+
+# Points that are drawn whole, by the number of axes, and points that are drawn of a larger landscape: a figure of that
+# sends at most a million numbers, of each point its value, its errors and its rise, and twice its height.
+WHOLE = {1: 65_536, 2: 512 * 512, 3: 48**3}
+REDUCED = {1: 65_536, 2: 400 * 400, 3: 48**3}
+
+Floats = NDArray[np.float64]
+Picks = tuple[NDArray[np.intp], ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """A landscape at one moment: the points to draw, and what is known of all others.
+
+    Attributes:
+        surface: the points to draw, with the observables that were asked for.
+        picks: the indices of these points along each axis; None where they are all points.
+        sizes: points along each axis of the whole grid.
+        counts: points of the whole grid by status, 0 to 3.
+        lowest: the lowest loss of the whole grid and its coordinates; empty where it is not known.
+        generation: differs between two contents of the landscape.
+    """
+
+    surface: Surface
+    picks: Picks | None
+    sizes: Index
+    counts: tuple[int, ...]
+    lowest: dict[str, float]
+    generation: str
+
+    @property
+    def record(self) -> Record:
+        """What the landscape's document says."""
+        return self.surface.record
+
+
+@dataclass(frozen=True)
+class Block:
+    """The drawn points of one tile: where they lie among all drawn points, per dimension, and their values.
+
+    `error`, `rise` and `rise_error` are as those of a figure's data; None where they are not known.
+    """
+
+    start: Index
+    values: Floats
+    states: NDArray[np.uint8]
+    error: Floats | None
+    rise: Floats | None
+    rise_error: Floats | None
+
+
+class Content:
+    """What a reader holds of a landscape; one thread at a time uses it.
+
+    Raises:
+        LandscapeError: the coordinates are damaged, or an array's document cannot be read.
+    """
+
+    def __init__(self, folder: Folder, store: LandscapeStore) -> None:
+        arrays = store.arrays
+        self.store, self.axes = store, read_axes(arrays)
+        self.sizes = tuple(len(axis.coordinates) for axis in self.axes)
+        self.picks = picks_of(self.sizes)
+        every = self.picks or tuple(np.arange(size) for size in self.sizes)
+        self.values = PickedValues(arrays, tuple(reversed(every)))
+        self.chunks = chunk_changes(folder, store.name, "status", arrays.reader("status").counts)
+        self.path_chunks: ChunkChanges | None = None
+        if store.has_path:
+            counts = arrays.reader("path_status").counts
+            self.path_chunks = chunk_changes(folder, store.name, "path_status", counts)
+        self.path: ProjectedPath | None = read_path(arrays)
+        self._noted: dict[tuple[str, Index], int] = {}
+        self._sum = 0  # of all that is noted, which does not depend on the order
+
+    def goes_on_as(self, store: LandscapeStore) -> bool:
+        """Whether a landscape that was opened again is the same one, with another progress."""
+        old, new = self.store.record, store.record
+        same = old.digest == new.digest and old.provenance.created == new.provenance.created
+        return same and (self.store.shape, self.store.tile_shape) == (store.shape, store.tile_shape)
+
+    def arrays_of(self, observable: str) -> tuple[str, ...]:
+        """The arrays that a figure of an observable needs; the loss has the error of its rise with it."""
+        names = (observable, f"{observable}_stderr", *([RISE_STDERR] if observable == "loss" else []))
+        return tuple(name for name in names if name in self.store.arrays.value_names)
+
+    def note(self, array: str, chunks: Iterable[Index], changes: ChunkChanges) -> None:
+        """Have the generation tell these chunks as they are now."""
+        for index in chunks:
+            stamp = repr((array, index, changes.present.get(index))).encode()
+            number = int.from_bytes(blake2b(stamp, digest_size=8).digest())
+            self._sum = (self._sum + number - self._noted.get((array, index), 0)) % (1 << 64)
+            self._noted[array, index] = number
+
+    def view(self, names: Sequence[str], alive: bool) -> View:
+        """What is read so far, with these arrays."""
+        states, record = self.values.status.copy(), self._record(alive)
+        drawn = self.axes
+        if self.picks is not None:
+            pairs = zip(self.axes, self.picks, strict=True)
+            drawn = tuple(replace(axis, coordinates=axis.coordinates[pick]) for axis, pick in pairs)
+        observables: dict[str, Floats] = {
+            name: np.where(states == NOT_COMPUTED, np.nan, self.values.values[name]) for name in names
+        }
+        surface = Surface(self.store.name, drawn, observables, states, self.path, dict(record.attributes))
+        counts = tuple(int(count) for count in self.values.counts)
+        return View(surface, self.picks, self.sizes, counts, self._lowest(), self.generation(alive))
+
+    def block(self, observable: str, tile: Index, most: int | None) -> Block:
+        """The drawn points of a tile; those that are not computed are NaN."""
+        windows = self.values.window(tile)
+        inner: list[slice | NDArray[np.intp]] = list(windows)
+        start = [window.start for window in windows]
+        for d, size in enumerate(self.values.status.shape):
+            if most is not None and size > most:
+                picks = picked(size, most)
+                first, last = np.searchsorted(picks, (windows[d].start, windows[d].stop)).tolist()
+                inner[d], start[d] = picks[first:last], first
+        index = np.ix_(*(np.arange(size)[part] for part, size in zip(inner, self.values.status.shape, strict=True)))
+        states = self.values.status[index]
+
+        def of(name: str) -> Floats | None:
+            array = self.values.values.get(name)
+            return None if array is None else np.where(states == NOT_COMPUTED, np.nan, array[index])
+
+        values, origin = of(observable), self.store.record.origin_loss
+        assert values is not None
+        rise_error = of(RISE_STDERR) if observable == "loss" and origin is not None and np.isfinite(origin) else None
+        rise = None if rise_error is None or origin is None else values - origin
+        return Block(tuple(start), values, states, of(f"{observable}_stderr"), rise, rise_error)
+
+    def _record(self, alive: bool) -> Record:
+        """The record, whose state is mended where a driver was killed, or goes on and has not written yet."""
+        record, state = self.store.record, "running" if alive else "interrupted"
+        on_path = self.path is not None and bool((self.path.status == NOT_COMPUTED).any())
+        if record.progress.state == state or not (on_path or self.values.counts[NOT_COMPUTED]):
+            return record
+        return record.changed(progress=replace(record.progress, state=state))
+
+    def _lowest(self) -> dict[str, float]:
+        if self.values.lowest is None:
+            return {}
+        value, index = self.values.lowest
+        places = zip(self.axes, reversed(index), strict=True)
+        return {"loss": value, **{axis.name: float(axis.coordinates[i]) for axis, i in places}}
+
+    def generation(self, alive: bool) -> str:
+        """What differs between two contents of the landscape."""
+        record = self.store.record
+        told = (record.digest, record.provenance.created, record.origin_loss, record.progress.state, alive, self._sum)
+        return digest([str(part) for part in told])[:16]
+
+
+def picks_of(sizes: Sequence[int]) -> Picks | None:
+    """The points that are drawn of a grid, as indices along each axis; None where they are all of them."""
+    if int(np.prod(sizes, dtype=np.int64)) <= WHOLE[len(sizes)]:
+        return None
+    low, high = 2, max(sizes)  # the most points per axis that keep the bound, by halving
+    while low < high:
+        middle = (low + high + 1) // 2
+        kept = int(np.prod([min(size, middle) for size in sizes], dtype=np.int64)) <= REDUCED[len(sizes)]
+        low, high = (middle, high) if kept else (low, middle - 1)
+    return tuple(picked(size, low) for size in sizes)
+
+
+def thinned_view(view: View, most: int) -> View:
+    """The same landscape with at most `most` points drawn along each axis."""
+    surface = view.surface
+    inner = tuple(picked(len(axis.coordinates), most) for axis in surface.axes)
+    if all(len(pick) == len(axis.coordinates) for pick, axis in zip(inner, surface.axes, strict=True)):
+        return view
+    index = np.ix_(*reversed(inner))
+    axes: tuple[Axis, ...] = tuple(
+        replace(axis, coordinates=axis.coordinates[pick]) for axis, pick in zip(surface.axes, inner, strict=True)
+    )
+    observables = {name: values[index] for name, values in surface.observables.items()}
+    thin = replace(surface, axes=axes, observables=observables, status=surface.status[index])
+    picks = inner if view.picks is None else tuple(base[pick] for base, pick in zip(view.picks, inner, strict=True))
+    return replace(view, surface=thin, picks=picks)

@@ -1,0 +1,168 @@
+"""The ordinary job for a part of a landscape: the same directions and origin, another range, and what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from landscape.errors import JobError, LandscapeError, shown
+from landscape.fields import MAX_SIZE
+from landscape.page.content import View
+from landscape.page.queries import Query, as_number
+from landscape.page.runs import RunReader
+from landscape.spec import Job
+from landscape.spec.landscape import LONGEST_LANDSCAPE_NAME
+from landscape.surface import Axis
+
+DIGITS = 12  # significant ones of a coordinate
+WEIGHTS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")  # how the names of files of weights end
+PLACEHOLDER = "my_problem:problem"
+KEPT = (
+    "num_samples", "seed", "batch_size", "precision", "batch_norm", "engine", "device", "threads", "workers",
+    "num_gpus",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BoxQuery:
+    """A box of a landscape: [low, high] of its first axes, and points per axis, () for as many as it has."""
+
+    run: str
+    landscape: str
+    box: tuple[tuple[float, float], ...]
+    size: tuple[int, ...]
+
+
+def box_query(query: Query) -> BoxQuery:
+    """The parameters of `api/job`.
+
+    Raises:
+        JobError: one of them is wrong; the message names it.
+    """
+    run, landscape = query.needed("run", "a run by its identifier"), query.needed("landscape", "a landscape of the run")
+    texts = query.needed("box", "the ends of the ranges, such as -1,1,-0.5,0.5").split(",")
+    sizes = [text for text in query.text("size").split(",") if text]
+    query.refuse_others()
+    if len(texts) not in (2, 4, 6):
+        raise JobError(f"box: must have two numbers for each axis, not {len(texts)}")
+    ends = [_rounded(as_number("box", text.strip())) for text in texts]
+    pairs = tuple((min(pair), max(pair)) for pair in zip(ends[::2], ends[1::2], strict=True))
+    if any(low == high for low, high in pairs):
+        raise JobError(f"box: must have different ends on each axis, not {shown(texts)}")
+    for text in sizes:
+        if not text.isdecimal() or len(text) > 6 or not 3 <= int(text) <= MAX_SIZE:
+            raise JobError(f"size: must be whole numbers from 3 to {MAX_SIZE}, not {shown(text)}")
+    return BoxQuery(run, landscape, pairs, tuple(map(int, sizes)))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def box_job(run: RunReader, asked: BoxQuery) -> dict[str, Any]:
+    """The answer of `api/job`.
+
+    Returns:
+        `yaml`, the job file; `seconds` that it takes at the recorded rate, None where there is none; `command`;
+        `note`, what must be known before it is run, '' for nothing.
+
+    Raises:
+        JobError: the box or the size does not fit the landscape's axes.
+        LandscapeError: the landscape does not record the job that began it.
+    """
+    view = run.view(asked.landscape)
+    record, axes = view.record, view.surface.axes
+    if record.job is None or not record.job.landscapes:
+        raise LandscapeError(
+            f"landscape {shown(asked.landscape)} does not record the job that began it, so no job can be made of it"
+        )
+    if len(asked.box) > len(axes) or (len(asked.size) > 1 and len(asked.size) != len(axes)):
+        raise JobError(
+            f"box: {shown(asked.landscape)} has {len(axes)} axes; give as many pairs, and one size or as many"
+        )
+    name = free_name(asked.landscape, run.names())
+    landscape = _landscape(view, record.job.landscapes[0], asked, name)
+    problem, notes = _problem(record.job.whole)
+    notes += _file_notes(landscape)
+    fields = {key: value for key in KEPT if (value := record.job.whole.get(key)) is not None}
+    document = {"run": run.found.path, "problem": problem, **fields, "landscapes": [landscape]}
+    Job(**document)  # which refuses what this version does not know
+    text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=100)
+    points = math.prod(landscape["size"])
+    return {
+        "yaml": text,
+        "seconds": _seconds(view, points),
+        "points": points,
+        "command": f"landscape run {name}.yaml",
+        "note": " ".join(notes),
+    }
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """A name for a part of a landscape that no landscape of the run has, whatever the case of its letters."""
+    used = {each.lower() for each in taken}
+    base = f"{name[: LONGEST_LANDSCAPE_NAME - 10]}-box"
+    number = 1
+    while (found := base if number == 1 else f"{base}-{number}").lower() in used:
+        number += 1
+    return found
+
+
+def _landscape(view: View, recorded: Mapping[str, Any], asked: BoxQuery, name: str) -> dict[str, Any]:
+    """The landscape's own part of the job: the recorded directions, from the same origin, over the box."""
+    axes = view.surface.axes
+    boxes = [*asked.box, *(_range(axis) for axis in axes[len(asked.box) :])]
+    sizes = asked.size or view.sizes
+    origin = recorded.get("origin")
+    if origin in (None, "last") and view.record.origin_step is not None:
+        origin = view.record.origin_step  # the training may have gone on since
+    found: dict[str, Any] = {"name": name}
+    found |= {"origin": origin} if origin is not None else {}
+    if recorded.get("trajectory") is not None:
+        found["trajectory"] = recorded["trajectory"]
+        found["axes"] = len(axes)
+    else:
+        found["directions"] = [
+            {key: value for key, value in each.items() if value is not None} for each in recorded.get("directions", ())
+        ]
+    found["size"] = list(sizes if len(sizes) > 1 else sizes * len(axes))
+    found["range"] = [list(box) for box in boxes]
+    return found
+
+
+def _range(axis: Axis) -> tuple[float, float]:
+    return _rounded(float(axis.coordinates[0])), _rounded(float(axis.coordinates[-1]))
+
+
+def _problem(job: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The callback's name, and what must be known of it."""
+    recorded = job.get("problem")
+    module, _, function = recorded.partition(":") if isinstance(recorded, str) else ("", "", "")
+    named = all(part.isidentifier() for part in (*module.split("."), *function.split(".")))
+    if module == "__main__" or not named:
+        return PLACEHOLDER, [
+            f"The callback was a function of a program, {shown(recorded)}: "
+            f"put module:function of your own in place of {PLACEHOLDER}."
+        ]
+    return str(recorded), [f"Save the file in the folder from which {module} can be imported."]
+
+
+def _file_notes(landscape: Mapping[str, Any]) -> list[str]:
+    """What must be known of the files that the job names."""
+    named = [landscape.get("origin"), *(value for each in landscape.get("directions", ()) for value in each.values())]
+    files = [value for value in named if isinstance(value, str) and ("/" in value or value.endswith(WEIGHTS))]
+    return ["Paths in it are relative to the folder of the job that began the landscape."] if files else []
+
+
+def _seconds(view: View, points: int) -> float | None:
+    """Seconds for so many points at the speed that all workers of the landscape had together; None if unknown."""
+    progress = view.record.progress
+    if progress.rate:
+        return points / progress.rate
+    if progress.seconds and progress.points_done:
+        return points * progress.seconds / progress.points_done
+    return None

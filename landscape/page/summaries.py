@@ -1,0 +1,170 @@
+"""A row per run for the list: what was trained, what there is of landscapes, how far they are, their lowest loss."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from landscape.digests import digest
+from landscape.errors import LandscapeError, flat
+from landscape.folders import Folder, open_folder
+from landscape.folders.lock import driver_alive
+from landscape.page.places import FoundRun
+from landscape.page.reading import file_stamp
+from landscape.results import Run
+from landscape.state import (
+    COMPLETE,
+    INTERRUPTED,
+    PARTIAL,
+    RUNNING,
+    UNREADABLE,
+    cause_of,
+    each_landscape,
+    finite,
+    landscape_status,
+    or_note,
+    unreadable_status,
+)
+from landscape.store import LandscapeStore
+from landscape.views.prepared.wording import mapping
+
+EMPTY = "empty"  # the state of a run without landscapes
+GRAVEST = (RUNNING, UNREADABLE, INTERRUPTED, PARTIAL, COMPLETE)  # the first one among its landscapes is the run's state
+REST = 50  # times as long as its row took to read, a run is not read again
+REMOTE_SECONDS, REMOTE_DONE_SECONDS = 10.0, 120.0  # after which a run in an object store is read again
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A row, what the run's files were like when it was read, and when to look again at the earliest."""
+
+    row: Row
+    stamp: object
+    again: float
+
+
+class Summaries:
+    """The rows of all runs, each read again only where its files have changed. One thread reads."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Summary] = {}
+
+    def row(self, run: FoundRun) -> Row:
+        """The row of a run as far as it is known; one that is not read yet is pending."""
+        known = self._known.get(run.id)
+        return _head(run) | {"pending": True} if known is None else known.row
+
+    def forget(self, runs: Iterable[str]) -> None:
+        """Forget runs, by their identifiers."""
+        for run in runs:
+            self._known.pop(run, None)
+
+    def is_due(self, run: FoundRun) -> bool:
+        """Whether the row of a run may have changed, or has not been read."""
+        known = self._known.get(run.id)
+        if known is None:
+            return True
+        if time.monotonic() < known.again:
+            return False
+        return known.stamp is None or known.stamp != stamp_of(open_folder(run.path), known.row)
+
+    def read(self, run: FoundRun) -> Row | None:
+        """Read the row of a run; None where it is as it was."""
+        begun, before = time.monotonic(), self._known.get(run.id)
+        folder = open_folder(run.path)
+        row = read_row(run)
+        stamp = stamp_of(folder, row)
+        rest = REST * (time.monotonic() - begun)
+        if stamp is None:
+            rest = max(rest, REMOTE_SECONDS if row["state"] == RUNNING else REMOTE_DONE_SECONDS)
+        self._known[run.id] = Summary(row, stamp, time.monotonic() + rest)
+        return row if before is None or before.row != row else None
+
+
+def stamp_of(folder: Folder, row: Mapping[str, Any]) -> object:
+    """What changes whenever the row of a local run may; None in an object store."""
+    if "://" in folder.name:
+        return None
+    names = [landscape["name"] for landscape in row.get("landscapes", ())]
+    files = ["run.json", "landscapes.zarr", *(f"landscapes.zarr/{name}/zarr.json" for name in names)]
+    alive = row.get("state") == COMPLETE or driver_alive(folder.name)
+    return (alive, *(file_stamp(folder, path) for path in files))
+
+
+def read_row(run: FoundRun) -> Row:
+    """The row of a run, read from its files; what cannot be read is told in it."""
+    problems: list[str] = []
+    try:
+        opened, alive = Run(run.path), driver_alive(run.path)
+        infos = or_note(lambda: [opened.info], problems)
+        landscapes = each_landscape(run.path, _landscape(alive), lambda name, cause: unreadable_status(name, cause))
+    except (LandscapeError, OSError) as error:
+        return _head(run) | _nothing() | {"state": UNREADABLE, "problem": cause_of(error)}
+    info = mapping(infos[0]) if infos else {}
+    return dict(finite(_head(run) | _training(info, landscapes) | _progress(landscapes, alive, problems)))
+
+
+def _landscape(alive: bool) -> Callable[[LandscapeStore], dict[str, Any]]:
+    def read(store: LandscapeStore) -> dict[str, Any]:
+        status = landscape_status(store, alive)
+        provenance = store.record.provenance
+        told = [store.record.digest, provenance.created, status["done"], status["failed"], status["updated"]]
+        status["size"] = list(reversed(store.shape))
+        status["model"], status["created"] = provenance.model, provenance.created
+        status["generation"] = digest([str(part) for part in told])[:16]
+        return status
+
+    return read
+
+
+def _head(run: FoundRun) -> Row:
+    return {"id": run.id, "name": run.name, "path": run.path}
+
+
+def _nothing() -> Row:
+    unknown = ("model", "optimiser", "learning_rate", "when", "eta_seconds", "lowest")
+    return {**dict.fromkeys(unknown), "done": 0, "points": 0, "rate": 0.0, "landscapes": []}
+
+
+def _training(info: Mapping[str, Any], landscapes: list[dict[str, Any]]) -> Row:
+    """What was trained, as `run.json` has it, and when the run last changed."""
+    optimiser = info.get("optimiser", info.get("optimizer"))
+    name = optimiser.get("name") if isinstance(optimiser, Mapping) else optimiser
+    rate = info.get("learning_rate")
+    models = [info.get("model"), info.get("network"), *(each.get("model") for each in landscapes)]
+    times = [each.get(key) for each in landscapes for key in ("updated", "created")]
+    when = [moment for moment in (*times, info.get("created")) if isinstance(moment, str)]
+    return {
+        "model": next((flat(model, 200) for model in models if isinstance(model, str) and model), None),
+        "optimiser": flat(name, 200) if isinstance(name, str) else None,
+        "learning_rate": rate if isinstance(rate, (int, float)) and not isinstance(rate, bool) else None,
+        "when": max(when, default=None),
+    }
+
+
+def _progress(landscapes: list[dict[str, Any]], alive: bool, problems: list[str]) -> Row:
+    """How far the landscapes are, one by one and all together."""
+    states = {each["state"] for each in landscapes}
+    state = next((one for one in GRAVEST if one in states), EMPTY)
+    lowest = [each["minimum"]["loss"] for each in landscapes if each["minimum"]]
+    left = [each["eta_seconds"] for each in landscapes if each["eta_seconds"] is not None]
+    problems = [*problems, *(problem for each in landscapes for problem in each["problems"])]
+    return {
+        "state": RUNNING if alive and state == EMPTY else state,
+        "done": sum(each["done"] for each in landscapes),
+        "points": sum(each["points"] for each in landscapes),
+        "rate": sum(each["rate"] for each in landscapes if each["state"] == RUNNING),
+        "eta_seconds": sum(left) if left else None,
+        "lowest": min(lowest, default=None),
+        "problem": problems[0] if problems else "",
+        "landscapes": [_landscape_row(each) for each in landscapes],
+    }
+
+
+def _landscape_row(status: Mapping[str, Any]) -> Row:
+    kept = {key: status.get(key) for key in ("name", "size", "state", "done", "points", "generation")}
+    return kept | {"size": kept["size"] or [], "lowest": status["minimum"].get("loss")}

@@ -1,0 +1,179 @@
+"""A run that is computed while the page shows it: tiles, state, logs, and landscapes that come and go."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from live_landscape import LiveLandscape, driven, empty, value_at
+from page_client import Client, asking
+
+from landscape.page.api import Api
+from landscape.page.app import make_app
+from landscape.page.places import open_place
+from landscape.page.security import Guard
+
+GUARD = Guard("t")
+
+
+@pytest.fixture
+def live(runs: Path) -> Iterator[tuple[Client, Path, str]]:
+    """The page over a run of which nothing is computed, and its identifier."""
+    run = runs / "net"
+    empty(run, "minimum")
+    places = [open_place(str(runs))]
+    with asking(make_app(places, GUARD, Api(places, search_seconds=0.1)), f"{GUARD.cookie}=t") as client:
+        while (answer := client.json("/api/runs"))["scanning"]:
+            pass
+        yield client, run, answer["runs"][0]["id"]
+
+
+def array(encoded: dict[str, str]) -> np.ndarray:
+    flat = np.frombuffer(base64.b64decode(encoded["bdata"]), np.dtype(f"<{encoded['dtype']}"))
+    return flat.reshape([int(part) for part in encoded.get("shape", str(flat.size)).split(",")])
+
+
+def landscape_of(state: dict, name: str) -> dict:
+    return next(each for each in state["landscapes"] if each["name"] == name)
+
+
+def test_tiles_come_as_they_are_committed_and_fit_into_the_figure(live):
+    client, run, net = live
+    figure = f"/api/figure?run={net}&landscape=minimum"
+    before = client.json(figure)
+    assert before["low"] is None
+    with driven(run), client.stream(f"/api/events?run={net}&landscape=minimum") as stream:
+        state = stream.next("state")
+        assert state["alive"]
+        known = landscape_of(state, "minimum")
+        assert (known["state"], known["done"], known["missing"]) == ("running", 0, 20)
+        writer = LiveLandscape(run, "minimum")
+        seen = np.full((4, 5), np.nan)
+        for index in writer.tiles():
+            writer.commit(index)
+            event = stream.next("tiles")
+            (tile,) = event["tiles"]
+            start, drawn = tile["start"], array(tile["drawn"])
+            seen[start[0] : start[0] + tile["shape"][0], start[1] : start[1] + tile["shape"][1]] = drawn
+            assert (array(tile["states"]) == 1).all()
+            assert array(tile["customdata"]).shape == (*tile["shape"], 4)
+        assert np.array_equal(seen, [[value_at((j, i)) for i in range(5)] for j in range(4)])
+        while landscape_of(stream.next("state"), "minimum")["missing"]:
+            pass
+    after = client.json(figure)
+    field = next(trace for trace in after["figure"]["data"] if (trace.get("meta") or {}).get("role") == "field")
+    assert np.array_equal(array(field["z"]), seen.astype(np.float32))
+    assert array(field["customdata"]).shape == (4, 5, 4)
+    assert (after["low"], after["high"]) == (1.0, value_at((3, 4)))
+
+
+def test_the_generation_of_the_last_tiles_is_that_of_the_figure(live):
+    client, run, net = live
+    with driven(run):
+        writer = LiveLandscape(run, "minimum")
+        with client.stream(f"/api/events?run={net}&landscape=minimum") as stream:
+            stream.next("state")
+            writer.commit((0, 0), (1, 1))
+            event = stream.next("tiles")
+            assert len(event["tiles"]) == 2
+            answer = client.json(f"/api/figure?run={net}&landscape=minimum")
+            assert answer["generation"] == event["generation"]
+            state = stream.next("state")
+            assert landscape_of(state, "minimum")["generation"] == event["generation"]
+
+
+def test_a_tile_on_a_logarithmic_scale_and_of_another_observable(live):
+    client, run, net = live
+    writer = LiveLandscape(run, "minimum")
+    events = f"/api/events?run={net}&landscape=minimum"
+    with client.stream(f"{events}&log=1") as one, client.stream(f"{events}&observable=accuracy") as other:
+        one.next("state"), other.next("state")
+        writer.commit((0, 0))
+        (tile,) = one.next("tiles")["tiles"]
+        assert np.allclose(array(tile["drawn"])[0, 0], np.log10(value_at((0, 0))))
+        (tile,) = other.next("tiles")["tiles"]
+        assert (array(tile["drawn"]) == 0.5).all()
+        assert array(tile["customdata"]).shape == (2, 2, 2), "the value and its error; only the loss has a rise"
+
+
+def test_a_driver_that_ends_leaves_an_interrupted_landscape(live):
+    client, run, net = live
+    with client.stream(f"/api/events?run={net}") as stream:
+        with driven(run):
+            while landscape_of(stream.next("state"), "minimum")["state"] != "running":
+                pass
+        while (found := landscape_of(stream.next("state"), "minimum"))["state"] != "interrupted":
+            pass
+        assert found["state_text"].startswith("interrupted: 0 of 20 points")
+        assert found["eta_seconds"] is None
+
+
+def test_a_landscape_that_is_removed_or_made_anew_is_told(live):
+    client, run, net = live
+    folder, kept = run / "landscapes.zarr" / "line", run.parent / "kept"
+    with client.stream(f"/api/events?run={net}&landscape=line") as stream:
+        stream.next("state")
+        folder.rename(kept)
+        assert stream.next("landscape") == {"name": "line"}
+        assert client.get(f"/api/figure?run={net}&landscape=line").status == 410
+        shutil.copytree(kept, folder)
+        assert stream.next("landscape") == {"name": "line"}
+        assert client.get(f"/api/figure?run={net}&landscape=line").status == 200
+
+
+def test_a_run_that_is_deleted_ends_its_streams_with_a_sentence(live):
+    client, run, net = live
+    with client.stream(f"/api/events?run={net}") as stream:
+        stream.next("state")
+        shutil.rmtree(run)
+        assert "deleted or moved away" in stream.next("gone")["error"]
+    reply = client.get(f"/api/run?run={net}")
+    assert reply.status == 410
+
+
+def test_the_last_lines_of_logs_come_as_they_are_written(live):
+    client, run, net = live
+    (run / "logs").mkdir()
+    log = run / "logs" / "rank-0.log"
+    log.write_text("".join(f"line {k}\n" for k in range(100)))
+    (run / "logs" / "rank-1.log").symlink_to("/etc/passwd")
+    assert client.json(f"/api/run?run={net}")["logs"] == [
+        {"name": "rank-0.log", "lines": [f"line {k}" for k in range(50, 100)]}
+    ]
+    with client.stream(f"/api/events?run={net}") as stream:
+        stream.next("state")
+        time.sleep(0.05)
+        with log.open("a") as file:
+            file.write("\x1b[1mlast\n")
+        told = stream.next("log")
+        assert (told["name"], told["lines"][-1]) == ("rank-0.log", "\\u001b[1mlast")
+
+
+def test_the_list_tells_rows_as_they_are_read_and_runs_that_come_and_go(live):
+    client, run, net = live
+    with client.stream("/api/events") as stream:
+        shutil.copytree(run, run.parent / "deep" / "copy")
+        rows: dict[str, dict] = {}
+        while not any(row["name"] == "deep/copy" and not row.get("pending") for row in rows.values()):
+            rows |= {row["id"]: row for row in stream.next("runs")["changed"]}
+        (copy,) = (row for row in rows.values() if row["name"] == "deep/copy")
+        assert (copy["model"], copy["state"], copy["points"]) == ("Linear", "interrupted", 20 + 31 + 6 + 27)
+        shutil.rmtree(run.parent / "deep")
+        while copy["id"] not in stream.next("runs")["removed"]:
+            pass
+    rows = client.json("/api/runs")["runs"]
+    assert [row["id"] for row in rows] == [net]
+    (row,) = rows
+    assert row["lowest"] == min(each["lowest"] for each in row["landscapes"] if each["lowest"] is not None)
+    assert [each["size"] for each in row["landscapes"]] == [[5, 4], [5, 5], [6], [3, 3, 3]]
+
+
+def test_events_of_what_is_not_there_are_an_answer(live):
+    client, _, net = live
+    assert client.get("/api/events?run=nothing").status == 404
+    assert client.get(f"/api/events?run={net}&landscape=x&log=7").status == 400
