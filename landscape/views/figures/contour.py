@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from landscape.views.figures.colours import line_colours
 from landscape.views.figures.layout import Style, label_carrier, with_levels
-from landscape.views.figures.plane import SMOOTHING, bar_length, contour_trace, draw_plane
+from landscape.views.figures.plane import bar_length, contour_trace, draw_plane, smoothing
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import EvenLevels, even_levels
 
@@ -35,13 +35,13 @@ def _lines(data: FigureData, style: Style, length: float) -> list[go.Contour]:
         data,
         even,
         contours=_every(even, len(scale.ticks), first, every) | {"showlabels": True, "labelfont": {"size": 11}},
-        line={"width": 1.7, "smoothing": SMOOTHING},
+        line={"width": 1.7, "smoothing": smoothing(data)},
         colorbar=label_carrier(data, even, slice(first, None, every)),
         **_colours(data, style, slice(first, None, every)),
     )
     if every == 1:
         return [labelled]
-    look = {"contours": _every(even, len(scale.ticks), 0, 1), "line": {"width": 0.7, "smoothing": SMOOTHING}}
+    look = {"contours": _every(even, len(scale.ticks), 0, 1), "line": {"width": 0.7, "smoothing": smoothing(data)}}
     thin = contour_trace(data, even, showscale=False, **look, **_colours(data, style, slice(None)))
     return [thin, labelled]
 

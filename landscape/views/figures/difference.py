@@ -13,7 +13,7 @@ from landscape.views.figures.layout import Style, label_carrier, with_levels
 from landscape.views.figures.overlay_looks import Look, look
 from landscape.views.figures.overlay_marks import add_marks, flat_marks, space_end
 from landscape.views.figures.path import LIFT
-from landscape.views.figures.plane import SMOOTHING, bar_length, contour_trace, draw_plane, filled
+from landscape.views.figures.plane import bar_length, contour_trace, draw_plane, filled, smoothing
 from landscape.views.figures.slices import draw_slices
 from landscape.views.figures.surface import draw_surface
 from landscape.views.figures.theme import INK
@@ -116,7 +116,7 @@ def _signed_lines(field: FigureData, style: Style) -> list[go.Contour]:
         scales = {theme: [[0.0, colour], [1.0, colour]] for theme, colour in colours.items()}
         look_of_lines: dict[str, Any] = {
             "contours": {"start": start, "end": stop, "size": even.step, "coloring": "lines", "showlabels": True},
-            "line": {"width": 2.4 if sign == 0 else 1.6, "dash": dash, "smoothing": SMOOTHING},
+            "line": {"width": 2.4 if sign == 0 else 1.6, "dash": dash, "smoothing": smoothing(field)},
             "colorscale": scales[style.theme],
             "colorbar": label_carrier(field, even, which),
         }

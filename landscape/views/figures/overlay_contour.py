@@ -12,7 +12,7 @@ from landscape.views.figures.layout import Style, label_carrier, with_levels
 from landscape.views.figures.missing import hatched
 from landscape.views.figures.overlay_looks import look
 from landscape.views.figures.overlay_marks import add_marks, entry, flat_key, flat_marks
-from landscape.views.figures.plane import SMOOTHING, contour_trace, draw_plane
+from landscape.views.figures.plane import contour_trace, draw_plane, smoothing
 from landscape.views.figures.pointer import plane_hover
 from landscape.views.figures.theme import typed
 from landscape.views.prepared.comparison_grid import coordinates_agree
@@ -49,7 +49,7 @@ def _lines(data: OverlayData, field: FigureData, number: int, style: Style) -> g
             "showlabels": True,
             "labelfont": {"size": 10},
         },
-        line={"width": 1.6, "dash": own.dash, "smoothing": SMOOTHING},
+        line={"width": 1.6, "dash": own.dash, "smoothing": smoothing(field)},
         colorscale=scales[style.theme],
         colorbar=label_carrier(field, even, slice(None)),
         legendgroup=f"item {number}",

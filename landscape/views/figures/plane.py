@@ -33,7 +33,7 @@ from landscape.views.prepared.missing import missing_names, missing_states
 
 PLOT_PX, TALLEST_PX, WIDEST_PX, LOWEST_PX = 560, 640, 820, 150
 SHORTEST_BAR_PX = 190.0
-SMOOTHING = 0.6
+SMOOTHING, COARSE = 0.6, 100  # lines through coarser grids are smoothed; through finer ones that only takes time
 
 
 def plot_size(data: FigureData) -> tuple[float, float]:
@@ -124,10 +124,15 @@ def filled(data: FigureData, style: Style, bar: float) -> go.Contour:
         data,
         even,
         contours=contours,
-        line={"width": 0.7, "color": "rgba(255,255,255,0.55)", "smoothing": SMOOTHING},
+        line={"width": 0.7, "color": "rgba(255,255,255,0.55)", "smoothing": smoothing(data)},
         colorscale=band_colours(style.colour_scale, data.scale),
         colorbar=colour_bar(data, bar, even),
     )
+
+
+def smoothing(data: FigureData) -> float:
+    """How much plotly rounds the corners of lines, which lie where they cross the squares of the grid."""
+    return SMOOTHING if max(data.drawn.shape) <= COARSE else 0.0
 
 
 def contour_trace(

@@ -27,7 +27,7 @@ def unclear_region(data: FigureData, style: Style) -> list[go.Contour]:
     """Where the values of a plane cannot be told from that of the origin: veiled, with a dashed edge."""
     if data.difference is None:
         return []
-    edge = {"width": 1.4, "dash": "dash", "smoothing": 0.6}
+    edge = {"width": 1.4, "dash": "dash", "smoothing": 0.6 if max(data.difference.shape) <= 100 else 0.0}
     veils = {theme: {"fillcolor": VEIL[theme], "line": {**edge, "color": ink}} for theme, ink in INK.items()}
     return [
         go.Contour(

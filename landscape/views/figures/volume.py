@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from landscape.views.figures.colours import colour_scale, colours_at
-from landscape.views.figures.layout import Style, colour_bar, one_line, text
+from landscape.views.figures.layout import Style, colour_bar, text
 from landscape.views.figures.missing import symbols
 from landscape.views.figures.origin import space_origin
 from landscape.views.figures.scene import COLOUR_BAR_PX, PathInSpace, draw_scene
@@ -35,7 +35,7 @@ def draw_volume(data: FigureData, style: Style) -> go.Figure:
     traces += [*unclear_volume(data, style), *space_origin(data, style, 0.0)]
     longest = max(axis.span for axis in data.axes)
     aspect = [max(axis.span / longest, SHORTEST) for axis in data.axes]
-    z_axis = {"title": {"text": one_line(data.axes[2].title, 260, 12)}}
+    z_axis = {"title": {"text": text(data.axes[2].name)}}
     path = data.path
     overlay = None if path is None else PathInSpace(path, path.places[2], np.stack(path.places, axis=1))
     data = replace(data, caption=(*data.caption, *_notes(data, levels)))
