@@ -9,7 +9,7 @@ PEERS := .venv-peers
 # The suite stops Ray sessions of its own only. A third process computes while the others wait for Ray, S3 or a child.
 JOBS ?= 3
 
-.PHONY: compiled demo test test-quick lint types docs suite test-slow chaos fuzz bench-peers format install clean help
+.PHONY: compiled demo test test-quick lint types docs suite test-page test-slow chaos fuzz bench-peers bench-page format install clean help
 
 help:
 	@echo "Use"
@@ -20,11 +20,13 @@ help:
 	@echo "  make test         lint, types, documentation, architecture and the whole suite"
 	@echo "  make test-quick   what needs no Ray, no browser and no second each: a minute, while you write"
 	@echo "  make test-slow    submission for real, the whole ResNet plane, a kill and a power cut at every change of the disk"
+	@echo "  make test-page    the page of \`landscape view\` in a browser: every view, every control, faults"
 	@echo "  make docs         the documentation, in build/docs/index.html"
 	@echo "  make lint types   ruff and mypy alone"
 	@echo "  make format       let ruff format the sources"
 	@echo "Measure"
 	@echo "  make bench-peers  time per point of public packages and of this one; ARGS=--quick to try, ARGS=--help"
+	@echo "  make bench-page   how quick the page is, with its goals; ARGS=--quick to try, ARGS=--help"
 	@echo "  make chaos        a job whose workers, nodes and driver are killed; FAULTS=200 for a long one"
 	@echo "  make fuzz         bad input and damaged runs, judged by rule; N=5000 for a long one, SEED=1 for another"
 
@@ -84,6 +86,10 @@ fuzz: $(READY)
 test-slow: $(READY) compiled
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m slow
 
+# A page draws on one core and is served by another.
+test-page: $(READY) $(BROWSER) compiled
+	$(BIN)/python -m pytest -q tests/browser -m "page or not page"
+
 # Public packages beside this one, in an environment of their own: tests/peers/README.md.
 bench-peers: $(PEERS)/.ready
 	$(PEERS)/bin/python tests/peers/bench_peers.py $(ARGS)
@@ -94,6 +100,10 @@ $(PEERS)/.ready: tests/peers/requirements.txt tests/peers/requirements-no-deps.t
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/peers/requirements.txt -e '.[recipes]'
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/peers/requirements-no-deps.txt
 	@touch $@
+
+# The page in the system's Chromium, on quiet cores: medians and ratios of one run.
+bench-page: $(READY) $(BROWSER) compiled
+	$(BIN)/python -W ignore tests/browser/bench_page.py $(ARGS)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -12,8 +12,9 @@ from landscape.page.answers import Answer, pack
 from landscape.page.content import View
 from landscape.page.queries import FigureQuery
 from landscape.page.runs import RunReader
+from landscape.page.tiles import encoded
 from landscape.state import finite, state_of_counts
-from landscape.surface import NOT_COMPUTED, QUARANTINED, check_observable
+from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, check_observable
 from landscape.views.figures.draw import choose_kind, figure_name
 from landscape.views.figures.kinds import KIND_TABLE
 from landscape.views.figures.layout import Style
@@ -101,7 +102,7 @@ def figure_answer(run: RunReader, query: FigureQuery) -> Answer:
     """
     shown = prepared(run, query)
     data, scale = shown.data, shown.data.scale
-    style = Style(query.scale, query.theme, PATH_COLOUR, 2.5, title=False, caption=False, animate=True)
+    style = Style(query.scale, query.theme, PATH_COLOUR, 2.5, title=False, caption=False)
     values = data.values[np.isfinite(data.values)]
     surface = shown.view.surface
     head = {
@@ -117,6 +118,7 @@ def figure_answer(run: RunReader, query: FigureQuery) -> Answer:
         "zmax": scale.real(scale.high),
         "index": None if shown.view.picks is None else [pick.tolist() for pick in shown.view.picks],
         "generation": shown.view.generation,
+        "states": encoded(data.states) if data.states.ndim == 2 and (data.states != OK).any() else None,
     }
     text = json.dumps(finite(head), allow_nan=False, ensure_ascii=False)
     figure = KIND_TABLE[shown.kind].draw(data, style)

@@ -3,6 +3,7 @@ import { ask, getLooks, getPlotly, numbers } from "./api.js";
 import { el, fill } from "./dom.js";
 import { fit, recolour } from "./fit.js";
 import { apply, role } from "./look.js";
+import { mark } from "./missing.js";
 import { darkNow } from "./theme.js";
 import { WORDS } from "./words.js";
 
@@ -162,20 +163,22 @@ export class FigureView {
       field.z = rows;
       if (custom) field.customdata = custom;
     }
-    this.live = { drawn, columns, width, height };
+    const states = this.answer.states ? numbers(this.answer.states).values : null;
+    this.live = { drawn, columns, width, height, states, levels: fields[0].meta.levels || null, x: numbers(fields[0].x).values, y: numbers(fields[0].y).values };
   }
 
   /** Writes tiles into the drawn rows. Returns whether any of them fitted. */
   patch(tiles) {
     if (!this.live) return false;
-    const { drawn, columns, width, height } = this.live;
+    const { drawn, columns, width, height, states, levels } = this.live;
     let changed = false;
     for (const tile of tiles) {
       const [j0, i0] = tile.start, part = numbers(tile.drawn), [rows, cells] = part.shape;
       if (part.shape.length !== 2 || j0 + rows > height || i0 + cells > width) continue;
       const extra = columns && tile.customdata ? numbers(tile.customdata) : null, depth = columns ? columns.shape[2] : 0;
       for (let j = 0; j < rows; j++) {
-        drawn.values.set(part.values.subarray(j * cells, (j + 1) * cells), (j0 + j) * width + i0);
+        drawn.values.set(even(part.values.subarray(j * cells, (j + 1) * cells), levels), (j0 + j) * width + i0);
+        if (states && tile.states) states.set(numbers(tile.states).values.subarray(j * cells, (j + 1) * cells), (j0 + j) * width + i0);
         if (extra && extra.shape[2] === depth)
           columns.values.set(extra.values.subarray(j * cells * depth, (j + 1) * cells * depth), ((j0 + j) * width + i0) * depth);
       }
@@ -188,7 +191,8 @@ export class FigureView {
   async redraw() {
     const plotly = await getPlotly();
     if (!this.figure || !this.live) return;
-    const begun = performance.now();
+    const begun = performance.now(), { states, width, height, x, y } = this.live;
+    if (states) mark(this.figure, states, width, height, x, y);
     this.figure.layout.datarevision = `${this.drawn}.${begun}`;
     if (this.space && this.plot.layout?.scene?.camera) this.figure.layout.scene.camera = this.plot.layout.scene.camera;
     else if (this.plot.layout?.xaxis) {
@@ -229,6 +233,18 @@ export class FigureView {
     window.Plotly?.purge?.(this.plot);
     fill(this.place);
   }
+}
+
+/** Drawn values in the units of a trace whose levels [n] are not evenly spaced: the n-th level is at n, and linear between two. */
+export function even(values, levels) {
+  if (!levels || levels.length < 2) return values;
+  const last = levels.length - 2;
+  return values.map(value => {
+    if (!Number.isFinite(value)) return value;
+    let k = 0;
+    while (k < last && value >= levels[k + 1]) k++;
+    return k + (value - levels[k]) / (levels[k + 1] - levels[k]);
+  });
 }
 
 /** The caption as one text; the server sends its sentences apart. */

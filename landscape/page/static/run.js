@@ -209,6 +209,7 @@ export class RunPage {
     this.signals?.dispatchEvent(new CustomEvent("answered", { detail: answer }));
     const at = (this.state.at || "").split(",").map(Number);
     if (this.landscape.axes.length === 2 && at.length === 2 && at.every(Number.isFinite)) this.pointAt(at);
+    else if (this.landscape.axes.length === 2 && this.pinned) this.showPoint(...this.pinned);
     if (this.state.step !== undefined && this.player) this.player.to(this.player.indexOf(this.state.step));
   }
 

@@ -54,7 +54,7 @@ def _hatch(
         hoverinfo="name",
         hoveron="fills",
         showlegend=True,
-        meta={"role": "missing", "patterns": patterns},
+        meta={"role": "missing", "code": code, "patterns": patterns},
         **place,
     )
 
@@ -85,7 +85,7 @@ def symbols(states: NDArray[np.uint8], axes: tuple[Floats, ...], floor: float | 
                 name=legend_name(code, index[0].size),
                 hovertemplate="alpha %{x:.4g}<br>beta %{y:.4g}<extra>" + STATES[code] + "</extra>",
                 showlegend=True,
-                meta={"role": "missing"},
+                meta={"role": "missing", "code": code, "floor": floor},
             )
         )
     return traces

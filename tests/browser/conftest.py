@@ -1,0 +1,113 @@
+"""Runs with small landscapes, `landscape view` over them, and Chromium to look at its page."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from browser_page import Look, find_chromium
+from playwright.sync_api import Browser, sync_playwright
+from torch import Tensor, nn
+
+from landscape import Job, Problem, TrajectoryCollector, run
+
+FLAGS = ["--no-sandbox", "--enable-unsafe-swiftshader", "--use-angle=swiftshader"]
+
+
+def observe(model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
+    """Squared errors, which are not finite far from the minimum where the samples are large."""
+    error = ((model(batch) - 1) ** 2).mean(1)
+    return {"loss": torch.where(error > 40, torch.inf, error), "accuracy": (error < 1).float()}
+
+
+def compute(folder: Path, seed: int) -> None:
+    """A training of five epochs, and landscapes of one, two and three axes."""
+    torch.manual_seed(seed)
+    model, samples = nn.Linear(3, 2), torch.randn(16, 3)
+    collector = TrajectoryCollector(folder, model, unit="epoch", intervals=[[1, 2, 3], [3, 4, 5]])
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.2)
+    for _ in range(5):
+        loss = observe(model, samples)["loss"].mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        collector.step(loss.item(), accuracy=0.5)
+        collector.end_epoch()
+    landscapes = [
+        {"name": "epochs-1-3", "trajectory": [1, 2, 3], "size": [13, 11]},
+        {"name": "epochs-3-5", "trajectory": [3, 4, 5], "size": 9},
+        {
+            "name": "plane",
+            "size": [11, 9],
+            "range": [-3, 3],
+            "directions": [{"kind": "random", "seed": k} for k in (seed, 9)],
+        },
+        {"name": "line", "directions": [{"kind": "random"}], "size": 21},
+        {"name": "cube", "directions": [{"kind": "random", "seed": k} for k in (1, 2, 3)], "size": 5},
+    ]
+    problem = Problem(model, samples, observe)
+    fields = {"engine": "eager", "batch_size": 16, "num_samples": 16, "tile": 8}
+    run(Job(run=str(folder), problem=lambda: problem, landscapes=landscapes, **fields))
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two finished runs, which no test changes."""
+    folder = tmp_path_factory.mktemp("runs")
+    compute(folder / "net", 0)
+    compute(folder / "team" / "other", 1)
+    return folder
+
+
+@contextmanager
+def serving(*places: Path, port: int = 0) -> Iterator[str]:
+    """The address of `landscape view` over these places, which ends with the block."""
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "cluster",
+        "view",
+        *map(str, places),
+        "--no-open",
+        f"--port={port}",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+@pytest.fixture(scope="session")
+def served(runs: Path) -> Iterator[str]:
+    """The address of the page over the finished runs."""
+    with serving(runs) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """The system's Chromium, without a window; it draws in three dimensions in software."""
+    path = find_chromium()
+    if path is None:
+        pytest.skip("no Chromium or Chrome on this machine")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def look(chromium: Browser, served: str) -> Iterator[Look]:
+    """The page over the finished runs in a fresh profile; the console and foreign requests are checked at the end."""
+    with Look.open(chromium, served) as opened:
+        yield opened

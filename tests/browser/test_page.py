@@ -1,0 +1,303 @@
+"""The page in a real browser: the list, every view, every control, comparison, keys."""
+
+from __future__ import annotations
+
+import pytest
+from browser_page import Look
+
+pytestmark = pytest.mark.long
+
+
+def test_the_list_opens_a_run_whose_landscape_is_drawn(look: Look):
+    """The shortest way through the page; the others are run by `make test-page`."""
+    look.until("document.querySelectorAll('.rows canvas[data-painted]').length >= 4")
+    assert look.page.locator(".rows .row").count() == 2
+    assert "token" not in look.page.url
+    assert look.colours(".rows canvas") > 5
+    look.page.get_by_role("link", name="net", exact=True).click()
+    look.page.wait_for_selector(".figure .plot[data-drawn]")
+    assert look.plotly("plot._fullData.some(trace => trace.type === 'contour')")
+    assert look.colours() > 20
+    with look.redrawn():
+        look.page.keyboard.press("3")
+    look.until("landscapePage.view.space")
+    assert look.plotly("plot._fullData.some(trace => trace.type === 'surface')")
+    assert look.colours() > 200
+
+
+@pytest.mark.page
+@pytest.mark.parametrize(
+    ("landscape", "kind", "type"),
+    [
+        ("epochs-1-3", "contour", "contour"),
+        ("epochs-1-3", "topographic", "contour"),
+        ("epochs-1-3", "surface", "surface"),
+        ("plane", "contour", "contour"),
+        ("plane", "surface", "surface"),
+        ("line", "curve", "scatter"),
+        ("cube", "slices", "contour"),
+        ("cube", "volume", "isosurface|mesh3d|volume"),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_view_draws(look: Look, landscape: str, kind: str, type: str, scheme: str):
+    look.page.emulate_media(color_scheme=scheme)
+    look.show("run", run=look.run_id("net"), landscape=landscape, kind=kind)
+    look.until("kind => landscapePage.state.kind === kind && landscapePage.view.figure", kind)
+    assert look.plotly(f"plot._fullData.some(trace => /^({type})$/.test(trace.type))")
+    assert look.colours() > 20
+    paper = look.plotly("getComputedStyle(plot.querySelector('.main-svg')).backgroundColor")
+    assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 31)"}[scheme]
+    assert look.page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+@pytest.mark.page
+def test_every_control_of_a_plane_changes_the_picture_and_the_address(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="plane", kind="topographic")
+    panel = look.page.locator("aside.panel")
+    for name, act, state in [
+        ("Logarithmic", lambda: panel.get_by_role("button", name="Logarithmic").click(), "log=1"),
+        ("Linear", lambda: panel.get_by_role("button", name="Linear").click(), "log=0"),
+        ("Observable", lambda: panel.get_by_label("Observable").select_option("accuracy"), "observable=accuracy"),
+        ("Colour map", lambda: panel.get_by_label("Colour map").select_option("magma"), "scale=magma"),
+        ("Contour lines", lambda: _fill(panel.get_by_label("Contour lines"), "5"), "levels=5"),
+        ("exactly", lambda: panel.get_by_label("exactly").check(), "exact=1"),
+        ("Highest", lambda: _fill(panel.get_by_label("Highest value drawn"), "0.8"), "zmax=0.8"),
+        ("Lowest", lambda: _fill(panel.get_by_label("Lowest value drawn"), "0.1"), "zmin=0.1"),
+        ("Uncertainty", lambda: panel.get_by_label("Uncertainty").check(), "uncertainty=1"),
+        ("Opacity", lambda: panel.get_by_label("Opacity").fill("0.5"), "opacity=0.5"),
+    ]:
+        with look.redrawn():
+            act()
+        assert state in look.page.url, name
+    field = "plot._fullData.find(trace => trace.meta && trace.meta.role === 'field')"
+    assert look.plotly(f"{field}.opacity") == 0.5
+    assert look.plotly(f"[{field}.zmin, {field}.zmax]") == [0.1, 0.8]
+    assert look.plotly(f"{field}.colorscale[0][1]") == "rgb(0, 0, 4)"
+    with look.redrawn():
+        panel.get_by_role("button", name="Reset").click()
+    assert "opacity" not in look.page.url
+
+
+def _fill(field, text: str) -> None:
+    field.fill(text)
+    field.press("Tab")
+
+
+@pytest.mark.page
+def test_the_path_has_its_colour_and_width_and_plays(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="epochs-1-3", kind="contour")
+    panel = look.page.locator("aside.panel")
+    with look.redrawn():
+        panel.get_by_label("Colour of the path").fill("#0055aa")
+    with look.redrawn():
+        panel.get_by_label("Width of the path").fill("6")
+    path = "plot._fullData.filter(trace => trace.meta && trace.meta.role === 'path').at(-1)"
+    assert look.plotly(f"[{path}.line.color, {path}.line.width]") == ["#0055aa", 6]
+    look.page.get_by_label("Snapshot along the path").fill("0")
+    look.until("landscapePage.view.plot.data.find(trace => trace.meta && trace.meta.role === 'path').x.length === 1")
+    assert "step=1" in look.page.url
+    look.page.get_by_role("button", name="Play").click()
+    look.until("landscapePage.player.step === 2")
+    with look.redrawn():
+        panel.get_by_label("Path", exact=True).uncheck()
+    assert look.plotly("plot._fullData.filter(trace => trace.meta && trace.meta.role === 'path').length") == 0
+
+
+@pytest.mark.page
+def test_light_and_camera_are_read_out_and_go_back(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="plane", kind="surface", camera="2,2,0.5")
+    look.until("landscapePage.view.space")
+    assert "x 2.00, y 2.00, z 0.50" in look.page.locator("aside.panel").inner_text()
+    with look.redrawn():
+        look.page.get_by_label("Ambient light").fill("0.2")
+    assert look.plotly("plot._fullData.find(trace => trace.type === 'surface').lighting.ambient") == 0.2
+    box = look.page.locator(".figure .plot").bounding_box()
+    assert box is not None
+    look.page.mouse.move(box["x"] + 300, box["y"] + 250)
+    look.page.mouse.down()
+    look.page.mouse.move(box["x"] + 380, box["y"] + 250, steps=4)
+    look.page.mouse.up()
+    look.until("!location.hash.includes('camera=2%2C2') && location.hash.includes('camera=')")
+    with look.redrawn():
+        look.page.get_by_role("button", name="Reset").click()
+    assert "camera" not in look.page.url
+    assert look.plotly("plot.layout.scene.camera.eye.x") != 2
+
+
+@pytest.mark.page
+def test_the_pointer_and_the_arrow_keys_show_cross_sections(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="plane", kind="topographic")
+    box = look.page.locator(".figure .plot .nsewdrag").bounding_box()
+    assert box is not None
+    look.page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.4)
+    look.until("/alpha .*beta .*±/.test(document.querySelector('.reading').textContent)")
+    look.until("document.querySelectorAll('.section .main-svg').length >= 2")
+    look.page.locator(".figure").focus()
+    look.page.keyboard.press("ArrowRight")
+    look.until("location.hash.includes('at=')")
+    first = look.page.locator(".reading").inner_text()
+    look.page.keyboard.press("Shift+ArrowUp")
+    look.until("words => document.querySelector('.reading').textContent !== words", first)
+    expected = look.page.evaluate(
+        "() => { const field = landscapePage.view.field(), [j, i] = landscapePage.pinned;"
+        " return [field.columns.values[(j * field.x.length + i) * field.columns.shape[2]], document.querySelectorAll('.section')[0].data[2].y[i]]; }"
+    )
+    assert expected[0] == expected[1]
+
+
+@pytest.mark.page
+def test_a_box_gives_a_job(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="plane", kind="topographic")
+    look.page.get_by_role("button", name="Select a box for a job").click()
+    box = look.page.locator(".figure .plot .nsewdrag").bounding_box()
+    assert box is not None
+    look.page.mouse.move(box["x"] + 60, box["y"] + 60)
+    look.page.mouse.down()
+    look.page.mouse.move(box["x"] + 260, box["y"] + 220, steps=5)
+    look.page.mouse.up()
+    dialog = look.page.get_by_role("dialog")
+    dialog.locator("pre").first.wait_for()
+    assert "range:" in dialog.inner_text()
+    assert "landscape run" in dialog.inner_text()
+    look.page.keyboard.press("Escape")
+    look.until("!document.querySelector('dialog')")
+
+
+@pytest.mark.page
+def test_the_history_chooses_the_landscape_of_an_interval(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="epochs-1-3")
+    look.page.wait_for_selector(".training .plot[data-drawn]")
+    where = look.page.evaluate(
+        "() => { const plot = document.querySelector('.training .plot'), axis = plot._fullLayout.xaxis, box = plot.getBoundingClientRect();"
+        " const y = plot._fullLayout.yaxis; return [box.left + axis._offset + axis.d2p(4.5), box.top + y._offset + y._length / 2]; }"
+    )
+    look.page.mouse.click(*where)
+    look.until("landscapePage.name === 'epochs-3-5'")
+    assert "landscape=epochs-3-5" in look.page.url
+
+
+@pytest.mark.page
+def test_what_is_shown_is_saved_as_png_svg_and_csv(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="plane", kind="topographic")
+    for name, beginning in (("PNG", b"\x89PNG"), ("SVG", b"<svg"), ("CSV", b"alpha,beta,")):
+        with look.page.expect_download() as download:
+            look.page.get_by_text(name, exact=True).click()
+        path = download.value.path()
+        assert path.read_bytes().startswith(beginning), name
+        assert download.value.suggested_filename.startswith("plane")
+
+
+@pytest.mark.page
+def test_the_data_table_has_the_values(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="plane")
+    look.page.get_by_text("Data table").click()
+    assert look.page.locator(".scroll table tbody tr").count() == 9
+    assert look.page.locator(".scroll table tbody tr").first.locator("td").count() == 11
+
+
+@pytest.mark.page
+def test_a_link_shows_the_same_picture(look: Look):
+    run = look.run_id("net")
+    state = {
+        "run": run,
+        "landscape": "plane",
+        "kind": "topographic",
+        "log": 1,
+        "scale": "cividis",
+        "levels": 6,
+        "zoom": "-1,1,-1,1",
+        "at": "0,0",
+    }
+    look.show("run", **state)
+    first = look.plotly(
+        "JSON.stringify([plot._fullData.map(trace => [trace.type, trace.zmin, trace.zmax]), plot._fullLayout.xaxis.range])"
+    )
+    address = look.page.url
+    look.page.goto("about:blank")
+    look.page.goto(address)
+    look.page.wait_for_selector(".figure .plot[data-drawn]")
+    assert (
+        look.plotly(
+            "JSON.stringify([plot._fullData.map(trace => [trace.type, trace.zmin, trace.zmax]), plot._fullLayout.xaxis.range])"
+        )
+        == first
+    )
+
+
+@pytest.mark.page
+def test_a_link_that_names_what_is_gone_says_so_and_shows_the_rest(look: Look):
+    look.show(
+        "run",
+        run=look.run_id("net"),
+        landscape="gone",
+        kind="nonsense",
+        scale="<b>",
+        levels="-3",
+        zoom="a,b",
+        camera="0,0,0",
+    )
+    assert 'There is no landscape "gone"' in look.page.locator("main").inner_text()
+    look.errors.clear()  # the server refuses the number of lines, which the console shows as well
+
+
+@pytest.mark.page
+def test_a_run_that_is_unknown_says_so(look: Look):
+    look.go("run", run="nothing")
+    look.page.wait_for_selector("main .sentence")
+    assert "not in the places" in look.page.locator("main").inner_text()
+    look.errors.clear()
+
+
+@pytest.mark.page
+def test_the_list_is_filtered_sorted_and_compared(look: Look):
+    look.until("document.querySelectorAll('.rows .row').length === 2 && !document.body.innerText.includes('reading…')")
+    look.page.keyboard.press("/")
+    look.page.keyboard.type("other")
+    look.until("document.querySelectorAll('.rows .row').length === 1")
+    assert "q=other" in look.page.url
+    look.page.locator("#filter").fill("")
+    look.until("document.querySelectorAll('.rows .row').length === 2")
+    look.page.get_by_role("button", name="Run", exact=False).first.click()
+    names = look.page.locator(".rows .row .name a").all_inner_texts()
+    assert names == sorted(names)
+    for box in look.page.locator(".rows input").all():
+        box.check()
+    look.page.get_by_role("button", name="Compare 2 landscapes").click()
+    look.until("document.querySelectorAll('.tiles .plot[data-drawn]').length === 2")
+
+
+@pytest.mark.page
+@pytest.mark.parametrize("kind", ["contour", "surface"])
+@pytest.mark.parametrize("mode", ["tiled", "overlay", "difference"])
+def test_two_runs_are_compared(look: Look, mode: str, kind: str):
+    items = [f"{look.run_id('net')}|plane", f"{look.run_id('team/other')}|plane"]
+    look.go("compare", item=items, mode=mode, kind=kind)
+    look.until(
+        "count => document.querySelectorAll('.tiles .plot[data-drawn]').length === count", 2 if mode == "tiled" else 1
+    )
+    assert look.colours(".tiles .plot") > 20
+    look.page.wait_for_selector(".differences table")
+    assert (
+        "Lowest" in look.page.locator(".differences").inner_text()
+        or "lowest" in look.page.locator(".differences").inner_text()
+    )
+
+
+@pytest.mark.page
+def test_cameras_and_cursors_are_linked(look: Look):
+    items = [f"{look.run_id('net')}|plane", f"{look.run_id('team/other')}|plane"]
+    look.go("compare", item=items, mode="tiled", kind="surface")
+    look.until("document.querySelectorAll('.tiles .plot[data-drawn]').length === 2")
+    look.page.evaluate(
+        "Plotly.relayout(document.querySelector('.tiles .plot'), {'scene.camera': {eye: {x: 2, y: 0.5, z: 0.3}}})"
+    )
+    look.until("document.querySelectorAll('.tiles .plot')[1].layout.scene.camera.eye.x === 2")
+    look.go("compare", item=items, mode="tiled", kind="contour")
+    look.until("document.querySelectorAll('.tiles .plot[data-drawn]').length === 2 && !landscapePage.views[0].space")
+    box = look.page.locator(".tiles .plot .nsewdrag").first.bounding_box()
+    assert box is not None
+    look.page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.4)
+    look.until(
+        "[...document.querySelectorAll('.tile')].filter(tile => tile.querySelector('.cross:not([hidden])')).length === 1"
+    )
