@@ -36,7 +36,7 @@ export function fit(figure, width, tallest) {
   const { data, layout } = figure, meta = layout.meta, narrow = width < NARROW;
   // A bar without labels only carries the texts of lines: nothing of it is seen.
   const bars = data.filter(t => (t.colorbar && t.colorbar.showticklabels !== false) || (t.marker && t.marker.colorbar));
-  const flat = !meta.space, margin = { ...layout.margin, t: 30 };
+  const flat = !meta.space, margin = { ...layout.margin, t: meta.top ?? 30 };
   delete layout.updatemenus;
   if (narrow) {
     margin.l = flat ? 52 : 4;

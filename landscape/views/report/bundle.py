@@ -13,11 +13,15 @@ WORTH_SHARING = 200  # characters; below that a reference saves nothing
 
 
 class Bundle:
-    """Figures by name, with the arrays they share apart; the page's script puts those back before it draws."""
+    """Figures by name, with the arrays they share apart; the page's script puts those back before it draws.
+
+    `comparisons` are the names of the figures that each choice of a comparison shows.
+    """
 
     def __init__(self) -> None:
         self.arrays: dict[str, Any] = {}
         self.figures: dict[str, Any] = {}
+        self.comparisons: dict[str, list[str]] = {}
 
     def add(self, name: str, figure: go.Figure) -> None:
         """Take a figure; the template is left out, since the page brings one for light and one for dark."""
@@ -41,5 +45,8 @@ class Bundle:
 
     def to_json(self, **more: Any) -> str:
         """JSON that is safe inside a <script> element."""
-        text = json.dumps({"arrays": self.arrays, "figures": self.figures} | more, cls=PlotlyJSONEncoder)
+        text = json.dumps(
+            {"arrays": self.arrays, "figures": self.figures, "comparisons": self.comparisons} | more,
+            cls=PlotlyJSONEncoder,
+        )
         return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

@@ -1,4 +1,4 @@
-"""One self-contained page for a run: views, numbers, history, provenance. Opens offline, light and dark."""
+"""One self-contained page for a run, or several: views, comparison, numbers, history. Opens offline, light and dark."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from landscape.errors import LandscapeError
-from landscape.folders.lock import driver_alive
 from landscape.surface import Surface
 from landscape.views.exports.files import whole_file
 from landscape.views.figures.draw import figure, figure_name
@@ -22,35 +20,39 @@ from landscape.views.figures.history import draw_history
 from landscape.views.figures.kinds import KIND_TABLE, kinds_of
 from landscape.views.figures.theme import TEMPLATES, config
 from landscape.views.prepared.figure_data import means, suggests_log
-from landscape.views.prepared.history import prepare_history
+from landscape.views.prepared.history import prepare_histories
 from landscape.views.prepared.numbers import landscape_rows, observable_rows, provenance_rows
 from landscape.views.prepared.wording import (
     is_computed,
-    mapping,
     observable_title,
     state_of,
     state_text,
-    stopped,
     whole,
 )
 from landscape.views.report.bundle import Bundle
+from landscape.views.report.comparison import comparison_section, groups
 from landscape.views.report.markup import buttons, resource, table, template
-from landscape.views.report.training import training_section
+from landscape.views.report.runs import ReportRun, read_runs
+from landscape.views.report.training import training_section, trainings_section
 
 STATES = ("complete", "running", "interrupted", "partial")
 POINTS_PER_AXIS = {1: 20_000, 2: 256, 3: 40}  # keeps the page a few MB; the caption says when points were left out
 
 
-def write_report(run: Mapping[str, Surface], path: str | Path, *, title: str | None = None) -> Path:
-    """Write the page of all landscapes in `run` (an open run, or a plain mapping of surfaces) to `path`.
+def write_report(
+    run: Mapping[str, Surface] | Sequence[Mapping[str, Surface]], path: str | Path, *, title: str | None = None
+) -> Path:
+    """Write the page of all landscapes of a run, or of several runs with their comparison, to `path`.
+
+    Args:
+        run: an open run, a plain mapping of surfaces, or a sequence of these.
 
     Raises:
         LandscapeError: the file cannot be written.
     """
-    surfaces, broken = _read(run)
-    info, history = mapping(getattr(run, "info", None)), getattr(run, "history", None) or []
-    name = title or Path(str(getattr(run, "path", "") or "landscapes")).name
-    page = render_report(surfaces, broken=broken, info=info, history=history, title=name)
+    runs = read_runs([run] if isinstance(run, Mapping) else run)
+    name = title or ", ".join(one.label for one in runs)
+    page = _render(runs, name)
     with whole_file(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return Path(path)
@@ -64,41 +66,38 @@ def render_report(
     history: Sequence[Mapping[str, Any]] = (),
     title: str = "landscapes",
 ) -> str:
-    """The page as text; `broken` are landscapes that could not be read, by name, with the reason."""
-    info = info or {}
+    """The page of one run as text; `broken` are landscapes that could not be read, by name, with the reason."""
+    return _render([ReportRun(title, tuple(surfaces), broken or {}, info or {}, history)], title)
+
+
+def _render(runs: Sequence[ReportRun], title: str) -> str:
     bundle = Bundle()
+    several = len(runs) > 1
+    found = groups(runs) if several else []
+    compared = [comparison_section(group, index, bundle) for index, group in enumerate(found)]
+    shown = [run.with_names() if several else run for run in runs]
+    surfaces = [surface for run in shown for surface in run.surfaces]
     sections = [_section(surface, index, bundle) for index, surface in enumerate(surfaces)]
-    sections += [_broken_section(name, reason) for name, reason in (broken or {}).items()]
-    prepared = prepare_history(history, surfaces, info.get("steps_per_epoch"))
+    sections += [_broken_section(name, reason) for run in shown for name, reason in run.broken.items()]
+    prepared = prepare_histories([run.record() for run in runs])
     if prepared is not None:
         bundle.add("history", draw_history(prepared))
-    links = [f'<a href="#landscape-{index}">{escape(surface.name)}</a>' for index, surface in enumerate(surfaces)]
+    links = [f'<a href="#comparison-{k}">Comparison: {escape(group.name)}</a>' for k, group in enumerate(found)]
+    links += [f'<a href="#landscape-{index}">{escape(surface.name)}</a>' for index, surface in enumerate(surfaces)]
     templates = {theme: look.to_plotly_json() for theme, look in TEMPLATES.items()}
+    training = trainings_section(runs, prepared) if several else training_section(runs[0].info, prepared is not None)
     return template("report.html").substitute(
         title=escape(title),
         lead=escape(_lead(surfaces)),
         style=resource("report.css"),
         links="".join(links),
-        training=training_section(info, prepared is not None),
-        sections="\n".join(sections) or "<p>This run holds no landscape yet.</p>",
+        training=training,
+        sections="\n".join([*compared, *sections]) or "<p>This run holds no landscape yet.</p>",
         data=bundle.to_json(templates=templates, config=config()),
         plotly=get_plotlyjs(),
         fit=resource("fit.js", "landscape.views.figures"),
         script=resource("report.js"),
     )
-
-
-def _read(run: Mapping[str, Surface]) -> tuple[list[Surface], dict[str, str]]:
-    """All surfaces that can be read. Damaged landscapes are left out, so that the page is written without them."""
-    surfaces, broken = [], dict(getattr(run, "unreadable", {}))
-    path = str(getattr(run, "path", "") or "")
-    gone = bool(path) and not driver_alive(path)
-    for name in run:
-        try:
-            surfaces.append(stopped(run[name]) if gone else run[name])
-        except LandscapeError as error:
-            broken[name] = str(error)
-    return surfaces, broken
 
 
 def _lead(surfaces: Sequence[Surface]) -> str:

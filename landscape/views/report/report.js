@@ -14,34 +14,80 @@
     return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, restore(each)]));
   }
 
-  async function draw(view) {
-    const key = `${view.index}/${view.kind}/${view.observable}/${view.log ? "True" : "False"}`;
-    const figure = restore(store.figures[key]), theme = dark.matches ? "dark" : "light";
-    const full = document.fullscreenElement === view.section;
-    recolour(figure.data, theme);
-    fit(figure, view.plot.clientWidth, full ? innerHeight * 0.72 : 640);
-    figure.layout.template = store.templates[theme];
-    const space = Boolean(figure.layout.meta.space);
-    if (view.space || space) Plotly.purge(view.plot); // gives the old WebGL context back
-    admit(view, space);
-    const config = JSON.parse(JSON.stringify(store.config));
-    config.responsive = false; // the page fits the figure itself
-    config.toImageButtonOptions.filename = figure.layout.meta.file || "landscape";
-    await Plotly.react(view.plot, { data: figure.data, layout: figure.layout, frames: figure.frames || [], config });
-    view.caption.textContent = figure.layout.meta.caption || "";
-    const play = view.section.querySelector("[data-do=play]");
-    if (play) play.hidden = !(figure.frames || []).length || Boolean(figure.layout.sliders);
+  // The names of the figures that a view shows: one of a landscape, one or more of a comparison.
+  function namesOf(view) {
+    const log = view.log ? "True" : "False";
+    if (view.tiles) return store.comparisons[`${view.comparison}/${view.mode}/${view.kind}/${log}`];
+    return [`${view.index}/${view.kind}/${view.observable}/${log}`];
   }
 
-  // Keeps the number of 3-D scenes low: the oldest goes back to its flat view.
+  // Where the figures of a view go; a comparison has as many places as it shows figures.
+  function placesOf(view, count) {
+    if (!view.tiles) return [view];
+    for (let k = view.places.length; k < count; k++) {
+      const figure = document.createElement("figure"), plot = document.createElement("div");
+      const [title, caption] = ["h3", "figcaption"].map(name => document.createElement(name));
+      plot.className = "plot";
+      plot.setAttribute("role", "img");
+      figure.append(title, plot, caption);
+      view.tiles.append(figure);
+      view.places.push({ figure, title, plot, caption });
+    }
+    for (const place of view.places.splice(count)) { Plotly.purge(place.plot); place.figure.remove(); }
+    return view.places;
+  }
+
+  async function draw(view) {
+    const figures = namesOf(view).map(name => restore(store.figures[name])), places = placesOf(view, figures.length);
+    const space = figures.filter(figure => figure.layout.meta.space).length;
+    if (view.space || space) for (const place of places) Plotly.purge(place.plot); // gives the old WebGL contexts back
+    admit(view, space);
+    for (const [k, place] of places.entries()) await drawAt(place, figures[k], view, figures.length);
+    if (view.tiles && space > 1) linkCameras(places);
+    const play = view.section.querySelector("[data-do=play]"), { frames, layout } = figures[0];
+    if (play) play.hidden = !(frames || []).length || Boolean(layout.sliders);
+  }
+
+  async function drawAt(place, figure, view, count) {
+    const theme = dark.matches ? "dark" : "light", full = document.fullscreenElement === view.section;
+    const words = figure.layout.meta;
+    recolour(figure.data, theme);
+    fit(figure, place.plot.clientWidth, full ? innerHeight * 0.72 : count > 1 ? 460 : 640);
+    figure.layout.template = store.templates[theme];
+    const config = JSON.parse(JSON.stringify(store.config));
+    config.responsive = false; // the page fits the figure itself
+    config.toImageButtonOptions.filename = words.file || "landscape";
+    await Plotly.react(place.plot, { data: figure.data, layout: figure.layout, frames: figure.frames || [], config });
+    place.caption.textContent = words.caption || "";
+    if (!place.title) return;
+    place.title.textContent = words.title;
+    place.plot.setAttribute("aria-label", words.title);
+  }
+
+  // Scenes that are compared are seen from one side: who turns one turns all.
+  function linkCameras(places) {
+    let turning = false;
+    for (const { plot } of places) plot.on("plotly_relayout", async change => {
+      if (turning || !change["scene.camera"]) return;
+      turning = true;
+      const others = places.filter(other => other.plot !== plot && other.plot.layout);
+      await Promise.all(others.map(other => Plotly.relayout(other.plot, { "scene.camera": change["scene.camera"] })));
+      turning = false;
+    });
+  }
+
+  // Keeps the number of 3-D scenes low: the views that were shown longest ago go back to their flat figures.
   function admit(view, space) {
     const at = scenes.indexOf(view);
     if (at >= 0) scenes.splice(at, 1);
     view.space = space;
     if (!space) return;
     scenes.push(view);
-    if (scenes.length > MOST_SCENES) {
-      const oldest = scenes[0];
+    const count = () => scenes.reduce((sum, one) => sum + one.space, 0);
+    while (scenes.length > 1 && count() > MOST_SCENES) {
+      const oldest = scenes.shift();
+      oldest.space = 0;
+      for (const place of placesOf(oldest, oldest.tiles ? oldest.places.length : 1)) Plotly.purge(place.plot);
       oldest.kind = oldest.first;
       press(oldest, "kind", oldest.kind);
       draw(oldest);
@@ -57,13 +103,13 @@
     const count = (view.plot._transitionData?._frames || []).length || 1;
     const duration = still.matches ? 0 : Math.max(60, Math.min(500, 6000 / count));
     Plotly.animate(view.plot, null, { mode: "immediate", transition: { duration: 0 },
-      frame: { duration, redraw: view.space } });
+      frame: { duration, redraw: view.space > 0 } });
   }
 
   function start(section) {
     const given = JSON.parse(section.dataset.view);
-    const view = { ...given, first: given.kind, section, space: false, drawn: false,
-      plot: section.querySelector(".plot"), caption: section.querySelector("figcaption") };
+    const view = { ...given, first: given.kind, section, space: 0, drawn: false, places: [],
+      tiles: section.querySelector(".tiles"), plot: section.querySelector(".plot"), caption: section.querySelector("figcaption") };
     section.addEventListener("click", event => {
       const button = event.target.closest("button");
       if (!button) return;
@@ -87,18 +133,22 @@
     if (!history) return;
     const figure = restore(store.figures.history), theme = dark.matches ? "dark" : "light";
     recolour(figure.data, theme);
-    Object.assign(figure.layout, { template: store.templates[theme], width: history.clientWidth });
+    const { meta, margin } = figure.layout, width = history.clientWidth;
+    const rows = figure.layout.showlegend ? legendRows(figure.data, width - margin.l - margin.r) : 0;
+    margin.b = meta.below + 4 + (rows ? rows * 22 + 10 : 0);
+    const height = meta.plot[1] + margin.t + margin.b;
+    Object.assign(figure.layout, { template: store.templates[theme], width, height });
     Plotly.react(history, figure.data, figure.layout, { ...store.config, responsive: false, displayModeBar: false });
   }
 
   // A figure is drawn when it comes near the window, so that a long page opens at once.
   const near = new IntersectionObserver(entries => {
     for (const entry of entries) {
-      const view = views.find(each => each.plot === entry.target);
+      const view = views.find(each => (each.tiles || each.plot) === entry.target);
       if (entry.isIntersecting && !view.drawn) { view.drawn = true; draw(view); }
     }
   }, { rootMargin: "600px" });
-  views.forEach(view => near.observe(view.plot));
+  views.forEach(view => near.observe(view.tiles || view.plot));
   drawHistory();
 
   const again = () => { drawHistory(); views.filter(view => view.drawn).forEach(draw); };

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
+from landscape.views.prepared.differences import tabulate
+from landscape.views.prepared.history import HistoryData
 from landscape.views.prepared.numbers import Row
 from landscape.views.prepared.wording import finite
+from landscape.views.report.comparison import differences_table
 from landscape.views.report.markup import table
+from landscape.views.report.runs import ReportRun
 
 INFO_NAMES = {
     "network": "network",
@@ -18,6 +23,8 @@ INFO_NAMES = {
     "learning_rate": "learning rate",
     "steps_per_epoch": "steps per epoch",
 }
+PLOT = '<figure><div class="plot" id="history" role="img" aria-label="training history"></div></figure>'
+NOTE = "<figcaption>Shaded: the stretches of training that the trajectory landscapes cover.</figcaption>"
 
 
 def info_rows(info: Mapping[str, Any]) -> list[Row]:
@@ -38,6 +45,16 @@ def _plain(value: Any) -> str:
     return "" if value is None else str(value)
 
 
+def trainings_section(runs: Sequence[ReportRun], history: HistoryData | None) -> str:
+    """The section on several trainings: their histories in one figure, and what differs between them."""
+    notes = [] if history is None else history.notes
+    plot = "" if history is None else f"<div>{PLOT}{NOTE}{''.join(f'<p>{escape(note)}.</p>' for note in notes)}</div>"
+    differences = differences_table(tabulate([run.table_item() for run in runs]))
+    wide = f'<div class="wide" tabindex="0" role="region" aria-label="What differs">{differences}</div>'
+    wide = wide if differences else ""
+    return f'<section class="training"><h2>Training</h2>{plot}{wide}</section>' if plot or wide else ""
+
+
 def training_section(info: Mapping[str, Any], with_history: bool) -> str:
     """The section in HTML; empty where nothing is known of the training.
 
@@ -48,7 +65,5 @@ def training_section(info: Mapping[str, Any], with_history: bool) -> str:
     rows = info_rows(info)
     if not rows and not with_history:
         return ""
-    plot = '<figure><div class="plot" id="history" role="img" aria-label="training history"></div></figure>'
-    note = "<figcaption>Shaded: the stretches of training that the trajectory landscapes cover.</figcaption>"
-    parts = [f"<div>{plot}{note}</div>" if with_history else "", f"<div>{table(rows)}</div>" if rows else ""]
+    parts = [f"<div>{PLOT}{NOTE}</div>" if with_history else "", f"<div>{table(rows)}</div>" if rows else ""]
     return f'<section class="training"><h2>Training</h2><div class="tables">{"".join(parts)}</div></section>'
