@@ -35,7 +35,7 @@ from browser_page import find_chromium
 from torch import nn
 
 from landscape import Job, Problem, open_run, run
-from landscape.errors import Interrupted  # noqa: E402
+from landscape.errors import Interrupted
 from landscape.folders.lock import run_lock
 from landscape.store import LandscapeStore
 from landscape.views import write_report
