@@ -205,6 +205,7 @@ def label_carrier(data: FigureData, even: EvenLevels, which: slice) -> dict[str,
         "outlinewidth": 0,
         "bgcolor": "rgba(0,0,0,0)",
         "len": 1,
+        "x": 3,  # beyond the figure: even a bar of no size leaves a speck
         "lenmode": "pixels",
     }
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from landscape.errors import JobError, nearest, shown
-from landscape.surface import Surface, check_observable
+from landscape.surface import Axis, Surface, check_observable
 from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable
 
@@ -159,8 +159,20 @@ def contrasts(items: Sequence[Compared]) -> list[str]:
         if len(known) > 1:
             notes.append(f"{what} differs: {', '.join(known)}")
     pairs = zip(*(surface.axes for surface in surfaces), strict=False)
-    others = [axes[0].name for axes in pairs if len({axis.label for axis in axes}) > 1]
+    others = [axes[0].name for axes in pairs if _directions_differ(axes)]
     return [*notes, *(f"{name} is another direction in each" for name in others)]
+
+
+def _directions_differ(axes: Sequence[Axis]) -> bool:
+    """Whether an axis means another direction in each landscape, and not only one that each network scales to itself.
+
+    A random direction of one seed is the same draw, which the normalisation scales to the weights. A principal
+    component of another training is another direction, though it has the same label.
+    """
+    if len({axis.label for axis in axes}) > 1:
+        return True
+    records = [axis.record for axis in axes]
+    return any(record.kind != "random" for record in records) and len({record.digest for record in records}) > 1
 
 
 def _samples_differ(surfaces: Sequence[Surface]) -> bool:

@@ -206,6 +206,9 @@ def test_contrasts_name_what_makes_the_comparison_doubtful(make: ModuleType) -> 
     ]
     assert contrasts(pair(make.quadratic(), make.quadratic())) == []
     assert "alpha is another direction in each" in contrasts(pair(make.quadratic(), make.pca_plane()))
+    other = make.pca_plane()
+    axes = tuple(Axis(axis.name, axis.coordinates, {**axis.attributes, "digest": "x" * 64}) for axis in other.axes)
+    assert "beta is another direction in each" in contrasts(pair(make.pca_plane(), replace(other, axes=axes)))
 
 
 def test_the_shared_scale_is_that_of_all_values_together(make: ModuleType) -> None:
