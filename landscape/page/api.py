@@ -84,6 +84,12 @@ class Api:
             for threads in (self._threads, self._remote, self._watching, self._background):
                 threads.shutdown(wait=False, cancel_futures=True)
 
+    def end(self) -> None:
+        """End all streams of events, which have no end of their own."""
+        self._listing.end()
+        for watch in tuple(self._watches.values()):
+            watch.end()
+
     async def looks(self, query: Query) -> Answer:
         """What all figures have in common."""
         query.refuse_others()

@@ -18,9 +18,9 @@ from landscape.surface import NOT_COMPUTED, RISE_STDERR, Axis, ProjectedPath, Su
 from landscape.views.prepared.figure_data import picked
 
 # Points that are drawn whole, by the number of axes, and points that are drawn of a larger landscape: a figure of that
-# sends at most a million numbers, of each point its value, its errors and its rise, and twice its height.
+# sends at most a million numbers, of each point its value, errors and rise, twice its height, and its uncertainty.
 WHOLE = {1: 65_536, 2: 512 * 512, 3: 48**3}
-REDUCED = {1: 65_536, 2: 400 * 400, 3: 48**3}
+REDUCED = {1: 65_536, 2: 376 * 376, 3: 48**3}
 
 Floats = NDArray[np.float64]
 Picks = tuple[NDArray[np.intp], ...]

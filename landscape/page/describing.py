@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from landscape.errors import LandscapeError, StoreError
@@ -19,6 +21,8 @@ from landscape.views.prepared.figure_data import means, suggests_log
 from landscape.views.prepared.numbers import Row, landscape_rows, observable_rows, provenance_rows
 from landscape.views.prepared.wording import axis_title, count_statuses, observable_title
 from landscape.views.report.training import info_rows
+
+MOST_MEASURES, DEEPEST = 200, 6
 
 
 def run_description(reader: RunReader) -> dict[str, Any]:
@@ -40,6 +44,7 @@ def run_description(reader: RunReader) -> dict[str, Any]:
         except LandscapeError as error:
             unreadable[name] = cause_of(error)
     unreadable |= reader.unreadable()
+    measures = or_note(lambda: [opened.measures], problems)
     return {
         "id": reader.found.id,
         "name": reader.found.name,
@@ -50,8 +55,23 @@ def run_description(reader: RunReader) -> dict[str, Any]:
         "logs": LogTails(reader.found.path).all(),
         "unreadable": unreadable,
         "problems": problems,
+        "measures": dict(finite(measure_columns(measures[0] if measures else {}))),
         "landscapes": landscapes,
     }
+
+
+def measure_columns(measures: Mapping[str, Any], above: str = "", depth: int = 0) -> dict[str, float]:
+    """The numbers of `measures.json` by the names that lead to them; at most `MOST_MEASURES`."""
+    columns: dict[str, float] = {}
+    for name, value in measures.items():
+        path = f"{above} {name}".strip()
+        if isinstance(value, Mapping) and depth < DEEPEST:
+            columns |= measure_columns(value, path, depth + 1)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            columns[path] = float(value) if abs(value) < 1e300 else math.inf
+        if len(columns) >= MOST_MEASURES:
+            break
+    return columns
 
 
 def state_facts(reader: RunReader, alive: bool) -> dict[str, Any]:

@@ -67,6 +67,11 @@ class Listing:
         """Take a viewer out."""
         self._viewers.discard(viewer)
 
+    def end(self) -> None:
+        """End the streams of all viewers."""
+        for viewer in self._viewers:
+            viewer.end()
+
     def _want(self) -> None:
         self._asked = time.monotonic()
         self._wanted.set()

@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import uvicorn
-from starlette.types import ASGIApp
 
 from landscape.errors import Interrupted, JobError, shown
+from landscape.page.api import Api
 from landscape.page.app import make_app
 from landscape.page.places import Place
 from landscape.page.security import Guard, new_token, own_names
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8765
 BACKLOG = 512
+KEEP_ALIVE_SECONDS = 75
+END_SECONDS = 1  # that answers under way have when a signal has come
 STORE_SECONDS = "20"  # for which a store that does not answer is asked again, before the page says so
 
 
@@ -104,7 +106,7 @@ def serve(
         address = Address(host, opened.getsockname()[1], token or new_token())
         given = () if _is_address(host) else (host,)
         guard = Guard(address.token, own_names((*allow_hosts, *given)))
-        asyncio.run(_serve(make_app(places, guard), opened, lambda: ready(address)))
+        asyncio.run(_serve(places, guard, opened, lambda: ready(address)))
     raise Interrupted("the page is closed; the same command opens it again")
 
 
@@ -117,7 +119,7 @@ def _is_address(host: str) -> bool:
 
 
 class Server(uvicorn.Server):
-    """A server that leaves signals to its caller and does not wait for open connections when it is to end."""
+    """A server that leaves signals to its caller, and says when it answers."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -134,20 +136,24 @@ class Server(uvicorn.Server):
         if self.started:
             self._ready()
 
-    def end(self) -> None:
-        """Stop at once: streams of events have no end of their own."""
-        self.should_exit = self.force_exit = True
 
-
-async def _serve(app: ASGIApp, opened: socket.socket, ready: Callable[[], None]) -> None:
+async def _serve(places: Sequence[Place], guard: Guard, opened: socket.socket, ready: Callable[[], None]) -> None:
+    api = Api(places)
+    app = make_app(places, guard, api)
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="on", ws="none", server_header=False, date_header=False,
-        timeout_keep_alive=75, backlog=BACKLOG,
+        app, log_config=None, log_level="critical", access_log=False, lifespan="on", ws="none", server_header=False,
+        date_header=False, timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=END_SECONDS,
+        backlog=BACKLOG,
     )  # fmt: skip
     server = Server(config, ready)
+
+    def end() -> None:
+        api.end()
+        server.should_exit = True
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, server.end)
+        loop.add_signal_handler(number, end)
     try:
         await server.serve(sockets=[opened])
     finally:

@@ -167,6 +167,11 @@ class RunWatch:
         for viewer in self.viewers:
             viewer.put(*events)
 
+    def end(self) -> None:
+        """End the streams of all viewers."""
+        for viewer in self.viewers:
+            viewer.end()
+
     def _end(self, sentence: str) -> None:
         """Tell all viewers that there is nothing to watch any more, and end their streams."""
         for viewer in tuple(self.viewers):

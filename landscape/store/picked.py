@@ -6,6 +6,7 @@ A landscape may be larger than memory: its chunks are read as a stream, and of e
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class PickedValues:
         self._arrays, self._picks = arrays, tuple(picks)
         self._shape = tuple(len(pick) for pick in picks)
         self._counts: dict[Index, NDArray[np.int64]] = {}  # of the committed chunks, points by their status
+        self._total = np.zeros(STATUSES, np.int64)
         self._lowest: dict[Index, tuple[float, Index]] = {}
         self.status = np.zeros(self._shape, np.uint8)
         self.values: dict[str, NDArray[np.float64]] = {}
@@ -48,7 +50,7 @@ class PickedValues:
     @property
     def counts(self) -> NDArray[np.int64]:
         """How many points of the whole grid have each status, 0 to 3."""
-        total: NDArray[np.int64] = sum(self._counts.values(), np.zeros(STATUSES, np.int64))
+        total = self._total.copy()
         total[NOT_COMPUTED] += int(np.prod(self._arrays.shape)) - int(total.sum())
         return total
 
@@ -74,11 +76,18 @@ class PickedValues:
 
     def window(self, index: Index) -> tuple[slice, ...]:
         """What of the arrays over the picked points a chunk covers; a slice may be empty."""
+        return self._place(index).window
+
+    def _place(self, index: Index) -> _Place:
+        """Where the picked points of a chunk lie."""
         tile = self._arrays.tile(index)
-        return tuple(
+        window = tuple(
             slice(*np.searchsorted(pick, (start, stop)).tolist())
             for pick, start, stop in zip(self._picks, tile.start, tile.stop, strict=True)
         )
+        picks = [pick[part] - start for pick, part, start in zip(self._picks, window, tile.start, strict=True)]
+        whole = all(len(pick) == size for pick, size in zip(picks, tile.shape, strict=True))
+        return _Place(window, ... if whole else np.ix_(*picks), tile.start)
 
     def _read(self, chunks: Sequence[Index], names: Sequence[str]) -> None:
         for start in range(0, len(chunks), AT_ONCE):
@@ -88,42 +97,48 @@ class PickedValues:
         # The status is read first: values are written before their status, also by a driver that writes meanwhile.
         states = {index: values for index, values, _ in self._arrays.reader("status").read(chunks)}
         committed = {index: values for index, values in states.items() if values is not None and values.any()}
+        places = {index: self._place(index) for index in chunks}
         unsound: set[Index] = set()
         for name in names:
             for index, values, _ in self._arrays.reader(name).read(tuple(committed)):
                 if values is None:
                     unsound.add(index)
-                else:
-                    self._take(name, index, values, committed[index])
+                    continue
+                self.values[name][places[index].window] = values[places[index].local]
+                if name == "loss":
+                    self._find_lowest(index, places[index], values, committed[index])
         for index in chunks:
-            self._count(index, None if index in unsound else states[index], names)
+            self._count(index, places[index], None if index in unsound else states[index], names)
 
-    def _take(self, name: str, index: Index, values: NDArray[Any], states: NDArray[np.uint8]) -> None:
-        self.values[name][self.window(index)] = values[self._local(index)]
-        if name == "loss":
-            usable = np.where((states != NOT_COMPUTED) & np.isfinite(values), values, np.inf)
-            place = np.unravel_index(int(usable.argmin()), usable.shape)
-            self._lowest.pop(index, None)
-            if np.isfinite(usable[place]):
-                start = self._arrays.tile(index).start
-                whole = tuple(int(a + b) for a, b in zip(start, place, strict=True))
-                self._lowest[index] = (float(usable[place]), whole)
+    def _find_lowest(self, index: Index, place: _Place, values: NDArray[Any], states: NDArray[np.uint8]) -> None:
+        """Keep the lowest finite loss of a chunk."""
+        usable = np.where((states != NOT_COMPUTED) & np.isfinite(values), values, np.inf)
+        best = np.unravel_index(int(usable.argmin()), usable.shape)
+        self._lowest.pop(index, None)
+        if np.isfinite(usable[best]):
+            whole = tuple(int(a + b) for a, b in zip(place.start, best, strict=True))
+            self._lowest[index] = (float(usable[best]), whole)
 
-    def _count(self, index: Index, states: NDArray[np.uint8] | None, names: Sequence[str]) -> None:
+    def _count(self, index: Index, place: _Place, states: NDArray[np.uint8] | None, names: Sequence[str]) -> None:
         """Take over the statuses of a chunk; None where it is absent or damaged, and counts as not computed."""
-        window = self.window(index)
+        self._total -= self._counts.pop(index, 0)
         if states is None:
-            self._counts.pop(index, None)
             self._lowest.pop(index, None)
-            self.status[window] = NOT_COMPUTED
+            self.status[place.window] = NOT_COMPUTED
         else:
             self._counts[index] = np.bincount(states.ravel(), minlength=STATUSES)[:STATUSES]
-            self.status[window] = states[self._local(index)]
-        nothing = self.status[window] == NOT_COMPUTED
-        for name in names:
-            self.values[name][window][nothing] = np.nan
+            self._total += self._counts[index]
+            self.status[place.window] = states[place.local]
+        if states is None or not states.all():
+            nothing = self.status[place.window] == NOT_COMPUTED
+            for name in names:
+                self.values[name][place.window][nothing] = np.nan
 
-    def _local(self, index: Index) -> Any:
-        """The picked points within a chunk, as an index into its values."""
-        parts = zip(self._picks, self.window(index), self._arrays.tile(index).start, strict=True)
-        return np.ix_(*(pick[window] - start for pick, window, start in parts))
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the picked points of a chunk lie: in the arrays over all picked points, and among its own points."""
+
+    window: tuple[slice, ...]
+    local: Any
+    start: Index

@@ -43,7 +43,8 @@ def _lines(data: FigureData, style: Style, length: float) -> list[go.Contour]:
         return [labelled]
     look = {"contours": _every(even, len(scale.ticks), 0, 1), "line": {"width": 0.7, "smoothing": smoothing(data)}}
     thin = contour_trace(data, even, showscale=False, **look, **_colours(data, style, slice(None)))
-    return [thin, labelled]
+    # The trace above it answers the pointer: its numbers would be sent twice.
+    return [thin.update(customdata=None, hovertemplate=None, hoverinfo="skip"), labelled]
 
 
 def _every(even: EvenLevels, count: int, first: int, every: int) -> dict[str, Any]:
