@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from landscape.errors import JobError, LandscapeError, StoreError, nearest, shown
+from landscape.folders import open_folder
 from landscape.folders.lock import driver_alive
 from landscape.results import Run, open_run
 from landscape.store import LandscapeStore
 from landscape.surface import Surface, check_observable
 
 REPORT = "report"
+SEVERAL_RUNS = Path("comparison-export")  # where the page of several runs goes, as it belongs to none of them
 
 
 def export_run(
@@ -59,6 +61,49 @@ def export_run(
             for ending, path in zip(of_surfaces, paths, strict=True):
                 yield export(surface, ending, path, observable=observable, **options)
                 yield from files_beside(surface, ending, path)
+    _refuse_broken(broken)
+
+
+def runs_or_name(run: str, more: Sequence[str]) -> tuple[list[str], str | None]:
+    """What stands after the first run in a command: further runs, or the name of one landscape of it, or nothing.
+
+    A single word is a run only where the first run has no landscape of that name.
+    """
+    if len(more) == 1 and not (open_folder(more[0]).exists() and more[0] not in open_run(run)):
+        return [], more[0]
+    return list(more), None
+
+
+def export_runs(runs: Sequence[str], formats: Sequence[str], out: Path | None) -> Iterator[Path]:
+    """Write the page of several runs, which compares them; yields its path.
+
+    Raises:
+        NotFoundError: one of them does not exist.
+        JobError: another format is asked for, or an unknown one.
+        LandscapeError: a landscape cannot be read; the page is written without it.
+    """
+    from landscape.views import write_report
+    from landscape.views.exports.export import FORMAT_TABLE
+
+    wanted = _checked_formats(formats, (*FORMAT_TABLE, REPORT))
+    if wanted != [REPORT]:
+        raise JobError(
+            f"to: must be report for several runs, not {shown(','.join(wanted))}; or export each run by itself"
+        )
+    opened = [open_run(run) for run in runs]
+    folder = out or SEVERAL_RUNS
+    folder.mkdir(parents=True, exist_ok=True)
+    yield write_report(opened, folder / "report.html")
+    broken = {f"{run.path}: {name}": reason for run in opened for name, reason in run.unreadable.items()}
+    _refuse_broken(broken)
+
+
+def _refuse_broken(broken: Mapping[str, str]) -> None:
+    """Tell of landscapes that could not be read, once all others are written.
+
+    Raises:
+        LandscapeError: there are any.
+    """
     if broken:
         others = f" (and {len(broken) - 1} more of its landscapes)" if len(broken) > 1 else ""
         raise LandscapeError(f"{next(iter(broken.values()))}{others}")

@@ -10,7 +10,7 @@ from cluster.options import MaybeFlag
 def export(
     run: str,
     name: str | None = None,
-    *,
+    *more: str,
     to: str = "html",
     out: Path | None = None,
     kind: str | None = None,
@@ -24,13 +24,16 @@ def export(
     run
         The run folder or URL.
     name
-        One landscape; default: all.
+        One landscape; default: all. With --to report, this and what follows may be further runs: the page compares
+        them.
+    more
+        Further runs.
     to
         Formats, separated by commas: html, png, svg, csv, npz, vtk, stl; report for the page of the whole run. csv
         writes the trajectory to a table of its own, NAME+path.csv; status is 0 not computed, 1 ok, 2 not finite,
         3 quarantined (given up after several tries).
     out
-        Folder to write to; default: RUN/export, for a URL NAME-export here.
+        Folder to write to; default: RUN/export, for a URL NAME-export here, for several runs comparison-export here.
     kind
         contour, topographic, surface, curve, volume or slices; default: what suits the landscape.
     observable
@@ -38,7 +41,13 @@ def export(
     log
         Logarithmic scale; default: where the values span more than two decades.
     """
-    from cluster.exporting import export_run
+    from cluster.exporting import export_run, export_runs, runs_or_name
 
-    for path in export_run(run, name, to.split(","), out, kind, observable, log):
+    formats = to.split(",")
+    others, name = runs_or_name(run, [*([name] if name is not None else []), *more])
+    if others:
+        paths = export_runs([run, *others], formats, out)
+    else:
+        paths = export_run(run, name, formats, out, kind, observable, log)
+    for path in paths:
         print(path, flush=True)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from cluster.exporting import export_run
+from cluster.exporting import export_run, export_runs, runs_or_name
 from cluster.status import run_status, status_text
-from landscape import Job, Problem, TrajectoryCollector, open_run, run
+from landscape import Job, JobError, NotFoundError, Problem, TrajectoryCollector, open_run, run
 
 
 def problem() -> Problem:
@@ -86,3 +86,34 @@ def test_points_of_the_path_are_told_apart(place):
     text = status_text(run_status(str(place)))
     assert "23/23 points (8 of them for the path)" in text
     assert "9/9 points," in text
+
+
+def small(folder: Path, seed: int) -> Path:
+    landscapes = [{"name": "minimum", "size": 3, "directions": [{"kind": "random", "seed": seed}]}]
+    run(Job(run=str(folder), problem=problem, num_samples=16, landscapes=landscapes, engine="eager"))
+    return folder
+
+
+def test_several_runs_are_one_report_that_compares_them(tmp_path, monkeypatch):
+    runs = [str(small(tmp_path / name, seed)) for seed, name in enumerate(("first", "second"))]
+    monkeypatch.chdir(tmp_path)
+    (written,) = export_runs(runs, ["report"], None)
+    assert written == Path("comparison-export/report.html")
+    page = written.read_text(encoding="utf-8")
+    for words in ("Comparison: minimum", "first: minimum", "second: minimum", "<td>0</td><td>1</td>"):
+        assert words in page
+    with pytest.raises(JobError, match="must be report for several runs, not 'report,png'"):
+        next(export_runs(runs, ["report", "png"], None))
+    with pytest.raises(NotFoundError, match="does not exist"):
+        next(export_runs([*runs, "none"], ["report"], None))
+
+
+def test_a_word_after_the_run_is_a_landscape_of_it_where_there_is_one(tmp_path, monkeypatch):
+    first, second = (str(small(tmp_path / name, 0)) for name in ("first", "second"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "minimum").mkdir()
+    assert runs_or_name(first, []) == ([], None)
+    assert runs_or_name(first, ["minimum"]) == ([], "minimum")
+    assert runs_or_name(first, ["misspelt"]) == ([], "misspelt")
+    assert runs_or_name(first, [second]) == ([second], None)
+    assert runs_or_name(first, ["none", "minimum"]) == (["none", "minimum"], None)
