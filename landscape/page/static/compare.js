@@ -123,7 +123,7 @@ export class ComparePage {
     fill(this.tools,
       choice(WORDS.mode, Object.entries(WORDS.modes), oneOf(state.mode, Object.keys(WORDS.modes), "tiled"), mode => { this.set({ mode }); }),
       kinds.length > 1 ? choice(WORDS.views, kinds.map(kind => [kind, WORDS.kinds[kind] || kind]), state.kind, kind => { this.set({ kind }); }) : null,
-      choice(WORDS.scale, [["0", WORDS.linear], ["1", WORDS.logarithmic]], oneOf(state.log, ["0", "1"], "0"), log => this.set({ log: log === "1" ? "1" : undefined })),
+      choice(WORDS.scale, [["", WORDS.automaticScale], ["0", WORDS.linear], ["1", WORDS.logarithmic]], oneOf(state.log, ["0", "1"], ""), log => this.set({ log: log || undefined })),
       this.observables.length > 1 ? labelled(WORDS.observable, el("select", { onchange: event => this.set({ observable: event.target.value }) }, this.observables.map(one => el("option", { value: one.name, selected: one.name === state.observable }, one.title)))) : null,
       labelled(WORDS.colours, el("select", { onchange: event => this.set({ scale: event.target.value }) }, scales.map(one => el("option", { value: one.name, selected: one.name === state.scale }, one.title)))),
       check("lock", WORDS.lock, "1"), check("cameras", WORDS.linkCameras, "1", false), check("cursors", WORDS.linkCursors, "1", false));

@@ -140,6 +140,8 @@ export class RunPage {
     state.observable = oneOf(state.observable, landscape.observables.map(one => one.name), undefined);
     state.scale = oneOf(state.scale, this.looks.scale_names.map(one => one.name), undefined);
     state.log = oneOf(state.log, ["0", "1"], undefined);
+    for (const [name, low, high] of [["levels", 1, 100], ["zmin", -1e300, 1e300], ["zmax", -1e300, 1e300]])
+      if (!(state[name] !== undefined && Number(state[name]) >= low && Number(state[name]) <= high)) delete state[name];
     this.flat = !drawsSpace() && ["surface", "volume"].includes(state.kind);
     if (this.flat) state.kind = kinds.find(kind => !["surface", "volume"].includes(kind)) || state.kind;
     keep("run", this.shared());

@@ -67,6 +67,7 @@ export const WORDS = {
   scale: "Scale",
   linear: "Linear",
   logarithmic: "Logarithmic",
+  automaticScale: "Automatic",
   colours: "Colour map",
   perceptual: "Even to the eye",
   misleading: "For comparison with other tools",
