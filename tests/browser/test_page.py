@@ -142,7 +142,7 @@ def test_the_pointer_and_the_arrow_keys_show_cross_sections(look: Look):
     look.page.keyboard.press("Shift+ArrowUp")
     look.until("words => document.querySelector('.reading').textContent !== words", first)
     expected = look.page.evaluate(
-        "() => { const field = landscapePage.view.field(), [j, i] = landscapePage.pinned;"
+        "() => { const field = landscapePage.view.field(), [j, i] = landscapePage.pointer.pinned;"
         " return [field.columns.values[(j * field.x.length + i) * field.columns.shape[2]], document.querySelectorAll('.section')[0].data[2].y[i]]; }"
     )
     assert expected[0] == expected[1]

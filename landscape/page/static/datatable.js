@@ -5,10 +5,11 @@ import { valueAt } from "./sections.js";
 
 const MOST = 41; // rows and columns; larger grids are thinned, and the CSV has them all
 
+/** @param readField, observable, csv functions, asked when the table is opened. */
 export function dataTable(readField, axes, observable, csv) {
   const place = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": WORDS.dataTable });
   const details = el("details", {}, el("summary", {}, WORDS.dataTable), place);
-  details.addEventListener("toggle", () => { if (details.open) fill(place, build(readField(), axes, observable, csv)); });
+  details.addEventListener("toggle", () => { if (details.open) fill(place, build(readField(), axes, observable(), csv())); });
   return details;
 }
 

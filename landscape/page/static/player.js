@@ -1,5 +1,5 @@
 // Playing along the path: a slider over the snapshots and a button. The figure shows the path up to the chosen snapshot.
-import { getPlotly } from "./api.js";
+import { getPlotly, numbers } from "./api.js";
 import { el, fill } from "./dom.js";
 import { role } from "./look.js";
 import { WORDS } from "./words.js";
@@ -69,9 +69,9 @@ export class Player {
     const count = this.last + 1, traces = [], data = [];
     figure.data.forEach((trace, k) => {
       if (role(trace) !== "path" || !trace.x) return;
-      const all = Array.from(numbersOf(trace.x)), share = all.length <= count ? this.step + 1 : Math.round(this.step * (all.length - 1) / this.last) + 1;
-      const part = { x: all.slice(0, share), y: Array.from(numbersOf(trace.y)).slice(0, share) };
-      if (trace.z !== undefined) part.z = Array.from(numbersOf(trace.z)).slice(0, share);
+      const all = Array.from(numbers(trace.x).values), share = all.length <= count ? this.step + 1 : Math.round(this.step * (all.length - 1) / this.last) + 1;
+      const part = { x: all.slice(0, share), y: Array.from(numbers(trace.y).values).slice(0, share) };
+      if (trace.z !== undefined) part.z = Array.from(numbers(trace.z).values).slice(0, share);
       traces.push(k);
       data.push(part);
     });
@@ -79,11 +79,4 @@ export class Player {
     const space = this.view.space;
     await plotly.animate(plot, { data, traces }, { mode: "immediate", transition: { duration: 0 }, frame: { duration: 0, redraw: Boolean(space) } }).catch(() => null);
   }
-}
-
-function numbersOf(array) {
-  if (!array.bdata) return array;
-  const bytes = Uint8Array.from(atob(array.bdata), letter => letter.charCodeAt(0));
-  const Kind = { f4: Float32Array, f8: Float64Array, i4: Int32Array, i2: Int16Array, i1: Int8Array, u1: Uint8Array }[array.dtype];
-  return new Kind(bytes.buffer);
 }

@@ -1,0 +1,76 @@
+// A landscape while it is computed: tiles are written into the picture at once, the whole figure is asked for seldom.
+import { listen } from "./live.js";
+
+const LEAST = 2000, LEAST_WHOLE = 700; // milliseconds between two whole figures: where tiles are patched, and where not
+const COST = 20; // times the last drawing: the page draws at most a twentieth of the time
+
+export class Follower {
+  /** @param page has `run`, `view`, `landscape`, `asked()`, `draw()`; @param on listeners: changed(), reread(), log(body), gone(body). */
+  constructor(page, on) {
+    this.page = page;
+    this.on = on;
+    const asked = page.name ? page.asked() : { run: page.run.id };
+    this.close = listen({ run: asked.run, landscape: asked.landscape, observable: asked.observable, log: asked.log }, {
+      state: body => this.changed(body),
+      tiles: body => this.arrived(body),
+      landscape: () => on.reread(),
+      log: on.log,
+      gone: on.gone,
+    });
+  }
+
+  end() {
+    this.ended = true;
+    clearTimeout(this.waiting);
+    this.close();
+  }
+
+  /** Takes the states of all landscapes; one that is new or has ended brings tables that have to be read anew. */
+  changed({ landscapes }) {
+    const { page } = this;
+    let reread = false;
+    for (const fresh of landscapes) {
+      const known = page.run.landscapes.find(one => one.name === fresh.name);
+      if (!known) { reread = true; continue; }
+      const ended = known.state === "running" && fresh.state !== "running", newer = known.generation !== fresh.generation;
+      Object.assign(known, fresh);
+      if (fresh.name !== page.name) continue;
+      if (ended) reread = true;
+      else if (newer) this.drawSoon();
+    }
+    if (reread) this.on.reread();
+    this.on.changed();
+  }
+
+  arrived({ landscape, tiles, generation }) {
+    const { page } = this;
+    if (landscape !== page.name || !page.landscape) return;
+    if (generation !== undefined) page.landscape.generation = generation;
+    if (page.view.patch(tiles)) this.redraw();
+    this.drawSoon();
+  }
+
+  /** Draws patched tiles at once; those that arrive meanwhile are drawn together when that has ended. */
+  async redraw() {
+    this.more = true;
+    if (this.drawing) return;
+    this.drawing = true;
+    while (this.more && !this.ended) {
+      this.more = false;
+      await this.page.view.redraw();
+      const { dataset } = this.page.view.plot;
+      dataset.patched = String(Number(dataset.patched || 0) + 1);
+    }
+    this.drawing = false;
+  }
+
+  /** Asks for the whole figure, with its scale and contour lines, as seldom as it is costly. */
+  drawSoon() {
+    if (this.waiting) return;
+    const { view } = this.page, pause = view.live ? Math.max(LEAST, COST * view.milliseconds) : LEAST_WHOLE;
+    this.waiting = setTimeout(async () => {
+      this.waiting = 0;
+      if (!this.ended && this.page.landscape) await this.page.draw();
+    }, pause);
+  }
+}

@@ -1,0 +1,37 @@
+// The tables of a run: its landscape, its observables, what was trained, where the numbers come from; failures and logs.
+import { el, facts, fill } from "./dom.js";
+import { WORDS } from "./words.js";
+
+/** The tables beside one another. */
+export function showNumbers(place, landscape, info) {
+  const title = name => landscape.observables.find(one => one.name === name)?.title || name;
+  fill(place,
+    el("div", {}, el("h2", {}, WORDS.facts), facts(landscape.rows.landscape)),
+    el("div", {}, Object.entries(landscape.rows.observables).map(([name, rows]) => [el("h2", {}, title(name)), facts(rows)])),
+    info.length ? el("div", {}, el("h2", {}, WORDS.trained), facts(info)) : []);
+}
+
+export function showProvenance(place, landscape) {
+  fill(place, el("details", {}, el("summary", {}, WORDS.provenance), facts(landscape.rows.provenance),
+    landscape.job ? [el("h3", {}, WORDS.job), el("pre", { tabindex: "0" }, landscape.job)] : null));
+}
+
+/** The failed tasks with their causes; what a user has unfolded stays so while nothing new has failed. */
+export function showFailures(place, failures) {
+  const key = JSON.stringify(failures);
+  if (place.dataset.shown === key) return;
+  place.dataset.shown = key;
+  fill(place, !failures.length ? [] : [el("h2", {}, WORDS.failures(failures.length)),
+    el("ul", {}, failures.map(failure => el("li", {}, WORDS.failure(failure),
+      failure.traceback ? el("details", {}, el("summary", {}, WORDS.traceback), el("pre", { tabindex: "0" }, failure.traceback)) : null)))]);
+}
+
+/** The last lines of a log. */
+export function showLog(place, { name, lines }) {
+  let log = [...place.children].find(one => one.dataset.log === name);
+  if (!log) {
+    log = el("details", { "data-log": name }, el("summary", {}, WORDS.log(name)), el("pre", { tabindex: "0" }));
+    place.append(log);
+  }
+  fill(log.querySelector("pre"), lines.join("\n"));
+}
