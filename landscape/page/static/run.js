@@ -228,7 +228,8 @@ export class RunPage {
   shown() {
     const { answer } = this.view;
     if (!answer) return;
-    fill(this.caption, this.flat ? `${WORDS.noSpace} ` : "", captionOf(answer));
+    const noValue = answer.low === null ? el("strong", { class: "sentence" }, WORDS.noValues(this.landscape.done), " ") : null;
+    fill(this.caption, noValue, this.flat ? `${WORDS.noSpace} ` : "", captionOf(answer));
     this.figure.setAttribute("aria-label", `${answer.title}. ${captionOf(answer)}`);
     this.log = Boolean(answer.log);
     this.signals?.dispatchEvent(new CustomEvent("answered", { detail: answer }));

@@ -57,6 +57,7 @@ export const WORDS = {
   landscapeGone: (name, other) => `There is no landscape "${name}" in this run${other ? `; this is "${other}"` : ""}.`,
   noLandscapes: "This run holds no landscape yet.",
   unreadable: (name, reason) => `${name}: ${reason}`,
+  noValues: done => (done ? "No computed point has a finite value." : "No point is computed yet."),
   noSpace: "This browser has no WebGL, so the picture is flat.",
 
   // one landscape
