@@ -26,8 +26,12 @@ def export_run(
     kind: str | None,
     observable: str,
     log: bool | None,
+    **look: Any,
 ) -> Iterator[Path]:
     """Write each landscape (or the one named) in each format; yields the paths as they are written.
+
+    Args:
+        look: further options of `landscape.views.figure`.
 
     Raises:
         NotFoundError: no such run or landscape.
@@ -54,7 +58,7 @@ def export_run(
     # One browser for all pictures: starting it costs more than drawing.
     pictures = any(FORMAT_TABLE[ending].pictures for ending in of_surfaces)
     with browser() if pictures else contextlib.nullcontext() as drawing:
-        options: dict[str, Any] = {"kind": kind, "log": log, "in_browser": drawing}
+        options: dict[str, Any] = {"kind": kind, "log": log, "in_browser": drawing} | look
         for read in surfaces:
             surface = read if alive else stopped(read)
             paths = [folder / export_name(surface, ending, kind, observable, log) for ending in of_surfaces]

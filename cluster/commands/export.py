@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from cluster.options import MaybeFlag
+from cyclopts import Parameter
+
+from cluster.commands.figure_options import FigureOptions
+
+PLAIN = FigureOptions()
 
 
 def export(
@@ -15,7 +20,7 @@ def export(
     out: Path | None = None,
     kind: str | None = None,
     observable: str = "loss",
-    log: MaybeFlag = None,
+    look: Annotated[FigureOptions, Parameter(name="*", group="How figures look")] = PLAIN,
 ) -> None:
     """Write pictures and data.
 
@@ -29,7 +34,7 @@ def export(
     more
         Further runs.
     to
-        Formats, separated by commas: html, png, svg, csv, npz, vtk, stl; report for the page of the whole run. csv
+        Formats, separated by commas: html, png, svg, pdf, csv, npz, vtk, stl; report for the page of the whole run. csv
         writes the trajectory to a table of its own, NAME+path.csv; status is 0 not computed, 1 ok, 2 not finite,
         3 quarantined (given up after several tries).
     out
@@ -38,8 +43,6 @@ def export(
         contour, topographic, surface, curve, volume or slices; default: what suits the landscape.
     observable
         What to draw: loss, accuracy, …
-    log
-        Logarithmic scale; default: where the values span more than two decades.
     """
     from cluster.exporting import export_run, export_runs, runs_or_name
 
@@ -48,6 +51,6 @@ def export(
     if others:
         paths = export_runs([run, *others], formats, out)
     else:
-        paths = export_run(run, name, formats, out, kind, observable, log)
+        paths = export_run(run, name, formats, out, kind, observable, look.log, **look.of_figure())
     for path in paths:
         print(path, flush=True)

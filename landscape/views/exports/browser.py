@@ -1,4 +1,4 @@
-"""The system's Chromium, which draws figures as PNG and SVG through kaleido; one browser serves many pictures."""
+"""The system's Chromium, which draws figures as PNG, SVG and PDF through kaleido; one browser serves many pictures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from landscape.errors import LandscapeError, shown
 
 TIMEOUT = 180.0  # seconds for one picture; 3-D without a graphics card takes about ten on a busy machine
 NO_BROWSER = (
-    "png and svg are drawn by Chromium or Chrome, and none was found; install one "
+    "png, svg and pdf are drawn by Chromium or Chrome, and none was found; install one "
     "(Debian, Ubuntu: apt install chromium) or set the environment variable BROWSER_PATH to its executable"
 )
 
@@ -39,7 +39,7 @@ class Browser:
         self._kaleido, self._loop = kaleido, loop
 
     def draw(self, figure: go.Figure, format: str, scale: float = 2.0) -> bytes:
-        """The figure as the bytes of a PNG or SVG file, `scale` pixels per unit of its width and height."""
+        """The figure as the bytes of a PNG, SVG or PDF file, `scale` pixels per unit of its width and height."""
         layout = figure.layout
         options = {"format": format, "width": layout.width or 800, "height": layout.height or 600, "scale": scale}
         return bytes(_wait(self._kaleido.calc_fig(figure.to_dict(), opts=options), self._loop))
@@ -55,7 +55,7 @@ def browser() -> Iterator[Browser]:
     try:
         from kaleido import Kaleido
     except ImportError:
-        raise LandscapeError("png and svg need the package kaleido; `pip install kaleido`") from None
+        raise LandscapeError("png, svg and pdf need the package kaleido; `pip install kaleido`") from None
     path = find_browser()
     if path is None:
         raise LandscapeError(NO_BROWSER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ FORMAT_TABLE = {
     "html": Format(render_html),
     "png": Format(partial(render_picture, "png"), pictures=True),
     "svg": Format(partial(render_picture, "svg"), pictures=True),
+    "pdf": Format(partial(render_picture, "pdf"), pictures=True),
     "csv": data_format(write_csv, write_path=write_path_csv),
     "npz": data_format(write_npz),
     "vtk": data_format(write_vtk),
@@ -37,16 +39,19 @@ def export(
     kind: str | None = None,
     observable: str = "loss",
     log: bool | None = None,
-    scale: float = 2.0,
+    scale: float | None = None,
     in_browser: Browser | None = None,
     **options: Any,
 ) -> Path:
-    """Write `surface` to `path` as html, png, svg, csv, npz, vtk or stl; with csv its trajectory to NAME+path.csv.
+    """Write `surface` to `path` as html, png, svg, pdf, csv, npz, vtk or stl.
+
+    With csv its trajectory goes to a table of its own, NAME+path.csv.
 
     Args:
         kind, observable, log, options: what to draw, as for `figure`; stl uses observable and log; csv, npz and
             vtk hold everything anyway.
-        scale: pixels of a PNG per unit of the figure.
+        scale: pixels of a PNG per pixel of the figure; default 2, and 300 to the inch where the figure has a width. SVG
+            and PDF have the figure's own size.
         in_browser: from `browser()`, to draw many pictures with one; without it each call starts its own.
 
     Returns:
@@ -57,13 +62,22 @@ def export(
         LandscapeError: the file cannot be written, or there is no browser to draw with.
     """
     chosen, target = choose_format(format), Path(path)
-    write = chosen.render(surface, Request(kind, observable, log, scale, in_browser, options))
+    write = chosen.render(
+        surface, Request(kind, observable, log, scale or _usual_scale(format, options), in_browser, options)
+    )
     with whole_file(target) as temporary:
         write(temporary)
     if chosen.write_path is not None and surface.path is not None:
         with whole_file(path_file(target)) as temporary:
             chosen.write_path(surface.path, temporary)
     return target
+
+
+def _usual_scale(format: str, options: Mapping[str, Any]) -> float:
+    """Pixels of a PNG per pixel of the figure: for print 300 to the inch, of which a figure has 96."""
+    if format != "png":
+        return 1.0  # of SVG and PDF it would change the size on paper
+    return 300 / 96 if options.get("width") or options.get("preset") else 2.0
 
 
 def choose_format(format: str) -> Format:

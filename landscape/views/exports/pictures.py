@@ -1,4 +1,4 @@
-"""A figure as a PNG or SVG picture."""
+"""A figure as a PNG, SVG or PDF picture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from landscape.views.figures.draw import figure
 
 
 def render_picture(format: str, surface: Surface, request: Request) -> Writer:
-    """The figure as a picture, "png" or "svg", drawn by the browser of the request or by one started for it.
+    """The figure as a picture, "png", "svg" or "pdf", drawn by the browser of the request or by one started for it.
 
     Raises:
         JobError: an unknown kind, observable or option.

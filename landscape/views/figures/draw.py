@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import plotly.graph_objects as go
@@ -11,6 +12,7 @@ from landscape.surface import Surface
 from landscape.views.figures.colours import DEFAULT_SCALE, check_scale
 from landscape.views.figures.kinds import KIND_TABLE, kinds_of
 from landscape.views.figures.layout import Style
+from landscape.views.figures.paper import choose_paper, choose_preset, fit_to_paper
 from landscape.views.figures.theme import TEMPLATES
 from landscape.views.prepared.figure_data import prepare_figure
 from landscape.views.prepared.wording import file_name
@@ -36,8 +38,12 @@ def figure(
     path_width: float = 2.5,
     animate: bool = False,
     theme: str = "light",
-    title: bool = True,
-    caption: bool = True,
+    title: bool | str | None = None,
+    caption: bool | None = None,
+    width: str | float | None = None,
+    font: str | None = None,
+    font_size: str | float | None = None,
+    preset: str | None = None,
     max_points: int | None = None,
     **unknown: Any,
 ) -> go.Figure:
@@ -54,6 +60,11 @@ def figure(
         path, path_colour, path_width: the trajectory on top.
         animate: add buttons that let the path grow.
         theme: "light" or "dark".
+        title, caption: whether there is one, or the text of the title; default: both, without a preset.
+        width: of the whole figure, as '3.25in', '8cm', '80mm', '240pt', or in pixels; the height follows.
+        font, font_size: the family, and the size of its words as a length; 12 px by default.
+        preset: "column" or "page", for a figure in one or both columns of a paper: 3.25 and 6.75 in wide, words of 7 to
+            9 pt as printed, no title and no caption. Options given beside it count.
         max_points: points per axis to draw at most; the data are never changed, only picked.
 
     Raises:
@@ -77,7 +88,13 @@ def figure(
     chosen = KIND_TABLE[choose_kind(surface, kind)]
     if theme not in TEMPLATES:
         raise JobError(f"theme: unknown {shown(theme)}; {nearest(str(theme), TEMPLATES)}")
-    style = Style(check_scale(colour_scale), theme, path_colour, path_width, title, caption, animate)
+    place = choose_preset(preset)
+    paper = choose_paper(width, font_size, font, place)
+    title = place is None if title is None else title
+    caption = place is None if caption is None else caption
+    if levels is None and place is not None:
+        levels = place.levels
+    style = Style(check_scale(colour_scale), theme, path_colour, path_width, bool(title), caption, animate)
     data = prepare_figure(
         surface,
         observable,
@@ -92,7 +109,10 @@ def figure(
         max_points=max_points,
         beside=chosen.beside,
     )
-    return chosen.draw(data, style)
+    drawn = chosen.draw(replace(data, title=title) if isinstance(title, str) else data, style)
+    if paper is not None:
+        fit_to_paper(drawn, paper)
+    return drawn
 
 
 def choose_kind(surface: Surface, kind: str | None) -> str:

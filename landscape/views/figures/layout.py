@@ -11,9 +11,10 @@ import numpy as np
 import plotly.graph_objects as go
 
 from landscape.views.figures.colours import DEFAULT_SCALE
-from landscape.views.figures.theme import TEMPLATES
+from landscape.views.figures.theme import PAPER, TEMPLATES
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import EvenLevels
+from landscape.views.prepared.missing import why_empty
 from landscape.views.prepared.scale import Scale
 from landscape.views.prepared.wording import shortened, wrap
 
@@ -135,11 +136,32 @@ def base_layout(data: FigureData, style: Style, frame: Frame) -> dict[str, Any]:
         },
         "modebar": {"remove": NEEDLESS_BUTTONS},
         "hovermode": "closest",
-        "annotations": caption_annotations(frame),
+        "annotations": [*caption_annotations(frame), *empty_annotations(data, style, frame)],
     }
     if style.title:
         layout["title"] = {"text": wrapped(data.title, frame.width - 40, 17), "y": 1 - 24 / frame.height}
     return layout
+
+
+def empty_annotations(data: FigureData, style: Style, frame: Frame) -> list[dict[str, Any]]:
+    """A sentence in the middle of the plot where nothing can be drawn there."""
+    sentence = why_empty(data.states)
+    if not sentence:
+        return []
+    return [
+        {
+            "text": wrapped(sentence, 0.8 * frame.plot[0], 13),
+            "xref": "paper",
+            "yref": "paper",
+            "x": 0.5,
+            "y": 0.7,
+            "showarrow": False,
+            "font": {"size": 13},
+            "bgcolor": PAPER[style.theme],
+            "borderpad": 6,
+            "name": "empty",
+        }
+    ]
 
 
 def caption_annotations(frame: Frame) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from landscape.views.figures.layout import Style, with_levels
 from landscape.views.figures.plane import bar_length, draw_plane, filled, layers
 from landscape.views.prepared.figure_data import AxisView, FigureData, slice_at
 from landscape.views.prepared.levels import number
-from landscape.views.prepared.missing import missing_states
+from landscape.views.prepared.missing import missing_states, why_empty
 
 SLIDER_PX = 74
 MOVE = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
@@ -26,6 +26,8 @@ def draw_slices(data: FigureData, style: Style) -> go.Figure:
     shown = planes[first]
     field = filled(shown, style, bar_length(shown))
     figure = draw_plane(shown, [field], style, room=SLIDER_PX, all_states=data.states)
+    if not why_empty(data.states):  # what is said of the first slice need not hold of the others
+        figure.layout.annotations = [note for note in figure.layout.annotations if note.name != "empty"]
     height, below = figure.layout.meta["plot"][1], figure.layout.meta["below"]
     codes = missing_states(data.states)
     frames = []

@@ -44,6 +44,24 @@ def square_states(states: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return square
 
 
+def why_empty(states: NDArray[np.uint8]) -> str:
+    """A sentence to stand where the picture would be, where the points that are known make no picture; else ''.
+
+    A line needs two neighbouring values, a plane four around a square, a volume eight around a cube.
+    """
+    whole = states == OK
+    for axis in range(states.ndim):
+        neighbours = np.moveaxis(whole, axis, 0)
+        whole = np.moveaxis(neighbours[:-1] & neighbours[1:], 0, axis)
+    if whole.any():
+        return ""
+    known = int((states == OK).sum())
+    if known:
+        return f"Nothing to draw between the {known} of {states.size} points that have a value, as they lie apart."
+    reasons = [f"{int((states == code).sum())} {STATES[code]}" for code in missing_states(states)]
+    return f"No point has a value to draw: {', '.join(reasons)}."
+
+
 def missing_states(states: NDArray[np.uint8]) -> list[int]:
     """The reasons that occur for a point to be missing, as codes of `STATES`."""
     return [code for code in STATES if bool((states == code).any())]

@@ -231,7 +231,11 @@ def test_nothing_computed_yet_still_draws(make: ModuleType) -> None:
     empty = {name: np.full(values.shape, np.nan) for name, values in surface.observables.items()}
     surface = dataclasses.replace(surface, observables=empty, status=np.zeros((6, 8), np.uint8))
     for kind in KINDS[2]:
-        assert traces(figure(surface, kind, log=True), "missing")[0].name == "not computed: 48 points"
+        drawn = figure(surface, kind, log=True)
+        assert traces(drawn, "missing")[0].name == "not computed: 48 points"
+        sentences = [note.text for note in drawn.layout.annotations if note.name == "empty"]
+        assert sentences == ["No point has a value to draw: 48 not computed."]
+    assert not [note for note in figure(make.holed()).layout.annotations if note.name == "empty"]
 
 
 def test_path_has_start_end_and_numbers(make: ModuleType) -> None:

@@ -13,7 +13,7 @@ from landscape.surface import Surface
 from landscape.views.prepared.figure_data import prepare_figure, suggests_log, thinned
 from landscape.views.prepared.isolines import isolines, refined
 from landscape.views.prepared.isosurfaces import isosurface
-from landscape.views.prepared.missing import rectangles, square_states
+from landscape.views.prepared.missing import rectangles, square_states, why_empty
 from landscape.views.prepared.path import place_labels, prepare_path
 
 
@@ -200,6 +200,20 @@ def test_a_square_is_a_hole_if_any_corner_is() -> None:
     states = np.ones((3, 4), np.uint8)
     states[0, 0], states[2, 3] = 0, 3
     assert square_states(states).tolist() == [[0, 1, 1], [1, 1, 3]]
+
+
+def test_a_sentence_stands_where_there_is_no_picture(make: ModuleType) -> None:
+    states = np.zeros((5, 6), np.uint8)
+    assert why_empty(states) == "No point has a value to draw: 30 not computed."
+    states[2] = 1
+    assert "between the 6 of 30 points that have a value, as they lie apart" in why_empty(states)
+    states[1, 3:5] = 1
+    assert why_empty(states) == ""
+    assert why_empty(np.array([1, 0, 1], np.uint8))
+    assert not why_empty(np.array([1, 1, 0], np.uint8))
+    nowhere = np.full((3, 3, 3), 2, np.uint8)
+    nowhere[0, 0, 0] = 4
+    assert "26 not finite, 1 no logarithm" in why_empty(nowhere)
 
 
 def test_isosurface_of_a_sphere_has_its_radius_and_area() -> None:
