@@ -12,7 +12,8 @@ from landscape.surface import Surface
 from landscape.views.figures.colours import DEFAULT_SCALE, check_scale
 from landscape.views.figures.kinds import KIND_TABLE, kinds_of
 from landscape.views.figures.layout import Style
-from landscape.views.figures.paper import choose_paper, choose_preset, fit_to_paper
+from landscape.views.figures.paper import choose_paper, choose_preset
+from landscape.views.figures.paper_layout import fit_to_paper
 from landscape.views.figures.theme import TEMPLATES
 from landscape.views.prepared.figure_data import prepare_figure
 from landscape.views.prepared.wording import file_name
