@@ -74,9 +74,9 @@ def level_lines(data: FigureData, lift: float, colour: str = "rgba(255,255,255,0
     x, y = refined(alpha, factor), refined(beta, factor)
     height = bilinear(alpha, beta, data.drawn, x[None, :], y[:, None]) if factor > 1 else data.drawn
     points = isolines(x, y, height, data.scale.ticks)
-    x, y, z = (typed(points[:, k]) for k in range(3))
+    x, y, z = (typed(part) for part in (points[:, 0], points[:, 1], points[:, 2] + lift))
     line = {"color": colour, "width": 2.5}
-    return go.Scatter3d(x=x, y=y, z=z + lift, mode="lines", line=line, hoverinfo="skip", showlegend=False)
+    return go.Scatter3d(x=x, y=y, z=z, mode="lines", line=line, hoverinfo="skip", showlegend=False)
 
 
 def origin_height(data: FigureData) -> float:

@@ -18,6 +18,7 @@ from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.comparison import Compared, check_mode, contrasts, same_origin, same_samples
 from landscape.views.prepared.comparison_grid import (
+    ROUNDING,
     GridValues,
     common_grid,
     coordinates_agree,
@@ -86,7 +87,7 @@ def prepare_difference(
     values = np.where(states == OK, _difference(sides[0], sides[1], log), np.nan)
     error, kind = _error(one, two, observable, (sides[0], sides[1]), log, grid)
     field = _field(first, other, observable, one, grid, log)
-    drawn = np.log10(values) if log else values
+    drawn = _log_ratio(sides[0], sides[1]) if log else values
     limit = _limit_without_difference(drawn, error, log) if limit is None else limit
     field = replace(field, values=values, drawn=drawn, error=error, states=states)
     field = replace(field, scale=symmetric_scale(drawn, log, levels, limit), origin=_known_origin(field))
@@ -164,6 +165,12 @@ def _difference(one: GridValues, other: GridValues, log: bool) -> Floats:
         return other.values / one.values if log else other.values - one.values
 
 
+def _log_ratio(one: GridValues, other: GridValues) -> Floats:
+    """log10 of the ratio, also where the ratio itself is beyond what a float can hold; NaN where a side is missing."""
+    known = (one.states == OK) & (other.states == OK)
+    return np.log10(np.where(known, other.values, np.nan)) - np.log10(np.where(known, one.values, np.nan))
+
+
 def _error(
     one: Surface,
     other: Surface,
@@ -232,8 +239,9 @@ def symmetric_scale(drawn: Floats, log: bool, levels: int | None = None, limit: 
     end = None if limit is None else math.log10(limit) if log else limit
     # Sizes of either kind begin at 0, so the rules of a linear scale choose the end; it may leave out a few far ones.
     high = min(choose_scale(np.abs(drawn), False, 0.0, end).high, MOST_DECADES if log else math.inf)
-    low, high = (10.0**-high, 10.0**high) if log else (-high, high)
-    return choose_scale(drawn, log, low, high, levels)
+    reach = high * (1 + ROUNDING)  # else the furthest point may count as beyond the end
+    low, top = (10.0**-reach, 10.0**reach) if log else (-reach, reach)
+    return replace(choose_scale(drawn, log, low, top, levels), low=-high, high=high)
 
 
 def _caption(data: DifferenceData, pair: tuple[Compared, Compared], observable: str) -> list[str]:

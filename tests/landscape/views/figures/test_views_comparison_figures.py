@@ -235,3 +235,38 @@ def test_labels_are_escaped(planes: Pair) -> None:
     figure = compare([("<b>x</b>", planes[0][1]), planes[1]], "overlay")
     assert "&lt;b&gt;x&lt;/b&gt;" in legend(figure)
     assert "<b>x</b>" not in str(figure.layout.title.text)
+
+
+def hard_surfaces(make: ModuleType) -> dict[str, Surface]:
+    plain = make.quadratic(7, 6, path=make.spiral())
+    nothing = np.full(plain.status.shape, np.nan)
+
+    def with_loss(loss: np.ndarray) -> Surface:
+        status = np.where(np.isnan(loss), 0, np.where(np.isinf(loss), 2, 1)).astype(np.uint8)
+        return replace(plain, observables={**plain.observables, "loss": loss}, status=status)
+
+    row = nothing.copy()
+    row[0] = plain.loss[0]
+    return {
+        "plain": plain,
+        "nothing": with_loss(nothing),
+        "infinite": with_loss(np.full(nothing.shape, np.inf)),
+        "one row": with_loss(row),
+        "constant": with_loss(np.full(nothing.shape, 2.0)),
+        "negative": with_loss(-plain.loss),
+        "huge": with_loss(plain.loss * 1e300),
+        "tiny": with_loss(plain.loss * 1e-300),
+        "three points": make.quadratic(3, 3),
+        "bare": Surface("bare", plain.axes, {"loss": plain.loss}, plain.status),
+    }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("log", [None, True])
+def test_hard_surfaces_are_compared_without_a_warning(make: ModuleType, log: bool | None) -> None:
+    surfaces = hard_surfaces(make)
+    kinds = [(mode, kind) for mode in ("overlay", "difference") for kind in ("contour", "surface")]
+    plain = surfaces.pop("plain")
+    for (name, hard), (mode, kind) in itertools.product(surfaces.items(), kinds):
+        figure = compare([("plain", plain), (name, hard)], mode, kind, log=log)
+        assert roles(figure, "field"), (name, mode, kind)
