@@ -42,6 +42,7 @@ GROUPS = {
         "landscape.ProjectedPath",
         "landscape.Path",
     ),
+    "Draw": ("landscape.views.figure", "landscape.views.compare", "landscape.views.compare_figures"),
     "Collect": ("landscape.TrajectoryCollector", "landscape.import_checkpoints", "landscape.read_trajectory"),
     "Errors": ("landscape.LandscapeError", "landscape.JobError", "landscape.NotFoundError"),
     "What these give and take": (
