@@ -266,6 +266,18 @@ class Surface:
         coordinates = {axis.name: (axis.name, axis.coordinates, dict(axis.attributes)) for axis in self.axes}
         return xarray.Dataset(data, coordinates, attrs=dict(self.attributes))
 
+    def plot(self, ax: Any = None, kind: str | None = None, **options: Any) -> Any:
+        """Draw this surface with matplotlib, on `ax` or on the axes of a new figure; see `landscape.views.plot`.
+
+        Returns:
+            The axes.
+
+        Raises:
+            JobError: an unknown kind or option, or one that does not fit this surface or these axes.
+            LandscapeError: matplotlib is not installed.
+        """
+        return importlib.import_module("landscape.views").plot(self, ax, kind, **options)
+
     def figure(self, kind: str | None = None, **options: Any) -> go.Figure:
         """A plotly figure of this surface; see `landscape.views.figure` for kinds and options.
 

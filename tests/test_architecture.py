@@ -31,7 +31,7 @@ LAYERS = [
 FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand names on, and are no rooms
 # Inside a folder that has folders: from the ground up again, files of the folder itself by their names.
 INNER = {
-    "landscape/views": ["prepared", "figures", "exports", "report"],
+    "landscape/views": ["prepared", "figures", "plots", "exports", "report"],
     "landscape/evaluation": [
         "arithmetic checksum containers feed values",
         "arrays moving unchanged",
@@ -58,6 +58,7 @@ HEAVY = {
     "ray",
     "grpc",
     "plotly",
+    "matplotlib",
     "zarr",
     "obstore",
     "kaleido",
@@ -83,6 +84,7 @@ ALLOWED = {
     "sklearn": {"landscape/recipes/"},
     "xarray": {"landscape/surface.py"},
     "meshio": {"landscape/views/exports/"},
+    "matplotlib": {"landscape/views/plots/"},
     "cyclopts": {"cluster/options.py", "cluster/commands/", "cluster/submit/"},
     "rich": {"cluster/process/"},
     **{package: {"landscape/page/"} for package in SERVING},

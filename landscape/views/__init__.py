@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from landscape.views.figures.draw import figure, figure_name
     from landscape.views.figures.kinds import KINDS
     from landscape.views.figures.theme import config
+    from landscape.views.plots.plot import plot
     from landscape.views.prepared.figure_data import FigureData, prepare_figure
     from landscape.views.prepared.figure_data import FigureData as Grid
     from landscape.views.prepared.figure_data import prepare_figure as prepare
@@ -30,6 +31,7 @@ _HOMES = {
     "figures.draw": ("figure", "figure_name"),
     "figures.kinds": ("KINDS",),
     "figures.theme": ("config",),
+    "plots.plot": ("plot",),
     "prepared.figure_data": ("FigureData", "prepare_figure"),
     "report.page": ("write_report",),
 }
@@ -53,6 +55,7 @@ __all__ = [
     "figure",
     "figure_name",
     "find_browser",
+    "plot",
     "prepare",
     "prepare_figure",
     "write_report",

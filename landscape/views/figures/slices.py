@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
 
 from landscape.views.figures.layout import Style, with_levels
 from landscape.views.figures.plane import bar_length, draw_plane, filled, layers
-from landscape.views.prepared.figure_data import AxisView, FigureData, slice_at
+from landscape.views.prepared.figure_data import AxisView, FigureData, slice_at, slice_nearest
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.missing import missing_states, why_empty
 
@@ -20,7 +19,7 @@ MOVE = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transiti
 def draw_slices(data: FigureData, style: Style) -> go.Figure:
     """Filled slices across the third axis, with a slider; the first shown is the one nearest 0."""
     gamma = data.axes[2]
-    first = int(np.argmin(np.abs(gamma.coordinates)))
+    first = slice_nearest(data)
     data = with_levels(data)
     planes = [slice_at(data, k) for k in range(len(gamma.coordinates))]
     shown = planes[first]

@@ -222,6 +222,11 @@ def _in_vain(choice: Choice, difference: Floats | None) -> bool:
     return choice.uncertainty and difference is None
 
 
+def slice_nearest(data: FigureData) -> int:
+    """The number of the coordinate nearest to 0 on the third axis."""
+    return int(np.argmin(np.abs(data.axes[2].coordinates)))
+
+
 def slice_at(data: FigureData, k: int) -> FigureData:
     """The plane of the first two axes at the `k`-th coordinate of the third, on the scale of the whole grid."""
     return replace(

@@ -1,0 +1,49 @@
+"""One axis with matplotlib: the curve with its band of two standard errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from landscape.views.figures.colours import CURVES
+from landscape.views.figures.curve import band_name, y_limits
+from landscape.views.plots.style import HATCHES, PlotStyle, mark_origin, number_path, plot_path, say_why_empty
+from landscape.views.prepared.figure_data import FigureData
+from landscape.views.prepared.levels import nice_ticks
+from landscape.views.prepared.missing import legend_name, missing_states, rectangles, square_states
+
+
+def plot_curve(data: FigureData, ax: Any, style: PlotStyle) -> None:
+    """The observable over the axis in real values, missing stretches hatched, the path at its projections."""
+    x, colour = data.axes[0].coordinates, CURVES[0]
+    shown = np.where(np.isfinite(data.drawn), data.values, np.nan)
+    low, high = (data.scale.real(end) for end in y_limits(data))
+    if data.shape_error is not None:
+        edges = (np.maximum(shown - 2 * data.shape_error, low), shown + 2 * data.shape_error)
+        ax.fill_between(x, *edges, color=colour, alpha=0.24, linewidth=0, label=band_name(data))
+    ax.plot(x, shown, color=colour, label=data.observable.replace("_", " "))
+    _hatch_stretches(data, ax)
+    if data.path is not None and data.observable == "loss":
+        heights = np.array([data.scale.real(float(drawn)) for drawn in data.path.height])
+        plot_path(ax, data.path, (data.path.places[0], heights), style, joined=False)
+        number_path(ax, data.path, (data.path.places[0], heights))
+    if data.origin is not None:
+        mark_origin(ax, data, 0.0, data.scale.real(data.origin.height))
+    say_why_empty(data, ax.text, ax.transAxes)
+    if data.scale.log:
+        ax.set_yscale("log")
+        ticks, texts = nice_ticks(*y_limits(data), log=True, most=6)
+        ax.set_yticks([10.0**tick for tick in ticks], texts, minor=False)
+        ax.minorticks_off()
+    ax.set(xlabel=data.axes[0].title, ylabel=data.observable.replace("_", " "), ylim=(low, high))
+
+
+def _hatch_stretches(data: FigureData, ax: Any) -> None:
+    """Missing stretches over the whole height, each reason in its own way; the first of each has the label."""
+    x, rows = data.axes[0].coordinates, np.stack([data.states, data.states])
+    squares = square_states(rows)
+    for code in missing_states(data.states):
+        name = legend_name(code, int((data.states == code).sum()))
+        for number, (_, _, left, right) in enumerate(rectangles(squares == code)):
+            ax.axvspan(x[left], x[right], label="" if number else name, linewidth=0, zorder=0.5, **HATCHES[code])

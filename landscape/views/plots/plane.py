@@ -1,0 +1,70 @@
+"""Two axes with matplotlib: bands of colour between the levels, or lines that carry their values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from landscape.views.figures.colours import band_colours, line_colours
+from landscape.views.plots.style import (
+    HALO,
+    INK,
+    PlotStyle,
+    hatch_missing,
+    mark_origin,
+    number_path,
+    plot_path,
+    rgb,
+    say_why_empty,
+)
+from landscape.views.prepared.figure_data import FigureData
+
+UNCLEAR = "within 2 standard errors of the origin"
+
+
+def plot_topographic(data: FigureData, ax: Any, style: PlotStyle) -> None:
+    """Bands of colour between the levels, and a colour bar beside the axes."""
+    scale, values = data.scale, np.ma.masked_invalid(data.drawn)
+    hair = 1e-6 * (scale.high - scale.low)  # what lies at the very ends has a colour, too
+    edges = [scale.low - hair, *scale.ticks, scale.high + hair]
+    colours = [rgb(colour) for _, colour in band_colours(style.colour_scale, scale)]
+    x, y = (axis.coordinates for axis in data.axes)
+    if values.count():
+        bands = ax.contourf(x, y, np.ma.clip(values, scale.low, scale.high), levels=edges, colors=colours)
+        ax.contour(x, y, values, levels=list(scale.ticks), colors=HALO, linewidths=0.4, linestyles="solid", alpha=0.6)
+        if style.colour_bar:
+            bar = ax.figure.colorbar(bands, ax=ax, spacing="uniform")
+            bar.set_ticks(list(scale.ticks), labels=list(scale.texts))
+            bar.set_label(data.observable.replace("_", " "))
+    _finish(data, ax, style)
+
+
+def plot_contour(data: FigureData, ax: Any, style: PlotStyle) -> None:
+    """Lines that carry their values; there is no colour bar, which would say the same again."""
+    scale, values = data.scale, np.ma.masked_invalid(data.drawn)
+    colours = [rgb(colour) for _, colour in line_colours(style.colour_scale, scale, "light")][: len(scale.ticks)]
+    x, y = (axis.coordinates for axis in data.axes)
+    if values.count():
+        lines = ax.contour(x, y, values, levels=list(scale.ticks), colors=colours, linestyles="solid", linewidths=1.2)
+        ax.clabel(lines, fmt=dict(zip(scale.ticks, scale.texts, strict=True)), fontsize="x-small")
+    _finish(data, ax, style)
+
+
+def _finish(data: FigureData, ax: Any, style: PlotStyle) -> None:
+    """What lies over the values, and the axes."""
+    x, y = (axis.coordinates for axis in data.axes)
+    hatch_missing(ax, data.states, x, y)
+    if data.difference is not None:
+        ratio = np.ma.masked_invalid(data.difference)
+        ax.contourf(x, y, ratio, levels=[-1.0, 1.0], colors=[HALO], alpha=0.45)
+        ax.contour(x, y, ratio, levels=[1.0], colors=[INK], linestyles="dashed", linewidths=0.9)
+        ax.plot([], [], color=INK, linestyle="dashed", linewidth=0.9, label=UNCLEAR)
+    mark_origin(ax, data, 0.0, 0.0)
+    if data.path is not None:
+        plot_path(ax, data.path, data.path.places[:2], style)
+        number_path(ax, data.path, (data.path.places[0], data.path.places[1]))
+    say_why_empty(data, ax.text, ax.transAxes)
+    ax.set(xlabel=data.axes[0].title, ylabel=data.axes[1].title)
+    if data.equal:
+        ax.set_aspect("equal", adjustable="box")

@@ -1,0 +1,116 @@
+"""`plot`: a surface on matplotlib axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from landscape.errors import JobError, LandscapeError, nearest, shown
+from landscape.surface import Surface
+from landscape.views.figures.colours import DEFAULT_SCALE, check_scale
+from landscape.views.figures.draw import choose_kind
+from landscape.views.plots.curve import plot_curve
+from landscape.views.plots.plane import plot_contour, plot_topographic
+from landscape.views.plots.space import plot_surface
+from landscape.views.plots.style import PlotStyle
+from landscape.views.prepared.figure_data import FigureData, prepare_figure, slice_at, slice_nearest
+
+# A kind is a line here and a function that draws it; the names are those of the kinds of figures.
+PLOTS: dict[str, Callable[[FigureData, Any, PlotStyle], None]] = {
+    "curve": plot_curve,
+    "topographic": plot_topographic,
+    "contour": plot_contour,
+    "surface": plot_surface,
+    "slices": plot_topographic,
+}
+
+
+def plot(
+    surface: Surface,
+    ax: Any = None,
+    kind: str | None = None,
+    *,
+    observable: str = "loss",
+    log: bool | None = None,
+    levels: int | None = None,
+    exact_levels: bool = False,
+    zmin: float | None = None,
+    zmax: float | None = None,
+    clip: float | None = None,
+    uncertainty: bool = False,
+    colour_scale: str = DEFAULT_SCALE,
+    path: bool = True,
+    path_colour: str = "#d6336c",
+    path_width: float = 1.5,
+    colour_bar: bool = True,
+    max_points: int | None = None,
+    **unknown: Any,
+) -> Any:
+    """Draw a landscape with matplotlib.
+
+    Words and lines have the sizes that matplotlib's settings say. All that is drawn has a label, for `ax.legend()`.
+
+    Args:
+        ax: axes to draw on, with `projection="3d"` for a surface; default: those of a new figure.
+        kind: "curve" for one axis; "topographic" (default), "contour" or "surface" for two; "slices" for three, which
+            draws the slice nearest to 0.
+        colour_bar: draw one beside the axes, where the kind has one.
+        observable, log, levels, exact_levels, zmin, zmax, clip, uncertainty, colour_scale, path, max_points: as for
+            `landscape.views.figure`.
+        path_colour, path_width: the trajectory on top; the width in points.
+
+    Returns:
+        The axes.
+
+    Raises:
+        JobError: an unknown kind, observable, colour scale or option, or one that does not fit.
+        LandscapeError: matplotlib is not installed.
+    """
+    if unknown:
+        wrong = next(iter(unknown))
+        raise JobError(f"plot: unknown option {shown(wrong)}; {nearest(wrong, plot.__kwdefaults__ or ())}")
+    chosen = choose_kind(surface, kind)
+    if chosen not in PLOTS:
+        raise JobError(
+            f"kind: {shown(chosen)} is not drawn with matplotlib; take {', '.join(PLOTS)}, or surface.figure()"
+        )
+    style = PlotStyle(check_scale(colour_scale), path_colour, path_width, colour_bar)
+    data = prepare_figure(
+        surface,
+        observable,
+        log=log,
+        zmin=zmin,
+        zmax=zmax,
+        clip=clip,
+        levels=levels,
+        exact_levels=exact_levels,
+        path=path,
+        uncertainty=uncertainty,
+        max_points=max_points,
+    )
+    if chosen == "slices":
+        data = slice_at(data, slice_nearest(data))
+    axes = _checked_axes(ax, chosen)
+    PLOTS[chosen](data, axes, style)
+    return axes
+
+
+def _checked_axes(ax: Any, kind: str) -> Any:
+    """The axes as given, or those of a new figure.
+
+    Raises:
+        JobError: they are flat where a surface needs three dimensions, or the other way round.
+        LandscapeError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        raise LandscapeError("plot needs the package matplotlib; `pip install loss-landscape-cluster[plot]`") from None
+    needs_space = kind == "surface"
+    if ax is None:
+        projection = {"projection": "3d"} if needs_space else {}
+        return pyplot.figure(layout="constrained").add_subplot(**projection)
+    if needs_space != hasattr(ax, "plot_surface"):
+        remedy = 'make them with projection="3d"' if needs_space else "make them without a projection"
+        raise JobError(f"ax: must be {'three' if needs_space else 'two'}-dimensional axes for {shown(kind)}; {remedy}")
+    return ax

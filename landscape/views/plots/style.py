@@ -1,0 +1,113 @@
+"""What all plots share: options that leave the data as they are, hatches, the trajectory, the mark of the origin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED
+from landscape.views.prepared.figure_data import FigureData
+from landscape.views.prepared.missing import legend_name, missing_states, rectangles, square_states, why_empty
+from landscape.views.prepared.path import DrawnPath
+from landscape.views.prepared.scale import NO_LOGARITHM
+
+Floats = NDArray[np.float64]
+
+HATCHES: dict[int, dict[str, Any]] = {
+    NOT_COMPUTED: {"hatch": "///", "facecolor": "#eceef1", "edgecolor": "#b4bac4"},
+    NOT_FINITE: {"hatch": "xxx", "facecolor": "#3b3f46", "edgecolor": "#ffffff"},
+    QUARANTINED: {"hatch": "...", "facecolor": "#f6c9a0", "edgecolor": "#8a3b00"},
+    NO_LOGARITHM: {"hatch": "---", "facecolor": "#ffffff", "edgecolor": "#57606a"},
+}
+INK, HALO = "#1c2530", "#ffffff"
+
+
+@dataclass(frozen=True)
+class PlotStyle:
+    """How to draw: those options of `plot` that leave the data as they are; widths in points."""
+
+    colour_scale: str
+    path_colour: str
+    path_width: float
+    colour_bar: bool
+
+
+def hatch_missing(ax: Any, states: NDArray[np.uint8], x: Floats, y: Floats) -> None:
+    """Hatch the squares beside missing points [y, x], each reason in its own way and with a label."""
+    from matplotlib.collections import PolyCollection
+
+    squares = square_states(states)
+    for code in missing_states(states):
+        corners = [
+            [(x[left], y[top]), (x[right], y[top]), (x[right], y[bottom]), (x[left], y[bottom])]
+            for top, bottom, left, right in rectangles(squares == code)
+        ]
+        name = legend_name(code, int((states == code).sum()))
+        ax.add_collection(PolyCollection(corners, label=name, linewidth=0, zorder=1.5, **HATCHES[code]), autolim=False)
+
+
+def plot_path(ax: Any, path: DrawnPath, places: tuple[Floats, ...], style: PlotStyle, joined: bool = True) -> None:
+    """The trajectory through `places`, one array per dimension of the axes, with its start and its end marked."""
+    from matplotlib.patheffects import withStroke
+
+    width, colour = style.path_width, style.path_colour
+    halo = [withStroke(linewidth=2.2 * width, foreground=HALO)]
+    line = {"linewidth": width, "linestyle": "-"} if joined else {"linewidth": 0.6 * width, "linestyle": ":"}
+    ax.plot(*places, color=colour, marker="o", markersize=1.8 * width, label="trajectory", path_effects=halo, **line)
+    first, last = [place[:1] for place in places], [place[-1:] for place in places]
+    ring = {"markerfacecolor": HALO, "markeredgecolor": colour, "markersize": 4.5 * width}
+    ax.plot(*first, marker="o", linestyle="", label=path.start_name, **ring)
+    star = {"markerfacecolor": colour, "markeredgecolor": HALO, "markersize": 7 * width}
+    ax.plot(*last, marker="*", linestyle="", label=path.end_name, **star)
+
+
+def number_path(ax: Any, path: DrawnPath, places: tuple[Floats, Floats]) -> None:
+    """The numbers beside the snapshots, away from the line."""
+    for label in path.labels:
+        place = (float(places[0][label.index]), float(places[1][label.index]))
+        if np.isfinite(place).all():
+            ax.annotate(
+                label.text,
+                place,
+                xytext=(9 * np.cos(label.angle), 8 * np.sin(label.angle)),
+                textcoords="offset points",
+                ha="center",
+                va="center",
+                fontsize="x-small",
+                bbox={"boxstyle": "square,pad=0.1", "facecolor": HALO, "edgecolor": "none", "alpha": 0.75},
+                annotation_clip=True,
+            )
+
+
+def mark_origin(ax: Any, data: FigureData, *place: float) -> None:
+    """The origin as a thin cross with a halo at `place`, where it lies inside the axes and its place is known."""
+    from matplotlib.patheffects import withStroke
+
+    if data.origin is None or not np.isfinite(place).all():
+        return
+    cross = {"marker": "+", "markersize": 11, "markeredgecolor": INK, "markeredgewidth": 0.9, "linestyle": ""}
+    halo = [withStroke(linewidth=2.6, foreground=HALO)]
+    ax.plot(*([value] for value in place), label=data.origin.name, path_effects=halo, **cross)
+
+
+def say_why_empty(data: FigureData, write: Callable[..., Any], place: Any) -> None:
+    """A sentence in the middle where nothing can be drawn.
+
+    Args:
+        write: the function of the axes that writes text, and `place` their transform.
+    """
+    sentence = why_empty(data.states)
+    box = {"facecolor": HALO, "edgecolor": "none", "alpha": 0.85}
+    if sentence:
+        write(0.5, 0.7, "\n".join(wrap(sentence, 32)), transform=place, ha="center", va="center", bbox=box, zorder=8)
+
+
+def rgb(colour: str) -> tuple[float, float, float]:
+    """Plotly's 'rgb(1, 2, 3)' as matplotlib takes it."""
+    red, green, blue = (float(part) / 255 for part in colour[4:-1].split(","))
+    return red, green, blue

@@ -1,0 +1,125 @@
+"""matplotlib draws the same prepared values: on axes of the caller's, in every kind, with everything labelled."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from landscape.errors import JobError, LandscapeError
+from landscape.views import plot
+from landscape.views.prepared.figure_data import prepare_figure
+
+matplotlib = pytest.importorskip("matplotlib")
+
+
+@pytest.fixture(autouse=True)
+def pyplot() -> Iterator[Any]:
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    yield pyplot
+    pyplot.close("all")
+
+
+def labels(ax: Any) -> list[str]:
+    return ax.get_legend_handles_labels()[1]
+
+
+def line_named(ax: Any, name: str) -> Any:
+    return next(line for line in ax.get_lines() if line.get_label() == name)
+
+
+def test_it_draws_on_the_axes_that_are_given(make: ModuleType, pyplot: Any) -> None:
+    figure, (left, right) = pyplot.subplots(1, 2)
+    assert make.holed().plot(left) is left
+    assert make.line().plot(ax=right, colour_bar=False) is right
+    figure.canvas.draw()
+    assert left.get_xlabel() == "alpha: random direction"
+    assert left.get_aspect() == 1.0
+    assert right.get_ylabel() == "loss"
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_a_plane_has_the_levels_of_all_figures(make: ModuleType, pyplot: Any, log: bool) -> None:
+    surface = make.quadratic(path=make.spiral())
+    scale = prepare_figure(surface, log=log).scale
+    lines = next(each for each in surface.plot(kind="contour", log=log).collections if len(each.levels) > 1)
+    assert tuple(lines.levels) == scale.ticks
+    ax = surface.plot(kind="topographic", log=log)
+    bar = ax.figure.axes[1]
+    assert [text.get_text() for text in bar.get_yticklabels()] == list(scale.texts)
+    assert {"trajectory", "start (epoch 1)", "convergence point (epoch 10)", "origin"} <= set(labels(ax))
+    np.testing.assert_array_equal(line_named(ax, "trajectory").get_xdata(), surface.path.coordinates["alpha"])
+    ax.figure.canvas.draw()
+
+
+def test_missing_points_are_hatched_each_in_its_own_way(make: ModuleType) -> None:
+    ax = make.holed().plot()
+    hatched = {each.get_label(): each.get_hatch() for each in ax.collections if each.get_hatch()}
+    assert list(hatched) == ["not computed: 80 points", "not finite: 40 points", "quarantined: 16 points"]
+    assert len(set(hatched.values())) == 3
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_a_line_has_its_band_and_real_values(make: ModuleType, log: bool) -> None:
+    surface = make.line(path=True)
+    ax = surface.plot(log=log)
+    np.testing.assert_allclose(line_named(ax, "loss").get_ydata(), surface.loss)
+    assert ax.get_yscale() == ("log" if log else "linear")
+    assert {"± 2 standard errors", "origin", "trajectory"} <= set(labels(ax))
+    np.testing.assert_allclose(line_named(ax, "trajectory").get_ydata(), surface.path.projected_loss)
+
+
+def test_a_surface_needs_three_dimensional_axes_and_makes_its_own(make: ModuleType, pyplot: Any) -> None:
+    ax = make.holed().plot(kind="surface", uncertainty=True)
+    assert ax.name == "3d"
+    ax.figure.canvas.draw()
+    with pytest.raises(
+        JobError, match="must be three-dimensional axes for 'surface'; make them with projection=\"3d\""
+    ):
+        make.holed().plot(pyplot.subplots()[1], kind="surface")
+    with pytest.raises(JobError, match="must be two-dimensional axes for 'contour'"):
+        make.holed().plot(ax, kind="contour")
+
+
+def test_the_uncertain_region_is_a_layer(make: ModuleType) -> None:
+    surface = make.with_record(make.quadratic(41, 31), origin_loss=0.1, origin_loss_stderr=0.01)
+    assert "within 2 standard errors of the origin" in labels(surface.plot(uncertainty=True))
+    assert "within 2 standard errors of the origin" not in labels(surface.plot())
+
+
+def test_of_three_axes_the_slice_through_the_origin_is_drawn(make: ModuleType) -> None:
+    ax = make.block().plot()
+    assert "origin" in labels(ax)
+    with pytest.raises(JobError, match="'volume' is not drawn with matplotlib; take curve, topographic"):
+        make.block().plot(kind="volume")
+
+
+def test_nothing_computed_yet_still_draws(make: ModuleType) -> None:
+    surface = make.quadratic(8, 6)
+    empty = {name: np.full(values.shape, np.nan) for name, values in surface.observables.items()}
+    surface = dataclasses.replace(surface, observables=empty, status=np.zeros((6, 8), np.uint8))
+    for kind in ("topographic", "contour", "surface"):
+        ax = surface.plot(kind=kind)
+        ax.figure.canvas.draw()
+        assert "not computed: 48 points" in labels(ax)
+        assert any("No point has a value to draw" in text.get_text() for text in ax.texts)
+
+
+def test_wrong_options_name_the_right_ones(make: ModuleType) -> None:
+    with pytest.raises(JobError, match="plot: unknown option 'logs'; did you mean 'log'"):
+        plot(make.quadratic(), logs=True)
+    with pytest.raises(JobError, match="colour_scale: unknown 'virids'"):
+        plot(make.quadratic(), colour_scale="virids")
+
+
+def test_without_matplotlib_the_message_says_what_to_install(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(LandscapeError, match=r"pip install loss-landscape-cluster\[plot\]"):
+        make.quadratic().plot()
