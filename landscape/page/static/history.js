@@ -1,7 +1,7 @@
 // The training beside its landscapes: every recorded column, intervals shaded; other runs can be laid over it.
 import { ask, getLooks, getPlotly, nameOf } from "./api.js";
 import { el, fill } from "./dom.js";
-import { recolour } from "./fit.js";
+import { fitHistory, recolour } from "./fit.js";
 import { copy } from "./plot.js";
 import { darkNow } from "./theme.js";
 import { WORDS } from "./words.js";
@@ -76,7 +76,8 @@ export class History {
     const [plotly, looks] = await Promise.all([getPlotly(), getLooks()]);
     const figure = copy(this.answer.figure), theme = darkNow() ? "dark" : "light";
     recolour(figure.data, theme);
-    Object.assign(figure.layout, { template: looks.templates[theme], width: this.plot.clientWidth || 500 });
+    fitHistory(figure, this.plot.clientWidth || 500);
+    figure.layout.template = looks.templates[theme];
     this.emphasise(figure.layout);
     await plotly.react(this.plot, figure.data, figure.layout, { ...looks.config, responsive: false, displayModeBar: false });
     this.plot.dataset.drawn = "1";
@@ -99,7 +100,9 @@ export class History {
     if (!layout || event.target.closest(".legend")) return;
     const box = this.plot.getBoundingClientRect();
     const x = layout.xaxis.p2d(event.clientX - box.left - layout.xaxis._offset);
-    const hits = (layout.shapes || []).filter(shape => shape.name && x >= shape.x0 && x <= shape.x1).sort((one, other) => (one.x1 - one.x0) - (other.x1 - other.x0));
-    if (hits.length) this.on.choose(hits[0].name);
+    // The first run is the one of this page; the stretches of the others are of landscapes that it does not have.
+    const hits = this.answer.figure.layout.meta.intervals.filter(one => one.runs.includes(0) && x >= one.start && x <= one.stop);
+    hits.sort((one, other) => (one.stop - one.start) - (other.stop - other.start));
+    if (hits.length) this.on.choose(hits[0].landscape);
   }
 }

@@ -82,6 +82,15 @@ export function fit(figure, width, tallest) {
     k % Math.ceil(all.length / 4) === 0 || k === all.length - 1);
 }
 
+// The history keeps the heights of its panels; its legend takes as many rows as the width asks for.
+export function fitHistory(figure, width) {
+  const { data, layout } = figure, { meta, margin } = layout;
+  const rows = layout.showlegend ? legendRows(data, width - margin.l - margin.r) : 0;
+  margin.b = meta.below + 4 + (rows ? rows * 22 + 10 : 0);
+  layout.width = width;
+  layout.height = meta.plot[1] + margin.t + margin.b;
+}
+
 // Step numbers that keep clear of each other; the last and the first stay.
 function apart(layout, width, height) {
   const [x, y] = [layout.xaxis.range, layout.yaxis.range], kept = [], spots = [];

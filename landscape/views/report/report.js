@@ -133,11 +133,8 @@
     if (!history) return;
     const figure = restore(store.figures.history), theme = dark.matches ? "dark" : "light";
     recolour(figure.data, theme);
-    const { meta, margin } = figure.layout, width = history.clientWidth;
-    const rows = figure.layout.showlegend ? legendRows(figure.data, width - margin.l - margin.r) : 0;
-    margin.b = meta.below + 4 + (rows ? rows * 22 + 10 : 0);
-    const height = meta.plot[1] + margin.t + margin.b;
-    Object.assign(figure.layout, { template: store.templates[theme], width, height });
+    fitHistory(figure, history.clientWidth);
+    figure.layout.template = store.templates[theme];
     Plotly.react(history, figure.data, figure.layout, { ...store.config, responsive: false, displayModeBar: false });
   }
 
