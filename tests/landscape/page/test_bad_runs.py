@@ -1,0 +1,139 @@
+"""Runs that are damaged, half deleted, newer, or strange: each is a sentence, and everything else works."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from damages import damaged_copy, damages_of, kinds_of
+from page_client import Client, asking
+
+from landscape.page.app import make_app
+from landscape.page.places import open_place
+from landscape.page.security import Guard
+
+GUARD = Guard("t")
+FINE = (200, 404, 410, 503)
+
+
+@contextmanager
+def opened(place: Path) -> Iterator[tuple[Client, dict[str, str]]]:
+    """The page over a place, and the identifiers of its runs by their names."""
+    with asking(make_app([open_place(str(place))], GUARD), f"{GUARD.cookie}=t") as client:
+        while (answer := client.json("/api/runs"))["scanning"]:
+            pass
+        yield client, {row["name"]: row["id"] for row in answer["runs"]}
+
+
+def questions(run: str) -> list[str]:
+    figures = [f"figure?run={run}&landscape={name}" for name in ("minimum", "path", "line", "cube")]
+    return [
+        *figures,
+        f"figure?run={run}&landscape=minimum&kind=surface&log=1&uncertainty=1",
+        f"thumbnail?run={run}&landscape=cube",
+        f"csv?run={run}&landscape=path",
+        f"job?run={run}&landscape=path&box=0,1",
+        f"history?run={run}",
+        f"differences?item={run}|minimum&item={run}|path",
+        f"compare?item={run}|minimum&item={run}|path",
+    ]
+
+
+def each_damage(run: Path) -> list[tuple[str, str, int]]:
+    return [(path, damage.name, k) for path in kinds_of(run).values() for k, damage in enumerate(damages_of(path))]
+
+
+@pytest.mark.long
+def test_a_damaged_file_is_told_in_a_sentence(finished, tmp_path):
+    """Of one file in ten ways; `make test-slow` tries every way on every kind of file."""
+    try_damages(finished, tmp_path, random.Random(3).sample(each_damage(finished / "net"), 10))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(8))
+def test_every_damage_is_told_in_a_sentence(finished, tmp_path, part):
+    try_damages(finished, tmp_path, each_damage(finished / "net")[part::8])
+
+
+def try_damages(finished: Path, folder: Path, cases: list[tuple[str, str, int]]) -> None:
+    """Ask for everything of a run for each of these damages."""
+    for k, (path, _, damage) in enumerate(cases):
+        damaged_copy(finished / "net", folder / "runs" / str(k), path, damages_of(path)[damage], seed=k)
+    shutil.copytree(finished / "net", folder / "runs" / "sound")
+    with opened(folder / "runs") as (client, ids), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a damaged chunk is logged
+        for k, case in enumerate(cases):
+            if str(k) in ids:  # without run.json and landscapes it is no run any more
+                ask_everything(client, ids[str(k)], case)
+        assert len(client.json(f"/api/run?run={ids['sound']}")["landscapes"]) == 4
+        assert all("state" in row or row.get("pending") for row in client.json("/api/runs")["runs"])
+
+
+def ask_everything(client: Client, run: str, case: object) -> None:
+    answer = client.json(f"/api/run?run={run}")
+    told = {each["name"] for each in answer["landscapes"]} | set(answer["unreadable"])
+    assert told <= {"minimum", "path", "line", "cube"}, case
+    for question in questions(run):
+        reply = client.get(f"/api/{question}")
+        assert reply.status in FINE, (case, question, reply.body)
+        if reply.status != 200:
+            assert 0 < len(reply.error) < 1500, (case, question)
+            assert "Traceback" not in reply.error
+
+
+def change(run: Path, landscape: str, **attributes: object) -> None:
+    file = run / "landscapes.zarr" / landscape / "zarr.json"
+    document = json.loads(file.read_text())
+    document["attributes"] |= attributes
+    file.write_text(json.dumps(document))
+
+
+def test_a_newer_landscape_is_told_and_the_others_are_shown(runs):
+    change(runs / "net", "minimum", schema_version=99)
+    with opened(runs) as (client, ids):
+        answer = client.json(f"/api/run?run={ids['net']}")
+        assert "schema version 99" in answer["unreadable"]["minimum"]
+        assert [each["name"] for each in answer["landscapes"]] == ["path", "line", "cube"]
+        reply = client.get(f"/api/figure?run={ids['net']}&landscape=minimum")
+        assert reply.status == 404
+        assert "update it" in reply.error
+
+
+def test_a_half_deleted_run_is_still_a_page(runs):
+    shutil.rmtree(runs / "net" / "landscapes.zarr")
+    with opened(runs) as (client, ids):
+        answer = client.json(f"/api/run?run={ids['net']}")
+        assert (answer["landscapes"], answer["info"][0]) == ([], ["network", "Linear"])
+        (row,) = client.json("/api/runs")["runs"]
+        assert row.get("pending") or row["state"] == "empty"
+
+
+def test_a_landscape_of_which_one_row_is_computed(runs):
+    for chunk in ("1/0", "1/1", "1/2", "0/1", "0/2"):
+        (runs / "net" / "landscapes.zarr" / "minimum" / "status" / "c" / chunk).unlink()
+    with opened(runs) as (client, ids):
+        for kind in ("contour", "topographic", "surface"):
+            answer = client.json(f"/api/figure?run={ids['net']}&landscape=minimum&kind={kind}")
+            assert "Interrupted: 4 of 20 points" in answer["caption"]
+
+
+def test_a_place_without_runs_is_searched_again(tmp_path):
+    with opened(tmp_path) as (client, ids):
+        assert ids == {}
+        assert client.json("/api/runs")["places"][0]["problem"] == ""
+        assert client.get("/api/run?run=x").status == 404
+
+
+def test_names_that_mean_something_elsewhere_are_only_names(runs):
+    strange = runs / "<b>&amp;'\"%2e\u202e"
+    shutil.move(runs / "net", strange)
+    with opened(runs) as (client, ids):
+        (name,) = ids
+        assert name == strange.name
+        assert client.json(f"/api/run?run={ids[name]}")["name"] == name
