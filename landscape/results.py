@@ -26,6 +26,12 @@ class Run(Mapping[str, Surface]):
     def __repr__(self) -> str:
         return f"Run({shown(self.path)}, landscapes={list(self)})"
 
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        """What a notebook shows of this run: its landscapes with small pictures, and text."""
+        from landscape.views import run_bundle
+
+        return run_bundle(self)
+
     def __iter__(self) -> Iterator[str]:
         return iter(landscape_names(self.path))
 

@@ -266,6 +266,11 @@ class Surface:
         coordinates = {axis.name: (axis.name, axis.coordinates, dict(axis.attributes)) for axis in self.axes}
         return xarray.Dataset(data, coordinates, attrs=dict(self.attributes))
 
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        """What a notebook shows of this surface: the figure, a static picture, text."""
+        bundle: dict[str, Any] = importlib.import_module("landscape.views").surface_bundle(self)
+        return bundle
+
     def plot(self, ax: Any = None, kind: str | None = None, **options: Any) -> Any:
         """Draw this surface with matplotlib, on `ax` or on the axes of a new figure; see `landscape.views.plot`.
 

@@ -12,6 +12,7 @@ from landscape.lazy_names import import_on_use
 if TYPE_CHECKING:
     from landscape.views.exports.browser import Browser, browser, find_browser
     from landscape.views.exports.export import FORMATS, export, export_name
+    from landscape.views.exports.notebook import run_bundle, surface_bundle
     from landscape.views.figures.colours import COLOUR_SCALES
     from landscape.views.figures.comparison import COMPARISON_KINDS, ComparedFigure, compare, compare_figures
     from landscape.views.figures.draw import figure, figure_name
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "exports.browser": ("Browser", "browser", "find_browser"),
     "exports.export": ("FORMATS", "export", "export_name"),
+    "exports.notebook": ("run_bundle", "surface_bundle"),
     "figures.colours": ("COLOUR_SCALES",),
     "figures.comparison": ("COMPARISON_KINDS", "ComparedFigure", "compare", "compare_figures"),
     "figures.draw": ("figure", "figure_name"),
@@ -58,6 +60,8 @@ __all__ = [
     "plot",
     "prepare",
     "prepare_figure",
+    "run_bundle",
+    "surface_bundle",
     "write_report",
 ]
 
