@@ -20,7 +20,7 @@ from landscape.views.figures.overlay_surface import draw_surface_overlay
 from landscape.views.figures.side_by_side import side_by_side
 from landscape.views.figures.theme import TEMPLATES
 from landscape.views.prepared.comparison import Compared, Given, check_mode, compared
-from landscape.views.prepared.comparison_difference import prepare_difference
+from landscape.views.prepared.comparison_difference import DifferenceData, prepare_difference
 from landscape.views.prepared.comparison_overlay import prepare_overlay, share_scale
 from landscape.views.prepared.wording import file_name
 
@@ -45,7 +45,7 @@ class ComparedFigure:
 
 
 @dataclass(frozen=True)
-class Look:
+class Options:
     """The options of a comparison that are the same in all its modes."""
 
     observable: str
@@ -140,9 +140,11 @@ def compare_figures(
     items = compared(landscapes)
     check_mode(mode, items, observable)
     style = Style(check_scale(colour_scale), theme, title=title, caption=caption, animate=animate)
-    look = Look(observable, log, levels, exact_levels, zmin, zmax, lock, path, uncertainty, opacity, max_points, style)
+    asked = Options(
+        observable, log, levels, exact_levels, zmin, zmax, lock, path, uncertainty, opacity, max_points, style
+    )
     draw = {"overlay": _overlay, "difference": _differences, "tiled": _tiles}[mode]
-    return draw(items, kind, look)
+    return draw(items, kind, asked)
 
 
 def comparison_kind(mode: str, items: Sequence[Compared], kind: str | None) -> str:
@@ -161,82 +163,81 @@ def comparison_kind(mode: str, items: Sequence[Compared], kind: str | None) -> s
     return kind or fitting[0]
 
 
-def _overlay(items: Sequence[Compared], kind: str | None, look: Look) -> list[ComparedFigure]:
+def _overlay(items: Sequence[Compared], kind: str | None, asked: Options) -> list[ComparedFigure]:
     chosen = comparison_kind("overlay", items, kind)
     data = prepare_overlay(
         items,
-        look.observable,
-        log=look.log,
-        levels=look.levels,
-        exact_levels=look.exact_levels,
-        zmin=look.zmin,
-        zmax=look.zmax,
-        lock=look.lock,
-        path=look.path,
-        max_points=look.max_points,
+        asked.observable,
+        log=asked.log,
+        levels=asked.levels,
+        exact_levels=asked.exact_levels,
+        zmin=asked.zmin,
+        zmax=asked.zmax,
+        lock=asked.lock,
+        path=asked.path,
+        max_points=asked.max_points,
     )
     if chosen == "surface":
-        drawn = draw_surface_overlay(data, look.style, look.opacity)
+        drawn = draw_surface_overlay(data, asked.style, asked.opacity)
     else:
-        drawn = {"curve": draw_curve_overlay, "contour": draw_contour_overlay}[chosen](data, look.style)
-    name = _file("-and-".join(data.labels), "overlay", chosen, look)
+        drawn = {"curve": draw_curve_overlay, "contour": draw_contour_overlay}[chosen](data, asked.style)
+    name = _file("-and-".join(data.labels), "overlay", chosen, asked)
     return [ComparedFigure(drawn, data.frame.title, sentence(data.frame.caption), name, tuple(range(len(items))))]
 
 
-def _differences(items: Sequence[Compared], kind: str | None, look: Look) -> list[ComparedFigure]:
+def _differences(items: Sequence[Compared], kind: str | None, asked: Options) -> list[ComparedFigure]:
     chosen = comparison_kind("difference", items, kind)
-    log = bool(look.log)
-    options = {"log": log, "levels": look.levels, "max_points": look.max_points}
-    pairs = [
-        prepare_difference(items[0], item, look.observable, limit=look.zmax, **options)  # type: ignore[arg-type]
-        for item in items[1:]
-    ]
-    if look.lock and look.zmax is None and len(pairs) > 1:
-        limit = max(data.field.scale.real(data.field.scale.high) for data in pairs)
-        pairs = [
-            prepare_difference(items[0], item, look.observable, limit=limit, **options)  # type: ignore[arg-type]
+
+    def prepared(limit: float | None) -> list[DifferenceData]:
+        options = {"levels": asked.levels, "max_points": asked.max_points}
+        return [
+            prepare_difference(items[0], item, asked.observable, log=bool(asked.log), limit=limit, **options)
             for item in items[1:]
         ]
+
+    pairs = prepared(asked.zmax)
+    if asked.lock and asked.zmax is None and len(pairs) > 1:
+        pairs = prepared(max(data.field.scale.real(data.field.scale.high) for data in pairs))
     figures = []
     for number, data in enumerate(pairs, 1):
-        drawn = draw_difference(data if look.path else replace(data, paths=(None, None)), chosen, look.style)
-        name = _file(f"{data.labels[1]}-less-{data.labels[0]}", "difference", chosen, look)
+        drawn = draw_difference(data if asked.path else replace(data, paths=(None, None)), chosen, asked.style)
+        name = _file(f"{data.labels[1]}-less-{data.labels[0]}", "difference", chosen, asked)
         figures.append(ComparedFigure(drawn, data.field.title, sentence(data.field.caption), name, (0, number)))
     return figures
 
 
-def _tiles(items: Sequence[Compared], kind: str | None, look: Look) -> list[ComparedFigure]:
+def _tiles(items: Sequence[Compared], kind: str | None, asked: Options) -> list[ComparedFigure]:
     """One figure each. With one scale, the ends are given to each, from which all choose the same contour lines."""
-    low, high, log = look.zmin, look.zmax, look.log
-    if look.lock:
-        shared = share_scale(items, look.observable, log, zmin=low, zmax=high)
+    low, high, log = asked.zmin, asked.zmax, asked.log
+    if asked.lock:
+        shared = share_scale(items, asked.observable, log, zmin=low, zmax=high)
         low, high, log = shared.low, shared.high, shared.log
-    style, figures = look.style, []
+    style, figures = asked.style, []
     for number, item in enumerate(items):
         named = replace(item.surface, name=item.label)
         chosen = choose_kind(named, kind)
         drawn = figure(
             named,
             chosen,
-            observable=look.observable,
+            observable=asked.observable,
             log=log,
-            levels=look.levels,
-            exact_levels=look.exact_levels,
-            uncertainty=look.uncertainty,
+            levels=asked.levels,
+            exact_levels=asked.exact_levels,
+            uncertainty=asked.uncertainty,
             zmin=low,
             zmax=high,
             colour_scale=style.colour_scale,
-            path=look.path,
+            path=asked.path,
             animate=style.animate,
             theme=style.theme,
             title=style.title,
             caption=style.caption,
-            max_points=look.max_points,
+            max_points=asked.max_points,
         )
         words = drawn.layout.meta["caption"]
-        name = _file(item.label, "", chosen, look)
+        name = _file(item.label, "", chosen, asked)
         figures.append(ComparedFigure(drawn, item.label, words, name, (number,)))
-    if look.lock:
+    if asked.lock:
         _share_heights([one.figure for one in figures])
     return figures
 
@@ -258,6 +259,6 @@ def _roles(drawn: go.Figure) -> set[str]:
     return {"curve" for trace in drawn.data if trace.type == "scatter" and (trace.meta or {}).get("role") == "field"}
 
 
-def _file(label: str, mode: str, kind: str, look: Look) -> str:
-    shown_observable = "" if look.observable == "loss" else look.observable
-    return file_name(label, mode, kind, shown_observable, {None: "", True: "log", False: "linear"}[look.log])
+def _file(label: str, mode: str, kind: str, asked: Options) -> str:
+    shown_observable = "" if asked.observable == "loss" else asked.observable
+    return file_name(label, mode, kind, shown_observable, {None: "", True: "log", False: "linear"}[asked.log])

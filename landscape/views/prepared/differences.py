@@ -90,7 +90,16 @@ class DifferencesTable:
 
     def differing(self) -> DifferencesTable:
         """The same without the lines in which all columns are equal."""
-        sections = [Section(one.title, tuple(row for row in one.rows if row.differs)) for one in self.sections]
+        return self._where(True)
+
+    def equal(self) -> DifferencesTable:
+        """Only the lines in which all columns are equal."""
+        return self._where(False)
+
+    def _where(self, differs: bool) -> DifferencesTable:
+        sections = [
+            Section(one.title, tuple(row for row in one.rows if row.differs == differs)) for one in self.sections
+        ]
         return DifferencesTable(self.columns, tuple(one for one in sections if one.rows))
 
 

@@ -110,14 +110,7 @@ def comparison_section(group: Group, index: int, bundle: Bundle) -> str:
 
 def differences_table(table: DifferencesTable) -> str:
     """What differs as a table per subject, with the lines in which all are equal apart, behind a click."""
-    equal = DifferencesTable(
-        table.columns,
-        tuple(
-            type(section)(section.title, tuple(row for row in section.rows if not row.differs))
-            for section in table.sections
-            if not all(row.differs for row in section.rows)
-        ),
-    )
+    equal = table.equal()
     same = sum(len(section.rows) for section in equal.sections)
     rest = f"<details><summary>{same} equal line{'s' * (same != 1)}</summary>{_tables(equal)}</details>" if same else ""
     return _tables(table.differing()) + rest
