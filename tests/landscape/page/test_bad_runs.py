@@ -56,9 +56,9 @@ def test_a_damaged_file_is_told_in_a_sentence(finished, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", range(24))
 def test_every_damage_is_told_in_a_sentence(finished, tmp_path, part):
-    try_damages(finished, tmp_path, each_damage(finished / "net")[part::8])
+    try_damages(finished, tmp_path, each_damage(finished / "net")[part::24])
 
 
 def try_damages(finished: Path, folder: Path, cases: list[tuple[str, str, int]]) -> None:
