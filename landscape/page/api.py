@@ -27,6 +27,7 @@ from landscape.page.thumbnails import thumbnail_answer
 from landscape.page.training import history_answer, history_query
 from landscape.page.viewers import Stream
 from landscape.page.watching import Interest, RunWatch
+from landscape.surface import check_observable
 from landscape.views.figures.colours import COLOUR_SCALES, DEFAULT_SCALE
 
 T = TypeVar("T")
@@ -34,7 +35,6 @@ Answering = Callable[[Query], Awaitable[Answer | Response]]
 
 KEPT_BYTES = 64 << 20  # of answers
 REMOTE_THREADS, WATCHING_THREADS = 12, 4
-VALUE_BYTES = 96 << 20  # of landscapes in memory
 
 
 class Api:
@@ -45,7 +45,7 @@ class Api:
         Args:
             search_seconds: between two searches for runs, at least.
         """
-        self._runs = OpenRuns(VALUE_BYTES)
+        self._runs = OpenRuns()
         self._threads = ThreadPoolExecutor(THREADS, "landscape-page")
         # What waits for an object store, or reads many runs, holds up nobody else.
         self._remote = ThreadPoolExecutor(REMOTE_THREADS, "landscape-remote")
@@ -180,6 +180,9 @@ class Api:
             viewer = self._listing.join()
             return Stream(viewer, self._listing.leave)
         reader = await self._reader(run)
+        if landscape:
+            store = await self._of(reader, lambda: reader.reader(landscape).store())
+            check_observable(landscape, observable, store.observables)
         watch = self._watches.get(run)
         if watch is None:
             watch = self._watches[run] = RunWatch(

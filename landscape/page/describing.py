@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
+
+import yaml
 
 from landscape.errors import LandscapeError, StoreError
 from landscape.page.content import View
@@ -18,11 +19,14 @@ from landscape.results import Run
 from landscape.state import UNREADABLE, cause_of, finite, or_note, seconds_left, state_of_counts
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, ProjectedPath
 from landscape.views.prepared.figure_data import means, suggests_log
+from landscape.views.prepared.history import PLACES
+from landscape.views.prepared.levels import number
 from landscape.views.prepared.numbers import Row, landscape_rows, observable_rows, provenance_rows
 from landscape.views.prepared.wording import axis_title, count_statuses, observable_title
 from landscape.views.report.training import info_rows
 
 MOST_MEASURES, DEEPEST = 200, 6
+MOST_RESULTS = 8
 
 
 def run_description(reader: RunReader) -> dict[str, Any]:
@@ -35,7 +39,8 @@ def run_description(reader: RunReader) -> dict[str, Any]:
     reader.refuse_gone()
     opened, problems = Run(reader.found.path), list[str]()
     info = or_note(lambda: [opened.info], problems)
-    rows = or_note(lambda: opened.history, problems)
+    stamp = reader.stamp("run.json", "history.jsonl")
+    history, final = reader.remembered("history", stamp, lambda: training(or_note(lambda: opened.history, problems)))
     landscapes = []
     unreadable = {}
     for name in reader.names():
@@ -50,8 +55,8 @@ def run_description(reader: RunReader) -> dict[str, Any]:
         "name": reader.found.name,
         "path": reader.found.path,
         "alive": reader.alive(),
-        "info": [list(row) for row in info_rows(info[0] if info else {})],
-        "history": history_columns(rows),
+        "info": [list(row) for row in (*info_rows(info[0] if info else {}), *final)],
+        "history": history,
         "logs": LogTails(reader.found.path).all(),
         "unreadable": unreadable,
         "problems": problems,
@@ -87,11 +92,16 @@ def state_facts(reader: RunReader, alive: bool) -> dict[str, Any]:
     return {"alive": alive, "landscapes": landscapes}
 
 
-def history_columns(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The columns of the history that hold numbers, and what its rows count; None where nothing was recorded."""
-    names = {key for row in rows for key, value in row.items() if isinstance(value, (int, float))}
-    columns = sorted(names - {"step", "epoch", "epoch_end"}, key=lambda name: (name != "loss", name))
-    return {"unit": "step" if "step" in names else "epoch", "columns": columns} if columns else None
+def training(rows: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, list[Row]]:
+    """What the history has: its columns of numbers and what its rows count, None where there is none; the last values.
+
+    The learning rate is no result: its last value is left out.
+    """
+    last = {key: value for row in rows for key, value in row.items() if isinstance(value, (int, float))}
+    columns = sorted(last.keys() - PLACES, key=lambda name: (name != "loss", name))
+    results = [name for name in columns if name != "learning_rate"][:MOST_RESULTS]
+    final = [(f"final {observable_title(name)}", number(float(last[name]))) for name in results]
+    return ({"unit": "step" if "step" in last else "epoch", "columns": columns} if columns else None), final
 
 
 def landscape_description(reader: RunReader, name: str, brief: bool = False) -> dict[str, Any]:
@@ -154,10 +164,20 @@ def full_facts(view: View, observables: tuple[str, ...]) -> dict[str, Any]:
             "observables": {name: pairs(observable_rows(surface, name)) for name in means(surface)},
             "provenance": pairs(provenance_rows(surface)),
         },
-        "job": "" if job is None else json.dumps(plain(job.whole), indent=2, default=str),
+        "job": "" if job is None else job_text(plain(job.whole)),
         "suggests_log": suggests_log(surface),
     }
     return dict(finite(facts))
+
+
+def job_text(job: Mapping[str, Any]) -> str:
+    """The job that began a landscape, as a job file has it; what was left to its default is left out."""
+    landscapes = [
+        {key: value for key, value in landscape.items() if value is not None}
+        for landscape in job.get("landscapes") or () if isinstance(landscape, Mapping)
+    ]  # fmt: skip
+    kept = {key: value for key, value in job.items() if value is not None} | {"landscapes": landscapes}
+    return str(yaml.safe_dump(kept, sort_keys=False, default_flow_style=None, allow_unicode=True, width=100))
 
 
 def pairs(rows: list[Row]) -> list[list[str]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from landscape.errors import LandscapeError, NotFoundError, StoreError, nearest, shown
 from landscape.folders import open_folder
@@ -14,6 +16,9 @@ from landscape.page.places import FoundRun, GoneError
 from landscape.page.reading import Change, LandscapeReader, file_stamp
 from landscape.store import survey
 
+T = TypeVar("T")
+
+VALUE_BYTES = 96 << 20  # of landscapes in memory
 REMOTE_SECONDS = 2.0  # for so long an object store is not asked again for what changes seldom
 
 
@@ -53,6 +58,7 @@ class RunReader:
         self._alive, self._asked_at = False, -REMOTE_SECONDS
         self._looked: set[str] | None = None  # the landscapes that the last look has met
         self._was_alive = False
+        self._remembered: dict[str, tuple[object, Any]] = {}
 
     @property
     def is_remote(self) -> bool:
@@ -77,6 +83,10 @@ class RunReader:
             raise GoneError(
                 f"run {shown(self.found.name)} was deleted or moved away meanwhile; choose another one in the list"
             )
+
+    def stamp(self, *files: str) -> object:
+        """What differs between two contents of these files of the run; None in an object store."""
+        return None if self.is_remote else tuple(file_stamp(self._folder, file) for file in files)
 
     def names(self) -> tuple[str, ...]:
         """The landscapes that can be read, in the order of the job.
@@ -152,7 +162,17 @@ class RunReader:
 
     def view(self, name: str, observables: tuple[str, ...] = (), most: int | None = None) -> View:
         """A landscape as it is now; see `LandscapeReader.view`."""
-        return self.reader(name).view(observables, self.alive(), most)
+        view = self.reader(name).view(observables, self.alive(), most)
+        bound(self.readers)
+        return view
+
+    def remembered(self, name: str, stamp: object, compute: Callable[[], T]) -> T:
+        """What `compute` gives, or gave the last time where the stamp is the same; None is no stamp."""
+        known = self._remembered.get(name)
+        if stamp is None or known is None or known[0] != stamp:
+            known = self._remembered[name] = (stamp, compute())
+        value: T = known[1]
+        return value
 
     @property
     def readers(self) -> tuple[LandscapeReader, ...]:
@@ -179,8 +199,7 @@ class RunReader:
 class OpenRuns:
     """The runs that somebody has asked for. Values that nobody asks for any more are forgotten, the oldest first."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs: dict[str, RunReader] = {}
 
@@ -190,7 +209,7 @@ class OpenRuns:
             reader = self._runs.get(found.id)
             if reader is None:
                 reader = self._runs[found.id] = RunReader(found)
-            self._bound()
+            bound([reader for run in self._runs.values() for reader in run.readers])
             return reader
 
     def close(self, run: str) -> None:
@@ -198,11 +217,14 @@ class OpenRuns:
         with self._lock:
             self._runs.pop(run, None)
 
-    def _bound(self) -> None:
-        readers = sorted((reader for run in self._runs.values() for reader in run.readers), key=lambda one: one.used)
-        total = sum(reader.size for reader in readers)
-        for reader in readers[:-1]:
-            if total <= self._most:
-                return
-            total -= reader.size
-            reader.forget()
+
+def bound(readers: Collection[LandscapeReader]) -> None:
+    """Forget values of the landscapes that were asked for longest ago, until the others take at most `VALUE_BYTES`."""
+    total = sum(reader.size for reader in readers)
+    if total <= VALUE_BYTES:
+        return
+    for reader in sorted(readers, key=lambda one: one.used)[:-1]:
+        if total <= VALUE_BYTES:
+            return
+        total -= reader.size
+        reader.forget()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -93,12 +94,7 @@ class RunWatch:
     async def _watch(self) -> None:
         try:
             await self._look_on()
-        except asyncio.CancelledError:
-            raise
         except GoneError as error:
-            self._end(cause_of(error))
-        except Exception as error:  # a viewer connects again, and meets the cause in the answers to its questions
-            log.debug("watching %s failed", self.reader.found.path, exc_info=True)
             self._end(cause_of(error))
 
     async def _look_on(self) -> None:
@@ -106,10 +102,12 @@ class RunWatch:
             wanted = {interest for interest in self.viewers.values() if interest is not None}
             try:
                 self._tell(await self.in_thread(partial(self._look, wanted)))
-            except GoneError:
+            except (GoneError, asyncio.CancelledError):
                 raise
-            except LandscapeError as error:  # a store that does not answer may do so again
+            except Exception as error:  # a store that does not answer, or a run that is being replaced, may do better
+                log.debug("a look at %s failed", self.reader.found.path, exc_info=True)
                 self._put_all(event("problem", {"error": cause_of(error)}))
+                await asyncio.sleep(SLOW_SECONDS)
             await asyncio.sleep(self._pause())
 
     def _pause(self) -> float:
@@ -129,7 +127,8 @@ class RunWatch:
         for interest in wanted:
             found = change.changed.get(interest.landscape)
             if found is not None and found.tiles and not found.anew:
-                told[interest] = self._tiles(interest, found.tiles, change.alive)
+                with contextlib.suppress(LandscapeError):  # removed meanwhile, or begun anew without this observable
+                    told[interest] = self._tiles(interest, found.tiles, change.alive)
         now = time.monotonic()
         self._state_due = self._state_due or bool(change)
         due = self._state_due and now - self._state_told >= STATE_SECONDS

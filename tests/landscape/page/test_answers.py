@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 from page_client import asking
 
 from landscape.page.app import make_app
@@ -20,6 +21,8 @@ def test_a_run_tells_its_landscapes(client, net):
     answer = client.json(f"/api/run?run={net}")
     assert (answer["name"], answer["alive"], answer["unreadable"], answer["problems"]) == ("net", False, {}, [])
     assert ["network", "Linear"] in answer["info"]
+    assert answer["info"][-1] == ["final loss", "0.3333"]
+    assert yaml.safe_load(answer["landscapes"][0]["job"])["landscapes"][0]["name"] == "minimum"
     assert answer["history"] == {"unit": "step", "columns": ["loss"]}
     minimum, path, line, cube = answer["landscapes"]
     assert (minimum["state"], minimum["done"], minimum["points"], minimum["missing"]) == ("complete", 20, 20, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import shutil
 import time
@@ -17,6 +18,7 @@ from landscape.page.api import Api
 from landscape.page.app import make_app
 from landscape.page.places import open_place
 from landscape.page.security import Guard
+from landscape.page.viewers import Viewer, event
 
 GUARD = Guard("t")
 
@@ -177,3 +179,21 @@ def test_events_of_what_is_not_there_are_an_answer(live):
     client, _, net = live
     assert client.get("/api/events?run=nothing").status == 404
     assert client.get(f"/api/events?run={net}&landscape=x&log=7").status == 400
+    assert client.get(f"/api/events?run={net}&landscape=x").status == 404
+    assert client.get(f"/api/events?run={net}&landscape=line&observable=x").status == 400
+
+
+def test_a_viewer_that_takes_nothing_is_told_the_state_when_it_takes_again():
+    viewer = Viewer()
+    for k in range(1000):
+        viewer.put(event("tiles", {"number": k}))
+    assert viewer.behind
+    viewer.put(event("tiles", {"number": 1000}))
+    viewer.catch_up(event("state", {"all": 1}))
+    viewer.put(event("tiles", {"number": 1001}))
+    viewer.end()
+
+    async def taken() -> list[bytes]:
+        return [one async for one in viewer.events()]
+
+    assert asyncio.run(taken()) == [event("state", {"all": 1}), event("tiles", {"number": 1001})]
