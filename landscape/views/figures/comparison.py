@@ -81,7 +81,7 @@ def compare(landscapes: Sequence[Given], mode: str = "overlay", kind: str | None
         >>> line = Surface("line", (axis,), {"loss": axis.coordinates**2}, status=np.ones(5, np.uint8))
         >>> drawn = compare([("one", line), ("two", line)], "difference")
         >>> drawn.layout.title.text
-        'two less one: loss'
+        'Loss of two less one'
     """
     return side_by_side([one.figure for one in compare_figures(landscapes, mode, kind, **options)])
 

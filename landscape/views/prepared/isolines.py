@@ -60,7 +60,7 @@ def joined(first: Sequence[int], second: Sequence[int]) -> Iterator[list[int]]:
     >>> list(joined([1, 5, 2], [2, 6, 3]))
     [[1, 2, 3], [5, 6]]
     >>> list(joined([1, 2, 3], [2, 3, 1]))
-    [[1, 2, 3, 1]]
+    [[1, 3, 2, 1]]
     """
     beside: dict[int, list[int]] = {}
     for one, other in zip(first, second, strict=True):
