@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from landscape.views.figures.colours import DEFAULT_SCALE
-from landscape.views.figures.theme import PAPER, TEMPLATES
+from landscape.views.figures.theme import INK, TEMPLATES
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import EvenLevels
 from landscape.views.prepared.missing import why_empty
@@ -136,14 +136,14 @@ def base_layout(data: FigureData, style: Style, frame: Frame) -> dict[str, Any]:
         },
         "modebar": {"remove": NEEDLESS_BUTTONS},
         "hovermode": "closest",
-        "annotations": [*caption_annotations(frame), *empty_annotations(data, style, frame)],
+        "annotations": [*caption_annotations(frame), *empty_annotations(data, frame)],
     }
     if style.title:
         layout["title"] = {"text": wrapped(data.title, frame.width - 40, 17), "y": 1 - 24 / frame.height}
     return layout
 
 
-def empty_annotations(data: FigureData, style: Style, frame: Frame) -> list[dict[str, Any]]:
+def empty_annotations(data: FigureData, frame: Frame) -> list[dict[str, Any]]:
     """A sentence in the middle of the plot where nothing can be drawn there."""
     sentence = why_empty(data.states)
     if not sentence:
@@ -156,8 +156,8 @@ def empty_annotations(data: FigureData, style: Style, frame: Frame) -> list[dict
             "x": 0.5,
             "y": 0.7,
             "showarrow": False,
-            "font": {"size": 13},
-            "bgcolor": PAPER[style.theme],
+            "font": {"size": 13, "color": INK["light"]},  # dark on light on any paper, as a page may change the theme
+            "bgcolor": "rgba(255,255,255,0.9)",
             "borderpad": 6,
             "name": "empty",
         }
@@ -242,6 +242,8 @@ def spread_ticks(scale: Scale, length: float, spacing: float = 15) -> tuple[list
 def with_levels(data: FigureData) -> FigureData:
     """The same with the number of contour lines in its caption, for drawings that have such lines."""
     note = data.scale.levels_note
+    if why_empty(data.states):
+        return data
     return replace(data, caption=(*data.caption, note[:1].upper() + note[1:]))
 
 

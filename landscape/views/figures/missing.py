@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from landscape.views.figures.theme import DARK_HATCH, HATCH
+from landscape.views.figures.theme import DARK_HATCH, DARK_SOLID, HATCH, themed
 from landscape.views.prepared.missing import legend_name, missing_states, rectangles, square_states
 from landscape.views.prepared.scale import STATES
 
@@ -59,7 +59,13 @@ def _hatch(
     )
 
 
-def symbols(states: NDArray[np.uint8], axes: tuple[Floats, ...], floor: float | None, most: int = 4000) -> list[Any]:
+def symbols(
+    states: NDArray[np.uint8],
+    axes: tuple[Floats, ...],
+    floor: float | None,
+    theme: str = "light",
+    most: int = 4000,
+) -> list[Any]:
     """One trace per reason, with a symbol per missing point: at the point itself, or on the `floor` under a surface.
 
     Args:
@@ -74,18 +80,19 @@ def symbols(states: NDArray[np.uint8], axes: tuple[Floats, ...], floor: float | 
         places = [axis[where[::every]] for axis, where in zip(axes, reversed(index), strict=True)]
         if floor is not None:
             places.append(np.full(places[0].shape, floor))
-        look = HATCH[code]
+        look = {"size": 3, "symbol": HATCH[code]["symbol"], "opacity": 0.8}
+        colours = {"light": HATCH[code]["solid"], "dark": DARK_SOLID[code]}
+        markers = {paper: {"marker": look | {"color": colour}} for paper, colour in colours.items()}
         traces.append(
             go.Scatter3d(
                 x=places[0],
                 y=places[1],
                 z=places[2],
                 mode="markers",
-                marker={"size": 3, "symbol": look["symbol"], "color": look["solid"], "opacity": 0.8},
                 name=legend_name(code, index[0].size),
                 hovertemplate="alpha %{x:.4g}<br>beta %{y:.4g}<extra>" + STATES[code] + "</extra>",
                 showlegend=True,
-                meta={"role": "missing", "code": code, "floor": floor},
+                **themed(markers, theme, role="missing", code=code, floor=floor),
             )
         )
     return traces

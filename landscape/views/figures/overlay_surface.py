@@ -40,7 +40,7 @@ def draw_surface_overlay(data: OverlayData, style: Style, opacity: float) -> go.
             level_lines(field, LINE_LIFT * span, LINES).update(meta={"role": "lines", "item": number}, **group)
         )
         marks.append(space_key(label, number, look(number), style))
-        missing = symbols(field.states, tuple(axis.coordinates for axis in field.axes), floor)
+        missing = symbols(field.states, tuple(axis.coordinates for axis in field.axes), floor, style.theme)
         for trace in missing:
             trace.update(name=f"{entry(label)}: {trace.name}", **group)
         marks += missing

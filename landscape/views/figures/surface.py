@@ -32,7 +32,7 @@ def draw_surface(data: FigureData, style: Style) -> go.Figure:
     span = data.scale.high - data.scale.low
     floor = data.scale.low - 0.06 * span
     traces: list[Any] = [_heights(data, style), level_lines(data, LINE_LIFT * span), *error_sheets(data, style)]
-    traces += symbols(data.states, tuple(axis.coordinates for axis in data.axes), floor)
+    traces += symbols(data.states, tuple(axis.coordinates for axis in data.axes), floor, style.theme)
     traces += space_origin(data, style, origin_height(data) + LIFT * span)
     longest = max(axis.span for axis in data.axes)
     aspect = [axis.span / longest for axis in data.axes] if data.equal else [1.0, 1.0]

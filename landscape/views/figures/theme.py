@@ -29,6 +29,7 @@ DARK_HATCH = {
     QUARANTINED: {"fgcolor": "#ffb37a", "bgcolor": "#5a2a08"},
     NO_LOGARITHM: {"fgcolor": "#98a3b3", "bgcolor": "#14181f"},
 }
+DARK_SOLID = {NOT_COMPUTED: "#7b8696", NOT_FINITE: "#e3e7ee", QUARANTINED: "#ffb37a", NO_LOGARITHM: "#98a3b3"}
 
 
 def _template(ink: str, muted: str, paper: str, line: str) -> go.layout.Template:

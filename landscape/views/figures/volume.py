@@ -31,7 +31,7 @@ def draw_volume(data: FigureData, style: Style) -> go.Figure:
     levels = isosurface_levels(data)
     coordinates = (data.axes[0].coordinates, data.axes[1].coordinates, data.axes[2].coordinates)
     traces: list[Any] = [_isosurface(data, style, level, coordinates) for level in levels]
-    traces += [_lone_colour_bar(data, style), *symbols(data.states, coordinates, None)]
+    traces += [_lone_colour_bar(data, style), *symbols(data.states, coordinates, None, style.theme)]
     traces += [*unclear_volume(data, style), *space_origin(data, style, 0.0)]
     longest = max(axis.span for axis in data.axes)
     aspect = [max(axis.span / longest, SHORTEST) for axis in data.axes]

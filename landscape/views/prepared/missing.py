@@ -57,7 +57,8 @@ def why_empty(states: NDArray[np.uint8]) -> str:
         return ""
     known = int((states == OK).sum())
     if known:
-        return f"Nothing to draw between the {known} of {states.size} points that have a value, as they lie apart."
+        needed = ("no two of them are neighbours", "no four surround a square", "no eight surround a cube")
+        return f"{known} of {states.size} points have a value, but {needed[states.ndim - 1]}: nothing to draw yet."
     reasons = [f"{int((states == code).sum())} {STATES[code]}" for code in missing_states(states)]
     return f"No point has a value to draw: {', '.join(reasons)}."
 

@@ -235,6 +235,7 @@ def test_nothing_computed_yet_still_draws(make: ModuleType) -> None:
         assert traces(drawn, "missing")[0].name == "not computed: 48 points"
         sentences = [note.text for note in drawn.layout.annotations if note.name == "empty"]
         assert sentences == ["No point has a value to draw: 48 not computed."]
+        assert "contour line" not in drawn.layout.meta["caption"]
     assert not [note for note in figure(make.holed()).layout.annotations if note.name == "empty"]
 
 
