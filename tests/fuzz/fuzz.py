@@ -1,4 +1,4 @@
-"""Three seeded fuzzers, judged by rule: `python tests/fuzz/fuzz.py --cases 5000 --seed 0`; `make fuzz N=5000`.
+"""Four seeded fuzzers, judged by rule: `python tests/fuzz/fuzz.py --cases 5000 --seed 0`; `make fuzz N=5000`.
 
 Every case is a function of its number and the seed, so that one is done again by `--only NUMBER`, and a stopped one goes
 on with `--resume FILE`, to which each case adds a line. All in this process, every twentieth as a real command.
@@ -24,6 +24,7 @@ from pathlib import Path
 import fuzz_attributes
 import fuzz_damage
 import fuzz_inputs
+import fuzz_page
 import numpy as np
 import scene as scenes
 from cases import Case, Step
@@ -31,8 +32,13 @@ from commands import Leftovers, give
 from judging import Ended, Kept, Verdict, judge
 
 REAL = 20  # every so many cases are real commands
-FUZZERS = {"inputs": fuzz_inputs.KINDS, "damage": fuzz_damage.KINDS, "attributes": fuzz_attributes.KINDS}
-SHARES = {"inputs": 5, "damage": 3, "attributes": 2}
+FUZZERS = {
+    "inputs": fuzz_inputs.KINDS,
+    "damage": fuzz_damage.KINDS,
+    "attributes": fuzz_attributes.KINDS,
+    "page": fuzz_page.KINDS,
+}
+SHARES = {"inputs": 5, "damage": 3, "attributes": 2, "page": 1}
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,9 @@ class Fuzzing:
         users, leftovers, verdict, codes = scene.kept(), Leftovers(self._temporary), Verdict(), []
         for step in case.steps:
             before = _snapshots(scene) if step.keeps and "import" in step.words else None
-            ended = give(step.words, scene.folder, real=real)
+            asks = step.words[0] == fuzz_page.PAGE
+            words = step.words[1:] if asks else step.words
+            ended = fuzz_page.ask(words, scene.folder) if asks else give(words, scene.folder, real=real)
             codes.append(ended.code)
             if self._aloud:
                 print(f"$ landscape {shlex.join(step.words)}\n{ended.out}{ended.err}-> {ended.code}", file=sys.stderr)

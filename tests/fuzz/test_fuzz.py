@@ -1,4 +1,4 @@
-"""A short run of the three fuzzers; `make fuzz N=5000` is a long one. And that their rules catch what they are for."""
+"""A short run of the four fuzzers; `make fuzz N=5000` is a long one. And that their rules catch what they are for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def slow(fuzzer: str) -> object:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("words", [["--cases", "12"], *map(slow, ("inputs", "damage", "attributes"))])
+@pytest.mark.parametrize("words", [["--cases", "12"], *map(slow, ("inputs", "damage", "attributes", "page"))])
 def test_a_short_run_breaks_no_rule(words, tmp_path):
     """In a process of its own, which may hang or die; one of the cases is a real command."""
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(HERE.parents[1])}
