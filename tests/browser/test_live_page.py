@@ -1,0 +1,150 @@
+"""The page while a job runs: tiles appear, the connection breaks and comes back, the job ends or is killed."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from browser_page import Look
+from conftest import serving
+from live_landscape import LiveLandscape, driven, empty
+from playwright.sync_api import Browser
+
+pytestmark = [pytest.mark.long, pytest.mark.page]
+FINITE = "Array.from(landscapePage.view.field().drawn.values).filter(Number.isFinite).length"
+
+
+@pytest.fixture
+def live(runs: Path, tmp_path: Path) -> Path:
+    """A run of whose landscape `plane`, 11 × 9 in tiles of 8 × 8, no point is computed."""
+    folder = shutil.copytree(runs / "net", tmp_path / "net")
+    empty(folder, "plane")
+    return folder
+
+
+class Gate:
+    """Hands a server's connections on, and cuts them."""
+
+    def __init__(self, port: int) -> None:
+        self._port, self._open, self._pairs = port, True, list[socket.socket]()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                if not self._open:
+                    client.close()
+                    continue
+                server = socket.create_connection(("127.0.0.1", self._port))
+                self._pairs += [client, server]
+                for one, other in ((client, server), (server, client)):
+                    threading.Thread(target=self._hand_on, args=(one, other), daemon=True).start()
+
+    @staticmethod
+    def _hand_on(one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+            other.shutdown(socket.SHUT_WR)
+
+    def cut(self) -> None:
+        """Break every connection, and take no new one."""
+        self._open = False
+        for connection in self._pairs:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+        self._pairs.clear()
+
+    def mend(self) -> None:
+        """Take connections again."""
+        self._open = True
+
+    def close(self) -> None:
+        """End for good."""
+        self.cut()
+        self._listening.close()
+
+
+@contextmanager
+def gated(address: str) -> Iterator[tuple[str, Gate]]:
+    """The address behind a gate."""
+    parts = urlsplit(address)
+    assert parts.port is not None
+    gate = Gate(parts.port)
+    yield address.replace(f":{parts.port}/", f":{gate.port}/"), gate
+    gate.close()
+
+
+def test_tiles_appear_as_they_are_committed_and_the_end_is_seen(chromium: Browser, live: Path):
+    with serving(live) as address, driven(live), Look.open(chromium, address) as look:
+        look.show("run", run=look.run_id("net"), landscape="plane", kind="topographic", log=0)
+        look.until("document.querySelector('.heading').innerText.includes('running')")
+        hatched = "plot._fullData.filter(trace => trace.meta && trace.meta.role === 'missing').map(trace => trace.name)"
+        assert look.plotly(hatched) == ["not computed: 99 points"]
+        writer, done = LiveLandscape(live, "plane"), 0
+        for index in writer.tiles():
+            writer.commit(index)
+            done += int(writer.store.tile(index).shape[0] * writer.store.tile(index).shape[1])
+            look.until(f"done => {FINITE} === done", done)
+            if done < 99:
+                look.until(
+                    "name => document.querySelector('.figure .plot')._fullData.some(trace => trace.name === name)",
+                    f"not computed: {99 - done} points",
+                )
+        look.until("document.querySelector('.heading').innerText.includes('complete')")
+        expected = look.page.evaluate(
+            "async run => { const body = await (await fetch(`api/csv?run=${run}&landscape=plane&kind=topographic&log=0`)).text();"
+            " return body.trim().split('\\n').length - 1; }",
+            look.run_id("net"),
+        )
+        assert expected == 99
+
+
+def test_a_broken_connection_comes_back_without_a_reload(chromium: Browser, live: Path):
+    with serving(live) as direct, gated(direct) as (address, gate), driven(live), Look.open(chromium, address) as look:
+        look.show("run", run=look.run_id("net"), landscape="plane", kind="topographic", log=0)
+        look.until("document.getElementById('connection').dataset.kind === 'live'")
+        look.page.evaluate("window.unchanged = true")
+        gate.cut()
+        look.until("document.getElementById('connection').dataset.kind === 'broken'")
+        writer = LiveLandscape(live, "plane")
+        for index in writer.tiles():
+            writer.commit(index)
+        gate.mend()
+        look.until("document.getElementById('connection').dataset.kind === 'live'")
+        look.until(f"{FINITE} === 99")
+        assert look.page.evaluate("window.unchanged")
+        look.errors.clear()  # the browser tells of each connection that failed
+
+
+def test_a_driver_that_dies_leaves_an_interrupted_run(chromium: Browser, live: Path):
+    with serving(live) as address, Look.open(chromium, address) as look:
+        with driven(live):
+            look.show("run", run=look.run_id("net"), landscape="plane")
+            look.until("document.querySelector('.heading').innerText.includes('running')")
+        look.until("document.querySelector('.heading').innerText.includes('interrupted')")
+        assert "goes on where it stopped" in look.page.locator(".heading").inner_text()
+
+
+def test_a_new_run_and_its_progress_appear_in_the_list(chromium: Browser, runs: Path, live: Path, tmp_path: Path):
+    place = tmp_path / "place"
+    shutil.copytree(runs / "team", place / "team")
+    with serving(place) as address, Look.open(chromium, address) as look:
+        look.until("document.querySelectorAll('.rows .row').length === 1")
+        live.rename(place / "net")
+        with driven(place / "net"):
+            look.until("[...document.querySelectorAll('.rows .row')].some(row => row.innerText.includes('running'))")
+            writer = LiveLandscape(place / "net", "plane")
+            for index in writer.tiles():
+                writer.commit(index)
+            look.until("![...document.querySelectorAll('.rows .row')].some(row => row.innerText.includes('running'))")
