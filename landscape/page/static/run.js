@@ -14,6 +14,7 @@ import { askFigure, captionOf, FigureView } from "./plot.js";
 import { Pointer } from "./pointer.js";
 import { badge, progress, stateLines } from "./state.js";
 import { onTheme } from "./theme.js";
+import { paint } from "./thumbs.js";
 import { toolbar } from "./toolbar.js";
 import { WORDS } from "./words.js";
 
@@ -128,7 +129,20 @@ export class RunPage {
     this.showPlayer();
     this.pointer = new Pointer(this.pointing, this);
     this.history.mark(this.name);
+    this.preview();
     this.draw();
+  }
+
+  /** A small picture of the values at once, while the drawing library is still being read. */
+  async preview() {
+    const { landscape } = this;
+    if (window.Plotly || landscape.axes.length > 2) return;
+    const answer = await ask("thumbnail", { run: this.run.id, landscape: landscape.name, observable: this.state.observable }).catch(() => null);
+    if (!answer || this.closed || this.view.figure || landscape !== this.landscape) return;
+    const [wide, high] = landscape.axes.map(axis => axis.high - axis.low), ratio = high ? Math.min(1.4, Math.max(0.3, high / wide)) : 0.6;
+    const canvas = el("canvas", { class: "preview", width: 480, height: Math.round(480 * ratio), "aria-hidden": "true" });
+    await paint(canvas, answer, true);
+    if (!this.view.figure && !this.closed) this.figure.append(canvas);
   }
 
   say(sentence) {
@@ -214,6 +228,7 @@ export class RunPage {
       const answer = await askFigure(this.asked(), this.landscape.generation, asking.signal);
       if (asking.signal.aborted || this.closed || began !== this.name) return;
       await this.view.show(answer, lookOf(this.state), this.options(extra));
+      this.figure.querySelector(".preview")?.remove();
       this.shown();
     } catch (error) {
       if (error.name !== "AbortError" && !this.closed) { this.view.say(error.message); this.caption.textContent = ""; }

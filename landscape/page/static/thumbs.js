@@ -56,7 +56,8 @@ async function colours() {
   return table;
 }
 
-async function paint(canvas, { width, height, levels }) {
+/** Paints the bytes of a thumbnail over a canvas. */
+export async function paint(canvas, { width, height, levels }, smooth = false) {
   const colour = await colours(), bytes = Uint8Array.from(atob(levels), letter => letter.charCodeAt(0));
   const dark = darkNow(), missing = { 255: dark ? [48, 56, 69] : [223, 227, 232], 254: dark ? [170, 178, 190] : [59, 63, 70], 253: [194, 87, 12] };
   const source = new ImageData(width, height);
@@ -67,7 +68,7 @@ async function paint(canvas, { width, height, levels }) {
   const small = new OffscreenCanvas(width, height);
   small.getContext("2d").putImageData(source, 0, 0);
   const context = canvas.getContext("2d");
-  context.imageSmoothingEnabled = false;
+  context.imageSmoothingEnabled = smooth;
   if (height === 1) line(canvas, context, bytes, dark);
   else context.drawImage(small, 0, 0, canvas.width, canvas.height);
   canvas.dataset.painted = "1";
