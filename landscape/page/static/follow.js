@@ -5,17 +5,27 @@ const LEAST = 2000, LEAST_WHOLE = 700; // milliseconds between two whole figures
 const COST = 20; // times the last drawing: the page draws at most a twentieth of the time
 
 export class Follower {
-  /** @param page has `run`, `view`, `landscape`, `asked()`, `draw()`; @param on listeners: changed(), reread(), log(body), gone(body). */
+  /** @param page has `run`, `view`, `landscape`, `asked()`, `draw()`; @param on listeners: changed(), reread(), log(body), trouble(sentence). */
   constructor(page, on) {
     this.page = page;
     this.on = on;
-    const asked = page.name ? page.asked() : { run: page.run.id };
-    this.close = listen({ run: asked.run, landscape: asked.landscape, observable: asked.observable, log: asked.log }, {
+    this.follow(false);
+  }
+
+  /** Opens the stream whose tiles fit the figure: those of its observable, on its scale. */
+  follow(log) {
+    const { page } = this, { state, name: landscape } = page;
+    const wanted = { run: page.run.id, landscape, observable: state.observable, log: log ? "1" : "0" }, key = JSON.stringify(wanted);
+    if (key === this.key) return;
+    this.key = key;
+    this.close?.();
+    this.close = listen(wanted, {
       state: body => this.changed(body),
       tiles: body => this.arrived(body),
-      landscape: () => on.reread(),
-      log: on.log,
-      gone: on.gone,
+      landscape: () => this.on.reread(),
+      log: this.on.log,
+      gone: body => this.on.trouble(body.error),
+      problem: body => this.on.trouble(body.error),
     });
   }
 

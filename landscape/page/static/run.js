@@ -103,15 +103,16 @@ export class RunPage {
   choose(wanted) {
     const names = this.run.landscapes.map(one => one.name);
     this.name = names.includes(wanted) ? wanted : names[0];
-    this.say(wanted === undefined || names.includes(wanted) ? "" : WORDS.landscapeGone(wanted, this.name));
+    this.lost = wanted === undefined || names.includes(wanted) ? "" : WORDS.landscapeGone(wanted, this.name);
+    this.say(this.lost);
     if (names.length) this.showLandscape();
     else this.showNone();
     this.follower?.end();
     this.follower = new Follower(this, {
-      changed: () => { this.showState(); showFailures(this.trouble, this.landscape?.failures || []); },
+      changed: () => { this.say(this.lost); this.showState(); showFailures(this.trouble, this.landscape?.failures || []); },
       reread: () => this.reread(),
       log: body => showLog(this.logs, body),
-      gone: body => this.say(body.error || WORDS.gone),
+      trouble: sentence => this.say(sentence || WORDS.gone),
     });
   }
 
@@ -248,6 +249,7 @@ export class RunPage {
     this.figure.setAttribute("aria-label", `${answer.title}. ${captionOf(answer)}`);
     this.log = Boolean(answer.log);
     this.signals?.dispatchEvent(new CustomEvent("answered", { detail: answer }));
+    this.follower?.follow(this.log);
     this.pointer.again();
     if (this.state.step !== undefined && this.player) this.player.to(this.player.indexOf(this.state.step));
   }
