@@ -26,6 +26,7 @@ export function listen(parameters, on) {
         try { body = JSON.parse(event.data); } catch { return; }
         listener(body);
       });
+    source.addEventListener("gone", () => { closed = true; source.close(); say("", ""); }); // there is nothing to come back to
   }
 
   open();
