@@ -33,9 +33,11 @@ class Gate:
 
     def __init__(self, port: int) -> None:
         self._port, self._open, self._pairs = port, True, list[socket.socket]()
+        self._threads = list[threading.Thread]()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept)
+        self._accepting.start()
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -46,8 +48,12 @@ class Gate:
                     continue
                 server = socket.create_connection(("127.0.0.1", self._port))
                 self._pairs += [client, server]
-                for one, other in ((client, server), (server, client)):
-                    threading.Thread(target=self._hand_on, args=(one, other), daemon=True).start()
+                threads = [
+                    threading.Thread(target=self._hand_on, args=pair) for pair in ((client, server), (server, client))
+                ]
+                for thread in threads:
+                    thread.start()
+                self._threads += threads
 
     @staticmethod
     def _hand_on(one: socket.socket, other: socket.socket) -> None:
@@ -62,8 +68,12 @@ class Gate:
         for connection in self._pairs:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for connection in self._pairs:
             connection.close()
         self._pairs.clear()
+        self._threads.clear()
 
     def mend(self) -> None:
         """Take connections again."""
@@ -71,8 +81,10 @@ class Gate:
 
     def close(self) -> None:
         """End for good."""
-        self.cut()
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
         self._listening.close()
+        self.cut()
 
 
 @contextmanager

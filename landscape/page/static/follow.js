@@ -1,7 +1,7 @@
 // A landscape while it is computed: tiles are written into the picture at once, the whole figure is asked for seldom.
 import { listen } from "./live.js";
 
-const LEAST = 2000, LEAST_WHOLE = 700; // milliseconds between two whole figures: where tiles are patched, and where not
+const LEAST = 2000, LEAST_WHOLE = 700, MOST = 10000; // milliseconds between two whole figures: where tiles are patched, and where not
 const COST = 20; // times the last drawing: the page draws at most a twentieth of the time
 
 export class Follower {
@@ -77,7 +77,7 @@ export class Follower {
   /** Asks for the whole figure, with its scale and contour lines, as seldom as it is costly. */
   drawSoon() {
     if (this.waiting) return;
-    const { view } = this.page, pause = view.live ? Math.max(LEAST, COST * view.milliseconds) : LEAST_WHOLE;
+    const { view } = this.page, pause = view.live ? Math.min(MOST, Math.max(LEAST, COST * view.milliseconds)) : LEAST_WHOLE;
     this.waiting = setTimeout(async () => {
       this.waiting = 0;
       if (!this.ended && this.page.landscape) await this.page.draw();
