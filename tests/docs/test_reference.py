@@ -147,6 +147,8 @@ def places_of_changes():
 
 def defined_in(file):
     """The names of a file's functions, classes, variables and fields, at any depth."""
+    if file.suffix == ".js":
+        return set(re.findall(r"\b(?:function|class|const|let) (\w+)", file.read_text()))
     nodes = list(ast.walk(ast.parse(file.read_text())))
     targets = [node.targets for node in nodes if isinstance(node, ast.Assign)]
     targets += [[node.target] for node in nodes if isinstance(node, ast.AnnAssign)]
@@ -159,7 +161,7 @@ def test_a_change_goes_to_files_and_names_that_are_there(change):
     named = re.findall(r"`([^`]+)`", places_of_changes()[change])
     paths = [ROOT / name for name in named if "/" in name]
     assert [path for path in paths if not path.exists()] == []
-    known = {"eval", "submit"}.union(*(defined_in(path) for path in paths if path.suffix == ".py"))
+    known = {"eval", "submit"}.union(*(defined_in(path) for path in paths if path.suffix in (".py", ".js")))
     known.update(file.name for path in paths if path.is_dir() for file in path.iterdir())
     assert [name for name in named if "/" not in name and name not in known] == []
 
