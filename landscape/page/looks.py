@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import landscape
-from landscape.views.figures.colours import COLOUR_SCALES, DEFAULT_SCALE, colour_scale
+from landscape.views.figures.colours import COLOUR_TABLE, DEFAULT_SCALE, colour_scale
 from landscape.views.figures.kinds import KIND_TABLE, kinds_of
 from landscape.views.figures.theme import TEMPLATES, config
-
-PERCEPTUAL = frozenset({"cividis", "viridis", "magma", "inferno", "plasma"})
-TITLES = {"rdbu": "RdBu"}
 
 
 def looks() -> dict[str, Any]:
@@ -18,11 +15,10 @@ def looks() -> dict[str, Any]:
     return {
         "version": landscape.__version__,
         "templates": {theme: template.to_plotly_json() for theme, template in TEMPLATES.items()},
-        "scales": {name: colour_scale(name) for name in COLOUR_SCALES},
+        "scales": {name: colour_scale(name) for name in COLOUR_TABLE},
         "default_scale": DEFAULT_SCALE,
         "scale_names": [
-            {"name": name, "title": TITLES.get(name, name.capitalize()), "perceptual": name in PERCEPTUAL}
-            for name in sorted(COLOUR_SCALES, key=lambda name: name not in PERCEPTUAL)
+            {"name": name, "title": look.title, "perceptual": look.perceptual} for name, look in COLOUR_TABLE.items()
         ],
         "kinds": {
             axes: [{"name": name, "title": KIND_TABLE[name].title} for name in kinds_in_order(axes)]

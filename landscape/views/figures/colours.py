@@ -39,14 +39,20 @@ COLOUR_TABLE = {
     "plasma": ColourMap("Plasma", "Plasma"),
     "thermal": ColourMap("Thermal", "thermal"),
     "greys": ColourMap("Greys", "Greys_r"),  # reversed: dark is low, as in the others
-    "turbo": ColourMap("Turbo (misleads)", "Turbo", False, BANDS),
-    "jet": ColourMap("Jet (misleads)", "Jet", False, BANDS),
-    "rdbu": ColourMap("RdBu (misleads)", "RdBu_r", False, TWO_SIDED),  # reversed: blue is low
+    "turbo": ColourMap("Turbo", "Turbo", False, BANDS),
+    "jet": ColourMap("Jet", "Jet", False, BANDS),
+    "rdbu": ColourMap("RdBu", "RdBu_r", False, TWO_SIDED),  # reversed: blue is low
 }
 COLOUR_SCALES = tuple(COLOUR_TABLE)
 DEFAULT_SCALE = "viridis"
 CURVES = ("#2f5d9b", "#b35c00", "#3a7d44", "#7a4fa3")  # told apart by panel first, by colour second
 DARK_CURVES = ("#7fb0ef", "#f0a04b", "#7cc88a", "#c09ae0")
+
+
+def scale_warning(name: str) -> list[str]:
+    """What the caption says of a scale that misleads, such as 'Jet misleads: …'; nothing of a perceptual one."""
+    look = COLOUR_TABLE[name]
+    return [f"{look.title} misleads: {look.warning}"] if look.warning else []
 
 
 def check_scale(name: str) -> str:

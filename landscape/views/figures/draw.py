@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from landscape.errors import JobError, nearest, shown
 from landscape.surface import Surface
-from landscape.views.figures.colours import DEFAULT_SCALE, check_scale
+from landscape.views.figures.colours import DEFAULT_SCALE, check_scale, scale_warning
 from landscape.views.figures.kinds import KIND_TABLE, kinds_of
 from landscape.views.figures.layout import Style
 from landscape.views.figures.paper import choose_paper, choose_preset
@@ -110,7 +110,11 @@ def figure(
         max_points=max_points,
         beside=chosen.beside,
     )
-    drawn = chosen.draw(replace(data, title=title) if isinstance(title, str) else data, style)
+    if isinstance(title, str):
+        data = replace(data, title=title)
+    if len(data.axes) > 1:
+        data = replace(data, caption=(*data.caption, *scale_warning(style.colour_scale)))
+    drawn = chosen.draw(data, style)
     if paper is not None:
         fit_to_paper(drawn, paper)
     return drawn

@@ -18,7 +18,7 @@ from landscape.views.prepared.missing import why_empty
 from landscape.views.prepared.scale import Scale
 from landscape.views.prepared.wording import shortened, wrap
 
-TITLE_PX, TICKS_PX, LINE_PX, CAPTION_FONT = 54, 30, 16, 11
+TITLE_PX, TICKS_PX, CAPTION_FONT = 54, 30, 11
 MIN_WIDTH = 560
 NEEDLESS_BUTTONS = ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"]
 

@@ -31,7 +31,6 @@ class Paper:
 class Preset:
     """A place in a paper: its options stand where no others are given."""
 
-    title: str
     width: str
     font_size: str = "8pt"
     levels: int | None = None
@@ -39,8 +38,8 @@ class Preset:
 
 # A preset is a line here; what it stands for is in the help of `landscape export` as well.
 PRESETS = {
-    "column": Preset("one column of a paper with two", "3.25in", levels=8),
-    "page": Preset("both columns of a paper", "6.75in"),
+    "column": Preset("3.25in", levels=8),
+    "page": Preset("6.75in"),
 }
 
 

@@ -53,11 +53,6 @@ class Place:
     caption_at: float
     caption: Sequence[str]
 
-    @property
-    def width(self) -> float:
-        """The width of the whole figure."""
-        return self.plot[0] + self.margin[0] + self.margin[1]
-
 
 def _without_controls(figure: go.Figure) -> str:
     """Take buttons, slider and frames away; what the slider showed, such as 'gamma = 0', empty where there was none."""

@@ -359,6 +359,12 @@ def test_text_from_outside_cannot_bring_markup_into_a_figure(make: ModuleType) -
     assert figure(surface).layout.title.text.startswith("&lt;b&gt;bold&lt;/b&gt; &amp;")
 
 
+def test_the_caption_warns_of_a_scale_that_misleads(make: ModuleType) -> None:
+    jet, viridis = (figure(make.quadratic(), colour_scale=name).layout.meta["caption"] for name in ("jet", "viridis"))
+    assert "Jet misleads: its lightness rises and falls again" in jet
+    assert "misleads" not in viridis
+
+
 def test_colour_scales_are_complete_and_rdbu_is_blue_when_low() -> None:
     for name in COLOUR_SCALES:
         scale = colour_scale(name)
