@@ -50,6 +50,7 @@ def make_app(places: Sequence[Place], guard: Guard, api: Api | None = None) -> A
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        assets.begin()
         async with answers.running():
             yield
 

@@ -10,6 +10,7 @@ from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from threading import Lock
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -44,6 +45,11 @@ class Assets:
         self._table = asset_table()
         self._loaded: dict[str, Asset] = {}
         self._threads = ThreadPoolExecutor(2, "landscape-assets")
+        self._once = Lock()
+
+    def begin(self) -> None:
+        """Compress plotly, which takes a moment, before somebody asks for it."""
+        self._threads.submit(self.load, PLOTLY)
 
     async def response(self, name: str, request: Request) -> Response:
         """The answer to a request for a file.
@@ -64,9 +70,13 @@ class Assets:
 
     def load(self, name: str) -> Asset:
         """The file of that name, which must be in the table."""
+        if name != PLOTLY:
+            return self._load(name)
+        with self._once:
+            return self._loaded.get(name) or self._load(name)
+
+    def _load(self, name: str) -> Asset:
         known = self._loaded.get(name)
-        if known is not None and name == PLOTLY:
-            return known
         data = self._table[name].read_bytes()
         tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
         if known is None or known.tag != tag:

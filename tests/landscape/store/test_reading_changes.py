@@ -125,3 +125,15 @@ def test_a_damaged_chunk_counts_as_not_computed_until_it_is_written_again(tmp_pa
     values.update([(0, 0), (0, 1)])
     assert values.counts.tolist() == [20, 0, 0, 0]
     assert values.lowest is None
+
+
+def test_stamps_tell_files_and_their_contents_apart(tmp_path):
+    folder = open_folder(str(tmp_path))
+    assert folder.stamps("none") == {}
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "c").write_text("1")
+    (tmp_path / "a" / "link").symlink_to(tmp_path)
+    before = folder.stamps("a")
+    assert set(before) == {"b/c"}
+    folder.write("a/b/c", b"2")
+    assert folder.stamps("a") != before
