@@ -5,15 +5,15 @@ import { WORDS } from "./words.js";
 
 const PAUSES = [500, 1000, 2000, 4000, 8000]; // milliseconds before the next try, the last one again and again
 
-/** Opens the stream; `on` has a listener per event. Returns a function that closes it. */
-export function listen(parameters, on) {
+/** Opens the stream; `on` has a listener per event, `opened` is called each time it is open. Returns a function that closes it. */
+export function listen(parameters, on, opened = () => null) {
   const light = document.getElementById("connection");
   let source = null, tries = 0, timer = 0, closed = false;
   const say = (kind, words) => { light.dataset.kind = kind; fill(light, words); };
 
   function open() {
     source = new EventSource(address("events", parameters));
-    source.addEventListener("open", () => { tries = 0; say("live", WORDS.connected); });
+    source.addEventListener("open", () => { tries = 0; say("live", WORDS.connected); opened(); });
     source.addEventListener("error", () => {
       source.close();
       if (closed) return;

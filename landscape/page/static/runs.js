@@ -39,7 +39,10 @@ export class RunsPage {
     this.select(false);
     await this.read();
     if (this.closed) return;
-    this.stop = listen({}, { runs: body => this.changed(body), open: () => null });
+    let times = 0; // what changed before the stream was open is in none of its events
+    this.stop = listen({}, { runs: body => this.changed(body) }, () => {
+      if (times++ || this.scanning || [...this.runs.values()].some(run => run.pending)) this.read();
+    });
   }
 
   close() {

@@ -131,8 +131,8 @@ BAD_OPTIONS = [
     ("run --precision float8", ["precision", "'float32'", "'float8'"]),
     ("run --sead 3", ["--sead", "Did you mean --seed? (see landscape run --help)"]),
     (
-        "export --formats png",
-        ["Unknown option: --formats. Known: --run, --name, --to,", "(see landscape export --help)"],
+        "export --images png",
+        ["Unknown option: --images. Known: --run, --name, --to,", "(see landscape export --help)"],
     ),
     ("run --seed \x1b[2J[/a]", ["--seed", r"\x1b[2J[/a]"]),
     ("plan --workers 0", ["workers", "must be at least 1, not 0"]),
