@@ -86,9 +86,9 @@ fuzz: $(READY)
 test-slow: $(READY) compiled
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m slow
 
-# A page draws on one core and is served by another.
+# One process: a page draws on one core and is served by another.
 test-page: $(READY) $(BROWSER) compiled
-	$(BIN)/python -m pytest -q tests/browser -m "page or not page"
+	$(BIN)/python -m pytest -q -m page
 
 # Public packages beside this one, in an environment of their own: tests/peers/README.md.
 bench-peers: $(PEERS)/.ready

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
-from browser_page import Look, find_chromium
+from browser_page import Look, find_chromium, serving
 from playwright.sync_api import Browser, sync_playwright
 from torch import Tensor, nn
 
@@ -64,39 +61,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@contextmanager
-def serving(*places: Path, port: int = 0) -> Iterator[str]:
-    """The address of `landscape view` over these places, which ends with the block."""
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "cluster",
-        "view",
-        *map(str, places),
-        "--no-open",
-        f"--port={port}",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().strip()
-        finally:
-            process.terminate()
-            process.wait(20)
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def served(runs: Path) -> Iterator[str]:
     """The address of the page over the finished runs."""
     with serving(runs) as address:
         yield address
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """The system's Chromium, without a window; it draws in three dimensions in software."""
+    """The system's Chromium, without a window; it draws in three dimensions in software.
+
+    While it runs, this thread has a loop of events, in which tests of other modules could start none of theirs.
+    """
     path = find_chromium()
     if path is None:
         pytest.skip("no Chromium or Chrome on this machine")

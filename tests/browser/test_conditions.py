@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from browser_page import Look
+from browser_page import Look, serving
 from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.long, pytest.mark.page]
@@ -83,8 +83,6 @@ def test_nothing_outside_the_places_is_sent(look: Look):
 
 
 def test_a_damaged_landscape_says_so_and_the_rest_is_shown(chromium: Browser, runs: Path, tmp_path: Path):
-    from conftest import serving
-
     folder = shutil.copytree(runs / "net", tmp_path / "net")
     shutil.rmtree(folder / "landscapes.zarr" / "cube" / "alpha")
     document = json.loads((folder / "landscapes.zarr" / "plane" / "zarr.json").read_text())
@@ -99,8 +97,6 @@ def test_a_damaged_landscape_says_so_and_the_rest_is_shown(chromium: Browser, ru
 
 
 def test_a_run_that_is_deleted_while_it_is_shown_says_so(chromium: Browser, runs: Path, tmp_path: Path):
-    from conftest import serving
-
     folder = shutil.copytree(runs / "net", tmp_path / "runs" / "net")
     with serving(folder.parent) as address, Look.open(chromium, address) as look:
         look.show("run", run=look.run_id("net"), landscape="plane")
@@ -110,8 +106,6 @@ def test_a_run_that_is_deleted_while_it_is_shown_says_so(chromium: Browser, runs
 
 
 def test_a_folder_without_runs_says_so_and_shows_one_that_appears(chromium: Browser, runs: Path, tmp_path: Path):
-    from conftest import serving
-
     with serving(tmp_path) as address, Look.open(chromium, address) as look:
         look.until("document.querySelector('main').innerText.includes('There is no run in')")
         shutil.copytree(runs / "net", tmp_path / "late")

@@ -11,8 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from browser_page import Look
-from conftest import serving
+from browser_page import Look, serving
 from live_landscape import LiveLandscape, driven, empty
 from playwright.sync_api import Browser
 

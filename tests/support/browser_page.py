@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -22,6 +25,29 @@ DRAWN = ".figure .plot[data-drawn]"
 def find_chromium() -> str | None:
     """The executable of a Chromium or Chrome; None where there is none."""
     return find_browser() or shutil.which("chromium")
+
+
+@contextmanager
+def serving(*places: Path, port: int = 0) -> Iterator[str]:
+    """The address of `landscape view` over these places, which ends with the block."""
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "cluster",
+        "view",
+        *map(str, places),
+        "--no-open",
+        f"--port={port}",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+            process.wait(20)
 
 
 @dataclass

@@ -89,6 +89,7 @@ def test_a_slice_for_print_says_which_it_is(make: ModuleType) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.page
 def test_nothing_is_cut_off_and_no_words_overlap_at_the_size_of_print(
     make: ModuleType, tmp_path: Path, drawer: Browser
 ) -> None:

@@ -119,6 +119,7 @@ def test_one_run_in_a_sequence_has_the_page_of_one_run(pair: list[Run], tmp_path
 
 
 @pytest.mark.long
+@pytest.mark.page
 def test_it_draws_every_comparison_in_a_browser(page: Path) -> None:
     browser = find_browser()
     if browser is None:
