@@ -92,8 +92,10 @@ def gated(address: str) -> Iterator[tuple[str, Gate]]:
     parts = urlsplit(address)
     assert parts.port is not None
     gate = Gate(parts.port)
-    yield address.replace(f":{parts.port}/", f":{gate.port}/"), gate
-    gate.close()
+    try:
+        yield address.replace(f":{parts.port}/", f":{gate.port}/"), gate
+    finally:
+        gate.close()
 
 
 def test_tiles_appear_as_they_are_committed_and_the_end_is_seen(chromium: Browser, live: Path):
@@ -158,4 +160,8 @@ def test_a_new_run_and_its_progress_appear_in_the_list(chromium: Browser, runs: 
             writer = LiveLandscape(place / "net", "plane")
             for index in writer.tiles():
                 writer.commit(index)
-            look.until("![...document.querySelectorAll('.rows .row')].some(row => row.innerText.includes('running'))")
+        # A driver's document of its progress is not played here; its end is noticed all the same.
+        look.until("![...document.querySelectorAll('.rows .row')].some(row => row.innerText.includes('running'))")
+        rows = look.page.locator(".rows .row").all_inner_texts()
+        assert len(rows) == 2
+        assert all("complete" in row for row in rows)

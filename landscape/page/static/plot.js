@@ -68,6 +68,7 @@ export class FigureView {
     fit(figure, this.plot.clientWidth || this.place.clientWidth || 600, this.tallest);
     figure.layout.template = looks.templates[theme];
     figure.layout.datarevision = this.drawn;
+    this.live = null; // what was patched belongs to the figure before
     if (this.options.live) this.prepareLive(figure);
     if (this.options.dragmode) figure.layout.dragmode = this.options.dragmode;
     const space = Boolean(figure.layout.meta?.space);
@@ -147,7 +148,6 @@ export class FigureView {
   /** Rows that can be changed in place, in the traces that show the field. */
   prepareLive(figure) {
     const fields = figure.data.filter(one => role(one) === "field" && one.z && one.z.bdata);
-    this.live = null;
     if (!fields.length) return;
     const drawn = numbers(fields[0].z), columns = fields[0].customdata ? numbers(fields[0].customdata) : null;
     if (drawn.shape.length !== 2) return;
