@@ -19,7 +19,6 @@ export const WORDS = {
   // the list of runs
   filter: "Filter",
   filterHint: "name, model, optimiser, state …",
-  compare: "Compare",
   compareSelected: number => `Compare ${count(number, "landscape", "landscapes")}`,
   clearSelection: "Clear the selection",
   listed: (shown, all) => (shown === all ? count(all, "run", "runs") : `${shown} of ${count(all, "run", "runs")}`),
@@ -87,7 +86,6 @@ export const WORDS = {
   camera: "Camera",
   cameraAt: camera => `x ${camera.eye.x.toFixed(2)}, y ${camera.eye.y.toFixed(2)}, z ${camera.eye.z.toFixed(2)}`,
   reset: "Reset",
-  resetAll: "Reset all",
   picture: "Picture",
   pathGroup: "Path",
   fullScreen: "Full screen",
@@ -111,7 +109,6 @@ export const WORDS = {
   close: "Close",
   training: "Training",
   trained: "What was trained",
-  history: "History",
   historyHint: "Shaded: the stretches that landscapes cover. Click one to see its landscape.",
   historyLog: "Loss on a logarithmic scale",
   overlay: "Overlay another run",
@@ -124,7 +121,6 @@ export const WORDS = {
   thinned: (shown, all) => `${shown} of ${all} values;`,
   sectionHint: "Point at the picture, or move with the arrow keys, to see the cross-sections through a point.",
   sectionTitle: (along, across, at) => `along ${along} at ${across} = ${digits(at, 3)}`,
-  sections: "Cross-sections",
   reading: (places, value, error, rise, riseError) => {
     const parts = [places.map(([name, at]) => `${name} ${digits(at)}`).join(", ")];
     parts.push(Number.isFinite(value) ? `${digits(value, 5)}${Number.isFinite(error) ? ` ± ${digits(error, 2)}` : ""}` : "no value");
@@ -132,8 +128,6 @@ export const WORDS = {
     return parts.join("; ");
   },
   nearPath: (unit, number, off) => `; near ${unit} ${number} of the path${Number.isFinite(off) ? `, ${digits(off, 3)} off the plane` : ""}`,
-  slow: "drawing…",
-  shownAt: words => words,
 
   // comparison
   comparison: "Comparison",
@@ -150,8 +144,6 @@ export const WORDS = {
   remove: name => `Remove ${name}`,
   add: "Add a landscape",
   asImage: "This scene is shown as an image; press to turn it again.",
-  numbersTable: "Numbers",
-  same: "same",
 
   // keys
   keyList: [
