@@ -6,11 +6,11 @@ import contextlib
 import ctypes
 import gc
 import os
-from pathlib import Path
 
 import torch
 
 from landscape.errors import JobError, shown
+from landscape.host_memory import free_host_bytes
 
 HOST_BYTES, DEVICE_BYTES = "LANDSCAPE_HOST_BYTES", "LANDSCAPE_DEVICE_BYTES"  # environment variables
 SHARE_OF_HOST = 0.25  # of the free memory: while samples are read and sent to workers, there are up to three copies
@@ -23,7 +23,7 @@ def host_limit() -> int:
     Raises:
         JobError: the variable LANDSCAPE_HOST_BYTES holds no number of bytes.
     """
-    return _from_environment(HOST_BYTES) or int(SHARE_OF_HOST * _available())
+    return _from_environment(HOST_BYTES) or int(SHARE_OF_HOST * free_host_bytes())
 
 
 def device_limit(device: torch.device) -> int:
@@ -41,7 +41,7 @@ def device_limit(device: torch.device) -> int:
 def free_bytes(device: torch.device) -> int:
     """How many bytes can still be had on a device; for the CPU, on the host."""
     if device.type != "cuda":
-        return _available()
+        return free_host_bytes()
     # Memory that torch has reserved on the device without using it is free as well.
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0] + cached)
@@ -54,40 +54,6 @@ def _from_environment(variable: str) -> int | None:
     if not text.isdecimal() or int(text) == 0:
         raise JobError(f"{variable}: must be a whole number of bytes above zero, not {shown(text)}; or leave it unset")
     return int(text)
-
-
-def _available() -> int:
-    """The bytes that can be had without swapping; a container or a Slurm job may have less than its machine."""
-    return min([_free_of_machine(), *_limits_of_control_groups()])
-
-
-def _free_of_machine() -> int:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-def _limits_of_control_groups() -> list[int]:
-    """The bytes that each control group of this process may use, of those groups that have a limit."""
-    root = Path("/sys/fs/cgroup")
-    limits: list[int] = []
-    try:
-        own = root / Path("/proc/self/cgroup").read_text().splitlines()[-1].rpartition(":")[2].lstrip("/")
-    except (OSError, IndexError):
-        return []
-    for folder in {own, *own.parents, root}:
-        if folder.is_relative_to(root):
-            limits += _number_in(folder / "memory.max")
-    return limits
-
-
-def _number_in(file: Path) -> list[int]:
-    try:
-        return [int(file.read_text())]
-    except (OSError, ValueError):  # there is no such file, or it says "max": no limit
-        return []
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # options of glibc's mallopt

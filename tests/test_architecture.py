@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # The rooms of both packages, from the ground up: a room is a folder or a file, and uses rooms of lower layers only.
 LAYERS = [
-    "landscape: barrier batch_norm digests draws errors grid lazy_names processes progress",
+    "landscape: barrier batch_norm digests draws errors grid host_memory lazy_names processes progress",
     "landscape: devices fields folders memory parameters plan record retries; cluster: process",
     "landscape: directions problem surface trajectory; cluster: options scheduling",
     "landscape: evaluation spec store views; cluster: shipping",
@@ -287,6 +287,13 @@ def test_preparing_values_loads_no_plotly():
     names = "prepare_figure, FigureData, prepare, Grid"
     code = f"from landscape.views import {names}\nfrom landscape.views.prepared import {', '.join(modules)}"
     assert not loaded_after(code) & HEAVY
+
+
+def test_reading_and_showing_landscapes_loads_no_torch():
+    # Torch would take three quarters of the memory of a server that only reads, and a second of its start.
+    loaded = loaded_after("import landscape.results\nimport landscape.page.server")
+    assert {"zarr", *SERVING} <= loaded
+    assert not loaded & {"torch", "ray", "matplotlib"}
 
 
 EVERY_NAME = "import {0} as package\nfor name in package.__all__: getattr(package, name)"

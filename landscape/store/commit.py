@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.core.sync import sync
 
+from landscape import parameters
 from landscape.grid import Grid, Index, Tile
-from landscape.parameters import State, flatten
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.chunks import status_of
 from landscape.store.durable import DurableStore
@@ -76,7 +76,9 @@ def quarantine_path(arrays: LandscapeArrays, window: slice) -> None:
     write_synced(arrays, [("path_status", index, np.full(count, QUARANTINED, np.uint8))])
 
 
-def repair_constants(arrays: LandscapeArrays, grid: Grid, directions: Sequence[State], path: PathPlan | None) -> None:
+def repair_constants(
+    arrays: LandscapeArrays, grid: Grid, directions: Sequence[parameters.State], path: PathPlan | None
+) -> None:
     """Write coordinates, directions and path places anew, where one of them was damaged."""
     places = dict(zip(grid.names, grid.coordinates, strict=True))
     if path is not None:
@@ -85,7 +87,7 @@ def repair_constants(arrays: LandscapeArrays, grid: Grid, directions: Sequence[S
     array = arrays["directions"]
     for k, (direction, written) in enumerate(zip(directions, rows_written(array), strict=True)):
         if written:
-            flat, width = flatten(direction, parameter_layout(array)), array.chunks[1]
+            flat, width = parameters.flatten(direction, parameter_layout(array)), array.chunks[1]
             starts = range(0, len(flat), width)
             pieces = [("directions", (k, n), flat[start : start + width][None]) for n, start in enumerate(starts)]
             write_synced(arrays, pieces)

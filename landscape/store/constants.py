@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-from torch import Tensor
+from typing import TYPE_CHECKING
 
-from landscape.parameters import unflatten
+import numpy as np
+
+from landscape import parameters
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.layout import PathPlan, parameter_layout, path_unit, rows_written
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def stored_directions(arrays: LandscapeArrays) -> list[dict[str, Tensor]] | None:
@@ -18,7 +22,7 @@ def stored_directions(arrays: LandscapeArrays) -> list[dict[str, Tensor]] | None
     if not all(rows_written(array)) or not arrays.all_there("directions"):
         return None
     values, damaged, _ = arrays.reader("directions").whole()
-    return None if damaged else [unflatten(row, parameter_layout(array)) for row in values]
+    return None if damaged else [parameters.unflatten(row, parameter_layout(array)) for row in values]
 
 
 def stored_path(arrays: LandscapeArrays) -> PathPlan | None:

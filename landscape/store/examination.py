@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape import parameters
 from landscape.grid import Index
-from landscape.parameters import direction_digest
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.chunks import Examination, chunks_where
 from landscape.store.constants import stored_directions
@@ -94,5 +94,5 @@ def check_directions(arrays: LandscapeArrays) -> list[str]:
     return [
         f"directions of {axis}: another digest than recorded"
         for axis, recorded, state in pairs
-        if direction_digest(state) != recorded
+        if parameters.direction_digest(state) != recorded
     ]

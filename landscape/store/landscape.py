@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 from zarr.abc.store import Store
 
+from landscape import parameters
 from landscape.errors import LandscapeError, NotFoundError, nearest, shown
 from landscape.folders import Folder, Place, open_folder
 from landscape.grid import Grid, Index, Tile, tile_counts
-from landscape.parameters import State
 from landscape.record import IdentityRecord, JobRecord, PlanRecord, Record
 from landscape.store import commit, examination
 from landscape.store.arrays import LandscapeArrays
@@ -30,6 +29,9 @@ from landscape.store.runs import describe, landscape_names, open_zarr, refuse_ou
 from landscape.store.surfaces import read_surface
 from landscape.store.writing import write_document
 from landscape.surface import Floats, Surface
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
 log = logging.getLogger("landscape")
@@ -247,7 +249,7 @@ class LandscapeStore:
         """Mark one chunk of the path as given up."""
         commit.quarantine_path(self.arrays, window)
 
-    def repair_constants(self, grid: Grid, directions: Sequence[State], path: PathPlan | None) -> None:
+    def repair_constants(self, grid: Grid, directions: Sequence[parameters.State], path: PathPlan | None) -> None:
         """Write coordinates, directions and path places anew, where one of them was damaged."""
         commit.repair_constants(self.arrays, grid, directions, path)
 

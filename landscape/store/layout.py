@@ -11,9 +11,9 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
+from landscape import parameters
 from landscape.directions import is_seeded
 from landscape.grid import Grid, Index
-from landscape.parameters import State, flatten
 from landscape.record import parse_axis
 from landscape.store.metadata import StoredArray
 from landscape.surface import RISE_STDERR
@@ -53,7 +53,7 @@ class NewArrays:
     tile_shape: Index
     observables: Sequence[str]
     axes: Sequence[Mapping[str, Any]]
-    directions: Sequence[State]
+    directions: Sequence[parameters.State]
     layout: Sequence[Mapping[str, Any]]
     path: PathPlan | None = None
 
@@ -140,7 +140,7 @@ def make_directions(group: zarr.Group, new: NewArrays) -> None:
     )  # fmt: skip
     for k, direction in enumerate(directions):
         if stored[k]:
-            array[k] = flatten(direction, layout)
+            array[k] = parameters.flatten(direction, layout)
 
 
 def _make_path(group: zarr.Group, grid: Grid, path: PathPlan, tile_points: int) -> None:

@@ -6,11 +6,10 @@ import logging
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from landscape.errors import LandscapeError, shown
 from landscape.grid import Index
-from landscape.memory import free_bytes
+from landscape.host_memory import free_host_bytes
 from landscape.record import Record
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.attributes import axis_attributes
@@ -86,7 +85,7 @@ def _warn_of_damage(name: str, damaged: Sequence[tuple[str, Index]]) -> None:
 def _refuse_too_large(arrays: LandscapeArrays) -> None:
     """Refuse by the metadata alone what this machine's memory does not hold: they may promise anything."""
     points, values = int(np.prod(arrays.shape)), len(arrays.value_names)
-    needed, free = points * (2 * 8 * values + 8), free_bytes(torch.device("cpu"))
+    needed, free = points * (2 * 8 * values + 8), free_host_bytes()
     if needed > free:
         raise LandscapeError(
             f"landscape {shown(arrays.name)}: its {points} points need {needed / 2**30:.3g} GiB of memory, of which "

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from torch import Tensor
-
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.folders import Folder, Place, open_folder
 from landscape.trajectory.run_files import HISTORY_FILE, contents, read_info, refusing_disk_errors
@@ -154,7 +152,7 @@ def recorded_number(name: str, value: Any) -> float | int | None:
     if value is None:
         return None
     if getattr(value, "numel", lambda: 1)() != 1 or isinstance(value, (str, bytes)):
-        shape = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        shape = f"an array of shape {tuple(value.shape)}" if hasattr(value, "shape") else repr(value)
         raise JobError(f"{name}: must be one number, not {shape}; take its mean")
     try:
         number = value.item() if hasattr(value, "item") else value

@@ -244,7 +244,7 @@ def test_options_that_are_not_usable_are_refused_before_anything_is_written(tmp_
 
 def test_values_that_are_no_numbers_are_refused(tmp_path):
     collector = TrajectoryCollector(tmp_path, small_model(), intervals=INTERVALS)
-    with pytest.raises(JobError, match=r"loss: must be one number, not a tensor of shape \(2,\)"):
+    with pytest.raises(JobError, match=r"loss: must be one number, not an array of shape \(2,\)"):
         collector.step(torch.ones(2))
     with pytest.raises(JobError, match="accuracy: must be one number"):
         collector.step(1.0, accuracy="high")

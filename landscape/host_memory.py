@@ -1,0 +1,40 @@
+"""How much memory of this machine, or of its container or Slurm job, is free."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def free_host_bytes() -> int:
+    """The bytes that can be had without swapping; a container or a Slurm job may have less than its machine."""
+    return min([_free_of_machine(), *_limits_of_control_groups()])
+
+
+def _free_of_machine() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _limits_of_control_groups() -> list[int]:
+    """The bytes that each control group of this process may use, of those groups that have a limit."""
+    root = Path("/sys/fs/cgroup")
+    limits: list[int] = []
+    try:
+        own = root / Path("/proc/self/cgroup").read_text().splitlines()[-1].rpartition(":")[2].lstrip("/")
+    except (OSError, IndexError):
+        return []
+    for folder in {own, *own.parents, root}:
+        if folder.is_relative_to(root):
+            limits += _number_in(folder / "memory.max")
+    return limits
+
+
+def _number_in(file: Path) -> list[int]:
+    try:
+        return [int(file.read_text())]
+    except (OSError, ValueError):  # there is no such file, or it says "max": no limit
+        return []
