@@ -64,13 +64,21 @@ export function getPlotly() {
   return plotly;
 }
 
+const KINDS = { f4: Float32Array, f8: Float64Array, u1: Uint8Array, i1: Int8Array, u2: Uint16Array, i2: Int16Array, u4: Uint32Array, i4: Int32Array };
+
 /** The numbers of an array as plotly sends it, flat: {dtype, bdata, shape} or nested lists. */
 export function numbers(array) {
   if (!array || !array.bdata) return { values: Float64Array.from((array || []).flat(Infinity), value => value ?? NaN), shape: shapeOf(array) };
-  const bytes = Uint8Array.from(atob(array.bdata), letter => letter.charCodeAt(0));
-  const Kind = { f4: Float32Array, f8: Float64Array, u1: Uint8Array, i1: Int8Array, u2: Uint16Array, i2: Int16Array, u4: Uint32Array, i4: Int32Array }[array.dtype];
-  const values = new Kind(bytes.buffer);
+  const values = new KINDS[array.dtype](bytesOf(array.bdata).buffer);
   return { values, shape: array.shape ? String(array.shape).split(",").map(Number) : [values.length] };
+}
+
+/** The bytes of a text in base64. */
+export function bytesOf(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const letters = atob(text), bytes = new Uint8Array(letters.length);
+  for (let k = 0; k < letters.length; k++) bytes[k] = letters.charCodeAt(k);
+  return bytes;
 }
 
 function shapeOf(array) {

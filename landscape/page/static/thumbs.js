@@ -1,5 +1,5 @@
 // Small pictures of landscapes, drawn from a byte per point; asked for when they come into sight.
-import { ask, getLooks } from "./api.js";
+import { ask, bytesOf, getLooks } from "./api.js";
 import { el } from "./dom.js";
 import { darkNow } from "./theme.js";
 
@@ -58,7 +58,7 @@ async function colours() {
 
 /** Paints the bytes of a thumbnail over a canvas. */
 export async function paint(canvas, { width, height, levels }, smooth = false) {
-  const colour = await colours(), bytes = Uint8Array.from(atob(levels), letter => letter.charCodeAt(0));
+  const colour = await colours(), bytes = bytesOf(levels);
   const dark = darkNow(), missing = { 255: dark ? [48, 56, 69] : [223, 227, 232], 254: dark ? [170, 178, 190] : [59, 63, 70], 253: [194, 87, 12] };
   const source = new ImageData(width, height);
   for (let j = 0; j < height; j++) for (let i = 0; i < width; i++) {
