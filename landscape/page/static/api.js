@@ -52,14 +52,21 @@ export function getLooks() {
   return looks;
 }
 
+const PLOTLY = "static/plotly.js";
+
+/** Has the browser load plotly; where a figure is awaited, before all else that is not needed at once. */
+export function loadPlotly(soon) {
+  document.head.append(Object.assign(document.createElement("link"), { rel: soon ? "preload" : "prefetch", as: "script", href: PLOTLY }));
+}
+
 let plotly = null;
-/** Plotly, which the page loads beside its own modules. */
+/** Plotly, which runs for a moment when it is first asked for. */
 export function getPlotly() {
   plotly ??= new Promise((resolve, reject) => {
-    const script = document.querySelector("script[src='static/plotly.js']");
-    if (window.Plotly) return resolve(window.Plotly);
+    const script = Object.assign(document.createElement("script"), { src: PLOTLY });
     script.addEventListener("load", () => resolve(window.Plotly));
-    script.addEventListener("error", () => reject(new Error(WORDS.noPlotly)));
+    script.addEventListener("error", () => { plotly = null; reject(new Error(WORDS.noPlotly)); });
+    document.head.append(script);
   });
   return plotly;
 }

@@ -7,9 +7,9 @@ import { darkNow } from "./theme.js";
 import { WORDS } from "./words.js";
 
 export class History {
-  /** @param on choose(name of a landscape), keep(changes of the state). */
-  constructor(place, run, state, on) {
-    Object.assign(this, { place, run, on });
+  /** @param on choose(name of a landscape), keep(changes of the state); @param after the promise of what is drawn before. */
+  constructor(place, run, state, on, after) {
+    Object.assign(this, { place, run, on, after });
     this.others = (state.overlay || "").split("|").filter(Boolean);
     this.log = state.histlog === "1";
   }
@@ -73,6 +73,7 @@ export class History {
 
   async draw() {
     if (!this.answer) return;
+    await this.after;
     const [plotly, looks] = await Promise.all([getPlotly(), getLooks()]);
     const figure = copy(this.answer.figure), theme = darkNow() ? "dark" : "light";
     recolour(figure.data, theme);

@@ -1,5 +1,6 @@
 // Which view the address names; keys; the way back.
 import { link, read } from "./address.js";
+import { loadPlotly } from "./api.js";
 import { el, fill } from "./dom.js";
 import { openDialog } from "./jobbox.js";
 import { startTheme } from "./theme.js";
@@ -35,6 +36,7 @@ addEventListener("keydown", event => {
   else if (!page?.key?.(event.key)) return;
   event.preventDefault();
 });
+loadPlotly(read().view !== "runs");
 const keys = document.getElementById("keys");
 fill(keys, "?");
 keys.setAttribute("aria-label", WORDS.keys);

@@ -4,6 +4,7 @@ import { el, fill } from "./dom.js";
 import { fit, recolour } from "./fit.js";
 import { apply, role } from "./look.js";
 import { mark } from "./missing.js";
+import { sketch } from "./sketch.js";
 import { darkNow } from "./theme.js";
 import { WORDS } from "./words.js";
 
@@ -40,6 +41,7 @@ export class FigureView {
     this.drawn = 0;
     this.milliseconds = 0; // of the last drawing
     this.queue = Promise.resolve();
+    this.begun = new Promise(done => { this.begin = done; }); // kept when the first picture, or a sentence, is to be seen
     fill(place, this.plot);
   }
 
@@ -59,14 +61,17 @@ export class FigureView {
   }
 
   async draw() {
-    const [plotly, looks] = await Promise.all([getPlotly(), getLooks()]);
-    const figure = copy(this.answer.figure), theme = darkNow() ? "dark" : "light";
+    const looks = await getLooks(), figure = copy(this.answer.figure), theme = darkNow() ? "dark" : "light";
     const begun = performance.now();
     recolour(figure.data, theme);
     apply(figure, this.look);
     if (this.options.change) this.options.change(figure);
     fit(figure, this.plot.clientWidth || this.place.clientWidth || 600, this.tallest);
     figure.layout.template = looks.templates[theme];
+    const turn = this.drawn;
+    await this.sketch(figure, looks.templates[theme]);
+    const plotly = await getPlotly();
+    if (turn !== this.drawn) return;
     figure.layout.datarevision = this.drawn;
     this.live = null; // what was patched belongs to the figure before
     if (this.options.live) this.prepareLive(figure);
@@ -80,8 +85,22 @@ export class FigureView {
     if (!this.place.contains(this.plot)) fill(this.place, this.plot);
     await plotly.react(this.plot, { data: figure.data, layout: figure.layout, frames: figure.frames || [], config });
     this.milliseconds = performance.now() - begun;
+    this.place.querySelector(".sketch")?.remove();
     this.plot.dataset.drawn = String(this.drawn);
     this.listen();
+  }
+
+  /** Shows what a figure shows at once, where plotly has yet to be loaded. */
+  async sketch(figure, template) {
+    const canvas = window.Plotly || document.hidden ? null : sketch(figure, template);
+    if (canvas) {
+      this.place.querySelector(".sketch")?.remove();
+      this.place.append(canvas);
+      // Plotly keeps the browser busy for a second: the sketch must be seen before.
+      await new Promise(done => { requestAnimationFrame(() => setTimeout(done)); setTimeout(done, 200); });
+      performance.mark("first picture");
+    }
+    this.begin();
   }
 
   /** What a user has turned or zoomed stays while the same landscape is drawn again. */
@@ -220,6 +239,7 @@ export class FigureView {
   /** A sentence where the picture would be. */
   say(sentence) {
     this.drawn++;
+    this.begin();
     window.Plotly?.purge?.(this.plot);
     this.plot._landscapeListening = false;
     this.answer = this.figure = this.arrays = this.live = null;

@@ -14,7 +14,6 @@ import { askFigure, captionOf, FigureView } from "./plot.js";
 import { Pointer } from "./pointer.js";
 import { badge, progress, stateLines } from "./state.js";
 import { onTheme } from "./theme.js";
-import { paint } from "./thumbs.js";
 import { toolbar } from "./toolbar.js";
 import { WORDS } from "./words.js";
 
@@ -90,7 +89,7 @@ export class RunPage {
     this.history = new History(training, run, this.state, {
       choose: name => this.turnToLandscape(name),
       keep: changes => this.set(changes, { draw: false }),
-    });
+    }, this.view.begun);
     this.history.open();
     for (const log of run.logs || []) showLog(this.logs, log);
   }
@@ -130,20 +129,7 @@ export class RunPage {
     this.showPlayer();
     this.pointer = new Pointer(this.pointing, this);
     this.history.mark(this.name);
-    this.preview();
     this.draw();
-  }
-
-  /** A small picture of the values at once, while the drawing library is still being read. */
-  async preview() {
-    const { landscape } = this;
-    if (window.Plotly || landscape.axes.length > 2) return;
-    const answer = await ask("thumbnail", { run: this.run.id, landscape: landscape.name, observable: this.state.observable }).catch(() => null);
-    if (!answer || this.closed || this.view.figure || landscape !== this.landscape) return;
-    const [wide, high] = landscape.axes.map(axis => axis.high - axis.low), ratio = high ? Math.min(1.4, Math.max(0.3, high / wide)) : 0.6;
-    const canvas = el("canvas", { class: "preview", width: 480, height: Math.round(480 * ratio), "aria-hidden": "true" });
-    await paint(canvas, answer, true);
-    if (!this.view.figure && !this.closed) this.figure.append(canvas);
   }
 
   say(sentence) {
@@ -162,7 +148,7 @@ export class RunPage {
     state.log = oneOf(state.log, ["0", "1"], undefined);
     for (const [name, [low, high]] of Object.entries(LIMITS)) if (!(Number(state[name]) >= low && Number(state[name]) <= high)) delete state[name];
     const space = kind => ["surface", "volume"].includes(kind);
-    this.flat = !drawsSpace() && space(state.kind);
+    this.flat = space(state.kind) && !drawsSpace();
     if (this.flat) state.kind = kinds.find(kind => !space(kind)) || state.kind;
     this.keep();
   }
@@ -229,7 +215,6 @@ export class RunPage {
       const answer = await askFigure(this.asked(), this.landscape.generation, asking.signal);
       if (asking.signal.aborted || this.closed || began !== this.name) return;
       await this.view.show(answer, lookOf(this.state), this.options(extra));
-      this.figure.querySelector(".preview")?.remove();
       this.shown();
     } catch (error) {
       if (error.name !== "AbortError" && !this.closed) { this.view.say(error.message); this.caption.textContent = ""; }
