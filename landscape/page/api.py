@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from starlette.responses import Response
 
-from landscape.errors import LandscapeError
+from landscape.errors import JobError, LandscapeError, StoreError
 from landscape.page.answers import THREADS, Answer, Keeper, in_thread, pack_json
 from landscape.page.comparing import Readable, compare_answer, compare_query, differences_answer, readable
 from landscape.page.describing import run_description
@@ -23,10 +23,11 @@ from landscape.page.places import Directory, GoneError, Place
 from landscape.page.queries import MOST_POINTS, Item, Query, figure_query, items_of, log_of
 from landscape.page.runs import OpenRuns, RunReader
 from landscape.page.tables import csv_answer
-from landscape.page.thumbnails import thumbnail_answer
+from landscape.page.thumbnails import no_thumbnail, thumbnail_answer
 from landscape.page.training import history_answer, history_query
 from landscape.page.viewers import Stream
 from landscape.page.watching import Interest, RunWatch
+from landscape.state import cause_of
 from landscape.surface import check_observable
 from landscape.views.figures.colours import COLOUR_SCALES, DEFAULT_SCALE
 
@@ -132,8 +133,15 @@ class Api:
         observable = query.text("observable", "loss")
         query.refuse_others()
         reader = await self._reader(run)
-        key = ("thumbnail", run, landscape, observable, await self._generation(reader, landscape))
-        return await self._kept(key, reader, partial(thumbnail_answer, reader, landscape, observable))
+        try:
+            key = ("thumbnail", run, landscape, observable, await self._generation(reader, landscape))
+            return await self._kept(key, reader, partial(thumbnail_answer, reader, landscape, observable))
+        except (GoneError, JobError, StoreError):
+            raise
+        except LandscapeError as error:
+            if not await self._of(reader, lambda: reader.lists(landscape)):
+                raise
+            return no_thumbnail(cause_of(error))  # the list asks for the pictures of all that it shows
 
     async def job(self, query: Query) -> Answer:
         """The job for a box of a landscape."""

@@ -102,6 +102,11 @@ class RunReader:
         self._survey()
         return dict(self._unreadable)
 
+    def lists(self, name: str) -> bool:
+        """Whether there is a landscape of that name, be it readable or not."""
+        self._survey()
+        return name in self._names or name in self._unreadable
+
     def reader(self, name: str) -> LandscapeReader:
         """The reader of a landscape.
 

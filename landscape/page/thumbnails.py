@@ -30,6 +30,13 @@ def thumbnail_answer(run: RunReader, landscape: str, observable: str) -> Answer:
     return pack_json(thumbnail(run.view(landscape, (observable,), MOST_PIXELS).surface, observable))
 
 
+def no_thumbnail(reason: str) -> Answer:
+    """The answer of `api/thumbnail` for a landscape that cannot be read: one point that is missing, and why."""
+    levels = base64.b64encode(bytes([MISSING])).decode()
+    nothing = {"width": 1, "height": 1, "levels": levels, "low": None, "high": None, "log": False}
+    return pack_json(nothing | {"problem": reason})
+
+
 def thumbnail(surface: Surface, observable: str) -> dict[str, Any]:
     """The picture of an observable: rows from the lowest coordinate on; of three axes the middle plane of the third.
 

@@ -73,7 +73,7 @@ class Look:
         page.goto(address)
         yield look
         context.close()
-        assert look.errors == []
+        assert not look.errors, look.errors
         assert look.foreign == []
 
     def _asked(self, url: str, host: str) -> None:

@@ -33,6 +33,7 @@ async function next() {
       const answer = answers.get(wanted.key) || await ask("thumbnail", { run: wanted.run, landscape: wanted.landscape });
       answers.set(wanted.key, answer);
       if (answers.size > 3000) answers.delete(answers.keys().next().value);
+      if (answer.problem) canvas.title = answer.problem;
       await paint(canvas, answer);
     } catch { canvas.dataset.failed = "1"; }
     running--;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import shutil
@@ -103,6 +104,10 @@ def test_a_newer_landscape_is_told_and_the_others_are_shown(runs):
         reply = client.get(f"/api/figure?run={ids['net']}&landscape=minimum")
         assert reply.status == 404
         assert "update it" in reply.error
+        picture = client.json(f"/api/thumbnail?run={ids['net']}&landscape=minimum")
+        assert (picture["width"], picture["levels"]) == (1, base64.b64encode(b"\xff").decode())
+        assert "update it" in picture["problem"]
+        assert client.get(f"/api/thumbnail?run={ids['net']}&landscape=none").status == 404
 
 
 def test_a_half_deleted_run_is_still_a_page(runs):
