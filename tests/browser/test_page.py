@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from browser_page import Look
+from browser_page import DRAWN, Look
+from playwright.sync_api import Route
 
 pytestmark = pytest.mark.long
 
@@ -49,6 +51,34 @@ def test_every_view_draws(look: Look, landscape: str, kind: str, type: str, sche
     paper = look.plotly("getComputedStyle(plot.querySelector('.main-svg')).backgroundColor")
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 31)"}[scheme]
     assert look.page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+@pytest.mark.page
+@pytest.mark.parametrize(("landscape", "kind"), [("epochs-1-3", "contour"), ("plane", "topographic")])
+def test_the_first_picture_is_the_one_that_plotly_draws(look: Look, landscape: str, kind: str):
+    held: list[Route] = []
+    look.page.route("**/static/plotly.js", lambda route: held.append(route))
+    look.go("run", run=look.run_id("net"), landscape=landscape, kind=kind)
+    look.page.reload()
+    look.page.wait_for_selector(".figure .sketch")
+    first = look.picture(".figure .sketch")
+    assert look.page.locator(DRAWN).count() == 0
+    for route in held:
+        route.continue_()
+    look.page.wait_for_selector(DRAWN)
+    assert look.page.locator(".sketch").count() == 0
+    box = look.plotly(
+        "(({ xaxis, yaxis }) => [xaxis._offset, yaxis._offset, xaxis._length, yaxis._length])(plot._fullLayout)"
+    )
+    left, top, width, height = map(round, box)
+    fields = [
+        np.asarray(one, float)[top + 2 : top + height - 2, left + 2 : left + width - 2]
+        for one in (first, look.picture())
+    ]
+    differs = (np.abs(fields[0] - fields[1]).max(2) > 60).mean()
+    shown = (np.abs(fields[1] - np.median(fields[1], axis=(0, 1))).max(2) > 60).mean()
+    assert differs < 0.1
+    assert shown > 0.01
 
 
 @pytest.mark.page

@@ -111,8 +111,11 @@ class Look:
 
     def colours(self, selector: str = DRAWN) -> int:
         """How many different colours an element shows."""
-        picture = Image.open(io.BytesIO(self.page.locator(selector).first.screenshot())).convert("RGB")
-        return len(picture.getcolors(maxcolors=1 << 24) or ())
+        return len(self.picture(selector).getcolors(maxcolors=1 << 24) or ())
+
+    def picture(self, selector: str = DRAWN) -> Image.Image:
+        """What an element looks like."""
+        return Image.open(io.BytesIO(self.page.locator(selector).first.screenshot())).convert("RGB")
 
     def drawings(self) -> int:
         """How often the figure was drawn."""

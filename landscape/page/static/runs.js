@@ -84,7 +84,7 @@ export class RunsPage {
     const words = (this.state.q || "").toLowerCase().split(/\s+/).filter(Boolean);
     const [column, down] = sorting(this.state.sort);
     this.shown = [...this.runs.values()].filter(run => words.every(word => run.text.includes(word)));
-    this.shown.sort((one, other) => order(one, other, column) * (down ? -1 : 1) || one.id.localeCompare(other.id));
+    this.shown.sort((one, other) => order(one, other, column, down) || one.id.localeCompare(other.id));
     fill(this.count, WORDS.listed(this.shown.length, this.runs.size), this.scanning ? ` ${WORDS.scanning}` : "");
     fill(this.words,
       (this.places || []).filter(place => place.problem).map(place => el("p", { class: "sentence" }, place.problem)),
@@ -181,12 +181,13 @@ function sorting(text) {
   return COLUMNS.includes(name) ? [name, (text || "-when").startsWith("-")] : ["when", true];
 }
 
-/** Numbers by size, words by the alphabet; what is not known comes last in ascending order. */
-function order(one, other, column) {
+/** Numbers by size, words by the alphabet; what is not known, or not read yet, comes last in both orders. */
+function order(one, other, column, down) {
   const [a, b] = [one[column], other[column]];
   const none = value => value === null || value === undefined || value === "";
   if (none(a) || none(b)) return Number(none(a)) - Number(none(b));
-  return typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
+  const sign = down ? -1 : 1;
+  return sign * (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
 }
 
 function digits(value) {
