@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from landscape.errors import LandscapeError, NotFoundError, shown
 from landscape.folders import open_folder
@@ -14,9 +14,7 @@ from landscape.store import LandscapeStore, landscape_names, survey
 from landscape.surface import Surface
 from landscape.trajectory.history import read_history
 from landscape.trajectory.run_files import read_info, read_measures
-
-if TYPE_CHECKING:
-    from landscape.trajectory.snapshots import Trajectory
+from landscape.trajectory.snapshots import Trajectory, read_trajectory
 
 
 class Run(Mapping[str, Surface]):
@@ -70,8 +68,6 @@ class Run(Mapping[str, Surface]):
     @property
     def trajectory(self) -> Trajectory:
         """The snapshots that training left, in order."""
-        from landscape.trajectory.snapshots import read_trajectory  # needs torch, which all else here does without
-
         return read_trajectory(self.path)
 
 

@@ -6,18 +6,15 @@ import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
-from landscape import __version__
+from landscape import __version__, parameters
 from landscape.errors import JobError, LandscapeError, message_of, shown
 from landscape.fields import Unit
 from landscape.folders import Folder, Place, open_folder, split_path
-from landscape.parameters import State, state_digest
 from landscape.trajectory.run_files import (
     FOLDER,
     SNAPSHOT_FORMAT,
@@ -26,6 +23,9 @@ from landscape.trajectory.run_files import (
     read_info,
     writing,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 HEADER, LARGEST_HEADER = 16384, 100_000_000  # bytes of a header: read at once, and the most that safetensors allows
 UNITS: tuple[Unit, ...] = ("epoch", "step")
@@ -57,6 +57,8 @@ class Snapshot:
         Raises:
             LandscapeError: the file is damaged, or cannot be read; names it.
         """
+        from safetensors.torch import load_file  # torch is needed for the values alone, not to list snapshots
+
         folder, name = split_path(self.path)
         try:
             with folder.fetched(name) as file:
@@ -65,7 +67,7 @@ class Snapshot:
                     metadata = opened.metadata() or {}
         except (SafetensorError, OSError) as error:
             raise LandscapeError(f"{_damaged(self.path)}: {_reason(error)}") from None
-        if metadata.get("digest") != state_digest(state):
+        if metadata.get("digest") != parameters.state_digest(state):
             raise LandscapeError(f"{_damaged(self.path)}: its tensors do not match their digest")
         return state
 
@@ -220,7 +222,9 @@ def _unit(word: str) -> Unit:
     return "epoch" if word == "epoch" else "step"
 
 
-def write_snapshot(run: Place, unit: Unit, number: int, state: State, *, below: str = FOLDER, **about: Any) -> str:
+def write_snapshot(
+    run: Place, unit: Unit, number: int, state: parameters.State, *, below: str = FOLDER, **about: Any
+) -> str:
     """Write one snapshot, whole or not at all.
 
     Args:
@@ -237,7 +241,15 @@ def write_snapshot(run: Place, unit: Unit, number: int, state: State, *, below: 
     Raises:
         LandscapeError: the disk is full, or rights are missing.
     """
-    described = {"format": SNAPSHOT_FORMAT, "unit": unit, "number": number, "digest": state_digest(state), **about}
+    from safetensors.torch import save_file
+
+    described = {
+        "format": SNAPSHOT_FORMAT,
+        "unit": unit,
+        "number": number,
+        "digest": parameters.state_digest(state),
+        **about,
+    }
     metadata = {key: str(value) for key, value in described.items() if value is not None}
     path = f"{below}/{unit}-{number:05d}.safetensors"
     with writing(run, path) as temporary:
@@ -247,4 +259,4 @@ def write_snapshot(run: Place, unit: Unit, number: int, state: State, *, below: 
 
 def versions() -> dict[str, str]:
     """The versions of Python, torch and this package, as snapshots and run.json record them."""
-    return {"python": platform.python_version(), "torch": torch.__version__, "landscape": __version__}
+    return {"python": platform.python_version(), "torch": version("torch"), "landscape": __version__}

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import landscape.trajectory.snapshots
+import safetensors.torch
 
 # As they were before anything was replaced.
 REAL = {name: getattr(os, name) for name in ("open", "replace", "rename", "unlink", "remove", "mkdir", "rmdir", "link")}
-REAL_FSYNC, REAL_OPEN, REAL_SAVE = os.fsync, io.open, landscape.trajectory.snapshots.save_file
+REAL_FSYNC, REAL_OPEN, REAL_SAVE = os.fsync, io.open, safetensors.torch.save_file
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Disk:
         os.fsync, os.open = self._fsync, self._os_open  # type: ignore[assignment]
         io.open = builtins.open = self._io_open  # type: ignore[assignment]
         # safetensors writes from Rust, past Python.
-        landscape.trajectory.snapshots.save_file = self._save
+        safetensors.torch.save_file = self._save
 
     def change(self, call: Call, perform: Callable[..., Any]) -> Any:
         with self._lock:

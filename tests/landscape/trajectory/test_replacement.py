@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from object_stores import Raw, new_url, s3_server, use
 from scenes import needs_proc, play
@@ -17,7 +18,7 @@ from scenes import needs_proc, play
 from landscape import TrajectoryCollector
 from landscape.errors import JobError, LandscapeError
 from landscape.folders.objects import ObjectFolder
-from landscape.trajectory import replacement, snapshots
+from landscape.trajectory import replacement
 from landscape.trajectory.history import read_history
 from landscape.trajectory.importing import import_checkpoints
 from landscape.trajectory.run_files import read_info
@@ -159,8 +160,8 @@ def test_an_import_that_meets_a_full_disk_leaves_the_run_as_it_was(tmp_path, mon
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(*given)
 
-    real = snapshots.save_file
-    monkeypatch.setattr(snapshots, "save_file", full)
+    real = safetensors.torch.save_file
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
     with pytest.raises(LandscapeError, match="No space left on device"):
         import_checkpoints(files, run, overwrite=True)
     assert everything(run) == before

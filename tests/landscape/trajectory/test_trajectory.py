@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,6 @@ from torch import nn
 from landscape.collector import TrajectoryCollector
 from landscape.errors import JobError, LandscapeError
 from landscape.parameters import state_digest
-from landscape.trajectory import snapshots
 from landscape.trajectory.history import read_history
 from landscape.trajectory.run_files import read_info
 from landscape.trajectory.snapshots import ranges, read_trajectory
@@ -358,7 +358,7 @@ def test_a_damaged_run_json_is_named(tmp_path):
 
 
 def test_a_full_disk_leaves_the_snapshots_before_and_nothing_half_written(tmp_path, monkeypatch):
-    whole = snapshots.save_file
+    whole = safetensors.torch.save_file
 
     def fails_half_way(state, path, metadata):
         whole(state, path, metadata)
@@ -367,7 +367,7 @@ def test_a_full_disk_leaves_the_snapshots_before_and_nothing_half_written(tmp_pa
 
     collector = train(tmp_path, 2, unit="epoch")
     before = files(tmp_path)
-    monkeypatch.setattr(snapshots, "save_file", fails_half_way)
+    monkeypatch.setattr(safetensors.torch, "save_file", fails_half_way)
     with pytest.raises(LandscapeError, match=r"epoch-00003.*No space left on device"):
         collector.end_epoch()
     assert files(tmp_path) == before
