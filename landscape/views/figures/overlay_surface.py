@@ -14,7 +14,7 @@ from landscape.views.figures.overlay_marks import add_marks, entry, space_key, s
 from landscape.views.figures.path import LIFT
 from landscape.views.figures.pointer import plane_hover, pointer_values
 from landscape.views.figures.scene import draw_scene
-from landscape.views.figures.surface import HEIGHT, LINE_LIFT, level_lines, origin_height, path_in_space, z_axis
+from landscape.views.figures.surface import HEIGHT, horizontal_aspect, level_lines, origin_height, path_in_space, z_axis
 from landscape.views.figures.theme import typed
 from landscape.views.prepared.comparison_overlay import OverlayData
 from landscape.views.prepared.figure_data import FigureData
@@ -31,14 +31,13 @@ def draw_surface_overlay(data: OverlayData, style: Style, opacity: float) -> go.
     frame = data.frame
     span = frame.scale.high - frame.scale.low
     floor = frame.scale.low - 0.06 * span
+    aspect = horizontal_aspect(frame)
     traces: list[Any] = []
     marks: list[Any] = []
     for number, (label, field) in enumerate(zip(data.labels, data.fields, strict=True)):
         group = {"legendgroup": f"item {number}"}
         traces.append(_heights(field, label, number, opacity))
-        traces.append(
-            level_lines(field, LINE_LIFT * span, LINES).update(meta={"role": "lines", "item": number}, **group)
-        )
+        traces.append(level_lines(field, aspect, LINES).update(meta={"role": "lines", "item": number}, **group))
         marks.append(space_key(label, number, look(number), style))
         missing = symbols(field.states, tuple(axis.coordinates for axis in field.axes), floor, style.theme)
         for trace in missing:
@@ -47,8 +46,6 @@ def draw_surface_overlay(data: OverlayData, style: Style, opacity: float) -> go.
         path = path_in_space(field, LIFT * span)
         marks += space_marks(path, label, number, look(number), style) if path is not None else []
     traces += _origins(data, style, span)
-    longest = max(axis.span for axis in frame.axes)
-    aspect = [axis.span / longest for axis in frame.axes] if frame.equal else [1.0, 1.0]
     upwards = z_axis(frame, floor, frame.scale.high + 0.04 * span)
     figure = draw_scene(with_levels(frame), traces, style, z_axis=upwards, aspect=[*aspect, HEIGHT], overlay=None)
     return add_marks(figure, marks)

@@ -20,7 +20,7 @@ from landscape.views.figures.uncertainty import error_sheets
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.isolines import isolines, refined
 from landscape.views.prepared.levels import nice_ticks
-from landscape.views.prepared.path_on_surface import bilinear, path_on_surface
+from landscape.views.prepared.path_on_surface import along_normals, bilinear, path_on_surface
 
 LINE_LIFT = 0.012  # of the height: less, and software that draws WebGL with 16 bits of depth lets the lines sink in
 FINEST = 164  # points per axis, at most, of the grid that isolines are found on
@@ -31,11 +31,10 @@ def draw_surface(data: FigureData, style: Style) -> go.Figure:
     """The values as heights over the plane, with isolines on them; missing points have symbols on the floor."""
     span = data.scale.high - data.scale.low
     floor = data.scale.low - 0.06 * span
-    traces: list[Any] = [_heights(data, style), level_lines(data, LINE_LIFT * span), *error_sheets(data, style)]
+    aspect = horizontal_aspect(data)
+    traces: list[Any] = [_heights(data, style), level_lines(data, aspect), *error_sheets(data, style)]
     traces += symbols(data.states, tuple(axis.coordinates for axis in data.axes), floor, style.theme)
     traces += space_origin(data, style, origin_height(data) + LIFT * span)
-    longest = max(axis.span for axis in data.axes)
-    aspect = [axis.span / longest for axis in data.axes] if data.equal else [1.0, 1.0]
     upwards = z_axis(data, floor, data.scale.high + 0.04 * span)
     data = with_levels(data)
     return draw_scene(
@@ -66,15 +65,27 @@ def _heights(data: FigureData, style: Style) -> go.Surface:
     )
 
 
-def level_lines(data: FigureData, lift: float, colour: str = "rgba(255,255,255,0.75)") -> go.Scatter3d:
-    """The contour lines on the surface, `lift` above it in drawn units."""
+def horizontal_aspect(data: FigureData) -> list[float]:
+    """The lengths of the two axes of coordinates in the scene, the longer one of length 1."""
+    longest = max(axis.span for axis in data.axes)
+    return [axis.span / longest for axis in data.axes] if data.equal else [1.0, 1.0]
+
+
+def level_lines(data: FigureData, aspect: list[float], colour: str = "rgba(255,255,255,0.75)") -> go.Scatter3d:
+    """The contour lines, a little above the surface.
+
+    Args:
+        aspect: as `horizontal_aspect` gives it.
+    """
     alpha, beta = (axis.coordinates for axis in data.axes)
     # Plotly interpolates a cell bilinearly: on the cell's two plain triangles, the lines would sink into it.
     factor = max(1, min(FINEST // max(data.drawn.shape), 4))
     x, y = refined(alpha, factor), refined(beta, factor)
     height = bilinear(alpha, beta, data.drawn, x[None, :], y[:, None]) if factor > 1 else data.drawn
     points = isolines(x, y, height, data.scale.ticks)
-    x, y, z = (typed(part) for part in (points[:, 0], points[:, 1], points[:, 2] + lift))
+    spans = (*(axis.span for axis in data.axes), (data.scale.high - data.scale.low) or 1.0)
+    scale = [length / (span or 1.0) for length, span in zip((*aspect, HEIGHT), spans, strict=True)]
+    x, y, z = (typed(part) for part in along_normals(points, x, y, height, LINE_LIFT * HEIGHT, scale).T)
     line = {"color": colour, "width": 2.5}
     return go.Scatter3d(x=x, y=y, z=z, mode="lines", line=line, hoverinfo="skip", showlegend=False)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +21,26 @@ def bilinear(alpha: Floats, beta: Floats, height: Floats, x: Floats, y: Floats) 
     high = (1 - u) * height[j + 1, i] + u * height[j + 1, i + 1]
     inside = (u >= 0) & (u <= 1) & (v >= 0) & (v <= 1)
     return np.where(inside, (1 - v) * low + v * high, np.nan)
+
+
+def along_normals(
+    points: Floats, alpha: Floats, beta: Floats, height: Floats, lift: float, scale: Sequence[float]
+) -> Floats:
+    """Points [n, 3] of the surface `height` [beta, alpha], moved by `lift` along its upward normal.
+
+    Moved upwards alone, points on a steep slope would hardly leave the surface. Beside a missing value they are.
+
+    Args:
+        lift: in the units of the drawing.
+        scale: the length of one unit of each axis in the drawing.
+    """
+    steep_y, steep_x = np.nan_to_num(np.array(np.gradient(height, beta, alpha)))
+    x, y = (np.clip(part, axis[0], axis[-1]) for part, axis in zip(points.T, (alpha, beta), strict=False))
+    slopes = [bilinear(alpha, beta, part, x, y) for part in (steep_x, steep_y)]
+    normal = np.stack([*(-slope * scale[2] / scale[k] for k, slope in enumerate(slopes)), np.ones(len(points))], axis=1)
+    normal /= np.linalg.norm(normal, axis=1, keepdims=True)
+    moved: Floats = points + lift * normal / np.array(scale)
+    return moved
 
 
 def path_on_surface(places: tuple[Floats, Floats], ends: Floats, alpha: Floats, beta: Floats, height: Floats) -> Floats:

@@ -21,7 +21,7 @@ from landscape.views.figures.layout import Style
 from landscape.views.figures.path import LIFT
 from landscape.views.figures.surface import LINE_LIFT
 from landscape.views.prepared.figure_data import FigureData, prepare_figure
-from landscape.views.prepared.path_on_surface import PIECES, path_on_surface
+from landscape.views.prepared.path_on_surface import PIECES, along_normals, path_on_surface
 from landscape.views.report.page import render_report
 
 
@@ -281,9 +281,24 @@ def test_a_surface_brings_its_isolines_along(make: ModuleType) -> None:
         field, lines = figure(surface, "surface", log=True).data[:2]
         assert not field.contours.z.show
         levels = prepare_figure(surface, log=True).scale.ticks
-        lifted = lines.z[np.isfinite(lines.z)] - LINE_LIFT * (field.cmax - field.cmin)
-        assert {round(float(z), 5) for z in lifted} <= {round(level, 5) for level in levels}
+        heights = np.sort(lines.z[np.isfinite(lines.z)])
+        above = heights - np.array(levels)[np.searchsorted(levels, heights + 1e-6) - 1]
+        assert above.min() > -1e-6
+        assert above.max() <= 1.001 * LINE_LIFT * (field.cmax - field.cmin)
         assert np.isfinite(lines.z).sum() > 500
+
+
+def test_points_are_moved_off_a_slope_along_its_normal() -> None:
+    alpha, beta = np.linspace(-1, 1, 5), np.linspace(0, 3, 4)
+    height = 4 * alpha[None, :] + 0 * beta[:, None]
+    points = np.array([[0.3, 1.2, 1.2], [np.nan, np.nan, np.nan], [-1.0, 3.0, -4.0]])
+    moved = along_normals(points, alpha, beta, height, 0.1, (0.5, 2.0, 0.25))
+    # In the drawing the plane rises by 4 * 0.25 / 0.5 = 2 along alpha: its normal is (-2, 0, 1) / sqrt(5).
+    expected = points + 0.1 * np.array([-2, 0, 1]) / np.sqrt(5) / np.array([0.5, 2.0, 0.25])
+    np.testing.assert_allclose(moved, expected)
+    height[0, 0] = np.nan
+    beside = along_normals(np.array([[-0.9, 0.1, -3.6]]), alpha, beta, height, 0.1, (0.5, 2.0, 0.25))
+    assert np.isfinite(beside).all()
 
 
 def test_a_path_outside_the_grid_is_not_cut_off(make: ModuleType) -> None:
