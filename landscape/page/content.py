@@ -87,6 +87,8 @@ class Content:
             counts = arrays.reader("path_status").counts
             self.path_chunks = chunk_changes(folder, store.name, "path_status", counts)
         self.path: ProjectedPath | None = read_path(arrays)
+        self._unread: set[Index] = set()  # chunks that have changed and could not be read
+        self._path_unread = False
         self._noted: dict[tuple[str, Index], int] = {}
         self._sum = 0  # of all that is noted, which does not depend on the order
 
@@ -100,6 +102,28 @@ class Content:
         """The arrays that a figure of an observable needs; the loss has the error of its rise with it."""
         names = (observable, f"{observable}_stderr", *([RISE_STDERR] if observable == "loss" else []))
         return tuple(name for name in names if name in self.store.arrays.value_names)
+
+    def update(self) -> tuple[set[Index], bool]:
+        """Read what has changed on disk since the last call that succeeded.
+
+        Returns:
+            The chunks of the grid that were written, replaced or removed; whether the path was.
+
+        Raises:
+            StoreError: the object store does not answer. What was not read is read by the next call.
+        """
+        self._unread |= self.chunks.look()
+        if self.path_chunks is not None and (on_path := self.path_chunks.look()):
+            self._path_unread = True
+            self.note("path", on_path, self.path_chunks)
+        self.values.update(self._unread)
+        self.note("", self._unread, self.chunks)
+        tiles, self._unread = self._unread, set()
+        path_changed = self._path_unread
+        if path_changed:
+            self.path = read_path(self.store.arrays)
+            self._path_unread = False
+        return tiles, path_changed
 
     def note(self, array: str, chunks: Iterable[Index], changes: ChunkChanges) -> None:
         """Have the generation tell these chunks as they are now."""

@@ -13,7 +13,7 @@ from landscape.folders import Folder, open_folder
 from landscape.grid import Index
 from landscape.page.content import Block, Content, View, thinned_view
 from landscape.page.places import GoneError
-from landscape.store import LandscapeStore, read_path
+from landscape.store import LandscapeStore
 
 
 @dataclass(frozen=True)
@@ -117,15 +117,10 @@ class LandscapeReader:
     def _refresh(self) -> Content:
         """Read what has changed on disk, and keep what that was for the next `look`."""
         content, anew, otherwise = self._opened()
-        tiles = content.chunks.look()
-        content.values.update(tiles)
-        content.note("", tiles, content.chunks)
-        on_path = content.path_chunks.look() if content.path_chunks is not None else set()
-        if content.path_chunks is not None and on_path:
-            content.path = read_path(content.store.arrays)
-            content.note("path", on_path, content.path_chunks)
-        news = self._news
-        self._news = Change(news.anew or anew, news.tiles | tiles, news.otherwise or otherwise or bool(on_path))
+        # Noted at once: where the store stops answering below, the next look must not take this for known.
+        news = self._news = Change(self._news.anew or anew, self._news.tiles, self._news.otherwise or otherwise)
+        tiles, on_path = content.update()
+        self._news = Change(news.anew, news.tiles | tiles, news.otherwise or on_path)
         return content
 
     def _opened(self) -> tuple[Content, bool, bool]:
@@ -143,11 +138,12 @@ class LandscapeReader:
             if gone:
                 raise GoneError(f"landscape {shown(self.name)} was removed meanwhile; choose another one")
             raise NotFoundError(f"landscape {shown(self.name)} is not in this run; choose one that is")
-        self._document = stamp
-        anew = self._content is None or not self._content.goes_on_as(store)
-        if self._content is None or anew:
+        if self._content is None or not self._content.goes_on_as(store):
+            self._content = None  # where the new one cannot be read, the one before must not stand for it
             self._content = Content(self._folder, store)
+            self._document = stamp
             return self._content, True, True
+        self._document = stamp
         told = self._content.store.attributes != store.attributes
         self._content.store = store
         return self._content, False, told

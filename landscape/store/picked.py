@@ -64,7 +64,12 @@ class PickedValues:
         new = [name for name in names if name not in self.values]
         if new:
             self.values |= {name: np.full(self._shape, np.nan) for name in new}
-            self._read(sorted(self._counts), new)
+            try:
+                self._read(sorted(self._counts), new)
+            except BaseException:
+                for name in new:  # half read, they would pass for values that are missing
+                    del self.values[name]
+                raise
 
     def forget(self) -> None:
         """Free the memory of the values, which are read again when they are asked for; statuses and counts stay."""

@@ -1,0 +1,55 @@
+"""A landscape in memory, where the store fails while it is read or brought up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from live_landscape import LiveLandscape, empty, value_at
+
+from landscape.errors import StoreError
+from landscape.page.reading import LandscapeReader
+from landscape.store.reading import ChunkReader
+
+
+@pytest.fixture
+def fails(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The arrays whose next reading of chunks fails; each once for each time that its name stands here."""
+    names: list[str] = []
+    read = ChunkReader.read
+
+    def failing(self: ChunkReader, indices):
+        name = Path(self._array.path).name
+        if name in names and (indices := tuple(indices)):
+            names.remove(name)
+            raise StoreError("the store does not answer")
+        return read(self, indices)
+
+    monkeypatch.setattr(ChunkReader, "read", failing)
+    return names
+
+
+@pytest.mark.parametrize("array", ["status", "loss"])
+def test_tiles_that_could_not_be_read_are_read_by_the_next_look(runs, fails, array):
+    empty(runs / "net", "minimum")
+    reader, writer = LandscapeReader(str(runs / "net"), "minimum"), LiveLandscape(runs / "net", "minimum")
+    reader.view(("loss",))
+    reader.look()
+    writer.commit((0, 0))
+    fails.append(array)
+    with pytest.raises(StoreError):
+        reader.look()
+    assert reader.look().tiles == {(0, 0)}
+    assert reader.view(("loss",)).surface.loss[1, 1] == value_at((1, 1))
+
+
+@pytest.mark.parametrize("array", ["status", "loss"])
+def test_a_first_reading_that_failed_is_done_again(finished, fails, array):
+    reader = LandscapeReader(str(finished / "net"), "minimum")
+    fails.append(array)
+    with pytest.raises(StoreError):
+        reader.view(("loss",))
+    view = reader.view(("loss",))
+    assert view.counts[1] == 20
+    assert np.isfinite(view.surface.loss).all()
