@@ -40,7 +40,8 @@ def run_description(reader: RunReader) -> dict[str, Any]:
     opened, problems = Run(reader.found.path), list[str]()
     info = or_note(lambda: [opened.info], problems)
     stamp = reader.stamp("run.json", "history.jsonl")
-    history, final = reader.remembered("history", stamp, lambda: training(or_note(lambda: opened.history, problems)))
+    told = or_note(lambda: [reader.remembered("history", stamp, lambda: training(opened.history))], problems)
+    history, final = told[0] if told else (None, [])
     landscapes = []
     unreadable = {}
     for name in reader.names():

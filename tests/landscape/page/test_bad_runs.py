@@ -110,6 +110,17 @@ def test_a_newer_landscape_is_told_and_the_others_are_shown(runs):
         assert client.get(f"/api/thumbnail?run={ids['net']}&landscape=none").status == 404
 
 
+def test_a_history_that_cannot_be_read_is_told_each_time(runs):
+    history = runs / "net" / "history.jsonl"
+    history.unlink()
+    history.mkdir()
+    with opened(runs) as (client, ids):
+        for _ in range(2):
+            answer = client.json(f"/api/run?run={ids['net']}")
+            assert answer["history"] is None
+            assert any("history.jsonl" in problem for problem in answer["problems"])
+
+
 def test_a_half_deleted_run_is_still_a_page(runs):
     shutil.rmtree(runs / "net" / "landscapes.zarr")
     with opened(runs) as (client, ids):
