@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from landscape.errors import LandscapeError
 from landscape.page.answers import Answer, pack, pack_json
 from landscape.page.content import View
-from landscape.page.figures import figure_json
+from landscape.page.figures import figure_json, whole_size
 from landscape.page.queries import MOST_LEVELS, Item, Query, items_of, log_of
 from landscape.page.runs import RunReader
 from landscape.results import Run
@@ -133,7 +133,7 @@ def compare_answer(there: Readable, asked: CompareQuery) -> Answer:
         animate=True,
     )
     thinned = [
-        f"{label}: drawn from {resolution(view.surface)} of {' × '.join(map(str, view.sizes))}"
+        f"{label}: drawn from {resolution(view.surface)} of {whole_size(view)}"
         for label, view in zip(labels, views, strict=True)
         if view.picks is not None
     ]
@@ -195,6 +195,9 @@ def differences_answer(there: Readable) -> Answer:
         whole = WholeGrid(tuple(view.sizes), computed, view.lowest.get("loss"))
         items.append(TableItem(label, view.surface, *documents[run.found.id], whole))
         columns.append({"item": item.text, "run": run.found.name, "landscape": item.landscape})
+        if view.picks is not None:
+            of_drawn = f"{resolution(view.surface)} of {whole_size(view)}"
+            notes.append(f"{label}: the highest value, the relief and the median error are of {of_drawn}")
     table = tabulate(items)
     sections = [
         {"title": section.title, "rows": [{**asdict(row), "differs": row.differs} for row in section.rows]}

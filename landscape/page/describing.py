@@ -10,7 +10,7 @@ import yaml
 
 from landscape.errors import LandscapeError, StoreError
 from landscape.page.content import View
-from landscape.page.figures import state_in_words
+from landscape.page.figures import state_in_words, whole_size
 from landscape.page.logs import LogTails
 from landscape.page.looks import kinds_in_order
 from landscape.page.runs import RunReader
@@ -18,7 +18,7 @@ from landscape.record import plain
 from landscape.results import Run
 from landscape.state import UNREADABLE, cause_of, finite, or_note, seconds_left, state_of_counts
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, ProjectedPath
-from landscape.views.prepared.figure_data import means, suggests_log
+from landscape.views.prepared.figure_data import means
 from landscape.views.prepared.history import PLACES
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.numbers import Row, landscape_rows, observable_rows, provenance_rows
@@ -27,6 +27,7 @@ from landscape.views.report.training import info_rows
 
 MOST_MEASURES, DEEPEST = 200, 6
 MOST_RESULTS = 8
+OF_DRAWN = ", of the points drawn"
 
 
 def run_description(reader: RunReader) -> dict[str, Any]:
@@ -161,12 +162,11 @@ def full_facts(view: View, observables: tuple[str, ...]) -> dict[str, Any]:
         "kinds": kinds_in_order(len(surface.axes)),
         "path": path_facts(surface.path),
         "rows": {
-            "landscape": pairs(landscape_rows(surface)),
-            "observables": {name: pairs(observable_rows(surface, name)) for name in means(surface)},
+            "landscape": landscape_table(view),
+            "observables": {name: observable_table(view, name) for name in means(surface)},
             "provenance": pairs(provenance_rows(surface)),
         },
         "job": "" if job is None else job_text(plain(job.whole)),
-        "suggests_log": suggests_log(surface),
     }
     return dict(finite(facts))
 
@@ -179,6 +179,28 @@ def job_text(job: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     kept = {key: value for key, value in job.items() if value is not None} | {"landscapes": landscapes}
     return str(yaml.safe_dump(kept, sort_keys=False, default_flow_style=None, allow_unicode=True, width=100))
+
+
+def landscape_table(view: View) -> list[list[str]]:
+    """The table of a landscape; its size and state are those of all points, also where some of them are drawn."""
+    whole = {} if view.picks is None else {"resolution": whole_size(view), "state": state_in_words(view)}
+    return [[name, whole.get(name, value)] for name, value in pairs(landscape_rows(view.surface))]
+
+
+def observable_table(view: View, observable: str) -> list[list[str]]:
+    """The table of an observable; where not all points are drawn it says which numbers are of those that are."""
+    rows = pairs(observable_rows(view.surface, observable))
+    if view.picks is None:
+        return rows
+    whole = {"lowest": _lowest(view)} if observable == "loss" and view.lowest else {}
+    of_all = {*whole, "at the origin"}
+    return [[name if name in of_all else f"{name}{OF_DRAWN}", whole.get(name, value)] for name, value in rows]
+
+
+def _lowest(view: View) -> str:
+    """The lowest loss of all points, and where it is."""
+    places = ", ".join(f"{axis.name} {number(view.lowest[axis.name], 3)}" for axis in view.surface.axes)
+    return f"{number(view.lowest['loss'])} at {places}"
 
 
 def pairs(rows: list[Row]) -> list[list[str]]:

@@ -76,9 +76,14 @@ def whole_caption(view: View, caption: tuple[str, ...]) -> tuple[str, ...]:
     """The caption with the size and the state of the whole landscape, where not all of its points are drawn."""
     if view.picks is None:
         return caption
-    drawn, size = resolution(view.surface), " × ".join(map(str, view.sizes)) + " points"
-    others = {drawn: size, _capital(state_text(view.surface)): _capital(state_in_words(view))}
+    drawn = resolution(view.surface)
+    others = {drawn: whole_size(view), _capital(state_text(view.surface)): _capital(state_in_words(view))}
     return (*(others.get(line, line) for line in caption), f"Drawn from {drawn} of them")
+
+
+def whole_size(view: View) -> str:
+    """The size of the whole grid, such as '4096 × 4096 points'."""
+    return " × ".join(map(str, view.sizes)) + " points"
 
 
 def state_in_words(view: View) -> str:

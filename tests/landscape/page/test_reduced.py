@@ -102,3 +102,21 @@ def test_a_tile_has_those_of_its_points_that_are_drawn(opened, large):
     expected = [[value_at((j, i)) for i in columns] for j in rows]
     assert np.array_equal(drawn, np.array(expected, np.float32))
     assert client.json(f"/api/run?{address.partition('&')[0]}")["landscapes"][0]["state"] == "complete"
+
+
+def test_the_tables_tell_the_numbers_of_all_points_apart_from_those_of_the_drawn_ones(opened, large):
+    client, address = opened
+    run = address.partition("&")[0]
+    lowest = min(row[0] for row in ([value_at((j, i)) for i in range(700)] for j in range(400)))
+    (landscape,) = client.json(f"/api/run?{run}")["landscapes"]
+    rows = dict(landscape["rows"]["landscape"])
+    assert rows["resolution"] == "700 × 400 points"
+    assert rows["state"] == landscape["state_text"]
+    loss = dict(landscape["rows"]["observables"]["loss"])
+    assert loss["lowest"] == f"{lowest:g} at alpha -1, beta -1"
+    assert "highest" not in loss
+    assert "highest, of the points drawn" in loss
+    item = f"item={run.removeprefix('run=')}|plane"
+    answer = client.json(f"/api/differences?{item}")
+    assert len(answer["notes"]) == 1
+    assert answer["notes"][0].endswith("of 700 × 400 points")
