@@ -22,6 +22,7 @@ class LogTails:
     def __init__(self, run: str) -> None:
         self._folder = None if "://" in run else Path(run, FOLDER)
         self._told: dict[str, tuple[int, int]] = {}
+        self._first = True
 
     def all(self) -> list[dict[str, Any]]:
         """The last lines of every log, by name."""
@@ -29,7 +30,8 @@ class LogTails:
 
     def news(self) -> list[dict[str, Any]]:
         """The last lines of the logs that have grown since the last call; at the first call none."""
-        first, found = not self._told, []
+        first, self._first = self._first, False
+        found: list[dict[str, Any]] = []
         for name in self._names():
             stamp = self._stamp(name)
             if stamp is not None and self._told.get(name) != stamp:

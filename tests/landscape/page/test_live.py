@@ -16,6 +16,7 @@ from page_client import Client, asking
 
 from landscape.page.api import Api
 from landscape.page.app import make_app
+from landscape.page.logs import LogTails
 from landscape.page.places import open_place
 from landscape.page.security import Guard
 from landscape.page.viewers import Viewer, event
@@ -154,6 +155,15 @@ def test_the_last_lines_of_logs_come_as_they_are_written(live):
             file.write("\x1b[1mlast\n")
         told = stream.next("log")
         assert (told["name"], told["lines"][-1]) == ("rank-0.log", "\\u001b[1mlast")
+
+
+def test_a_log_that_begins_while_nobody_has_any_is_told_at_once(tmp_path):
+    tails = LogTails(str(tmp_path))
+    assert tails.news() == []
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "rank-0.log").write_text("out of memory\n")
+    assert tails.news() == [{"name": "rank-0.log", "lines": ["out of memory"]}]
+    assert tails.news() == []
 
 
 def test_the_list_tells_rows_as_they_are_read_and_runs_that_come_and_go(live):
