@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from landscape.digests import digest
@@ -40,11 +40,20 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Summary:
-    """A row, what the run's files were like when it was read, and when to look again at the earliest."""
+    """A row, what the run's files were like before it was read, and when to look again at the earliest."""
 
     row: Row
-    stamp: object
+    stamp: Stamp | None
     again: float
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What changes whenever the row of a local run may: its files, and whether its driver lives."""
+
+    landscapes: tuple[str, ...]
+    files: tuple[object, ...]
+    alive: bool
 
 
 class Summaries:
@@ -70,14 +79,21 @@ class Summaries:
             return True
         if time.monotonic() < known.again:
             return False
-        return known.stamp is None or known.stamp != stamp_of(open_folder(run.path), known.row)
+        if known.stamp is None:
+            return True
+        # New landscapes show by the time of their folder, so that they need not be listed here.
+        now = stamp_of(open_folder(run.path), known.stamp.landscapes, known.row["state"] == COMPLETE)
+        return known.stamp != now
 
     def read(self, run: FoundRun) -> Row | None:
         """Read the row of a run; None where it is as it was."""
         begun, before = time.monotonic(), self._known.get(run.id)
         folder = open_folder(run.path)
+        # Before the row is read: what is written meanwhile is then read again, where a later stamp would hide it.
+        stamp = None if "://" in folder.name else stamp_of(folder, tuple(folder.folders("landscapes.zarr")))
         row = read_row(run)
-        stamp = stamp_of(folder, row)
+        if stamp is not None and row["state"] == COMPLETE:
+            stamp = replace(stamp, alive=True)
         rest = REST * (time.monotonic() - begun)
         if stamp is None:
             rest = max(rest, REMOTE_SECONDS if row["state"] == RUNNING else REMOTE_DONE_SECONDS)
@@ -85,14 +101,15 @@ class Summaries:
         return row if before is None or before.row != row else None
 
 
-def stamp_of(folder: Folder, row: Mapping[str, Any]) -> object:
-    """What changes whenever the row of a local run may; None in an object store."""
-    if "://" in folder.name:
-        return None
-    names = [landscape["name"] for landscape in row.get("landscapes", ())]
-    files = ["run.json", "landscapes.zarr", *(f"landscapes.zarr/{name}/zarr.json" for name in names)]
-    alive = row.get("state") == COMPLETE or driver_alive(folder.name)
-    return (alive, *(file_stamp(folder, path) for path in files))
+def stamp_of(folder: Folder, landscapes: tuple[str, ...], complete: bool = False) -> Stamp:
+    """The stamp of a local run.
+
+    Args:
+        complete: the row is that of a complete run, on which a driver that ends changes nothing.
+    """
+    paths = ("run.json", "landscapes.zarr", *(f"landscapes.zarr/{name}/zarr.json" for name in landscapes))
+    files = tuple(file_stamp(folder, path) for path in paths)
+    return Stamp(landscapes, files, complete or driver_alive(folder.name))
 
 
 def read_row(run: FoundRun) -> Row:
