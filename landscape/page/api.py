@@ -24,7 +24,7 @@ from landscape.page.queries import MOST_POINTS, Item, Query, figure_query, items
 from landscape.page.runs import OpenRuns, RunReader
 from landscape.page.tables import csv_answer
 from landscape.page.thumbnails import no_thumbnail, thumbnail_answer
-from landscape.page.training import history_answer, history_query
+from landscape.page.training import history_answer, history_query, history_stamp
 from landscape.page.viewers import Stream
 from landscape.page.watching import Interest, RunWatch
 from landscape.state import cause_of
@@ -125,7 +125,11 @@ class Api:
         """The history of the training of one or several runs."""
         asked = history_query(query)
         readers = [await self._reader(run) for run in asked.runs]
-        return await self._of(readers[0], partial(history_answer, readers, asked))
+        stamp = await self._of(readers[0], partial(history_stamp, readers))
+        compute = partial(history_answer, readers, asked)
+        if stamp is None:
+            return await self._of(readers[0], compute)
+        return await self._kept((asked, stamp), readers[0], compute)
 
     async def thumbnail(self, query: Query) -> Answer:
         """A small picture of a landscape."""

@@ -64,6 +64,23 @@ def history_answer(runs: Sequence[RunReader], asked: HistoryQuery) -> Answer:
     return pack(f'{head[:-1]},"figure":{figure_json(draw_history(history, asked.theme))}}}'.encode())
 
 
+def history_stamp(runs: Sequence[RunReader]) -> object:
+    """What differs between two histories of these runs and the paths beside them; None where one is in an object store.
+
+    Raises:
+        GoneError: a run is not there any more.
+    """
+    stamps = []
+    for run in runs:
+        run.refuse_gone()
+        stamp = run.stamp("run.json", "history.jsonl")
+        if stamp is None:
+            return None
+        paths = {name: (path.unit, path.step.tobytes()) for name, path in paths_of(run).items()}
+        stamps.append((stamp, tuple(paths.items())))
+    return tuple(stamps)
+
+
 def training_record(run: RunReader, named: bool) -> TrainingRecord:
     """What a run recorded while it was trained, and the paths of its landscapes.
 

@@ -80,11 +80,18 @@ def test_the_history_of_several_runs(runs):
     guard = Guard("t")
     with asking(make_app([open_place(str(runs))], guard), f"{guard.cookie}=t") as client:
         ids = [row["id"] for row in client.json("/api/runs")["runs"]]
-        answer = client.json(f"/api/history?run={ids[0]}&run={ids[1]}&log=1&landscape=path")
+        question = f"/api/history?run={ids[0]}&run={ids[1]}&log=1&landscape=path"
+        answer = client.json(question)
         names = {trace.get("legendgroup") for trace in answer["figure"]["data"]}
         assert len(names & {"run 0", "run 1"}) == 2
         assert {shape["name"] for shape in answer["figure"]["layout"]["shapes"]} == {"path"}
-        (runs / "other" / "history.jsonl").unlink()
+        assert client.json(question) == answer
+        history = runs / "other" / "history.jsonl"
+        line = json.loads(history.read_text().splitlines()[-1])
+        with history.open("a") as file:
+            file.write(json.dumps(line | {"step": line["step"] + 1, "loss": 7.5}) + "\n")
+        assert client.json(question) != answer
+        history.unlink()
         reply = client.get(f"/api/history?run={ids[1]}")
         assert (reply.status, reply.error) == (404, "no history was recorded in training")
 
