@@ -44,9 +44,14 @@ def pack(body: bytes, media_type: str = JSON, level: int = FASTEST, file: str = 
     return Answer(body, packed if packed is not None and len(packed) < len(body) else None, media_type, file)
 
 
+def utf8(text: str) -> bytes:
+    """A text as bytes; what is no character becomes a question mark, as in a file name that is not in UTF-8."""
+    return text.encode("utf-8", "replace")
+
+
 def pack_json(value: Any) -> Answer:
     """The answer that holds this value as JSON; a number that is not finite is refused."""
-    return pack(json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False).encode())
+    return pack(utf8(json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False)))
 
 
 class Keeper:

@@ -180,7 +180,7 @@ def sent(answer: Answer, request: Request) -> Response:
     """An answer as the browser takes it, compressed where it can unpack that."""
     headers = {"vary": "accept-encoding"}
     if answer.file:
-        headers["content-disposition"] = f"attachment; filename*=UTF-8''{quote(answer.file)}"
+        headers["content-disposition"] = f"attachment; filename*=UTF-8''{quote(answer.file, errors='replace')}"
     if answer.packed is not None and "gzip" in request.headers.get("accept-encoding", ""):
         return Response(answer.packed, headers={**headers, "content-encoding": "gzip"}, media_type=answer.media_type)
     return Response(answer.body, headers=headers, media_type=answer.media_type)

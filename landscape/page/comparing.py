@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from landscape.errors import LandscapeError
-from landscape.page.answers import Answer, pack, pack_json
+from landscape.page.answers import Answer, pack, pack_json, utf8
 from landscape.page.content import View
 from landscape.page.figures import figure_json, whole_size
 from landscape.page.queries import MOST_LEVELS, Item, Query, items_of, log_of
@@ -139,7 +139,7 @@ def compare_answer(there: Readable, asked: CompareQuery) -> Answer:
     ]
     parts = ",".join(_figure(figure, there.items) for figure in figures)
     told = json.dumps([*there.notes, *notes, *thinned], ensure_ascii=False)
-    return pack(f'{{"figures":[{parts}],"notes":{told}}}'.encode())
+    return pack(utf8(f'{{"figures":[{parts}],"notes":{told}}}'))
 
 
 def _most(count: int) -> int:

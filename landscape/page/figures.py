@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from landscape.page.answers import Answer, pack
+from landscape.page.answers import Answer, pack, utf8
 from landscape.page.content import View
 from landscape.page.queries import FigureQuery
 from landscape.page.runs import RunReader
@@ -127,7 +127,7 @@ def figure_answer(run: RunReader, query: FigureQuery) -> Answer:
     }
     text = json.dumps(finite(head), allow_nan=False, ensure_ascii=False)
     figure = KIND_TABLE[shown.kind].draw(data, style)
-    return pack(f'{text[:-1]},"figure":{figure_json(figure)}}}'.encode())
+    return pack(utf8(f'{text[:-1]},"figure":{figure_json(figure)}}}'))
 
 
 def figure_json(figure: Any) -> str:

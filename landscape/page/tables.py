@@ -7,7 +7,7 @@ import io
 
 import numpy as np
 
-from landscape.page.answers import Answer, pack
+from landscape.page.answers import Answer, pack, utf8
 from landscape.page.figures import prepared
 from landscape.page.queries import FigureQuery
 from landscape.page.runs import RunReader
@@ -24,7 +24,7 @@ def csv_answer(run: RunReader, query: FigureQuery) -> Answer:
     """
     shown = prepared(run, query)
     name = figure_name(shown.view.surface, shown.kind, query.observable, query.log)
-    body = table(shown.data, shown.view.surface.status).encode()
+    body = utf8(table(shown.data, shown.view.surface.status))
     return pack(body, "text/csv; charset=utf-8", file=f"{name}.csv")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from landscape.errors import JobError, LandscapeError, NotFoundError
-from landscape.page.answers import Answer, pack
+from landscape.page.answers import Answer, pack, utf8
 from landscape.page.figures import figure_json
 from landscape.page.queries import Query
 from landscape.page.runs import RunReader
@@ -61,7 +61,7 @@ def history_answer(runs: Sequence[RunReader], asked: HistoryQuery) -> Answer:
         raise NotFoundError("no history was recorded in training")
     name = file_name(runs[0].found.name.rpartition("/")[2], "history")
     head = json.dumps({"file": name, "columns": list(history.columns), "notes": list(history.notes)})
-    return pack(f'{head[:-1]},"figure":{figure_json(draw_history(history, asked.theme))}}}'.encode())
+    return pack(utf8(f'{head[:-1]},"figure":{figure_json(draw_history(history, asked.theme))}}}'))
 
 
 def history_stamp(runs: Sequence[RunReader]) -> object:

@@ -10,6 +10,8 @@ from typing import Any
 from sse_starlette import EventSourceResponse
 from starlette.types import Receive, Scope, Send
 
+from landscape.page.answers import utf8
+
 PING_SECONDS = 15  # between two lines that keep a silent connection open through proxies
 MOST_WAITING = 64  # events of one viewer; further ones are dropped, and it is told the whole state instead
 
@@ -17,7 +19,7 @@ MOST_WAITING = 64  # events of one viewer; further ones are dropped, and it is t
 def event(name: str, data: Any) -> bytes:
     """An event as the stream carries it."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
-    return f"event: {name}\r\ndata: {text}\r\n\r\n".encode()
+    return utf8(f"event: {name}\r\ndata: {text}\r\n\r\n")
 
 
 class Viewer:
