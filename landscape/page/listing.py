@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -14,6 +15,8 @@ from landscape.page.summaries import Row, Summaries
 from landscape.page.viewers import Viewer, event
 
 T = TypeVar("T")
+
+log = logging.getLogger("landscape.page")
 
 FIRST_SECONDS = 0.5  # that the first list waits for the first search, which mostly takes less
 SEARCH_SECONDS = 2.0  # between two searches, at least
@@ -92,10 +95,13 @@ class Listing:
             if not self._viewers and time.monotonic() - self._asked > WANTED_SECONDS:
                 self._wanted.clear()
                 await self._wanted.wait()
-            begun = time.monotonic()
-            await self._search()
-            took = time.monotonic() - begun
-            await self._read_rows()
+            begun, took = time.monotonic(), 0.0
+            try:
+                await self._search()
+                took = time.monotonic() - begun
+                await self._read_rows()
+            except Exception:  # one strange run must not end the search for all others
+                log.warning("the search for runs failed, and is tried again", exc_info=True)
             await asyncio.sleep(max(self._search_seconds, took / SEARCH_SHARE))
 
     async def _search(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ from landscape.state import (
 )
 from landscape.store import LandscapeStore
 from landscape.views.prepared.wording import mapping
+
+log = logging.getLogger("landscape.page")
 
 EMPTY = "empty"  # the state of a run without landscapes
 GRAVEST = (RUNNING, UNREADABLE, INTERRUPTED, PARTIAL, COMPLETE)  # the first one among its landscapes is the run's state
@@ -119,10 +122,14 @@ def read_row(run: FoundRun) -> Row:
         opened, alive = Run(run.path), driver_alive(run.path)
         infos = or_note(lambda: [opened.info], problems)
         landscapes = each_landscape(run.path, _landscape(alive), lambda name, cause: unreadable_status(name, cause))
+        info = mapping(infos[0]) if infos else {}
+        return dict(finite(_head(run) | _training(info, landscapes) | _progress(landscapes, alive, problems)))
     except (LandscapeError, OSError) as error:
-        return _head(run) | _nothing() | {"state": UNREADABLE, "problem": cause_of(error)}
-    info = mapping(infos[0]) if infos else {}
-    return dict(finite(_head(run) | _training(info, landscapes) | _progress(landscapes, alive, problems)))
+        problem = cause_of(error)
+    except Exception as error:  # what no reader has foreseen is told of this run, and does not take the others along
+        log.debug("the row of %s failed", run.path, exc_info=True)
+        problem = f"this run cannot be read: {flat(repr(error), 200)}; `landscape view --debug` shows where"
+    return _head(run) | _nothing() | {"state": UNREADABLE, "problem": problem}
 
 
 def _landscape(alive: bool) -> Callable[[LandscapeStore], dict[str, Any]]:

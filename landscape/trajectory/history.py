@@ -14,7 +14,14 @@ from typing import Any
 
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.folders import Folder, Place, open_folder
-from landscape.trajectory.run_files import HISTORY_FILE, contents, read_info, refusing_disk_errors
+from landscape.trajectory.run_files import (
+    HISTORY_FILE,
+    MOST_DIGITS,
+    contents,
+    read_info,
+    refusing_disk_errors,
+    whole_number,
+)
 
 log = logging.getLogger("landscape")
 
@@ -61,7 +68,8 @@ def read_lines(run: Place) -> HistoryLines:
 def _parsed(text: bytes) -> dict[str, Any] | None:
     """The JSON object on a line; None where the line holds none."""
     try:
-        value = json.loads(text)
+        # Only a long line can hold a number that no floating-point number reaches, which nothing could draw.
+        value = json.loads(text) if len(text) <= MOST_DIGITS else json.loads(text, parse_int=whole_number)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -27,6 +27,8 @@ from landscape.folders.files import PARTIAL
 SNAPSHOT_FORMAT = "landscape-snapshot-1"
 INFO_FILE, HISTORY_FILE, MEASURES_FILE, FOLDER = "run.json", "history.jsonl", "measures.json", "trajectory"
 MOST_MEASURES = 16 << 20  # bytes
+DEEPEST = 64  # levels of run.json
+MOST_DIGITS = 308  # of a whole number: what has more is beyond every floating-point number
 REPLACING = "replacing"  # the key of run.json that names what counts while a trajectory is being replaced
 SNAPSHOT_NAME = re.compile(r"(epoch|step)-(\d{5,15})\.safetensors")
 HISTORY_NAME = re.compile(re.escape(HISTORY_FILE))
@@ -51,17 +53,46 @@ def read_info(run: Place) -> dict[str, Any]:
     place = shown(folder.place(INFO_FILE))
     try:
         data = folder.read(INFO_FILE)
-        info = {} if data is None else json.loads(data)
+        info = {} if data is None else json.loads(data, parse_int=whole_number)
+        if depth_exceeds(info, DEEPEST):
+            raise ValueError
     except OSError as error:
         reason = error.strerror or message_of(error)
         raise LandscapeError(f"{place} cannot be read: {reason}; restore it or move it away") from None
     except (ValueError, RecursionError):
         raise LandscapeError(
-            f"{place} cannot be read: it is empty, no JSON, or nested too deeply; restore it or delete it"
+            f"{place} cannot be read: it is empty, no JSON, or nested too deeply, or holds a number of more "
+            f"than {MOST_DIGITS} digits; restore it or delete it"
         ) from None
     if not isinstance(info, dict):
         raise LandscapeError(f"{place} must hold one JSON object; restore it or delete it")
     return info
+
+
+def whole_number(digits: str) -> int:
+    """A whole number of a JSON document, refused where no floating-point number is as large.
+
+    Raises:
+        ValueError: it is.
+    """
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"a number must have at most {MOST_DIGITS} digits, not {len(digits)}")
+    return int(digits)
+
+
+def depth_exceeds(value: Any, most: int) -> bool:
+    """Whether lists and mappings stand in one another at more than that many levels.
+
+    >>> depth_exceeds({"a": [1]}, 2), depth_exceeds({"a": [1]}, 1)
+    (False, True)
+    """
+    level = [value]
+    for _ in range(most + 1):
+        level = [each for each in level if isinstance(each, (dict, list))]
+        if not level:
+            return False
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+    return True
 
 
 def read_measures(run: Place) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from page_client import Client, asking
+from waiting import wait_for
 
 from landscape.page.app import make_app
 from landscape.page.places import open_place
 from landscape.page.security import Guard
 from landscape.page.viewers import event
+from landscape.results import Run
 
 GUARD = Guard("t")
 
@@ -57,3 +59,38 @@ def test_half_a_character_in_a_document_or_a_name_of_a_log_is_shown_as_a_questio
 
 def test_an_event_carries_half_a_character():
     assert event("log", {"name": "\udcff"}) == b'event: log\r\ndata: {"name":"?"}\r\n\r\n'
+
+
+def test_a_run_that_no_reader_has_foreseen_does_not_end_the_search_for_others(tmp_path, monkeypatch):
+    trained(tmp_path / "fine")
+    trained(tmp_path / "odd")
+    real = Run.info.fget
+
+    def broken(run):
+        if run.path.endswith("odd"):
+            raise KeyError("nobody thought of this")
+        return real(run)
+
+    monkeypatch.setattr(Run, "info", property(broken))
+    with opened(tmp_path) as (client, _):
+        wait_for(lambda: not any(row.get("pending") for row in client.json("/api/runs")["runs"]), "the rows", 10)
+        problems = {row["name"]: row["problem"] for row in client.json("/api/runs")["runs"]}
+    assert problems["fine"] == ""
+    assert problems["odd"].startswith("this run cannot be read: KeyError('nobody thought of this')")
+
+
+def test_a_number_beyond_all_bounds_damages_its_line_alone(tmp_path):
+    huge = f'{{"step": 2, "loss": {"9" * 400}}}\n'
+    trained(tmp_path / "run", history='{"step": 1, "loss": 2.5}\n' + huge + '{"step": 3, "loss": 2.0}\n')
+    with opened(tmp_path) as (client, runs):
+        assert client.json(f"/api/run?run={runs['run']}")["history"]["columns"] == ["loss"]
+        assert client.get(f"/api/history?run={runs['run']}").status == 200
+
+
+def test_a_document_nested_too_deeply_or_with_a_huge_number_is_refused_in_a_sentence(tmp_path):
+    trained(tmp_path / "deep", info={"a": json.loads('{"a":' * 300 + "1" + "}" * 300)})
+    (trained(tmp_path / "huge") / "run.json").write_text(f'{{"steps_per_epoch": {"9" * 400}}}')
+    with opened(tmp_path) as (client, runs):
+        for run in runs.values():
+            answer = client.json(f"/api/run?run={run}")
+            assert "nested too deeply, or holds a number of more than 308 digits" in answer["problems"][0]
