@@ -52,7 +52,7 @@ export class FigureView {
     this.options = options;
     this.arrays = null;
     const turn = ++this.drawn;
-    this.queue = this.queue.then(() => (turn === this.drawn ? this.draw() : null));
+    this.queue = this.queue.catch(() => null).then(() => (turn === this.drawn ? this.draw() : null)); // one that failed holds up no other
     return this.queue;
   }
 
