@@ -41,7 +41,10 @@ export class Follower {
     let reread = false;
     for (const fresh of landscapes) {
       const known = page.run.landscapes.find(one => one.name === fresh.name);
-      if (!known) { reread = true; continue; }
+      if (!known) { // one that was unreadable when the run was read is not asked for again until that has changed
+        reread ||= fresh.state !== "unreadable" || !Object.hasOwn(page.run.unreadable || {}, fresh.name);
+        continue;
+      }
       const ended = known.state === "running" && fresh.state !== "running", newer = known.generation !== fresh.generation;
       Object.assign(known, fresh);
       if (fresh.name !== page.name) continue;
@@ -65,13 +68,18 @@ export class Follower {
     this.more = true;
     if (this.drawing) return;
     this.drawing = true;
-    while (this.more && !this.ended) {
-      this.more = false;
-      await this.page.view.redraw();
-      const { dataset } = this.page.view.plot;
-      dataset.patched = String(Number(dataset.patched || 0) + 1);
+    try {
+      while (this.more && !this.ended) {
+        this.more = false;
+        await this.page.view.redraw();
+        const { dataset } = this.page.view.plot;
+        dataset.patched = String(Number(dataset.patched || 0) + 1);
+      }
+    } catch {
+      this.drawSoon(); // which says what is wrong, where it fails too
+    } finally {
+      this.drawing = false;
     }
-    this.drawing = false;
   }
 
   /** Asks for the whole figure, with its scale and contour lines, as seldom as it is costly. */
