@@ -152,13 +152,16 @@ export class ComparePage {
       this.drop();
       fill(this.notes, answer.notes.map(note => el("p", { class: "quiet" }, note)));
       this.tiles.dataset.count = String(Math.min(3, answer.figures.length));
-      for (const figure of answer.figures) await this.tile(figure);
+      for (const figure of answer.figures) {
+        await this.tile(figure);
+        if (asking.signal.aborted || this.closed) return; // another comparison was asked for while this one was drawn
+      }
     } catch (error) {
       if (error.name === "AbortError" || this.closed) return;
       this.drop();
       fill(this.notes, el("p", { class: "sentence", role: "alert" }, error.message));
     } finally {
-      this.tiles.removeAttribute("aria-busy");
+      if (this.asking === asking) this.tiles.removeAttribute("aria-busy");
     }
   }
 
