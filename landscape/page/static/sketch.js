@@ -12,6 +12,7 @@ export function sketch(figure, template) {
   canvas.style.width = `${width}px`;
   canvas.setAttribute("aria-hidden", "true");
   const box = { left: margin.l, top: margin.t, width: width - margin.l - margin.r, height: height - margin.t - margin.b };
+  if (box.width < 1 || box.height < 1) return null;
   const place = {
     x: value => box.left + (onAxis(value, xaxis) - xaxis.range[0]) / (xaxis.range[1] - xaxis.range[0]) * box.width,
     y: value => box.top + (yaxis.range[1] - onAxis(value, yaxis)) / (yaxis.range[1] - yaxis.range[0]) * box.height,
