@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ def observe(model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
 
 
 def compute(folder: Path, seed: int) -> None:
-    """A training of five epochs, and landscapes of one, two and three axes."""
+    """A training of five epochs, its landscapes, and others of one, two and three axes."""
     torch.manual_seed(seed)
     model, samples = nn.Linear(3, 2), torch.randn(16, 3)
     collector = TrajectoryCollector(folder, model, unit="epoch", intervals=[[1, 2, 3], [3, 4, 5]])
@@ -38,16 +39,21 @@ def compute(folder: Path, seed: int) -> None:
     landscapes = [
         {"name": "epochs-1-3", "trajectory": [1, 2, 3], "size": [13, 11]},
         {"name": "epochs-3-5", "trajectory": [3, 4, 5], "size": 9},
-        {
-            "name": "plane",
-            "size": [11, 9],
-            "range": [-3, 3],
-            "directions": [{"kind": "random", "seed": k} for k in (seed, 9)],
-        },
+        plane(seed),
         {"name": "line", "directions": [{"kind": "random"}], "size": 21},
         {"name": "cube", "directions": [{"kind": "random", "seed": k} for k in (1, 2, 3)], "size": 5},
     ]
-    problem = Problem(model, samples, observe)
+    evaluate(folder, Problem(model, samples, observe), landscapes)
+
+
+def plane(seed: int) -> dict[str, Any]:
+    """A landscape of two axes whose corners are not finite."""
+    directions = [{"kind": "random", "seed": k} for k in (seed, 9)]
+    return {"name": "plane", "size": [11, 9], "range": [-3, 3], "directions": directions}
+
+
+def evaluate(folder: Path, problem: Problem, landscapes: list[dict[str, Any]]) -> None:
+    """Compute landscapes of a problem, serially."""
     fields = {"engine": "eager", "batch_size": 16, "num_samples": 16, "tile": 8}
     run(Job(run=str(folder), problem=lambda: problem, landscapes=landscapes, **fields))
 
@@ -59,6 +65,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compute(folder / "net", 0)
     compute(folder / "team" / "other", 1)
     return folder
+
+
+@pytest.fixture
+def one_plane(tmp_path: Path) -> Path:
+    """A folder with one run of one landscape."""
+    torch.manual_seed(0)
+    evaluate(tmp_path / "runs" / "net", Problem(nn.Linear(3, 2), torch.randn(16, 3), observe), [plane(0)])
+    return tmp_path / "runs"
 
 
 @pytest.fixture(scope="module")

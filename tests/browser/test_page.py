@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from browser_page import DRAWN, Look
-from playwright.sync_api import Route
+from browser_page import DRAWN, Look, serving
+from playwright.sync_api import Browser, Route
 
 pytestmark = pytest.mark.long
 
 
-def test_the_list_opens_a_run_whose_landscape_is_drawn(look: Look):
+def test_the_list_opens_a_run_whose_landscape_is_drawn(chromium: Browser, one_plane: Path):
     """The shortest way through the page; the others are run by `make test-page`."""
-    look.until("document.querySelectorAll('.rows canvas[data-painted]').length >= 4")
-    assert look.page.locator(".rows .row").count() == 2
-    assert "token" not in look.page.url
-    assert look.colours(".rows canvas") > 5
-    look.page.get_by_role("link", name="net", exact=True).click()
-    look.page.wait_for_selector(".figure .plot[data-drawn]")
-    assert look.plotly("plot._fullData.some(trace => trace.type === 'contour')")
-    assert look.colours() > 20
-    with look.redrawn():
-        look.page.keyboard.press("3")
-    look.until("landscapePage.view.space")
-    assert look.plotly("plot._fullData.some(trace => trace.type === 'surface')")
-    assert look.colours() > 200
+    with serving(one_plane) as address, Look.open(chromium, address) as look:
+        look.until("document.querySelectorAll('.rows canvas[data-painted]').length === 1")
+        assert "token" not in look.page.url
+        assert look.colours(".rows canvas") > 5
+        look.page.get_by_role("link", name="net", exact=True).click()
+        look.page.wait_for_selector(DRAWN)
+        assert look.plotly("plot._fullData.some(trace => trace.type === 'contour')")
+        assert look.colours() > 20
+        with look.redrawn():
+            look.page.keyboard.press("3")
+        look.until("landscapePage.view.space")
+        assert look.plotly("plot._fullData.some(trace => trace.type === 'surface')")
+        assert look.colours() > 200
 
 
 @pytest.mark.page

@@ -281,7 +281,7 @@ def test_duration() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("scheme", "width"), [(0, 1200), (1, 600)])
+@pytest.mark.parametrize(("scheme", "width"), [(0, 1200), pytest.param(1, 600, marks=pytest.mark.page)])
 def test_it_draws_in_a_browser_in_light_and_dark(page: str, tmp_path: Path, scheme: int, width: int) -> None:
     """Runs the page's own script: every landscape draws, no error, one WebGL scene only where one is shown."""
     browser = find_browser() or shutil.which("chromium")
