@@ -61,14 +61,15 @@ export class FigureView {
   }
 
   async draw() {
-    const looks = await getLooks(), figure = copy(this.answer.figure), theme = darkNow() ? "dark" : "light";
+    const turn = this.drawn, looks = await getLooks();
+    if (turn !== this.drawn) return;
+    const figure = copy(this.answer.figure), theme = darkNow() ? "dark" : "light";
     const begun = performance.now();
     recolour(figure.data, theme);
     apply(figure, this.look);
     if (this.options.change) this.options.change(figure);
     fit(figure, this.plot.clientWidth || this.place.clientWidth || 600, this.tallest);
     figure.layout.template = looks.templates[theme];
-    const turn = this.drawn;
     await this.sketch(figure, looks.templates[theme]);
     const plotly = await getPlotly();
     if (turn !== this.drawn) return;
@@ -235,6 +236,7 @@ export class FigureView {
     const { width, height } = this.plot._fullLayout;
     return plotly.toImage(this.plot, { format: "png", width, height, scale: devicePixelRatio });
   }
+    if (!this.figure) return; // a sentence stands in its place
 
   /** A sentence where the picture would be. */
   say(sentence) {
