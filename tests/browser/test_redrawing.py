@@ -6,6 +6,31 @@ import pytest
 from browser_page import Look
 
 pytestmark = [pytest.mark.long, pytest.mark.page]
+RANGE = "plot._fullLayout.xaxis.range.map(value => Number(value.toFixed(3)))"
+
+
+def test_what_was_zoomed_stays_when_a_control_draws_again(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="plane", kind="topographic")
+    zoom = "{'xaxis.range[0]': -1, 'xaxis.range[1]': 1, 'yaxis.range[0]': -0.5, 'yaxis.range[1]': 0.5}"
+    look.page.evaluate(f"Plotly.relayout(landscapePage.view.plot, {zoom})")
+    assert "zoom=" in look.page.url
+    with look.redrawn():
+        look.page.locator("aside.panel").get_by_label("Opacity").fill("0.5")
+    assert look.plotly(RANGE) == [-1, 1]
+    look.page.get_by_role("button", name="Select a box for a job").click()
+    with look.redrawn():
+        look.page.locator("aside.panel").get_by_label("Opacity").fill("0.7")
+    assert look.plotly("plot._fullLayout.dragmode") == "select"
+
+
+def test_the_path_ends_where_the_player_stands_when_a_control_draws_again(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="epochs-1-3", kind="contour")
+    length = "landscapePage.view.plot.data.find(trace => trace.meta && trace.meta.role === 'path').x.length"
+    look.page.get_by_label("Snapshot along the path").fill("0")
+    look.until(f"{length} === 1")
+    with look.redrawn():
+        look.page.locator("aside.panel").get_by_label("Width of the path").fill("6")
+    look.until(f"{length} === 1")
 
 
 def test_a_drawing_that_failed_does_not_keep_the_next_one_from_being_drawn(look: Look):

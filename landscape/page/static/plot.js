@@ -132,15 +132,21 @@ export class FigureView {
     this.plot.on("plotly_relayout", change => {
       if (change["scene.camera"]) this.on.camera?.(change["scene.camera"]);
       if (change["xaxis.range[0]"] !== undefined)
-        this.on.zoom?.([[change["xaxis.range[0]"], change["xaxis.range[1]"]],
+        this.zoomed([[change["xaxis.range[0]"], change["xaxis.range[1]"]],
           change["yaxis.range[0]"] === undefined ? this.plot.layout.yaxis.range : [change["yaxis.range[0]"], change["yaxis.range[1]"]]]);
       else if (change["xaxis.autorange"] || change["xaxis.range"] === undefined && change["xaxis.showspikes"] === undefined && "xaxis.autorange" in change)
-        this.on.zoom?.(null);
+        this.zoomed(null);
     });
     this.plot.on("plotly_relayouting", change => { if (change["scene.camera"]) this.on.camera?.(change["scene.camera"], true); });
   }
 
   /** The grid point under the pointer: indices of the drawn grid and coordinates; null beside it. */
+  /** Keeps what was zoomed, by which the same answer is drawn again. */
+  zoomed(ranges) {
+    this.options.zoom = ranges;
+    this.on.zoom?.(ranges);
+  }
+
   pointOf(event) {
     const hit = event?.points?.find(point => role(point.data) === "field") || event?.points?.[0];
     if (!hit) return null;

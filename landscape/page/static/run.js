@@ -31,10 +31,10 @@ export class RunPage {
 
   async open() {
     fill(this.place, el("p", { class: "quiet" }, WORDS.loading));
-    this.closers.push(onTheme(() => { this.view?.again(); this.pointer?.stale(); this.history?.draw(); }));
+    this.closers.push(onTheme(() => { this.again(); this.pointer?.stale(); this.history?.draw(); }));
     this.width = innerWidth;
-    this.listen(window, "resize", settled(() => { if (innerWidth !== this.width) { this.width = innerWidth; this.view?.again(); this.history?.draw(); } }, 150));
-    this.listen(document, "fullscreenchange", settled(() => { if (this.view) { this.view.tallest = document.fullscreenElement ? innerHeight * 0.72 : 640; this.view.again(); } }, 100));
+    this.listen(window, "resize", settled(() => { if (innerWidth !== this.width) { this.width = innerWidth; this.again(); this.history?.draw(); } }, 150));
+    this.listen(document, "fullscreenchange", settled(() => { if (this.view) { this.view.tallest = document.fullscreenElement ? innerHeight * 0.72 : 640; this.again(); } }, 100));
     try {
       [this.run, this.looks] = await Promise.all([ask("run", { run: this.state.run }), getLooks()]);
     } catch (error) {
@@ -53,6 +53,7 @@ export class RunPage {
 
   close() {
     this.closed = true;
+    this.asking?.abort();
     this.player?.stop();
     this.follower?.end();
     this.view?.dispose();
@@ -223,7 +224,17 @@ export class RunPage {
     }
   }
 
-  restyle = perFrame(() => this.view?.again(lookOf(this.state)));
+  restyle = perFrame(() => this.again(lookOf(this.state)));
+
+  /** Draws the same answer again, in another look or place; the path still ends where the player stands. */
+  async again(look) {
+    try {
+      await this.view?.again(look);
+      if (this.state.step !== undefined) await this.player?.draw();
+    } catch (error) {
+      if (!this.closed) this.view.say(error.message);
+    }
+  }
 
   /** Brings what stands around the picture in step with it. */
   shown() {

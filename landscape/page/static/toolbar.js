@@ -17,6 +17,7 @@ function boxButton(page) {
     page.boxing = !page.boxing;
     fill(event.target, words());
     event.target.setAttribute("aria-pressed", String(page.boxing));
+    if (page.view.options) page.view.options.dragmode = page.boxing ? "select" : undefined;
     window.Plotly?.relayout(page.view.plot, { dragmode: page.boxing ? "select" : "zoom" });
   } }, words());
 }
