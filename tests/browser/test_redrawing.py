@@ -45,3 +45,15 @@ def test_a_drawing_that_failed_does_not_keep_the_next_one_from_being_drawn(look:
     panel.get_by_role("button", name="Linear").click()
     look.until("document.querySelector('.figure .plot[data-drawn]') && landscapePage.view.figure")
     assert look.colours() > 20
+
+
+def test_the_cross_sections_follow_the_values_at_their_point(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="plane", kind="topographic", at="0,0")
+    look.page.wait_for_selector(".section .main-svg")
+    shown = "document.querySelectorAll('.section')[0].data[2].y[5]"
+    before = look.page.evaluate(shown)
+    look.page.evaluate(
+        "() => { const { view, pointer } = landscapePage, field = view.field(), depth = field.columns.shape[2];"
+        " for (let k = 0; k < field.columns.values.length; k += depth) field.columns.values[k] += 5; pointer.again(); }"
+    )
+    look.until(f"before => Math.abs({shown} - before - 5) < 1e-3", before)

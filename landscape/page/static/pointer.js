@@ -45,6 +45,7 @@ export class Pointer {
   again() {
     const { field } = this, at = (this.page.state.at || "").split(",").map(Number);
     if (!field) return;
+    this.stale(); // the same point may have other values now
     if (at.length === 2 && at.every(Number.isFinite)) this.pinned = nearest(field, ...at);
     if (this.pinned) this.show(...this.pinned);
   }
