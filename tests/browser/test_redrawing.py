@@ -57,3 +57,18 @@ def test_the_cross_sections_follow_the_values_at_their_point(look: Look):
         " for (let k = 0; k < field.columns.values.length; k += depth) field.columns.values[k] += 5; pointer.again(); }"
     )
     look.until(f"before => Math.abs({shown} - before - 5) < 1e-3", before)
+
+
+def test_slices_are_tabulated_as_they_are_shown_and_a_volume_has_its_csv(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="cube", kind="slices")
+    values = "Array.from(landscapePage.view.field().drawn.values)"
+    first = look.page.evaluate(values)
+    look.page.evaluate("Plotly.animate(landscapePage.view.plot, ['0'], {mode: 'immediate', frame: {duration: 0}})")
+    look.page.evaluate("Plotly.relayout(landscapePage.view.plot, {'sliders[0].active': 0})")
+    look.until(f"first => JSON.stringify({values}) !== JSON.stringify(first)", first)
+    look.page.get_by_text("Data table").click()
+    assert look.page.locator(".scroll table caption").inner_text() == "gamma = -1"
+    with look.redrawn():
+        look.page.keyboard.press("2")
+    look.until("landscapePage.view.space")
+    assert look.page.evaluate("landscapePage.view.field()") is None

@@ -14,8 +14,8 @@ export function dataTable(readField, axes, observable, csv) {
 }
 
 function build(field, axes, observable, csv) {
-  if (!field) return el("p", { class: "quiet" }, WORDS.noTable);
   const link = el("a", { href: csv, download: true }, WORDS.csv);
+  if (!field) return el("p", {}, WORDS.noTable, " ", link);
   if (axes.length === 1 || field.drawn.shape.length === 1) {
     const rows = pick(field.x.length, 400);
     return [el("p", {}, rows.length < field.x.length ? WORDS.thinned(rows.length, field.x.length) + " " : "", link),
@@ -24,7 +24,7 @@ function build(field, axes, observable, csv) {
   }
   const columns = pick(field.x.length, MOST), rows = pick(field.y.length, MOST);
   return [el("p", {}, columns.length < field.x.length || rows.length < field.y.length ? WORDS.thinned(columns.length * rows.length, field.x.length * field.y.length) + " " : "", link),
-    el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, `${axes[1].name} \\ ${axes[0].name}`), columns.map(i => el("th", { scope: "col" }, short(field.x[i]))))),
+    el("table", {}, field.place ? el("caption", {}, field.place) : null, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, `${axes[1].name} \\ ${axes[0].name}`), columns.map(i => el("th", { scope: "col" }, short(field.x[i]))))),
       el("tbody", {}, rows.map(j => el("tr", {}, el("th", { scope: "row" }, short(field.y[j])),
         columns.map(i => el("td", {}, shownValue(field.drawn.values[j * field.x.length + i], valueAt(field, j, i).value)))))))];
 }

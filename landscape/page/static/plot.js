@@ -157,13 +157,15 @@ export class FigureView {
 
   /** The numbers behind the drawing, flat: drawn values, the pointer's columns, coordinates. */
   field() {
-    if (this.arrays) return this.arrays;
-    const trace = this.figure?.data.find(one => role(one) === "field" && (one.z !== undefined || one.y !== undefined));
-    if (!trace) return null;
-    const source = this.answer.figure.data.find(one => role(one) === "field" && (one.z !== undefined || one.y !== undefined));
-    const live = this.live;
+    const slider = this.plot.layout?.sliders?.[0], frames = this.answer?.figure.frames, shown = slider && frames?.[slider.active ?? 0];
+    if (this.arrays && this.arrays.frame === shown) return this.arrays;
+    const isField = one => role(one) === "field" && one.type !== "mesh3d" && (one.z !== undefined || one.y !== undefined);
+    const source = this.figure && (shown || this.answer.figure).data.find(isField);
+    if (!source) return null;
+    const live = shown ? null : this.live;
     this.arrays = {
       x: numbers(source.x).values, y: numbers(source.y).values,
+      frame: shown, place: shown ? `${slider.currentvalue?.prefix || ""}${slider.steps[slider.active ?? 0].label}` : "",
       drawn: live ? live.drawn : numbers(source.z ?? source.y), columns: live ? live.columns : numbers(source.customdata),
     };
     return this.arrays;

@@ -117,7 +117,7 @@ export const WORDS = {
   provenance: "Provenance",
   job: "Job",
   dataTable: "Data table",
-  noTable: "There is nothing to tabulate.",
+  noTable: "This view has no table of its points; all of them are here:",
   thinned: (shown, all) => `${shown} of ${all} values;`,
   sectionHint: "Point at the picture, or move with the arrow keys, to see the cross-sections through a point.",
   sectionTitle: (along, across, at) => `along ${along} at ${across} = ${digits(at, 3)}`,
