@@ -72,3 +72,13 @@ def test_slices_are_tabulated_as_they_are_shown_and_a_volume_has_its_csv(look: L
         look.page.keyboard.press("2")
     look.until("landscapePage.view.space")
     assert look.page.evaluate("landscapePage.view.field()") is None
+
+
+def test_what_cannot_be_copied_is_not_called_copied(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="plane")
+    button = look.page.get_by_role("button", name="Copy link")
+    look.page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    look.page.evaluate("document.execCommand = () => { return false; }")
+    button.click()
+    look.until("document.body.innerText.includes('Not copied')")
+    assert look.page.evaluate("document.querySelectorAll('textarea').length") == 0

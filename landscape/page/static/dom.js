@@ -55,6 +55,20 @@ export function choice(label, choices, chosen, choose) {
   return group;
 }
 
+/** Puts a text on the clipboard. Returns whether it is there. */
+export async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch { /* over plain HTTP, only a page of this machine has such a clipboard */ }
+  const area = el("textarea", { value: text, style: "position: fixed; opacity: 0" });
+  (document.querySelector("dialog[open]") || document.body).append(area); // beside an open dialog nothing can be selected
+  area.select();
+  const copied = document.execCommand("copy");
+  area.remove();
+  return copied;
+}
+
 /** A labelled control; the label and the control belong together for a screen reader. */
 export function labelled(name, control, more) {
   return el("label", { class: "field" }, el("span", { class: "name" }, name), control, more);

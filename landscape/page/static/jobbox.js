@@ -1,6 +1,6 @@
 // The job for a box that a user dragged: its file to copy, its cost, its command.
 import { ask } from "./api.js";
-import { el, fill } from "./dom.js";
+import { copyText, el, fill } from "./dom.js";
 import { WORDS } from "./words.js";
 
 export async function jobDialog(run, landscape, ranges) {
@@ -9,8 +9,7 @@ export async function jobDialog(run, landscape, ranges) {
   try {
     const job = await ask("job", { run: run.id, landscape: landscape.name, box: ranges.flat().map(value => Number(Number(value).toPrecision(6))).join(",") });
     const copyButton = text => el("button", { type: "button", class: "single", onclick: async event => {
-      await navigator.clipboard?.writeText(text).catch(() => null);
-      fill(event.target, WORDS.copied);
+      fill(event.target, await copyText(text) ? WORDS.copied : WORDS.notCopied);
     } }, WORDS.copy);
     fill(body,
       job.note ? el("p", { class: "sentence" }, job.note) : null,

@@ -1,6 +1,6 @@
 // The buttons above a picture: its views, a box for a job, saving, a link, full screen.
 import { address } from "./api.js";
-import { choice, el, fill } from "./dom.js";
+import { choice, copyText, el, fill } from "./dom.js";
 import { WORDS } from "./words.js";
 
 /** @param page has `state`, `landscape`, `looks`, `view`, `asked()`, `turnTo(kind)`, `fullScreen()`. */
@@ -31,8 +31,7 @@ function saving(page) {
 
 function linkButton() {
   return el("button", { type: "button", class: "single", onclick: async event => {
-    await navigator.clipboard?.writeText(location.href).catch(() => null);
-    fill(event.target, WORDS.copied);
+    fill(event.target, await copyText(location.href) ? WORDS.copied : WORDS.notCopied);
     setTimeout(() => fill(event.target, WORDS.link), 1200);
   } }, WORDS.link);
 }

@@ -95,6 +95,7 @@ export const WORDS = {
   save: "Save",
   link: "Copy link",
   copied: "Copied.",
+  notCopied: "Not copied; select the text by hand.",
   play: "Play",
   pause: "Pause",
   pathSlider: "Snapshot along the path",
