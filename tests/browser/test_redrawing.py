@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from browser_page import Look
+from playwright.sync_api import Route
 
 pytestmark = [pytest.mark.long, pytest.mark.page]
 RANGE = "plot._fullLayout.xaxis.range.map(value => Number(value.toFixed(3)))"
@@ -82,3 +83,36 @@ def test_what_cannot_be_copied_is_not_called_copied(look: Look):
     button.click()
     look.until("document.body.innerText.includes('Not copied')")
     assert look.page.evaluate("document.querySelectorAll('textarea').length") == 0
+
+
+def test_tiles_of_a_comparison_that_was_overtaken_are_not_added(look: Look):
+    items = [f"{look.run_id('net')}|plane", f"{look.run_id('team/other')}|plane"]
+    look.go("compare", item=items, mode="tiled", kind="contour")
+    look.until("document.querySelectorAll('.tiles .plot[data-drawn]').length === 2")
+    look.page.evaluate(
+        "() => { const { tile } = landscapePage;"
+        " landscapePage.tile = async function (answer) { await tile.call(this, answer); await new Promise(done => setTimeout(done, 500)); };"
+        " landscapePage.draw(); setTimeout(() => landscapePage.set({ mode: 'overlay' }), 300); }"
+    )
+    look.until("document.querySelectorAll('.tiles .tile').length === 1 && landscapePage.state.mode === 'overlay'")
+    look.page.wait_for_timeout(1500)
+    assert look.page.locator(".tiles .tile").count() == 1
+    assert look.page.evaluate("landscapePage.views.length") == 1
+
+
+def test_scenes_shown_as_images_stay_images_in_another_theme(look: Look):
+    net = look.run_id("net")
+    items = [f"{net}|{name}" for name in ("plane", "epochs-1-3", "epochs-3-5")]
+    look.page.route("**/static/compare.js", lambda route: few_scenes(route))
+    look.page.reload()
+    look.go("compare", item=items, mode="tiled", kind="surface", lock="0")
+    look.until("document.querySelectorAll('.tiles .asimage').length === 2")
+    look.page.locator("#theme").select_option("dark")
+    look.until("document.querySelectorAll('.tiles .asimage').length === 2 && !document.querySelector('[aria-busy]')")
+    look.until("landscapePage.views.filter(view => view.space).length === 1")
+
+
+def few_scenes(route: Route) -> None:
+    """Answer with the comparison's script, which keeps one scene at a time."""
+    answer = route.fetch()
+    route.fulfill(response=answer, body=answer.text().replace("MOST_SCENES = 8", "MOST_SCENES = 1"))

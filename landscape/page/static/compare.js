@@ -29,7 +29,8 @@ export class ComparePage {
     this.tiles = el("div", { class: "tiles" });
     this.table = el("section", { class: "differences" });
     fill(this.place, el("div", { class: "title" }, el("h1", {}, WORDS.compareTitle(this.items.length))), this.chips, this.tools, this.notes, this.tiles, this.table);
-    const again = () => this.views.forEach(view => view.again());
+    // An image has the theme and the size of the drawing that it was made of.
+    const again = () => (this.views.some(view => view.image) ? this.draw() : this.views.forEach(view => view.again()));
     this.closers.push(onTheme(again));
     const resized = settled(() => { if (innerWidth !== this.width) { this.width = innerWidth; again(); } }, 150);
     this.width = innerWidth;
@@ -43,6 +44,7 @@ export class ComparePage {
 
   close() {
     this.closed = true;
+    this.asking?.abort();
     for (const view of this.views) view.dispose();
     for (const closer of this.closers) closer();
   }
@@ -77,7 +79,7 @@ export class ComparePage {
   }
 
   add(item) {
-    if (!this.items.includes(item)) this.items.push(item);
+    if (!this.items.includes(item)) this.items = [...this.items, item];
     this.renew();
   }
 
@@ -101,8 +103,8 @@ export class ComparePage {
       fill(this.notes, el("p", { class: "sentence" }, this.items.length ? WORDS.compareOne : WORDS.compareEmpty));
       return;
     }
-    const answers = await Promise.all([...new Set(this.items.map(item => split(item)[0]))].map(run => ask("run", { run }).catch(error => ({ id: run, error }))));
-    if (this.closed) return;
+    const items = this.items, answers = await Promise.all([...new Set(this.items.map(item => split(item)[0]))].map(run => ask("run", { run }).catch(error => ({ id: run, error }))));
+    if (this.closed || items !== this.items) return; // another one was added or removed meanwhile
     this.runs = new Map(answers.map(run => [run.id, run]));
     const landscapes = this.items.map(item => { const [run, name] = split(item); return this.runs.get(run)?.landscapes?.find(one => one.name === name); }).filter(Boolean);
     this.axes = landscapes[0]?.axes.length || 2;
@@ -157,7 +159,7 @@ export class ComparePage {
         if (asking.signal.aborted || this.closed) return; // another comparison was asked for while this one was drawn
       }
     } catch (error) {
-      if (error.name === "AbortError" || this.closed) return;
+      if (error.name === "AbortError" || asking.signal.aborted || this.closed) return;
       this.drop();
       fill(this.notes, el("p", { class: "sentence", role: "alert" }, error.message));
     } finally {
@@ -177,13 +179,14 @@ export class ComparePage {
     view.tallest = this.state.mode === "tiled" ? 460 : 640;
     this.views.push(view);
     await view.show(answer, lookOf({ ...this.state, camera: this.state.camera }), { same: "compare" });
-    if (view.space) this.admit(view);
+    if (view.space && this.views.includes(view)) await this.admit(view);
   }
 
   // -- linked views ------------------------------------------------------------------------------------------------------
 
   turned(view, camera, moving) {
     if (moving || this.linking) return;
+    this.scenes = [...this.scenes.filter(one => one !== view), view];
     this.set({ camera: cameraText(camera) }, { draw: false });
     if ((this.state.cameras ?? "1") !== "1") return;
     this.linking = true;
@@ -221,8 +224,8 @@ export class ComparePage {
       button.remove();
       oldest.image = false;
       oldest.place.append(oldest.plot);
-      await oldest.again();
-      this.admit(oldest);
+      await oldest.again(lookOf(this.state));
+      await this.admit(oldest);
     } }, image);
     oldest.image = true;
     window.Plotly.purge(oldest.plot);
@@ -234,18 +237,20 @@ export class ComparePage {
   // -- the table -----------------------------------------------------------------------------------------------------------
 
   async tabulate() {
+    const items = this.items;
     let answer;
     try {
-      answer = await ask("differences", { item: this.items });
+      answer = await ask("differences", { item: items });
     } catch (error) {
-      return fill(this.table, el("p", { class: "sentence" }, error.message));
+      return items === this.items ? fill(this.table, el("p", { class: "sentence" }, error.message)) : null;
     }
-    if (this.closed) return null;
+    if (this.closed || items !== this.items) return null;
     const all = this.state.same === "1";
     return fill(this.table, el("h2", {}, WORDS.differences),
       el("label", { class: "check" }, el("input", { type: "checkbox", checked: !all, onchange: event => { this.set({ same: event.target.checked ? undefined : "1" }, { draw: false }); this.tabulate(); } }), el("span", {}, WORDS.onlyDifferent)),
       el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": WORDS.differences },
-        answer.sections.map(section => this.sectionTable(section, answer.columns, all))));
+        answer.sections.map(section => this.sectionTable(section, answer.columns, all))),
+      answer.notes.map(note => el("p", { class: "quiet" }, note)));
   }
 
   sectionTable(section, columns, all) {
