@@ -116,3 +116,16 @@ def few_scenes(route: Route) -> None:
     """Answer with the comparison's script, which keeps one scene at a time."""
     answer = route.fetch()
     route.fulfill(response=answer, body=answer.text().replace("MOST_SCENES = 8", "MOST_SCENES = 1"))
+
+
+def test_a_whole_figure_that_is_slow_to_come_is_waited_for(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="plane")
+    asked = look.page.evaluate(
+        "async () => { const { Follower } = await import('./static/follow.js'); let begun = 0, running = 0, most = 0;"
+        " const page = { run: landscapePage.run, name: 'plane', state: {}, landscape: landscapePage.landscape, view: { live: null, milliseconds: 0 },"
+        "  draw: async () => { begun++; most = Math.max(most, ++running); await new Promise(done => setTimeout(done, 1500)); running--; } };"
+        " const follower = new Follower(page, { changed() {} });"
+        " const timer = setInterval(() => follower.drawSoon(), 50);"
+        " await new Promise(done => setTimeout(done, 4000)); clearInterval(timer); follower.end(); return [begun, most]; }"
+    )
+    assert asked == [2, 1]

@@ -18,6 +18,7 @@ export class Follower {
     const wanted = { run: page.run.id, landscape, observable: state.observable, log: log ? "1" : "0" }, key = JSON.stringify(wanted);
     if (key === this.key) return;
     this.key = key;
+    page.view.live = null; // the tiles of this stream fit the next figure only
     this.close?.();
     this.close = listen(wanted, {
       state: body => this.changed(body),
@@ -82,13 +83,17 @@ export class Follower {
     }
   }
 
-  /** Asks for the whole figure, with its scale and contour lines, as seldom as it is costly. */
+  /** Asks for the whole figure, with its scale and contour lines, as seldom as it is costly, and one after another: a
+   * newer question would take the answer from one under way, and a slow server would never be waited for. */
   drawSoon() {
+    this.due = true;
     if (this.waiting) return;
     const { view } = this.page, pause = view.live ? Math.min(MOST, Math.max(LEAST, COST * view.milliseconds)) : LEAST_WHOLE;
     this.waiting = setTimeout(async () => {
-      this.waiting = 0;
+      this.due = false;
       if (!this.ended && this.page.landscape) await this.page.draw();
+      this.waiting = 0;
+      if (this.due && !this.ended) this.drawSoon();
     }, pause);
   }
 }

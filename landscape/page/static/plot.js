@@ -13,10 +13,11 @@ const answers = new Map();
 
 /** The server's answer for a figure; the same question is asked once while `generation` stays. */
 export async function askFigure(parameters, generation, signal) {
-  const key = JSON.stringify([parameters, generation]);
-  if (answers.has(key)) return answers.get(key);
+  const key = JSON.stringify(parameters), known = answers.get(key);
+  if (known?.generation === generation) return known.answer;
   const answer = await ask("figure", parameters, signal);
-  answers.set(key, answer);
+  answers.delete(key); // of a landscape that grows, only the last answer is kept
+  answers.set(key, { generation, answer });
   while (answers.size > KEPT) answers.delete(answers.keys().next().value);
   return answer;
 }
@@ -140,13 +141,13 @@ export class FigureView {
     this.plot.on("plotly_relayouting", change => { if (change["scene.camera"]) this.on.camera?.(change["scene.camera"], true); });
   }
 
-  /** The grid point under the pointer: indices of the drawn grid and coordinates; null beside it. */
   /** Keeps what was zoomed, by which the same answer is drawn again. */
   zoomed(ranges) {
     this.options.zoom = ranges;
     this.on.zoom?.(ranges);
   }
 
+  /** The grid point under the pointer: indices of the drawn grid and coordinates; null beside it. */
   pointOf(event) {
     const hit = event?.points?.find(point => role(point.data) === "field") || event?.points?.[0];
     if (!hit) return null;
@@ -155,7 +156,7 @@ export class FigureView {
     return { x: hit.x, y: hit.y, index, role: role(hit.data) };
   }
 
-  /** The numbers behind the drawing, flat: drawn values, the pointer's columns, coordinates. */
+  /** The numbers behind the drawing, flat: drawn values, the pointer's columns, coordinates; of slices those of the one shown. */
   field() {
     const slider = this.plot.layout?.sliders?.[0], frames = this.answer?.figure.frames, shown = slider && frames?.[slider.active ?? 0];
     if (this.arrays && this.arrays.frame === shown) return this.arrays;
@@ -164,8 +165,8 @@ export class FigureView {
     if (!source) return null;
     const live = shown ? null : this.live;
     this.arrays = {
-      x: numbers(source.x).values, y: numbers(source.y).values,
       frame: shown, place: shown ? `${slider.currentvalue?.prefix || ""}${slider.steps[slider.active ?? 0].label}` : "",
+      x: numbers(source.x).values, y: numbers(source.y).values,
       drawn: live ? live.drawn : numbers(source.z ?? source.y), columns: live ? live.columns : numbers(source.customdata),
     };
     return this.arrays;
@@ -235,6 +236,7 @@ export class FigureView {
 
   async download(format) {
     const plotly = await getPlotly();
+    if (!this.figure) return; // a sentence stands in its place
     const { width, height } = this.plot._fullLayout;
     await plotly.downloadImage(this.plot, { format, filename: this.answer.file || "landscape", width, height, scale: format === "png" ? 3 : 1 });
   }
@@ -244,7 +246,6 @@ export class FigureView {
     const { width, height } = this.plot._fullLayout;
     return plotly.toImage(this.plot, { format: "png", width, height, scale: devicePixelRatio });
   }
-    if (!this.figure) return; // a sentence stands in its place
 
   /** A sentence where the picture would be. */
   say(sentence) {

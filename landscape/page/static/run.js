@@ -215,6 +215,8 @@ export class RunPage {
     try {
       const answer = await askFigure(this.asked(), this.landscape.generation, asking.signal);
       if (asking.signal.aborted || this.closed || began !== this.name) return;
+      this.log = Boolean(answer.log);
+      this.follower?.follow(this.log); // before it is drawn: a tile of another scale must not be written into it
       await this.view.show(answer, lookOf(this.state), this.options(extra));
       this.shown();
     } catch (error) {
@@ -243,9 +245,7 @@ export class RunPage {
     const noValue = answer.low === null ? el("strong", { class: "sentence" }, WORDS.noValues(this.landscape.done), " ") : null;
     fill(this.caption, noValue, this.flat ? `${WORDS.noSpace} ` : "", captionOf(answer));
     this.figure.setAttribute("aria-label", `${answer.title}. ${captionOf(answer)}`);
-    this.log = Boolean(answer.log);
     this.signals?.dispatchEvent(new CustomEvent("answered", { detail: answer }));
-    this.follower?.follow(this.log);
     this.pointer.again();
     if (this.state.step !== undefined && this.player) this.player.to(this.player.indexOf(this.state.step));
   }
