@@ -60,6 +60,13 @@ def test_the_cross_sections_follow_the_values_at_their_point(look: Look):
     look.until(f"before => Math.abs({shown} - before - 5) < 1e-3", before)
 
 
+def test_the_ends_of_the_range_are_not_taken_over_to_another_landscape(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="plane", kind="topographic", zmax="0.8", zmin="0.1")
+    look.page.keyboard.press("]")
+    look.until("landscapePage.name === 'line'")
+    assert "zm" not in look.page.url
+
+
 def test_slices_are_tabulated_as_they_are_shown_and_a_volume_has_its_csv(look: Look):
     look.show("run", run=look.run_id("net"), landscape="cube", kind="slices")
     values = "Array.from(landscapePage.view.field().drawn.values)"

@@ -2,7 +2,7 @@
 
 /** The view and its parameters, as the address names them; lists only for names in `LISTS`. */
 const LISTS = new Set(["item"]);
-const MOST = 4000; // characters: longer fragments are not ours
+const MOST = 16_000; // characters: longer fragments are not ours, and the server takes no longer questions
 
 export function read(fragment = location.hash) {
   const text = fragment.slice(1, MOST);

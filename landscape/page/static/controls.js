@@ -9,7 +9,7 @@ export function controls(page) {
   return [
     group(WORDS.picture, [
       landscape.observables.length > 1 ? labelled(WORDS.observable, select(landscape.observables.map(one => [one.name, one.title]), state.observable || landscape.observables[0].name,
-        value => page.set({ observable: value === landscape.observables[0].name ? undefined : value }))) : null,
+        value => page.set({ observable: value === landscape.observables[0].name ? undefined : value, zmin: undefined, zmax: undefined }, { controls: "zmin" in state || "zmax" in state }))) : null,
       scaleChoice(page),
       state.kind === "curve" ? null : labelled(WORDS.colours, colourMaps(looks, state, page)),
       ["contour", "topographic", "surface"].includes(state.kind) ? lines(page) : null,

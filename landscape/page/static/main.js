@@ -10,10 +10,9 @@ import { RunPage } from "./run.js";
 import { RunsPage } from "./runs.js";
 
 const main = document.getElementById("main"), trail = document.getElementById("trail");
-let page = null, shownAddress = null;
+let page = null;
 
 function show() {
-  if (location.hash === shownAddress) return;
   const { view, state } = read();
   page?.close();
   scrollTo(0, 0);

@@ -19,7 +19,7 @@ import { WORDS } from "./words.js";
 
 const ASKED = ["kind", "observable", "log", "levels", "exact", "zmin", "zmax", "scale", "uncertainty"]; // of the server
 const LIMITS = { levels: [1, 100], zmin: [-1e300, 1e300], zmax: [-1e300, 1e300] };
-const OF_ONE = ["kind", "observable", "at", "zoom", "camera", "step"]; // what another landscape does not take over
+const OF_ONE = ["kind", "observable", "at", "zoom", "camera", "step", "zmin", "zmax"]; // what another landscape does not take over
 const LOOKS = ["camera", "zoom", "ambient", "diffuse", "specular", "roughness", "lightfrom", "opacity"]; // what a reset takes back
 
 export class RunPage {

@@ -32,7 +32,7 @@ export const WORDS = {
   pending: "reading…",
 
   // states
-  states: { complete: "complete", running: "running", interrupted: "interrupted", partial: "partial", unreadable: "unreadable", none: "no landscape" },
+  states: { complete: "complete", running: "running", interrupted: "interrupted", partial: "partial", unreadable: "unreadable", empty: "no landscape" },
   progress: (done, points) => `${done.toLocaleString("en")} of ${points.toLocaleString("en")} points`,
   rate: rate => `${digits(rate, 3)} points/s`,
   eta: text => `about ${text} left`,
