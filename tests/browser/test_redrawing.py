@@ -82,6 +82,21 @@ def test_slices_are_tabulated_as_they_are_shown_and_a_volume_has_its_csv(look: L
     assert look.page.evaluate("landscapePage.view.field()") is None
 
 
+def test_a_link_shows_the_slice_that_was_chosen(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="cube", kind="slices", slice=4)
+    field = "landscapePage.view.field()"
+    drawn = "plot._fullData.find(trace => trace.meta.role === 'field').z.flatMap(row => Array.from(row))"
+    assert look.plotly("plot.layout.sliders[0].active") == 4
+    assert look.page.evaluate(f"{field}.place") == "gamma = 1"
+    assert look.plotly(f"{drawn}[0]") == look.page.evaluate(f"{field}.drawn.values[0]")
+    look.page.evaluate("landscapePage.view.plot.emit('plotly_sliderchange', { slider: { active: 0 } })")
+    assert "slice=0" in look.page.url
+    with look.redrawn():
+        look.page.locator("aside.panel").get_by_label("Opacity").fill("0.5")
+    assert look.plotly("plot.layout.sliders[0].active") == 0
+    assert look.page.evaluate(f"{field}.place") == "gamma = -1"
+
+
 def test_what_cannot_be_copied_is_not_called_copied(look: Look):
     look.show("run", run=look.run_id("net"), landscape="plane")
     button = look.page.get_by_role("button", name="Copy link")

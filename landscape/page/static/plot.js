@@ -66,6 +66,7 @@ export class FigureView {
     if (turn !== this.drawn) return;
     const figure = copy(this.answer.figure), theme = darkNow() ? "dark" : "light";
     const begun = performance.now();
+    turnSlice(figure, this.options.slice);
     recolour(figure.data, theme);
     apply(figure, this.look);
     if (this.options.change) this.options.change(figure);
@@ -137,6 +138,10 @@ export class FigureView {
           change["yaxis.range[0]"] === undefined ? this.plot.layout.yaxis.range : [change["yaxis.range[0]"], change["yaxis.range[1]"]]]);
       else if (change["xaxis.autorange"] || change["xaxis.range"] === undefined && change["xaxis.showspikes"] === undefined && "xaxis.autorange" in change)
         this.zoomed(null);
+    });
+    this.plot.on("plotly_sliderchange", ({ slider }) => {
+      this.options.slice = slider.active;
+      this.on.slice?.(slider.active);
     });
     this.plot.on("plotly_relayouting", change => { if (change["scene.camera"]) this.on.camera?.(change["scene.camera"], true); });
   }
@@ -264,6 +269,14 @@ export class FigureView {
     window.Plotly?.purge?.(this.plot);
     fill(this.place);
   }
+}
+
+/** Has a figure begin with the slice of that number; without one it is the nearest to zero. */
+function turnSlice(figure, number) {
+  const slider = figure.layout.sliders?.[0], frame = figure.frames?.[number];
+  if (!slider || !frame) return;
+  slider.active = number;
+  frame.traces.forEach((place, k) => { figure.data[place] = { ...frame.data[k] }; });
 }
 
 /** Drawn values in the units of a trace whose levels [n] are not evenly spaced: the n-th level is at n, and linear between two. */

@@ -19,7 +19,7 @@ import { WORDS } from "./words.js";
 
 const ASKED = ["kind", "observable", "log", "levels", "exact", "zmin", "zmax", "scale", "uncertainty"]; // of the server
 const LIMITS = { levels: [1, 100], zmin: [-1e300, 1e300], zmax: [-1e300, 1e300] };
-const OF_ONE = ["kind", "observable", "at", "zoom", "camera", "step", "zmin", "zmax"]; // what another landscape does not take over
+const OF_ONE = ["kind", "observable", "at", "zoom", "camera", "step", "slice", "zmin", "zmax"]; // what another landscape does not take over
 const LOOKS = ["camera", "zoom", "ambient", "diffuse", "specular", "roughness", "lightfrom", "opacity"]; // what a reset takes back
 
 export class RunPage {
@@ -85,6 +85,7 @@ export class RunPage {
       click: point => this.pointer?.pin(point),
       box: ranges => { if (ranges.length) jobDialog(this.run, this.landscape, ranges); },
       zoom: ranges => this.set({ zoom: ranges ? ranges.flat().map(value => Number(Number(value).toPrecision(6))).join(",") : undefined }, { draw: false }),
+      slice: number => this.set({ slice: number }, { draw: false }),
       camera: (camera, moving) => this.turned(camera, moving),
     });
     this.history = new History(training, run, this.state, {
@@ -204,6 +205,7 @@ export class RunPage {
       live: this.landscape?.state === "running",
       same: `${this.name} ${this.state.kind}`,
       zoom: zoom.length === 4 && zoom.every(Number.isFinite) ? [zoom.slice(0, 2), zoom.slice(2)] : null,
+      slice: this.state.slice === undefined ? undefined : Number(this.state.slice),
       dragmode: this.boxing ? "select" : undefined, ...extra,
     };
   }
