@@ -34,11 +34,18 @@ MOST_COMPARED = 8  # landscapes in one comparison
 
 @dataclass(frozen=True)
 class Group:
-    """Landscapes that the page compares, with the runs that they are of."""
+    """Landscapes that the page compares, with the runs that they are of, and in how many runs there is one."""
 
     name: str
     runs: tuple[ReportRun, ...]
     surfaces: tuple[Surface, ...]
+    count: int
+
+    @property
+    def labels(self) -> str:
+        """The runs, and how many there would be where these are the first ones only."""
+        labels = ", ".join(run.label for run in self.runs)
+        return labels if self.count == len(self.runs) else f"{labels}: the first {len(self.runs)} of {self.count} runs"
 
 
 def groups(runs: Sequence[ReportRun]) -> list[Group]:
@@ -58,8 +65,8 @@ def groups(runs: Sequence[ReportRun]) -> list[Group]:
 
 def _group(name: str, runs: Sequence[ReportRun], surfaces: Sequence[Surface | None]) -> Group:
     pairs = [(run, surface) for run, surface in zip(runs, surfaces, strict=True) if surface is not None]
-    pairs = pairs[:MOST_COMPARED]
-    return Group(name, tuple(run for run, _ in pairs), tuple(surface for _, surface in pairs))
+    shown = pairs[:MOST_COMPARED]
+    return Group(name, tuple(run for run, _ in shown), tuple(surface for _, surface in shown), len(pairs))
 
 
 def _first(run: ReportRun, axes: int, name: str | None = None) -> Surface | None:
@@ -102,7 +109,7 @@ def comparison_section(group: Group, index: int, bundle: Bundle) -> str:
         index=index,
         view=escape(json.dumps(first)),
         name=escape(f"Comparison: {group.name}"),
-        labels=escape(", ".join(run.label for run in group.runs)),
+        labels=escape(group.labels),
         choices="".join(choices),
         table=differences_table(table),
     )

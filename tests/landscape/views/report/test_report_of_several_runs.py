@@ -65,6 +65,13 @@ def test_where_no_names_agree_the_first_of_each_run_are_compared(make: ModuleTyp
     assert groups([ReportRun("a", (line,)), ReportRun("b", (plane,))]) == []
 
 
+def test_a_comparison_of_the_first_of_many_runs_says_so(make: ModuleType) -> None:
+    (group,) = groups([ReportRun(f"run-{k}", (make.line(9),)) for k in range(11)])
+    assert group.labels.endswith("run-6, run-7: the first 8 of 11 runs")
+    (group,) = groups([ReportRun(f"run-{k}", (make.line(9),)) for k in range(2)])
+    assert group.labels == "run-0, run-1"
+
+
 @pytest.mark.long
 def test_it_holds_each_run_and_every_comparison(page: Path) -> None:
     text, store = page.read_text(encoding="utf-8"), data(page)
