@@ -78,12 +78,17 @@ def runs_or_name(run: str, more: Sequence[str]) -> tuple[list[str], str | None]:
     return list(more), None
 
 
-def export_runs(runs: Sequence[str], formats: Sequence[str], out: Path | None) -> Iterator[Path]:
+def export_runs(
+    runs: Sequence[str], formats: Sequence[str], out: Path | None, asked: Mapping[str, Any] | None = None
+) -> Iterator[Path]:
     """Write the page of several runs, which compares them; yields its path.
+
+    Args:
+        asked: the options of figures that were given, of which the page takes none.
 
     Raises:
         NotFoundError: one of them does not exist.
-        JobError: another format is asked for, or an unknown one.
+        JobError: another format is asked for, an unknown one, or an option of figures.
         LandscapeError: a landscape cannot be read; the page is written without it.
     """
     from landscape.views import write_report
@@ -93,6 +98,11 @@ def export_runs(runs: Sequence[str], formats: Sequence[str], out: Path | None) -
     if wanted != [REPORT]:
         raise JobError(
             f"to: must be report for several runs, not {shown(','.join(wanted))}; or export each run by itself"
+        )
+    if asked:
+        option = next(iter(asked))
+        raise JobError(
+            f"{option}: must not be given for several runs, whose page has controls of its own; leave it out"
         )
     opened = [open_run(run) for run in runs]
     folder = out or SEVERAL_RUNS

@@ -49,7 +49,9 @@ def export(
     formats = to.split(",")
     others, name = runs_or_name(run, [*([name] if name is not None else []), *more])
     if others:
-        paths = export_runs([run, *others], formats, out)
+        of_one = {"kind": kind, "observable": observable if observable != "loss" else None, "log": look.log}
+        asked = {option: value for option, value in of_one.items() if value is not None} | look.of_figure()
+        paths = export_runs([run, *others], formats, out, asked)
     else:
         paths = export_run(run, name, formats, out, kind, observable, look.log, **look.of_figure())
     for path in paths:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from cluster.commands.export import export
+from cluster.commands.figure_options import FigureOptions
 from cluster.exporting import export_run, export_runs, runs_or_name
 from cluster.status import run_status, status_text
 from landscape import Job, JobError, NotFoundError, Problem, TrajectoryCollector, open_run, run
@@ -102,10 +104,21 @@ def test_several_runs_are_one_report_that_compares_them(tmp_path, monkeypatch):
     page = written.read_text(encoding="utf-8")
     for words in ("Comparison: minimum", "first: minimum", "second: minimum", "<td>0</td><td>1</td>"):
         assert words in page
+    with pytest.raises(JobError, match="zmax: must not be given for several runs"):
+        next(export_runs(runs, ["report"], None, {"zmax": 2.0}))
     with pytest.raises(JobError, match="must be report for several runs, not 'report,png'"):
         next(export_runs(runs, ["report", "png"], None))
     with pytest.raises(NotFoundError, match="does not exist"):
         next(export_runs([*runs, "none"], ["report"], None))
+
+
+def test_no_option_of_figures_is_lost_on_the_page_of_several_runs(monkeypatch):
+    given = []
+    monkeypatch.setattr("cluster.exporting.runs_or_name", lambda run, more: (list(more), None))
+    monkeypatch.setattr("cluster.exporting.export_runs", lambda *asked: given.append(asked[3]) or [])
+    export("a", "b", to="report")
+    export("a", "b", to="report", kind="surface", observable="accuracy", look=FigureOptions(log=False, levels=5))
+    assert given == [{}, {"kind": "surface", "observable": "accuracy", "log": False, "levels": 5}]
 
 
 def test_a_word_after_the_run_is_a_landscape_of_it_where_there_is_one(tmp_path, monkeypatch):
