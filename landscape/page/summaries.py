@@ -26,6 +26,7 @@ from landscape.state import (
     finite,
     landscape_status,
     or_note,
+    seconds_left,
     unreadable_status,
 )
 from landscape.store import LandscapeStore
@@ -123,7 +124,7 @@ def read_row(run: FoundRun) -> Row:
         infos = or_note(lambda: [opened.info], problems)
         landscapes = each_landscape(run.path, _landscape(alive), lambda name, cause: unreadable_status(name, cause))
         info = mapping(infos[0]) if infos else {}
-        return dict(finite(_head(run) | _training(info, landscapes) | _progress(landscapes, alive, problems)))
+        return dict(finite(_head(run) | _training(info, landscapes) | progress_of(landscapes, alive, problems)))
     except (LandscapeError, OSError) as error:
         problem = cause_of(error)
     except Exception as error:  # what no reader has foreseen is told of this run, and does not take the others along
@@ -170,19 +171,21 @@ def _training(info: Mapping[str, Any], landscapes: list[dict[str, Any]]) -> Row:
     }
 
 
-def _progress(landscapes: list[dict[str, Any]], alive: bool, problems: list[str]) -> Row:
+def progress_of(landscapes: list[dict[str, Any]], alive: bool, problems: list[str]) -> Row:
     """How far the landscapes are, one by one and all together."""
     states = {each["state"] for each in landscapes}
     state = next((one for one in GRAVEST if one in states), EMPTY)
     lowest = [each["minimum"]["loss"] for each in landscapes if each["minimum"]]
-    left = [each["eta_seconds"] for each in landscapes if each["eta_seconds"] is not None]
+    running = [each for each in landscapes if each["state"] == RUNNING]
+    rate = sum(each["rate"] for each in running)
     problems = [*problems, *(problem for each in landscapes for problem in each["problems"])]
     return {
         "state": RUNNING if alive and state == EMPTY else state,
         "done": sum(each["done"] for each in landscapes),
         "points": sum(each["points"] for each in landscapes),
-        "rate": sum(each["rate"] for each in landscapes if each["state"] == RUNNING),
-        "eta_seconds": sum(left) if left else None,
+        "rate": rate,
+        # Whether they are computed at once or one after another, and also of those that have not begun.
+        "eta_seconds": seconds_left(sum(each["missing"] for each in running), rate, RUNNING),
         "lowest": min(lowest, default=None),
         "problem": problems[0] if problems else "",
         "landscapes": [_landscape_row(each) for each in landscapes],
