@@ -66,3 +66,26 @@ def test_a_window_too_narrow_for_a_first_picture_shows_the_figure(chromium: Brow
         look.page.set_viewport_size({"width": 80, "height": 600})
         look.show("run", run=look.run_id("net"), landscape="plane")
         assert look.page.locator(".figure .sentence").count() == 0
+
+
+def test_a_server_that_asks_for_another_token_is_told_from_one_that_does_not_answer(chromium: Browser, served: str):
+    with Look.open(chromium, served) as look:
+        look.page.context.clear_cookies()
+        look.page.evaluate(
+            "async () => { const { listen } = await import('./static/live.js'); window.stop = listen({}, {}); }"
+        )
+        look.until("document.getElementById('connection').innerText.includes('open the whole address')")
+        look.page.evaluate("stop()")
+        look.errors.clear()  # which the browser itself reports
+
+
+def test_a_run_that_is_deleted_is_selected_no_more(chromium: Browser, runs: Path, tmp_path: Path):
+    for name in ("a", "b"):
+        shutil.copytree(runs / "net", tmp_path / "runs" / name)
+    with serving(tmp_path / "runs") as address, Look.open(chromium, address) as look:
+        look.until("document.querySelectorAll('.rows input').length === 2")
+        for box in look.page.locator(".rows input").all():
+            box.check()
+        look.until("document.body.innerText.includes('Compare 2 landscapes')")
+        shutil.rmtree(tmp_path / "runs" / "a")
+        look.until("document.body.innerText.includes('Compare 1 landscape')")

@@ -1,5 +1,5 @@
 // The stream of what changes. The connection breaks and comes back by itself; the page says so meanwhile.
-import { address } from "./api.js";
+import { address, ask } from "./api.js";
 import { fill } from "./dom.js";
 import { WORDS } from "./words.js";
 
@@ -18,6 +18,7 @@ export function listen(parameters, on, opened = () => null) {
       source.close();
       if (closed) return;
       say("broken", WORDS.reconnecting);
+      ask("looks").catch(error => { if (error.status === 401 && !closed) say("broken", error.message); }); // a stream does not tell why it failed
       timer = setTimeout(open, PAUSES[Math.min(tries++, PAUSES.length - 1)]);
     });
     for (const [name, listener] of Object.entries(on))

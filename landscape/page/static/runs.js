@@ -67,7 +67,11 @@ export class RunsPage {
 
   changed({ changed = [], removed = [], scanning }) {
     for (const run of changed) this.runs.set(run.id, prepared(run));
-    for (const id of removed) this.runs.delete(id);
+    for (const id of removed) {
+      this.runs.delete(id);
+      for (const item of this.selected) if (split(item)[0] === id) this.selected.delete(item);
+    }
+    if (removed.length) this.select(false);
     this.scanning = scanning;
     this.arrange();
   }
