@@ -56,11 +56,20 @@ class LandscapeReader:
         content = self._content
         return 0 if content is None else content.values.size
 
-    def forget(self) -> None:
-        """Free the memory of the values, which are read again when somebody asks."""
-        with self._lock:
+    def forget(self) -> bool:
+        """Free the memory of the values, which are read again when somebody asks.
+
+        Returns:
+            Whether they are forgotten. They stay while another thread reads: an object store may keep that one waiting.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
             if self._content is not None:
                 self._content.values.forget()
+        finally:
+            self._lock.release()
+        return True
 
     def look(self) -> Change:
         """Look what has changed on disk since the last call, and read that."""

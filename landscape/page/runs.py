@@ -231,5 +231,5 @@ def bound(readers: Collection[LandscapeReader]) -> None:
     for reader in sorted(readers, key=lambda one: one.used)[:-1]:
         if total <= VALUE_BYTES:
             return
-        total -= reader.size
-        reader.forget()
+        size = reader.size
+        total -= size if reader.forget() else 0

@@ -63,12 +63,13 @@ class PickedValues:
         """Read these arrays too, as far as they are not there yet."""
         new = [name for name in names if name not in self.values]
         if new:
-            self.values |= {name: np.full(self._shape, np.nan) for name in new}
+            before = self.values
+            # Another dict, as another thread may be adding up the sizes of those in this one.
+            self.values = before | {name: np.full(self._shape, np.nan) for name in new}
             try:
                 self._read(sorted(self._counts), new)
             except BaseException:
-                for name in new:  # half read, they would pass for values that are missing
-                    del self.values[name]
+                self.values = before  # half read, they would pass for values that are missing
                 raise
 
     def forget(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from live_landscape import LiveLandscape, empty, value_at
 
 from landscape.errors import StoreError
+from landscape.page import runs as open_runs
 from landscape.page.reading import LandscapeReader
 from landscape.store.reading import ChunkReader
 
@@ -53,3 +55,14 @@ def test_a_first_reading_that_failed_is_done_again(finished, fails, array):
     view = reader.view(("loss",))
     assert view.counts[1] == 20
     assert np.isfinite(view.surface.loss).all()
+
+
+def test_memory_is_freed_without_waiting_for_a_store_that_keeps_a_reader_waiting(finished, monkeypatch):
+    readers = [LandscapeReader(str(finished / "net"), name) for name in ("minimum", "line", "cube")]
+    for reader in readers:
+        reader.view(("loss",))
+    monkeypatch.setattr(open_runs, "VALUE_BYTES", 0)
+    with ThreadPoolExecutor(1) as thread, readers[0]._lock:
+        freed = thread.submit(open_runs.bound, readers)
+        freed.result(5)
+    assert [bool(reader._content.values.values) for reader in readers] == [True, False, True], "the last used one stays"
