@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -61,8 +62,24 @@ def test_memory_is_freed_without_waiting_for_a_store_that_keeps_a_reader_waiting
     readers = [LandscapeReader(str(finished / "net"), name) for name in ("minimum", "line", "cube")]
     for reader in readers:
         reader.view(("loss",))
+    sizes = [reader.size for reader in readers]
     monkeypatch.setattr(open_runs, "VALUE_BYTES", 0)
-    with ThreadPoolExecutor(1) as thread, readers[0]._lock:
-        freed = thread.submit(open_runs.bound, readers)
-        freed.result(5)
-    assert [bool(reader._content.values.values) for reader in readers] == [True, False, True], "the last used one stays"
+    waits, answers, read = Event(), Event(), ChunkReader.read
+
+    def waiting(self: ChunkReader, indices):
+        waits.set()
+        answers.wait(20)
+        return read(self, indices)
+
+    monkeypatch.setattr(ChunkReader, "read", waiting)
+    with ThreadPoolExecutor(2) as threads:
+        slow = threads.submit(readers[0].view, ("accuracy",))
+        assert waits.wait(20)
+        try:
+            threads.submit(open_runs.bound, readers).result(5)
+            assert readers[0].size >= sizes[0]
+            assert readers[1].size < sizes[1]
+            assert readers[2].size == sizes[2], "the last used one stays"
+        finally:
+            answers.set()
+        assert np.isfinite(slow.result(20).surface["accuracy"]).all()
