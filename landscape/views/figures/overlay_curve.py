@@ -91,7 +91,7 @@ def _curve(field: FigureData, label: str, number: int, style: Style) -> go.Scatt
         theme: {"line": {"color": colour, "dash": own.dash, "width": 2.2}} for theme, colour in own.colours.items()
     }
     axis = field.axes[0].name
-    name = text(field.observable.replace("_", " "))
+    name = field.observable.replace("_", " ")
     return go.Scatter(
         x=field.axes[0].coordinates,
         y=_shown(field),

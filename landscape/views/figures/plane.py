@@ -20,6 +20,7 @@ from landscape.views.figures.layout import (
     finish,
     make_frame,
     one_line,
+    text,
 )
 from landscape.views.figures.missing import hatched
 from landscape.views.figures.origin import flat_origin, origin_names
@@ -156,7 +157,7 @@ def contour_trace(
         zmin=even.value(data.scale.low),
         zmax=even.value(data.scale.high),
         connectgaps=False,
-        name=data.observable,
+        name=text(data.observable),
         showlegend=False,
         meta={"role": "field", **levels, **(meta or {})},
         **look,

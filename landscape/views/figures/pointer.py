@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.views.figures.layout import text
 from landscape.views.prepared.figure_data import FigureData
 
 Floats = NDArray[np.float64]
@@ -37,9 +38,14 @@ def pointer_columns(
 
 
 def pointer_text(name: str, value: str) -> str:
-    """The lines that the pointer shows for one observable; `value` is the template of `pointer_values`."""
+    """The lines that the pointer shows for one observable; `value` is the template of `pointer_values`.
+
+    Args:
+        name: of the observable, plain text, of which plotly takes nothing for markup or for a place of its template.
+    """
     shown, _, rise = value.partition("|")
-    return f"<b>{name} {shown}</b>" + (f"<br>rise over the origin {rise}" if rise else "")
+    plain = text(name).replace("%{", "&#37;{")
+    return f"<b>{plain} {shown}</b>" + (f"<br>rise over the origin {rise}" if rise else "")
 
 
 def plane_hover(data: FigureData) -> str:

@@ -59,7 +59,7 @@ def _heights(data: FigureData, style: Style) -> go.Surface:
         contours={"x": quiet, "y": quiet, "z": quiet},
         lighting={"ambient": 0.72, "diffuse": 0.5, "specular": 0.08, "roughness": 0.85, "fresnel": 0.05},
         connectgaps=False,
-        name=data.observable,
+        name=text(data.observable),
         showlegend=False,
         meta={"role": "field"},
     )

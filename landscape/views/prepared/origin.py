@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ class Origin(Comparable):
     """The origin of a landscape; `height` is its value in drawn units, NaN where that is not known."""
 
     height: float
-    hover: str
+    hover: str  # in plotly's markup
 
     name = "origin"
 
@@ -45,9 +46,11 @@ def prepare_origin(surface: Surface, observable: str, drawn: Floats, log: bool) 
     known = surface.origin_loss if observable == "loss" and math.isfinite(surface.origin_loss) else None
     if known is None and math.isfinite(height) and origin_index(surface) is not None:
         known = 10.0**height if log else height
-    what = wording.origin_name(surface)
+    what, title = (
+        escape(words, quote=False) for words in (wording.origin_name(surface), wording.observable_title(observable))
+    )
     lines = [f"<b>origin</b>{f' ({what})' if what else ''}"]
-    lines += [f"{wording.observable_title(observable)} {number(known, 5)}"] if known is not None else []
+    lines += [f"{title} {number(known, 5)}"] if known is not None else []
     return Origin(height, "<br>".join(lines))
 
 

@@ -374,6 +374,21 @@ def test_text_from_outside_cannot_bring_markup_into_a_figure(make: ModuleType) -
     assert figure(surface).layout.title.text.startswith("&lt;b&gt;bold&lt;/b&gt; &amp;")
 
 
+@pytest.mark.parametrize("kind", ["contour", "topographic", "surface"])
+def test_the_names_of_observables_and_of_the_origin_bring_no_markup_into_what_the_pointer_shows(
+    make: ModuleType, kind: str
+) -> None:
+    plain = make.quadratic()
+    name, attributes = "<u>acc%{x}", {**plain.attributes, "origin": "<em>here"}
+    observables = {**plain.observables, name: plain.loss}
+    drawn = figure(dataclasses.replace(plain, observables=observables, attributes=attributes), kind, observable=name)
+    told = drawn.to_json()
+    assert "<u>" not in told.replace("Mean <u>acc", "")  # the caption, which is no part of the drawing
+    assert "(<em>" not in told
+    assert "&lt;u&gt;acc&#37;{x}" in told
+    assert "(&lt;em&gt;here)" in told
+
+
 def test_the_caption_warns_of_a_scale_that_misleads(make: ModuleType) -> None:
     jet, viridis = (figure(make.quadratic(), colour_scale=name).layout.meta["caption"] for name in ("jet", "viridis"))
     assert "Jet misleads: its lightness rises and falls again" in jet
