@@ -107,6 +107,7 @@ class RunWatch:
             except Exception as error:  # a store that does not answer, or a run that is being replaced, may do better
                 log.debug("a look at %s failed", self.reader.found.path, exc_info=True)
                 self._put_all(event("problem", {"error": cause_of(error)}))
+                self._state_due = True  # by which the page knows that the problem is over
                 await asyncio.sleep(SLOW_SECONDS)
             await asyncio.sleep(self._pause())
 

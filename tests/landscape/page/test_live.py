@@ -14,10 +14,13 @@ import pytest
 from live_landscape import LiveLandscape, driven, empty, value_at
 from page_client import Client, asking
 
+from landscape.errors import StoreError
+from landscape.page import watching
 from landscape.page.api import Api
 from landscape.page.app import make_app
 from landscape.page.logs import LogTails
 from landscape.page.places import open_place
+from landscape.page.runs import RunReader
 from landscape.page.security import Guard
 from landscape.page.viewers import Viewer, event
 
@@ -127,6 +130,17 @@ def test_a_landscape_that_is_removed_or_made_anew_is_told(live):
         shutil.copytree(kept, folder)
         assert stream.next("landscape") == {"name": "line"}
         assert client.get(f"/api/figure?run={net}&landscape=line").status == 200
+
+
+def test_a_store_that_answers_again_is_told_by_the_state(live, monkeypatch):
+    client, _, net = live
+    monkeypatch.setattr(watching, "SLOW_SECONDS", 0.01)
+    with client.stream(f"/api/events?run={net}") as stream:
+        stream.next("state")
+        with monkeypatch.context() as failing:
+            failing.setattr(RunReader, "look", lambda self: (_ for _ in ()).throw(StoreError("it does not answer")))
+            assert stream.next("problem") == {"error": "it does not answer"}
+        assert not stream.next("state", 5)["alive"]
 
 
 def test_a_run_that_is_deleted_ends_its_streams_with_a_sentence(live):
