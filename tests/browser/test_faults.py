@@ -89,3 +89,19 @@ def test_a_run_that_is_deleted_is_selected_no_more(chromium: Browser, runs: Path
         look.until("document.body.innerText.includes('Compare 2 landscapes')")
         shutil.rmtree(tmp_path / "runs" / "a")
         look.until("document.body.innerText.includes('Compare 1 landscape')")
+
+
+def test_an_address_with_as_many_landscapes_as_can_be_compared_is_read_to_its_end(chromium: Browser, served: str):
+    with Look.open(chromium, served) as look:
+        items = [f"0123456789ab|{'x' * 98}{number:02}" for number in range(64)]
+        look.go("compare", item=items)
+        look.until("landscapePage.items?.length > 0")
+        assert look.page.evaluate("landscapePage.items") == items
+        look.page.wait_for_selector("p[role=alert]")
+        look.errors.clear()  # which the browser itself reports, as there is no such run
+
+
+def test_switches_in_the_address_that_are_neither_on_nor_off_are_off(chromium: Browser, served: str):
+    with Look.open(chromium, served) as look:
+        look.show("run", run=look.run_id("net"), landscape="plane", exact="nan", uncertainty="[]", log="2")
+        assert look.page.locator(".figure .sentence").count() == 0

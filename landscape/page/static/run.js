@@ -147,7 +147,7 @@ export class RunPage {
     state.kind = oneOf(state.kind, kinds, kinds[0]);
     state.observable = oneOf(state.observable, landscape.observables.map(one => one.name), undefined);
     state.scale = oneOf(state.scale, this.looks.scale_names.map(one => one.name), undefined);
-    state.log = oneOf(state.log, ["0", "1"], undefined);
+    for (const name of ["log", "exact", "uncertainty"]) state[name] = oneOf(state[name], ["0", "1"], undefined);
     for (const [name, [low, high]] of Object.entries(LIMITS)) if (!(Number(state[name]) >= low && Number(state[name]) <= high)) delete state[name];
     const space = kind => ["surface", "volume"].includes(kind);
     this.flat = space(state.kind) && !drawsSpace();
