@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -121,6 +122,20 @@ def test_tiles_appear_as_they_are_committed_and_the_end_is_seen(chromium: Browse
             look.run_id("net"),
         )
         assert expected == 99
+
+
+def test_contour_lines_appear_soon_in_a_picture_that_had_no_value(chromium: Browser, live: Path):
+    with serving(live) as address, driven(live), Look.open(chromium, address) as look:
+        look.show("run", run=look.run_id("net"), landscape="plane", kind="contour", log=0)
+        look.until("document.querySelector('.heading').innerText.includes('running')")
+        note = "document.querySelector('.figure').textContent.includes('No point has a value')"
+        look.until(note)
+        look.page.evaluate("landscapePage.view.milliseconds = 5000")  # as on a slow machine
+        writer = LiveLandscape(live, "plane")
+        writer.commit(next(iter(writer.tiles())))
+        begun = time.monotonic()
+        look.until(f"!({note})")
+        assert time.monotonic() - begun < 6
 
 
 def test_a_broken_connection_comes_back_without_a_reload(chromium: Browser, live: Path):

@@ -88,7 +88,8 @@ export class Follower {
   drawSoon() {
     this.due = true;
     if (this.waiting) return;
-    const { view } = this.page, pause = view.live ? Math.min(MOST, Math.max(LEAST, COST * view.milliseconds)) : LEAST_WHOLE;
+    const { view } = this.page, patched = view.live && view.answer?.low !== null; // a figure without a value has no line to patch
+    const pause = patched ? Math.min(MOST, Math.max(LEAST, COST * view.milliseconds)) : LEAST_WHOLE;
     this.waiting = setTimeout(async () => {
       this.due = false;
       if (!this.ended && this.page.landscape) await this.page.draw();

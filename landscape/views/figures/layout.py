@@ -76,8 +76,17 @@ def wrapped(plain: str, width: float, font: float = 13) -> str:
 
 
 def one_line(plain: str, width: float, font: float = 13) -> str:
-    """Plain text for plotly in one line of `width` pixels, the end cut off where it is too long."""
-    return text(shortened(plain, max(8, int(width / (0.55 * font)))))
+    """A title for plotly in one line of `width` pixels: in fewer words, then cut off, where it is too long.
+
+    >>> one_line("alpha: principal component 1 (81.7 %)", 150), one_line("alpha: principal component 1 (81.7 %)", 60)
+    ('alpha: PC 1 (81.7 %)', 'alpha')
+    """
+    most = max(8, int(width / (0.55 * font)))
+    brief = plain.replace("principal component", "PC")
+    for words in (plain, brief, brief.partition(" (")[0], brief.partition(":")[0]):
+        if len(words) <= most:
+            return text(words)
+    return text(shortened(plain, most))
 
 
 def make_frame(
