@@ -18,6 +18,7 @@ from landscape.views.figures.theme import TEMPLATES
 from landscape.views.prepared.figure_data import prepare_figure
 from landscape.views.prepared.wording import file_name
 
+MOST_TITLE = 300  # characters
 SCALE_NAMES = {None: "", True: "log", False: "linear"}  # by what was asked for, as file names have them
 
 
@@ -92,6 +93,8 @@ def figure(
     place = choose_preset(preset)
     paper = choose_paper(width, font_size, font, place)
     title = place is None if title is None else title
+    if isinstance(title, str) and len(title) > MOST_TITLE:
+        raise JobError(f"title: must have at most {MOST_TITLE} characters, not {len(title)}; shorten it")
     caption = place is None if caption is None else caption
     if levels is None and place is not None:
         levels = place.levels

@@ -18,7 +18,8 @@ from landscape.views.prepared.missing import why_empty
 from landscape.views.prepared.scale import Scale
 from landscape.views.prepared.wording import shortened, wrap
 
-TITLE_PX, TICKS_PX, CAPTION_FONT = 54, 30, 11
+TITLE_PX, TICKS_PX, TITLE_FONT, CAPTION_FONT = 54, 30, 17, 11
+LINE = 1.3  # from one line of words to the next, in sizes of their font
 MIN_WIDTH = 560
 NEEDLESS_BUTTONS = ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"]
 
@@ -115,7 +116,8 @@ def make_frame(
     legend_at = below + 10
     caption_at = legend_at + rows * 22 + (8 if rows else 0)
     bottom = caption_at + len(lines) * (CAPTION_FONT + 4) + (14 if lines else 4)
-    top = (TITLE_PX if style.title else 26) + (30 if style.animate else 0)
+    more = len(wrap(data.title, width - 40, TITLE_FONT)) - 1  # lines of the title beyond the first
+    top = (TITLE_PX + more * LINE * TITLE_FONT if style.title else 26) + (30 if style.animate else 0)
     return Frame(plot, (left, right, top, bottom), legend_at, caption_at, tuple(lines))
 
 
@@ -148,7 +150,7 @@ def base_layout(data: FigureData, style: Style, frame: Frame) -> dict[str, Any]:
         "annotations": [*caption_annotations(frame), *empty_annotations(data, frame)],
     }
     if style.title:
-        layout["title"] = {"text": wrapped(data.title, frame.width - 40, 17), "y": 1 - 24 / frame.height}
+        layout["title"] = {"text": wrapped(data.title, frame.width - 40, TITLE_FONT), "y": 1 - 24 / frame.height}
     return layout
 
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import unescape
 from typing import Any
 
 import plotly.graph_objects as go
@@ -104,7 +105,11 @@ def _place(figure: go.Figure, width: float, font: float, named_slice: bool) -> P
         left = (0.4 + LINE * AXIS + 0.5) * font + _tick_letters(figure) * LETTER * SMALL * font
         below = (0.8 + LINE * SMALL + LINE * AXIS) * font
     right += max((_bar_width(bar, font) for bar in colour_bars(figure)), default=0.0)
-    top = (0.8 + (1.8 * TITLE if layout.title.text else 0) + (LINE if named_slice else 0)) * font
+    title = wrap(unescape((layout.title.text or "").replace("<br>", " ")), width - 1.5 * font, TITLE * font)
+    if layout.title.text:
+        layout.title.text = "<br>".join(map(text, title))
+    above = TITLE * (1.8 + LINE * (len(title) - 1)) if layout.title.text else 0
+    top = (0.8 + above + (LINE if named_slice else 0)) * font
     plot_width = max(width - left - right, 0.3 * width)
     height = plot_width * (0.84 if space else meta["plot"][1] / meta["plot"][0])
     if height > TALLEST * plot_width:  # the width that is left over goes to both sides

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from html import unescape
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,6 +38,7 @@ def test_lengths_are_read_in_the_units_of_print(length: str | float, px: float) 
         ({"width": "1in"}, r"width: must be from 144 to 4000 px, not 96 px \('1in'\)"),
         ({"width": True}, "width: must be a length"),
         ({"font_size": "100pt"}, "font_size: must be from 5 to 40 px"),
+        ({"title": "x" * 301}, "title: must have at most 300 characters, not 301; shorten it"),
         ({"preset": "colum"}, "preset: unknown 'colum'; did you mean 'column'"),
     ],
 )
@@ -86,6 +88,19 @@ def test_a_figure_for_the_screen_keeps_its_sizes(make: ModuleType) -> None:
 def test_a_slice_for_print_says_which_it_is(make: ModuleType) -> None:
     notes = figure(make.block(), "slices", preset="page").layout.annotations
     assert "gamma = 0" in [note.text for note in notes]
+
+
+@pytest.mark.parametrize("preset", [None, *PRESETS])
+def test_a_title_of_several_lines_has_room_above_the_plot(make: ModuleType, preset: str | None) -> None:
+    words = "The loss of <LeNet-5> & its convergence point, trained on handwritten digits for ten epochs " * 2
+    short = figure(make.quadratic(), preset=preset, title="Loss").layout
+    long = figure(make.quadratic(), preset=preset, title=words.strip()).layout
+    lines = long.title.text.split("<br>")
+    assert len(lines) > 1
+    assert all(len(line) * 0.5 * long.title.font.size <= long.width for line in map(unescape, lines) if preset)
+    font = long.title.font.size or 17
+    assert long.margin.t - short.margin.t >= 1.25 * font * (len(lines) - 1)
+    assert long.height - short.height == pytest.approx(long.margin.t - short.margin.t, abs=1)
 
 
 @pytest.mark.long
