@@ -132,6 +132,8 @@ def test_the_path_has_its_colour_and_width_and_plays(look: Look):
     assert "step=1" in look.page.url
     look.page.get_by_role("button", name="Play").click()
     look.until("landscapePage.player.step === 2")
+    look.until("landscapePage.view.plot.data.find(trace => trace.meta && trace.meta.role === 'path').x.length >= 3")
+    look.until("document.querySelectorAll('.figure .contourlines .contourlevel, .figure .contourfill path').length > 1")
     with look.redrawn():
         panel.get_by_label("Path", exact=True).uncheck()
     assert look.plotly("plot._fullData.filter(trace => trace.meta && trace.meta.role === 'path').length") == 0

@@ -62,21 +62,23 @@ export class Player {
     await this.draw();
   }
 
-  /** Shows the path up to the chosen snapshot, by a frame, so that the field is not drawn again. */
+  /** Shows the path up to the chosen snapshot, by a frame; without `redraw` plotly takes the contour lines away. */
   async draw() {
     const plotly = await getPlotly(), { figure, plot } = this.view;
     if (!figure || !plot.data) return;
     const count = this.last + 1, traces = [], data = [];
-    figure.data.forEach((trace, k) => {
-      if (role(trace) !== "path" || !trace.x) return;
-      const all = Array.from(numbers(trace.x).values), share = all.length <= count ? this.step + 1 : Math.round(this.step * (all.length - 1) / this.last) + 1;
-      const part = { x: all.slice(0, share), y: Array.from(numbers(trace.y).values).slice(0, share) };
-      if (trace.z !== undefined) part.z = Array.from(numbers(trace.z).values).slice(0, share);
+    if (this.played !== figure) { // a frame changes the traces of a figure: what they were at first is kept
+      this.played = figure;
+      this.whole = figure.data.map(trace => (role(trace) === "path" && trace.x
+        ? Object.fromEntries(["x", "y", "z"].filter(axis => trace[axis] !== undefined).map(axis => [axis, Array.from(numbers(trace[axis]).values)])) : null));
+    }
+    this.whole.forEach((all, k) => {
+      if (!all) return;
+      const { length } = all.x, share = length <= count ? this.step + 1 : Math.round(this.step * (length - 1) / this.last) + 1;
       traces.push(k);
-      data.push(part);
+      data.push(Object.fromEntries(Object.entries(all).map(([axis, values]) => [axis, values.slice(0, share)])));
     });
     if (!traces.length) return;
-    const space = this.view.space;
-    await plotly.animate(plot, { data, traces }, { mode: "immediate", transition: { duration: 0 }, frame: { duration: 0, redraw: Boolean(space) } }).catch(() => null);
+    await plotly.animate(plot, { data, traces }, { mode: "immediate", transition: { duration: 0 }, frame: { duration: 0, redraw: true } }).catch(() => null);
   }
 }
