@@ -16,7 +16,7 @@ from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import EvenLevels
 from landscape.views.prepared.missing import why_empty
 from landscape.views.prepared.scale import Scale
-from landscape.views.prepared.wording import shortened, wrap
+from landscape.views.prepared.wording import in_fewer_words, wrap
 
 TITLE_PX, TICKS_PX, TITLE_FONT, CAPTION_FONT = 54, 30, 17, 11
 LINE = 1.3  # from one line of words to the next, in sizes of their font
@@ -77,17 +77,8 @@ def wrapped(plain: str, width: float, font: float = 13) -> str:
 
 
 def one_line(plain: str, width: float, font: float = 13) -> str:
-    """A title for plotly in one line of `width` pixels: in fewer words, then cut off, where it is too long.
-
-    >>> one_line("alpha: principal component 1 (81.7 %)", 150), one_line("alpha: principal component 1 (81.7 %)", 60)
-    ('alpha: PC 1 (81.7 %)', 'alpha')
-    """
-    most = max(8, int(width / (0.55 * font)))
-    brief = plain.replace("principal component", "PC")
-    for words in (plain, brief, brief.partition(" (")[0], brief.partition(":")[0]):
-        if len(words) <= most:
-            return text(words)
-    return text(shortened(plain, most))
+    """A title for plotly in one line of `width` pixels: in fewer words, then cut off, where it is too long."""
+    return text(in_fewer_words(plain, max(8, int(width / (0.55 * font)))))
 
 
 def make_frame(

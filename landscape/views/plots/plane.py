@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import matplotlib
 import numpy as np
 
 from landscape.views.figures.colours import band_colours, line_colours
@@ -19,6 +21,7 @@ from landscape.views.plots.style import (
     say_why_empty,
 )
 from landscape.views.prepared.figure_data import FigureData
+from landscape.views.prepared.wording import in_fewer_words
 
 UNCLEAR = "within 2 standard errors of the origin"
 
@@ -34,10 +37,19 @@ def plot_topographic(data: FigureData, ax: Any, style: PlotStyle) -> None:
         bands = ax.contourf(x, y, np.ma.clip(values, scale.low, scale.high), levels=edges, colors=colours)
         ax.contour(x, y, values, levels=list(scale.ticks), colors=HALO, linewidths=0.4, linestyles="solid", alpha=0.6)
         if style.colour_bar:
-            bar = ax.figure.colorbar(bands, ax=ax, spacing="uniform")
-            bar.set_ticks(list(scale.ticks), labels=list(scale.texts))
+            bar = ax.figure.colorbar(bands, cax=ax.inset_axes((1.04, 0.0, 0.05, 1.0)), spacing="uniform")
+            every = _every(data, ax)
+            bar.set_ticks(scale.ticks[::every], labels=scale.texts[::every])
             bar.set_label(data.observable.replace("_", " "))
     _finish(data, ax, style)
+
+
+def _every(data: FigureData, ax: Any) -> int:
+    """Of how many levels one has its value at the colour bar, so that the values do not overlap."""
+    box, line = ax.get_window_extent(), float(1.25 * matplotlib.rcParams["font.size"] * ax.figure.dpi / 72)
+    wide, high = (axis.span or 1.0 for axis in data.axes)
+    height = float(min(box.height, box.width * high / wide) if data.equal else box.height)
+    return max(1, math.ceil(len(data.scale.ticks) * line / max(height, line)))
 
 
 def plot_contour(data: FigureData, ax: Any, style: PlotStyle) -> None:
@@ -65,6 +77,9 @@ def _finish(data: FigureData, ax: Any, style: PlotStyle) -> None:
         plot_path(ax, data.path, data.path.places[:2], style)
         number_path(ax, data.path, (data.path.places[0], data.path.places[1]))
     say_why_empty(data, ax.text, ax.transAxes)
-    ax.set(xlabel=data.axes[0].title, ylabel=data.axes[1].title)
+    box = ax.get_window_extent()
+    letter = 0.55 * matplotlib.rcParams["font.size"] * ax.figure.dpi / 72  # its width in pixels
+    for name, axis, pixels in zip(("xlabel", "ylabel"), data.axes, (box.width, box.height), strict=True):
+        ax.set(**{name: in_fewer_words(axis.title, max(8, int(pixels / letter)))})
     if data.equal:
         ax.set_aspect("equal", adjustable="box")

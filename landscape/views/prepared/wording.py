@@ -61,6 +61,19 @@ def short_axis_title(axis: Axis) -> str:
     return shortened(f"{axis.name}: {label}", TITLE_LETTERS)
 
 
+def in_fewer_words(title: str, most: int) -> str:
+    """A title of at most `most` characters: in fewer words, then cut off, where it is longer.
+
+    >>> [in_fewer_words("alpha: principal component 1 (81.7 %)", most) for most in (40, 20, 12, 6)]
+    ['alpha: principal component 1 (81.7 %)', 'alpha: PC 1 (81.7 %)', 'alpha: PC 1', 'alpha']
+    """
+    brief = title.replace("principal component", "PC")
+    for words in (title, brief, brief.partition(" (")[0], brief.partition(":")[0]):
+        if len(words) <= most:
+            return words
+    return shortened(title, most)
+
+
 def shortened(text: str, most: int) -> str:
     """The text, or its beginning and an ellipsis where it has more than `most` letters.
 

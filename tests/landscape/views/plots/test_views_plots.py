@@ -52,7 +52,7 @@ def test_a_plane_has_the_levels_of_all_figures(make: ModuleType, pyplot: Any, lo
     lines = next(each for each in surface.plot(kind="contour", log=log).collections if len(each.levels) > 1)
     assert tuple(lines.levels) == scale.ticks
     ax = surface.plot(kind="topographic", log=log)
-    bar = ax.figure.axes[1]
+    (bar,) = ax.child_axes
     assert [text.get_text() for text in bar.get_yticklabels()] == list(scale.texts)
     assert {"trajectory", "start (epoch 1)", "convergence point (epoch 10)", "origin"} <= set(labels(ax))
     np.testing.assert_array_equal(line_named(ax, "trajectory").get_xdata(), surface.path.coordinates["alpha"])
