@@ -19,7 +19,7 @@ from landscape.results import Run
 from landscape.state import UNREADABLE, cause_of, finite, or_note, seconds_left, state_of_counts
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, ProjectedPath
 from landscape.views.prepared.figure_data import means
-from landscape.views.prepared.history import PLACES
+from landscape.views.prepared.history import PLACES, UNITS
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.numbers import Row, landscape_rows, observable_rows, provenance_rows
 from landscape.views.prepared.wording import axis_title, count_statuses, observable_title
@@ -103,7 +103,10 @@ def training(rows: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, list[Ro
     columns = sorted(last.keys() - PLACES, key=lambda name: (name != "loss", name))
     results = [name for name in columns if name != "learning_rate"][:MOST_RESULTS]
     final = [(f"final {observable_title(name)}", number(float(last[name]))) for name in results]
-    return ({"unit": "step" if "step" in last else "epoch", "columns": columns} if columns else None), final
+    units = [unit for unit in UNITS if unit in last]
+    return (
+        {"unit": "step" if "step" in last else "epoch", "units": units, "columns": columns} if columns else None
+    ), final
 
 
 def landscape_description(reader: RunReader, name: str, brief: bool = False) -> dict[str, Any]:

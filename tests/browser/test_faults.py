@@ -88,7 +88,7 @@ def test_a_run_that_is_deleted_is_selected_no_more(chromium: Browser, runs: Path
             box.check()
         look.until("document.body.innerText.includes('Compare 2 landscapes')")
         shutil.rmtree(tmp_path / "runs" / "a")
-        look.until("document.body.innerText.includes('Compare 1 landscape')")
+        look.until("document.body.innerText.includes('Select two or more to compare')")
 
 
 def test_an_address_with_as_many_landscapes_as_can_be_compared_is_read_to_its_end(chromium: Browser, served: str):

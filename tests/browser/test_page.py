@@ -96,6 +96,7 @@ def test_every_control_of_a_plane_changes_the_picture_and_the_address(look: Look
         ("Colour map", lambda: panel.get_by_label("Colour map").select_option("magma"), "scale=magma"),
         ("Contour lines", lambda: _fill(panel.get_by_label("Contour lines"), "5"), "levels=5"),
         ("exactly", lambda: panel.get_by_label("exactly").check(), "exact=1"),
+        ("Percentile", lambda: _fill(panel.get_by_label("Drawn up to this percentile"), "90"), "clip=90"),
         ("Highest", lambda: _fill(panel.get_by_label("Highest value drawn"), "0.8"), "zmax=0.8"),
         ("Lowest", lambda: _fill(panel.get_by_label("Lowest value drawn"), "0.1"), "zmin=0.1"),
         ("Uncertainty", lambda: panel.get_by_label("Uncertainty").check(), "uncertainty=1"),
@@ -104,6 +105,7 @@ def test_every_control_of_a_plane_changes_the_picture_and_the_address(look: Look
         with look.redrawn():
             act()
         assert state in look.page.url, name
+    assert "clip" not in look.page.url, "the highest value takes the place of the percentile"
     assert look.plotly(f"{field}.opacity") == 0.5
     assert look.plotly(f"[{field}.zmin, {field}.zmax]") == [0.1, 0.8]
     assert look.plotly(f"{field}.colorscale") != colours

@@ -13,7 +13,7 @@ export function controls(page) {
       scaleChoice(page),
       state.kind === "curve" ? null : labelled(WORDS.colours, colourMaps(looks, state, page)),
       ["contour", "topographic", "surface"].includes(state.kind) ? lines(page) : null,
-      range(page, "zmax", WORDS.clip), range(page, "zmin", WORDS.clipLow),
+      range(page, "zmax", WORDS.clip), range(page, "zmin", WORDS.clipLow), percentile(page),
       check(WORDS.uncertainty, state.uncertainty === "1", on => page.set({ uncertainty: on ? "1" : undefined })),
       state.kind === "curve" ? null : slider(WORDS.opacity, 0.1, 1, 0.05, look.opacity, value => page.set({ opacity: value === 1 ? undefined : value })),
     ]),
@@ -61,12 +61,18 @@ function lines(page) {
 
 function range(page, name, words) {
   const input = el("input", { type: "number", step: "any", value: page.state[name] || "", placeholder: WORDS.automatic,
-    onchange: event => page.set({ [name]: event.target.value || undefined }) });
+    onchange: event => page.set({ [name]: event.target.value || undefined, ...(name === "zmax" && { clip: undefined }) }, { controls: name === "zmax" && "clip" in page.state }) });
   page.signals.addEventListener("answered", event => {
     const end = event.detail[name === "zmax" ? "high" : "low"];
     if (Number.isFinite(end)) input.placeholder = String(Number(end.toPrecision(4)));
   });
   return labelled(words, input);
+}
+
+/** The share of the values that is drawn: what is higher is cut off, as by the highest value, which goes before. */
+function percentile(page) {
+  const set = event => page.set({ clip: event.target.value || undefined, zmax: undefined }, { controls: "zmax" in page.state });
+  return labelled(WORDS.percentile, el("input", { type: "number", min: 50, max: 100, step: "any", value: page.state.clip || "", placeholder: WORDS.automatic, onchange: set }));
 }
 
 function check(name, checked, choose) {

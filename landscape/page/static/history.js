@@ -1,4 +1,5 @@
 // The training beside its landscapes: every recorded column, intervals shaded; other runs can be laid over it.
+import { oneOf } from "./address.js";
 import { ask, getLooks, getPlotly, nameOf } from "./api.js";
 import { el, fill } from "./dom.js";
 import { fitHistory, recolour } from "./fit.js";
@@ -12,6 +13,7 @@ export class History {
     Object.assign(this, { place, run, on, after });
     this.others = (state.overlay || "").split("|").filter(Boolean);
     this.log = state.histlog === "1";
+    this.unit = oneOf(state.histunit, run.history?.units || [], undefined);
   }
 
   open() {
@@ -30,12 +32,23 @@ export class History {
     overlay.addEventListener("pointerdown", () => this.offer(overlay), { once: true });
     this.chips = el("span", { class: "chips" });
     this.showChips();
-    return el("div", { class: "tools" }, overlay, this.chips,
+    return el("div", { class: "tools" }, overlay, this.chips, this.units(),
       el("label", { class: "check" }, el("input", { type: "checkbox", checked: this.log, onchange: event => {
         this.log = event.target.checked;
-        this.on.keep({ histlog: this.log ? "1" : undefined });
+        this.on.keep({ histlog: this.log ? "1" : undefined, unit: this.unit });
         this.ask();
       } }), el("span", {}, WORDS.historyLog)));
+  }
+
+  /** What the axis counts, where the history has several places for its rows. */
+  units() {
+    const { units = [] } = this.run.history;
+    if (units.length < 2) return null;
+    return el("select", { "aria-label": WORDS.historyUnit, onchange: event => {
+      this.unit = event.target.value || undefined;
+      this.on.keep({ histunit: this.unit });
+      this.ask();
+    } }, el("option", { value: "" }, WORDS.historyUnit), units.map(unit => el("option", { value: unit, selected: unit === this.unit }, WORDS.byUnit(unit))));
   }
 
   async offer(overlay) {

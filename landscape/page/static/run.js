@@ -17,8 +17,8 @@ import { onTheme } from "./theme.js";
 import { toolbar } from "./toolbar.js";
 import { WORDS } from "./words.js";
 
-const ASKED = ["kind", "observable", "log", "levels", "exact", "zmin", "zmax", "scale", "uncertainty"]; // of the server
-const LIMITS = { levels: [1, 100], zmin: [-1e300, 1e300], zmax: [-1e300, 1e300] };
+const ASKED = ["kind", "observable", "log", "levels", "exact", "zmin", "zmax", "clip", "scale", "uncertainty"]; // of the server
+const LIMITS = { levels: [1, 100], zmin: [-1e300, 1e300], zmax: [-1e300, 1e300], clip: [50, 100] };
 const OF_ONE = ["kind", "observable", "at", "zoom", "camera", "step", "slice", "zmin", "zmax"]; // what another landscape does not take over
 const LOOKS = ["camera", "zoom", "ambient", "diffuse", "specular", "roughness", "lightfrom", "opacity"]; // what a reset takes back
 
@@ -149,6 +149,7 @@ export class RunPage {
     state.scale = oneOf(state.scale, this.looks.scale_names.map(one => one.name), undefined);
     for (const name of ["log", "exact", "uncertainty"]) state[name] = oneOf(state[name], ["0", "1"], undefined);
     for (const [name, [low, high]] of Object.entries(LIMITS)) if (!(Number(state[name]) >= low && Number(state[name]) <= high)) delete state[name];
+    if ("zmax" in state) delete state.clip;
     const space = kind => ["surface", "volume"].includes(kind);
     this.flat = space(state.kind) && !drawsSpace();
     if (this.flat) state.kind = kinds.find(kind => !space(kind)) || state.kind;
@@ -290,7 +291,7 @@ export class RunPage {
 
   showFacts() {
     const { landscape } = this;
-    showNumbers(this.numbers, landscape, this.run.info);
+    showNumbers(this.numbers, landscape, this.run);
     showProvenance(this.provenance, landscape);
     showFailures(this.trouble, landscape.failures);
     fill(this.table, dataTable(() => this.view.field(), landscape.axes, () => this.state.observable || "loss", () => address("csv", this.asked())));

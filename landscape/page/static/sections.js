@@ -28,6 +28,19 @@ export function curvesThrough(field, j, i) {
   return [row, column];
 }
 
+/** Ticks at 1, 2, 5 x 10^k, as those of the picture; over many decades at powers of ten, at most six of them. */
+function roundTicks(values) {
+  const known = values.filter(value => value > 0 && Number.isFinite(value)), low = Math.log10(Math.min(...known)), high = Math.log10(Math.max(...known));
+  if (!known.length) return {};
+  const first = Math.floor(low), decades = Array.from({ length: Math.ceil(high) - first + 1 }, (_, k) => first + k);
+  const within = all => all.filter(value => Math.log10(value) >= low - 0.05 && Math.log10(value) <= high + 0.05);
+  let ticks = within(decades.flatMap(power => [1, 2, 5].map(digit => digit * 10 ** power)));
+  if (ticks.length < 2) return {}; // less than a factor of two: plotly knows best
+  if (ticks.length > 6) ticks = within(decades.map(power => 10 ** power));
+  const every = Math.ceil(ticks.length / 6), kept = ticks.filter((_, k) => k % every === 0);
+  return { tickmode: "array", tickvals: kept, ticktext: kept.map(value => String(Number(value.toPrecision(3)))) };
+}
+
 export class Sections {
   constructor(place) {
     this.place = place;
@@ -71,7 +84,7 @@ export class Sections {
         margin: { l: 52, r: 8, t: 22, b: 34 },
         title: { text: WORDS.sectionTitle(axes[k].name, axes[1 - k].name, other[k]), font: { size: 12 }, x: 0.02, xanchor: "left", y: 0.97 },
         xaxis: { title: { text: axes[k].name, font: { size: 11 }, standoff: 2 }, automargin: false },
-        yaxis: { type: log ? "log" : "linear", exponentformat: "power", nticks: 5, automargin: false },
+        yaxis: { type: log ? "log" : "linear", exponentformat: "power", nticks: 5, automargin: false, ...(log && roundTicks([...lower, ...upper, ...curve.value])) },
         hovermode: "x",
       };
       plotly.react(this.plots[k], data, layout, { displayModeBar: false, responsive: false, showSendToCloud: false });

@@ -44,10 +44,10 @@ export function fit(figure, width, tallest) {
     if (flat) for (const key of ["xaxis", "yaxis"]) shorten(layout[key]);
     if (!flat) {
       for (const key of ["xaxis", "yaxis"]) shorten(layout.scene[key]);
-      layout.scene.zaxis.title = { text: "" }; // the colour bar says what it is
       for (const key of "xyz") layout.scene.camera.eye[key] *= 1.15;
     }
   }
+  if (!flat && width < 720) layout.scene.zaxis.title = { text: "" }; // the colour bar says what it is
   let inner = width - margin.l - margin.r;
   let height = meta.equal ? inner * meta.plot[1] / meta.plot[0] : meta.plot[1];
   if (meta.space) height = Math.min(meta.plot[1], Math.max(300, inner * 0.8));

@@ -23,7 +23,7 @@ def test_a_run_tells_its_landscapes(client, net):
     assert ["network", "Linear"] in answer["info"]
     assert answer["info"][-1] == ["final loss", "0.3333"]
     assert yaml.safe_load(answer["landscapes"][0]["job"])["landscapes"][0]["name"] == "minimum"
-    assert answer["history"] == {"unit": "step", "columns": ["loss"]}
+    assert answer["history"] == {"unit": "step", "units": ["step", "epoch"], "columns": ["loss"]}
     minimum, path, line, cube = answer["landscapes"]
     assert (minimum["state"], minimum["done"], minimum["points"], minimum["missing"]) == ("complete", 20, 20, 0)
     assert [(axis["name"], axis["size"], axis["low"]) for axis in minimum["axes"]] == [
