@@ -185,14 +185,15 @@ def test_the_pointer_and_the_arrow_keys_show_cross_sections(look: Look):
 
 
 @pytest.mark.page
-def test_a_box_gives_a_job(look: Look):
-    look.show("run", run=look.run_id("net"), landscape="plane", kind="topographic")
+@pytest.mark.parametrize(("landscape", "kind"), [("plane", "topographic"), ("line", "curve")])
+def test_a_box_gives_a_job(look: Look, landscape: str, kind: str):
+    look.show("run", run=look.run_id("net"), landscape=landscape, kind=kind)
     look.page.get_by_role("button", name="Select a box for a job").click()
-    box = look.page.locator(".figure .plot .nsewdrag").bounding_box()
+    box = look.page.locator(".figure .plot .nsewdrag").first.bounding_box()
     assert box is not None
-    look.page.mouse.move(box["x"] + 60, box["y"] + 60)
+    look.page.mouse.move(box["x"] + 60, box["y"] + 0.2 * box["height"])
     look.page.mouse.down()
-    look.page.mouse.move(box["x"] + 260, box["y"] + 220, steps=5)
+    look.page.mouse.move(box["x"] + 260, box["y"] + 0.7 * box["height"], steps=5)
     look.page.mouse.up()
     dialog = look.page.get_by_role("dialog")
     dialog.locator("pre").first.wait_for()

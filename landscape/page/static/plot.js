@@ -77,7 +77,7 @@ export class FigureView {
     figure.layout.datarevision = this.drawn;
     this.live = null; // what was patched belongs to the figure before
     if (this.options.live) this.prepareLive(figure);
-    if (this.options.dragmode) figure.layout.dragmode = this.options.dragmode;
+    if (this.options.dragmode) Object.assign(figure.layout, { dragmode: this.options.dragmode, selectdirection: this.options.selectdirection });
     const space = Boolean(figure.layout.meta?.space);
     if (this.space !== undefined && this.space !== space) plotly.purge(this.plot); // gives the old WebGL context back
     this.keepView(figure, space);
@@ -128,7 +128,8 @@ export class FigureView {
     this.plot.on("plotly_unhover", () => this.on.hover?.(null));
     this.plot.on("plotly_click", event => this.on.click?.(point(event)));
     this.plot.on("plotly_selected", event => {
-      if (event?.range) this.on.box?.([event.range.x, event.range.y].filter(Boolean));
+      const along = letter => Object.entries(event.range).find(([name]) => name.startsWith(letter))?.[1]; // of the panel where it was dragged
+      if (event?.range) this.on.box?.([along("x"), along("y")].filter(Boolean));
     });
     this.plot.on("plotly_relayout", change => {
       if (change["scene.camera"]) this.on.camera?.(change["scene.camera"]);

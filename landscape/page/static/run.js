@@ -83,7 +83,7 @@ export class RunPage {
     this.view = new FigureView(this.figure, {
       hover: perFrame(point => this.pointer?.hover(point)),
       click: point => this.pointer?.pin(point),
-      box: ranges => { if (ranges.length) jobDialog(this.run, this.landscape, ranges); },
+      box: ranges => { if (ranges.length) jobDialog(this.run, this.landscape, ranges.slice(0, this.landscape.axes.length)); },
       zoom: ranges => this.set({ zoom: ranges ? ranges.flat().map(value => Number(Number(value).toPrecision(6))).join(",") : undefined }, { draw: false }),
       slice: number => this.set({ slice: number }, { draw: false }),
       camera: (camera, moving) => this.turned(camera, moving),
@@ -207,7 +207,7 @@ export class RunPage {
       same: `${this.name} ${this.state.kind}`,
       zoom: zoom.length === 4 && zoom.every(Number.isFinite) ? [zoom.slice(0, 2), zoom.slice(2)] : null,
       slice: this.state.slice === undefined ? undefined : Number(this.state.slice),
-      dragmode: this.boxing ? "select" : undefined, ...extra,
+      dragmode: this.boxing ? "select" : undefined, selectdirection: this.landscape?.axes.length === 1 ? "h" : "any", ...extra,
     };
   }
 

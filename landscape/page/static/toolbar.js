@@ -11,14 +11,14 @@ export function toolbar(page) {
 }
 
 function boxButton(page) {
-  if (page.landscape.axes.length !== 2 || page.state.kind === "surface") return null;
+  if (page.landscape.axes.length > 2 || page.state.kind === "surface") return null;
   const words = () => (page.boxing ? WORDS.boxOff : WORDS.boxTool);
   return el("button", { type: "button", class: "single", "aria-pressed": String(Boolean(page.boxing)), title: WORDS.boxHint, onclick: event => {
     page.boxing = !page.boxing;
     fill(event.target, words());
     event.target.setAttribute("aria-pressed", String(page.boxing));
     if (page.view.options) page.view.options.dragmode = page.boxing ? "select" : undefined;
-    window.Plotly?.relayout(page.view.plot, { dragmode: page.boxing ? "select" : "zoom" });
+    window.Plotly?.relayout(page.view.plot, { dragmode: page.boxing ? "select" : "zoom", selectdirection: page.landscape.axes.length === 1 ? "h" : "any" });
   } }, words());
 }
 
