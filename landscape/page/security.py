@@ -82,7 +82,7 @@ class Guard:
         name = host_name(header)
         if name is None:
             return False
-        return name == "localhost" or name.endswith(".localhost") or name in self.hosts or _is_address(name)
+        return name == "localhost" or name.endswith(".localhost") or name in self.hosts or is_address(name)
 
 
 def host_name(header: str) -> str | None:
@@ -95,13 +95,14 @@ def host_name(header: str) -> str | None:
     if text.startswith("["):
         name, bracket, port = text[1:].partition("]")
         well_formed = bool(bracket) and (not port or (port.startswith(":") and port[1:].isdecimal()))
-        return name if well_formed and _is_address(name) else None
+        return name if well_formed and is_address(name) else None
     name, colon, port = text.partition(":")
     well_formed = bool(name) and (not colon or port.isdecimal()) and not set(name) & set(" /\\@?#,;\"'<>")
     return name.rstrip(".") if well_formed else None
 
 
-def _is_address(name: str) -> bool:
+def is_address(name: str) -> bool:
+    """Whether a name is an address of IPv4 or IPv6."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

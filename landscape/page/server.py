@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import ipaddress
 import os
 import signal
 import socket
@@ -18,7 +17,7 @@ from landscape.errors import Interrupted, JobError, shown
 from landscape.page.api import Api
 from landscape.page.app import make_app
 from landscape.page.places import Place
-from landscape.page.security import Guard, new_token, own_names
+from landscape.page.security import Guard, is_address, new_token, own_names
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8765
 BACKLOG = 512
@@ -106,18 +105,10 @@ def serve(
     opened = listen(host, port)
     with opened:
         address = Address(host, opened.getsockname()[1], token or new_token())
-        given = () if _is_address(host) else (host,)
+        given = () if is_address(host) else (host,)
         guard = Guard(address.token, own_names((*allow_hosts, *given)))
         asyncio.run(_serve(places, guard, opened, lambda: ready(address)))
     raise Interrupted("the page is closed; the same command opens it again")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 class Server(uvicorn.Server):

@@ -17,8 +17,9 @@ function boxButton(page) {
     page.boxing = !page.boxing;
     fill(event.target, words());
     event.target.setAttribute("aria-pressed", String(page.boxing));
-    if (page.view.options) page.view.options.dragmode = page.boxing ? "select" : undefined;
-    window.Plotly?.relayout(page.view.plot, { dragmode: page.boxing ? "select" : "zoom", selectdirection: page.landscape.axes.length === 1 ? "h" : "any" });
+    const { dragmode, selectdirection } = page.options();
+    if (page.view.options) Object.assign(page.view.options, { dragmode, selectdirection });
+    window.Plotly?.relayout(page.view.plot, { dragmode: dragmode || "zoom", selectdirection });
   } }, words());
 }
 
