@@ -32,7 +32,7 @@ from landscape.errors import printable
 from landscape.evaluation.choice.questions import Request
 from landscape.memory import host_limit
 from landscape.preparation import PreparedJob
-from landscape.problem.batches import Batch, batch_bytes
+from landscape.problem.samples import Samples
 from landscape.progress import stage
 from landscape.tasks import Task, Work
 
@@ -202,13 +202,13 @@ def _short(error: BaseException) -> str:
     return ((causes or lines)[-1 if causes else 0] if lines else type(error).__name__)[:200]
 
 
-def share_samples(samples: Batch, room: int) -> Any:
+def share_samples(samples: Samples, room: int) -> Any:
     """The samples as one object, which the workers of a node share; in pieces where one object would be too large.
 
     Args:
         room: bytes that one object may have.
     """
-    if batch_bytes(samples) <= room:
+    if samples.nbytes <= room:
         # Ray does not resolve references in a list on the way: the worker fetches what it needs.
         return [ray.put(pack_samples(samples))]
     pieces = pieces_of(samples, min(PIECE_BYTES, room // 4))

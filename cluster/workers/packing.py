@@ -13,7 +13,7 @@ import torch
 
 from landscape.directions import DirectionTensors, SeededDirection, seeded
 from landscape.parameters import ParameterInfo, State, direction_digest, in_first_version
-from landscape.problem.batches import Batch
+from landscape.problem.samples import Rows, Samples
 from landscape.retries import NotRetried
 
 SEEDED_BYTES = 1 << 30  # a random direction above it travels as its seed, as it is kept in the store
@@ -122,14 +122,14 @@ def unpack_direction(
     )
 
 
-def pack_samples(samples: Batch) -> Any:
+def pack_samples(samples: Samples) -> Any:
     """The samples with every tensor packed, in the same structure."""
-    return _map(samples, torch.Tensor, pack)
+    return _map(samples.rows, torch.Tensor, pack)
 
 
-def unpack_samples(samples: Any) -> Batch:
+def unpack_samples(samples: Any) -> Samples:
     """The samples that `pack_samples` packed, in the same structure."""
-    return _map(samples, Packed, unpack)
+    return Rows(_map(samples, Packed, unpack))
 
 
 def _map(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:

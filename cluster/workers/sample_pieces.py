@@ -19,7 +19,8 @@ from filelock import FileLock
 from torch import Tensor
 
 from landscape.errors import JobError
-from landscape.problem.batches import Batch, batch_bytes, batch_length, empty_like, filled, map_tensors, tensors_of
+from landscape.problem.batches import Batch, empty_like, filled, tensors_of
+from landscape.problem.samples import Rows, Samples
 from landscape.problem.tensor_files import TensorFiles, map_rows
 
 PIECE_BYTES = 256 << 20
@@ -38,16 +39,15 @@ class SamplePieces:
     references: Sequence[Any]
 
 
-def pieces_of(samples: Batch, size: int = PIECE_BYTES) -> Iterable[Batch]:
-    """A batch of no samples, then all samples in batches of about `size` bytes."""
-    yield empty_like(samples)
-    count = batch_length(samples)
-    step = max(1, size * count // max(1, batch_bytes(samples)))
-    for start in range(0, count, step):
-        yield map_tensors(lambda tensor, start=start: tensor[start : start + step], samples)  # type: ignore[misc]
+def pieces_of(samples: Samples, size: int = PIECE_BYTES) -> Iterable[Rows]:
+    """No samples, in the structure of all; then all samples in pieces of about `size` bytes."""
+    yield Rows(empty_like(samples.rows))
+    step = max(1, size * samples.length // max(1, samples.nbytes))
+    for start in range(0, samples.length, step):
+        yield Rows(samples.batch(start, start + step))
 
 
-def gather(pieces: SamplePieces, fetch: Callable[[Any], Batch]) -> Batch:
+def gather(pieces: SamplePieces, fetch: Callable[[Any], Samples]) -> Samples:
     """The samples, in files that all processes of this node share; one of the processes fetches the pieces.
 
     Args:
@@ -56,7 +56,7 @@ def gather(pieces: SamplePieces, fetch: Callable[[Any], Batch]) -> Batch:
     Raises:
         JobError: the folder for temporary files belongs to another user.
     """
-    like = fetch(pieces.references[0])
+    like = fetch(pieces.references[0]).rows
     registry = _folder() / "samples.json"
     with FileLock(f"{registry}.lock"):
         holders = _read(registry)
@@ -70,16 +70,16 @@ def gather(pieces: SamplePieces, fetch: Callable[[Any], Batch]) -> Batch:
         temporary = registry.with_suffix(f".{os.getpid()}")
         temporary.write_text(json.dumps([*holders, own]))
         temporary.replace(registry)
-    return filled(like, tensors)
+    return Rows(filled(like, tensors))
 
 
 Held = tuple[int, list[int], list[Tensor]]  # rows; descriptors, open as long as this process lives; mapped tensors
 
 
-def _collected(like: Batch, references: Sequence[Any], fetch: Callable[[Any], Batch]) -> Held:
+def _collected(like: Batch, references: Sequence[Any], fetch: Callable[[Any], Samples]) -> Held:
     columns = TensorFiles(tensors_of(like))
     for reference in references:
-        columns.append(tensors_of(fetch(reference)))
+        columns.append(tensors_of(fetch(reference).rows))
     descriptors = [os.dup(each) for each in columns.descriptors()]
     return columns.rows, descriptors, columns.mapped()
 

@@ -28,8 +28,8 @@ from landscape.grid import Grid
 from landscape.memory import keep_freed_memory
 from landscape.parameters import describe_parameters
 from landscape.plan import Plan, Precision
-from landscape.problem.batches import Batch
 from landscape.problem.callback import load_problem
+from landscape.problem.samples import Samples
 from landscape.problem.user_code import cause_of
 from landscape.reproduction import Witness, bear_witness
 from landscape.retries import NotRetried
@@ -135,7 +135,7 @@ class Worker:
             problem = load_problem(callback, self._source.folder)
             self._model, self._observe = problem.model, problem.observe
             self._parameters = describe_parameters(problem.model)
-            self._samples: Batch = self._receive(self._samples_reference)
+            self._samples: Samples = self._receive(self._samples_reference)
             self._look()
         except Exception as error:
             return Receipt(cause=cause_of(error), traceback=traceback.format_exc())
@@ -150,7 +150,7 @@ class Worker:
         if found != look.observables:
             raise JobError(f"observe: returns {', '.join(found)}, the problem names {', '.join(look.observables)}")
 
-    def _receive(self, samples: Any) -> Batch:
+    def _receive(self, samples: Any) -> Samples:
         """The samples: one object that the node shares, or pieces that are gathered into files of the node."""
         if isinstance(samples, SamplePieces):
             return gather(samples, lambda reference: unpack_samples(self._fetch(reference)))

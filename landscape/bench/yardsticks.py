@@ -18,9 +18,10 @@ from landscape.evaluation.moving import MovingWeights, lay_out, targets_of
 from landscape.evaluation.private import private_copy
 from landscape.parameters import State
 from landscape.plan import Engine, Plan
-from landscape.problem.batches import Batch, map_tensors, split_batches
+from landscape.problem.batches import Batch, map_tensors
 from landscape.problem.observables import Observe
 from landscape.problem.problem import Problem
+from landscape.problem.samples import Rows, Samples, as_samples
 from landscape.problem.supervised import Supervised
 
 EAGER = Engine()
@@ -45,11 +46,12 @@ def model_for(model: nn.Module, plan: Plan, device: torch.device) -> nn.Module:
     return copied.eval().requires_grad_(False)
 
 
-def batches_for(samples: Batch, plan: Plan, device: torch.device) -> list[Batch]:
+def batches_for(samples: Samples | Batch, plan: Plan, device: torch.device) -> list[Batch]:
     """The samples on the device in the plan's batches and type; integers stay what they are."""
     dtype = torch.float64 if plan.precision == "float64" else torch.float32
-    moved = map_tensors(lambda each: each.to(device, dtype if each.is_floating_point() else each.dtype), samples)
-    return split_batches(moved, plan.batch_size)
+    rows = as_samples(samples).rows
+    moved = Rows(map_tensors(lambda each: each.to(device, dtype if each.is_floating_point() else each.dtype), rows))
+    return [moved.batch(*edge) for edge in moved.edges(plan.batch_size)]
 
 
 class Bare:
@@ -58,7 +60,7 @@ class Bare:
     Unlike a landscape it may use kernels of a GPU whose sums are not in a fixed order.
     """
 
-    def __init__(self, problem: Problem, samples: Batch, plan: Plan, device: torch.device) -> None:
+    def __init__(self, problem: Problem, samples: Samples | Batch, plan: Plan, device: torch.device) -> None:
         self._plan, self._device = replace(plan, precision="float32", engine=EAGER), device
         self.observe, _ = bare_observe(problem)
         self.model = model_for(problem.model, self._plan, device)
@@ -78,7 +80,12 @@ class SameEngine:
     """The forward pass as the plan's engine runs it, at weights that stay where they are."""
 
     def __init__(
-        self, problem: Problem, samples: Batch, plan: Plan, device: torch.device, directions: Sequence[State]
+        self,
+        problem: Problem,
+        samples: Samples | Batch,
+        plan: Plan,
+        device: torch.device,
+        directions: Sequence[State],
     ) -> None:
         self._plan, self._device, engine = plan, device, plan.engine
         model = model_for(problem.model, plan, device)

@@ -27,8 +27,9 @@ from landscape.evaluation.walks import Walk, walk_of
 from landscape.memory import is_out_of_memory
 from landscape.parameters import State
 from landscape.plan import Engine, Plan
-from landscape.problem.batches import Batch, batch_length
+from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe
+from landscape.problem.samples import Samples as ChosenSamples
 
 Result = TypeVar("Result")
 
@@ -42,7 +43,7 @@ class Evaluator:
 
     Args:
         model: is copied; the caller's is never touched.
-        samples: one batch that holds all chosen samples.
+        samples: those chosen; a batch of tensors that holds all of them serves as well.
         plan: the arithmetic, see `Plan`.
         device: where to compute, such as `cpu` or `cuda:0`.
         origin: θ₀.
@@ -55,7 +56,7 @@ class Evaluator:
     """
 
     def __init__(
-        self, model: nn.Module, samples: Batch, observe: Observe, plan: Plan, device: torch.device,
+        self, model: nn.Module, samples: ChosenSamples | Batch, observe: Observe, plan: Plan, device: torch.device,
         origin: State, directions: Sequence[State], on_point: Callable[[], None] = lambda: None,
         limit: int | None = None,
     ) -> None:  # fmt: skip
@@ -165,14 +166,14 @@ class Evaluator:
         )  # fmt: skip
 
     @property
-    def held_samples(self) -> Batch:
-        """All samples as one batch, on the device where they are resident."""
+    def held_samples(self) -> ChosenSamples:
+        """All samples, on the device where they are resident."""
         return self._feed.samples
 
     @property
     def samples(self) -> int:
         """How many samples every value is the mean over."""
-        return batch_length(self._feed.samples)
+        return self._feed.samples.length
 
     @property
     def batches(self) -> int:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from landscape.memory import device_limit
-from landscape.problem.batches import Batch, batch_edges, batch_length, map_tensors, split_batches, tensors_of
+from landscape.problem.batches import Batch, map_tensors, tensors_of
+from landscape.problem.samples import Rows, Samples, as_samples
 
 ALIGNMENT = 512  # bytes: CUDA aligns allocations to this many, and the CPU to a divisor of it
 
@@ -22,12 +23,12 @@ class Resident:
 
     resident = True
 
-    def __init__(self, samples: Batch, device: torch.device, dtype: torch.dtype) -> None:
-        self.samples = map_tensors(lambda tensor: tensor.to(device, computed_type(tensor, dtype)), samples)
+    def __init__(self, samples: Rows, device: torch.device, dtype: torch.dtype) -> None:
+        self.samples = Rows(map_tensors(lambda tensor: tensor.to(device, computed_type(tensor, dtype)), samples.rows))
 
     def split(self, batch_size: int) -> None:
         """Go on in batches of at most this size."""
-        self._batches = split_batches(self.samples, batch_size)
+        self._batches = [self.samples.batch(*edge) for edge in self.samples.edges(batch_size)]
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -46,13 +47,13 @@ class Streamed:
 
     resident = False
 
-    def __init__(self, samples: Batch, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, samples: Rows, device: torch.device, dtype: torch.dtype) -> None:
         self.samples, self._device, self._dtype = samples, device, dtype
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def split(self, batch_size: int) -> None:
         """Go on in batches of at most this size."""
-        self._edges = batch_edges(batch_length(self.samples), batch_size)
+        self._edges = self.samples.edges(batch_size)
         self._pinned: list[list[Tensor]] = []
 
     def __len__(self) -> int:
@@ -63,7 +64,7 @@ class Streamed:
         edges = self._edges[:count]
         if self._side is None:
             for index, edge in enumerate(edges):
-                yield index, map_tensors(lambda tensor, edge=edge: self._placed(tensor, edge), self.samples)  # type: ignore[misc]
+                yield index, map_tensors(lambda tensor, edge=edge: self._placed(tensor, edge), self.samples.rows)  # type: ignore[misc]
         else:
             yield from self._overlapped(edges, self._side)
 
@@ -90,7 +91,7 @@ class Streamed:
     def _send(self, edge: tuple[int, int], turn: int, side: torch.cuda.Stream) -> tuple[Batch, torch.cuda.Event]:
         buffers = iter(self._pinned[turn])
         with torch.cuda.stream(side):
-            batch = map_tensors(lambda tensor: self._placed(tensor, edge, next(buffers)), self.samples)
+            batch = map_tensors(lambda tensor: self._placed(tensor, edge, next(buffers)), self.samples.rows)
             return batch, side.record_event()
 
     def _buffers(self) -> list[list[Tensor]]:
@@ -102,7 +103,7 @@ class Streamed:
         ]
 
     def _tensors(self) -> list[Tensor]:
-        return tensors_of(self.samples)
+        return tensors_of(self.samples.rows)
 
     def _placed(self, tensor: Tensor, edge: tuple[int, int], pinned: Tensor | None = None) -> Tensor:
         """The rows of a batch on the device, converted, with the alignment that they would have among all samples."""
@@ -121,7 +122,7 @@ class Streamed:
 Feed = Resident | Streamed
 
 
-def make_feed(samples: Batch, device: torch.device, dtype: torch.dtype, limit: int | None = None) -> Feed:
+def make_feed(samples: Samples | Batch, device: torch.device, dtype: torch.dtype, limit: int | None = None) -> Feed:
     """The samples as they suit the device.
 
     Args:
@@ -129,7 +130,9 @@ def make_feed(samples: Batch, device: torch.device, dtype: torch.dtype, limit: i
         limit: bytes to be copied to the device above which they stream; default: a share of its free memory. Samples
             that are there already in the type to compute in need no copy.
     """
-    needed = _needed(samples, device, dtype)
+    samples = as_samples(samples)
+    assert isinstance(samples, Rows)
+    needed = _needed(samples.rows, device, dtype)
     streams = needed > 0 and needed > (device_limit(device) if limit is None else limit)
     return Streamed(samples, device, dtype) if streams else Resident(samples, device, dtype)
 

@@ -18,8 +18,9 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.moving import targets_of
 from landscape.evaluation.values import Values
 from landscape.plan import Plan, Precision, default_plan
-from landscape.problem.batches import Batch, batch_length, map_tensors
+from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe, ordered_names
+from landscape.problem.samples import Samples, as_samples
 from landscape.problem.user_code import Exited, in_words
 
 SAMPLES = 2
@@ -37,7 +38,7 @@ class FirstLook:
 
 
 def first_look(
-    model: nn.Module, observe: Observe, samples: Batch, precision: Precision, device: torch.device
+    model: nn.Module, observe: Observe, samples: Samples | Batch, precision: Precision, device: torch.device
 ) -> FirstLook:
     """What `observe` returns for two samples: at the origin, there again, and at two other sets of weights.
 
@@ -46,7 +47,7 @@ def first_look(
             uses another model than the one it is given.
     """
     plan = default_plan(SAMPLES, device.type, precision, Plan.batch_norm, 0, None, None)
-    few = map_tensors(lambda tensor: tensor[:SAMPLES], samples)
+    few = as_samples(samples).few(SAMPLES)
     origin = {name: tensor.detach() for name, tensor in targets_of(model).items()}
     evaluator = Evaluator(model, few, observe, plan, device, origin, ())
 
@@ -60,7 +61,7 @@ def first_look(
         raise
     except Exception as error:
         cause = error.__cause__ if isinstance(error, Exited) else error
-        raise JobError(f"observe: {in_words(cause or error)} on the first {batch_length(few)} samples") from cause
+        raise JobError(f"observe: {in_words(cause or error)} on the first {few.length} samples") from cause
     changed = [name for name, value in _held(observe).items() if before.get(name) != value]
     _refuse_other_values(first, again, changed, 0.0 if device.type == "cpu" else ROUNDING)
     names = ordered_names(first.mean)
@@ -72,7 +73,7 @@ def first_look(
             f"observe: must use the model that it is given, not another {other} of its own, whose weights nothing moves"
         )
     warning = (
-        f"observe: the losses of the first {batch_length(few)} samples are the same, to the last bit, at other "
+        f"observe: the losses of the first {few.length} samples are the same, to the last bit, at other "
         "weights, and so may the landscape be; it must use the model that it is given"
     )
     return FirstLook(names, (warning,))

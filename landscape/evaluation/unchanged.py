@@ -39,7 +39,9 @@ class UnchangedSamples:
             raise SamplesChanged
 
     def _sums_now(self) -> list[int]:
-        return checksums(tensors_of(self._feed.samples)) if self._feed.resident else []  # streamed batches are copies
+        return (
+            checksums(tensors_of(self._feed.samples.rows)) if self._feed.resident else []
+        )  # streamed batches are copies
 
 
 def marks(tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:

@@ -16,6 +16,7 @@ from landscape.parameters import ParameterInfo, State
 from landscape.preparation.weights import Weights
 from landscape.problem.batches import Batch
 from landscape.problem.problem import Problem
+from landscape.problem.samples import Samples
 from landscape.spec.landscape import Landscape
 from landscape.trajectory.weight_files import load_weights
 
@@ -35,7 +36,7 @@ class LandscapeContext:
     weights: Weights
     infos: Sequence[ParameterInfo]
     problem: Problem
-    samples: Batch
+    chosen: Samples
     workers: Workers = in_this_process
     _known: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
@@ -60,6 +61,11 @@ class LandscapeContext:
     def axes(self) -> Sequence[DirectionSpec]:
         """The directions of the landscape."""
         return self.spec.directions
+
+    @property
+    def samples(self) -> Batch:
+        """All samples as one batch."""
+        return self.once("samples", lambda: self.chosen.batch(0, self.chosen.length))
 
     @property
     def unit(self) -> str:

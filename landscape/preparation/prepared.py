@@ -13,8 +13,8 @@ from landscape.evaluation.choice.questions import Tuned
 from landscape.grid import Grid
 from landscape.parameters import State
 from landscape.plan import Plan, default_plan
-from landscape.problem.batches import Batch
 from landscape.problem.problem import Problem
+from landscape.problem.samples import Samples
 from landscape.record import Record
 from landscape.spec.job import Job
 from landscape.store import PathPlan
@@ -86,7 +86,7 @@ class PreparedJob:
     job: Job
     run: str
     problem: Problem
-    samples: Batch
+    samples: Samples
     landscapes: tuple[PreparedLandscape, ...]
     looked: bool = True
     warnings: tuple[str, ...] = ()

@@ -33,11 +33,11 @@ from landscape.preparation.provenance import provenance
 from landscape.preparation.recorded import borrowed_plan, plan_of
 from landscape.preparation.warnings import data_warnings, origin_warnings, thread_warnings
 from landscape.preparation.weights import Weights
-from landscape.problem.batches import Batch, batch_length, samples_digest
 from landscape.problem.callback import load_problem
 from landscape.problem.observables import ordered_names
 from landscape.problem.problem import Problem
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
+from landscape.problem.samples import Samples
 from landscape.problem.selection import select_samples
 from landscape.problem.user_code import in_folder
 from landscape.record import RandomData, Record
@@ -70,8 +70,9 @@ def prepare(job: Job, workers: Workers = in_this_process) -> PreparedJob:
     borrowed = None if begun else borrowed_plan(job, asked.num_samples)  # one job has one engine
     with in_folder(job.folder):
         problem = load_problem(job.problem, job.folder)
-        samples = select_samples(problem.data, asked.num_samples, job.seed, at_most=asked.at_most)
-        digest_of_samples = samples_digest(samples)
+        chosen = select_samples(problem.data, asked.num_samples, job.seed, at_most=asked.at_most, ascending=True)
+        samples = chosen.samples
+        digest_of_samples = samples.digest()
         randomness = _recorded_randomness(run, begun, digest_of_samples)
         if randomness is None:
             randomness = look_for_randomness(problem.data, asked.num_samples, job.seed)
@@ -95,7 +96,7 @@ def _recorded_randomness(run: str, begun: Collection[str], samples: str) -> Rand
     return None
 
 
-def _look(problem: Problem, samples: Batch, job: Job, here: torch.device) -> tuple[FirstLook, bool]:
+def _look(problem: Problem, samples: Samples, job: Job, here: torch.device) -> tuple[FirstLook, bool]:
     """What `observe` returns, and whether it was seen to: code for GPUs alone fails on a driver that has none.
 
     Raises:
@@ -130,7 +131,7 @@ class _Common:
     job: Job
     problem: Problem
     weights: Weights
-    samples: Batch
+    samples: Samples
     samples_digest: str
     observables: tuple[str, ...]
     device: str
@@ -140,7 +141,7 @@ class _Common:
     @property
     def num_samples(self) -> int:
         """How many samples were taken: the data may have fewer than the job asks for."""
-        return batch_length(self.samples)
+        return self.samples.length
 
 
 def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> PreparedLandscape:

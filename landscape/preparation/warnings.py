@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from landscape.devices import cores
 from landscape.preparation.weights import Weights
-from landscape.problem.batches import Batch, batch_length, not_finite
+from landscape.problem.samples import Samples
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 
@@ -39,10 +39,10 @@ def origin_warnings(specs: Sequence[Landscape], weights: Weights, *, implied: bo
     ]
 
 
-def data_warnings(samples: Batch) -> list[str]:
+def data_warnings(samples: Samples) -> list[str]:
     """A warning per tensor of the samples that holds NaN or infinity."""
     return [
-        f"data: {name} hold NaN or infinity in {count} of the {batch_length(samples)} samples, and so may the loss at "
+        f"data: {name} hold NaN or infinity in {count} of the {samples.length} samples, and so may the loss at "
         "every point; leave these samples out, or mask what is missing"
-        for name, count in not_finite(samples).items()
+        for name, count in samples.not_finite().items()
     ]

@@ -8,9 +8,10 @@ The user's code:
     callback        importing and calling it
     user_code       running any code of the user's, with errors that name its line
 The samples:
-    batches         the structure of samples, joined and split
+    samples         what a job chooses once: their number, batches, digest and size
+    batches         the structure of tensors with one first dimension, joined and split
     sources         the kinds of data and how they are read; `endless` refuses data without an end
     selection       which samples are chosen, by the seed alone
-    tensor_files    samples that are too large for memory
+    kept_rows       tensors that are kept while data are read; `tensor_files` where they are too large for memory
     randomness      whether reading the data draws random numbers
 """

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from chosen import chosen_rows
 from small_models import conv_problem, make_job, quadratic_problem, wandering, write_trajectory
 from torch import nn
 
@@ -22,7 +23,6 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.grid import Grid
 from landscape.parameters import describe_parameters, state_of
 from landscape.plan import Engine, Plan
-from landscape.problem.selection import select_samples
 from landscape.reproduction import Witness, check_point
 from landscape.store import LandscapeStore
 
@@ -109,7 +109,7 @@ def test_the_error_of_a_rise_is_that_of_paired_differences(engine):
     problem = conv_problem(count=21)
     origin, infos = state_of(problem.model), describe_parameters(problem.model)
     directions = [random_direction(origin, infos, seed) for seed in (1, 2)]
-    samples = select_samples(problem.data, 19, seed=0)
+    samples = chosen_rows(problem.data, 19, seed=0)
     plan = Plan(batch_size=8, threads=1, device="cpu", engine=Engine.parse(engine))
     evaluator = Evaluator(problem.model, samples, problem.observe, plan, torch.device("cpu"), origin, directions)
     points = np.array([[0.3, -0.2], [0.0, 0.0], [0.3, 0.5], [-1.0, 0.01]])
@@ -159,7 +159,7 @@ def test_the_error_of_a_rise_is_the_same_in_closed_form(tmp_path):
 def test_the_loss_at_the_origin_is_kept_though_no_point_of_the_grid_may_be_there(tmp_path, size):
     problem = conv_problem(count=30)
     found = run(make_job(tmp_path, lambda: problem, [{"name": "p", "size": size}], batch_size=8))["p"]
-    samples = select_samples(problem.data, len(problem.data[0]), seed=0)
+    samples = chosen_rows(problem.data, len(problem.data[0]), seed=0)
     losses = per_sample_losses(problem, samples, state_of(problem.model))
     assert found.origin_loss == pytest.approx(losses.mean(), rel=1e-6)
     assert found.origin_loss_stderr == pytest.approx(losses.std(ddof=1) / np.sqrt(len(losses)), rel=1e-6)
@@ -171,7 +171,7 @@ def test_the_origin_is_that_of_the_landscape_and_not_of_the_callback(tmp_path):
     states = wandering(problem.model, 4, 0.2)
     write_trajectory(tmp_path, states)
     found = run(make_job(tmp_path, lambda: problem, [{"name": "p", "trajectory": "all", "size": 4}]))["p"]
-    samples = select_samples(problem.data, 12, seed=0)
+    samples = chosen_rows(problem.data, 12, seed=0)
     assert found.origin_loss == pytest.approx(per_sample_losses(problem, samples, states[max(states)]).mean(), rel=1e-6)
 
 

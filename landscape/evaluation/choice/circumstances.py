@@ -18,7 +18,8 @@ from landscape.digests import digest
 from landscape.evaluation.choice.questions import Freedom
 from landscape.evaluation.evaluator import Evaluator
 from landscape.plan import Plan
-from landscape.problem.batches import Batch, tensors_of
+from landscape.problem.batches import tensors_of
+from landscape.problem.samples import Samples
 
 SCHEME = 1  # to be raised when the search itself would choose otherwise
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of a function that a module shows: it differs from process to process
@@ -82,9 +83,10 @@ def _shown(module: nn.Module) -> str:
         return ""
 
 
-def shapes_of(samples: Batch) -> list[Any]:
-    """The shape and type of every tensor of a batch, in the batch's order."""
+def shapes_of(samples: Samples) -> list[Any]:
+    """The shape and type of every tensor of the samples, in their order."""
     # The type in which floating-point samples are held depends on free memory; they are computed in the plan's.
     return [
-        [list(each.shape), "float" if each.is_floating_point() else str(each.dtype)] for each in tensors_of(samples)
+        [list(each.shape), "float" if each.is_floating_point() else str(each.dtype)]
+        for each in tensors_of(samples.rows)
     ]

@@ -19,7 +19,8 @@ from cluster.workers.crew import share_samples
 from cluster.workers.sample_pieces import SamplePieces, gather, pieces_of
 from landscape import Job, Problem, open_run, run
 from landscape.memory import HOST_BYTES
-from landscape.problem.batches import batch_bytes, batch_length, samples_digest
+from landscape.problem.batches import samples_digest
+from landscape.problem.samples import Rows
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -33,26 +34,26 @@ def samples(count: int = 103):
 @pytest.mark.parametrize("size", [1, 100, 1 << 20])
 def test_pieces_are_all_samples_in_their_order(size, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    pieces = list(pieces_of(samples(), size))
-    assert batch_length(pieces[0]) == 0
-    assert all(batch_bytes(piece) <= max(size, 24) for piece in pieces)
+    pieces = list(pieces_of(Rows(samples()), size))
+    assert pieces[0].length == 0
+    assert all(piece.nbytes <= max(size, 24) for piece in pieces)
     found = gather(SamplePieces("key", range(len(pieces))), pieces.__getitem__)
-    assert samples_digest(found) == samples_digest(samples())
-    assert list(found) == ["x", "rest"]
+    assert found.digest() == samples_digest(samples())
+    assert list(found.rows) == ["x", "rest"]
 
 
 PROCESSES = """
     import os, signal, sys, torch
     from cluster.workers.sample_pieces import SamplePieces, gather, pieces_of
-    from landscape.problem.batches import samples_digest
+    from landscape.problem.samples import Rows
 
     def work(number, key):
-        pieces, fetched = list(pieces_of(samples(), 100)), []
+        pieces, fetched = list(pieces_of(Rows(samples()), 100)), []
         def fetch(number):
             fetched.append(number)
             return pieces[number]
         found = gather(SamplePieces(key, range(len(pieces))), fetch)
-        os.write(1, f"{number} {len(fetched)} {len(pieces)} {samples_digest(found)}\\n".encode())
+        os.write(1, f"{number} {len(fetched)} {len(pieces)} {found.digest()}\\n".encode())
         signal.pause()
 """
 COMMANDS = inspect.getsource(samples) + textwrap.dedent("""
@@ -156,7 +157,7 @@ def test_files_outlive_the_process_that_wrote_them_while_another_uses_them_and_n
 
 @pytest.mark.usefixtures("local_ray")
 def test_below_the_limit_there_is_one_object():
-    one, pieces = share_samples(samples(), 1 << 20), share_samples(samples(), 400)
+    one, pieces = share_samples(Rows(samples()), 1 << 20), share_samples(Rows(samples()), 400)
     assert isinstance(one, list)
     assert isinstance(pieces, SamplePieces)
     assert len(pieces.references) > 10

@@ -19,6 +19,7 @@ from landscape.parameters import describe_parameters
 from landscape.preparation import prepare
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.weights import Weights
+from landscape.problem.samples import as_samples
 from landscape.spec import Landscape
 from landscape.trajectory.snapshots import read_trajectory
 
@@ -193,7 +194,7 @@ def test_a_kind_may_ask_for_weights_files_problem_samples_and_workers(tmp_path):
     spec = Landscape(name="plane", origin=2)
     infos = describe_parameters(problem.model)
 
-    context = LandscapeContext(spec, weights, infos, problem, problem.data)
+    context = LandscapeContext(spec, weights, infos, problem, as_samples(problem.data))
     made = Asking().make(context)
     assert torch.equal(made["origin"], states[2]["vector"])
     assert torch.equal(made["first"], states[1]["vector"])

@@ -22,6 +22,7 @@ from landscape.parameters import state_of
 from landscape.plan import Engine, Plan
 from landscape.problem.batches import batch_bytes, tensors_of
 from landscape.problem.problem import Problem
+from landscape.problem.samples import Rows
 from landscape.problem.selection import select_samples
 
 CPU = torch.device("cpu")
@@ -97,8 +98,8 @@ def test_in_every_mode_and_engine(fields):
 @pytest.mark.parametrize("limit", [None, 0])
 def test_samples_on_disk_give_the_bits_of_those_in_memory(fields, limit):
     data = samples_of("bytes and double targets", 29)
-    on_disk = select_samples(data, 23, 4, limit=1)
-    assert bits(evaluator(on_disk, limit, **fields)) == bits(evaluator(select_samples(data, 23, 4), **fields))
+    on_disk = select_samples(data, 23, 4, limit=1).samples
+    assert bits(evaluator(on_disk, limit, **fields)) == bits(evaluator(select_samples(data, 23, 4).samples, **fields))
 
 
 def test_a_whole_run_with_low_limits_has_the_bytes_of_one_without(tmp_path, monkeypatch):
@@ -121,7 +122,7 @@ def test_a_whole_run_with_low_limits_has_the_bytes_of_one_without(tmp_path, monk
 
 def test_batches_keep_their_types_and_their_places_in_a_line_of_memory():
     samples = samples_of("dict", 29)
-    resident, streamed = Resident(samples, CPU, torch.float32), Streamed(samples, CPU, torch.float32)
+    resident, streamed = Resident(Rows(samples), CPU, torch.float32), Streamed(Rows(samples), CPU, torch.float32)
     for feed in (resident, streamed):
         feed.split(4)
     assert len(resident) == len(streamed) == 8
@@ -139,14 +140,14 @@ def test_batches_keep_their_types_and_their_places_in_a_line_of_memory():
 def test_the_samples_stream_only_where_a_copy_of_them_exceeds_the_limit():
     whole, doubles = torch.zeros(10, 3, dtype=torch.uint8), torch.zeros(10, 3, dtype=torch.float64)
     assert make_feed(whole, CPU, torch.float32, limit=0).resident
-    assert make_feed(whole, CPU, torch.float32, limit=0).samples is whole, "no copy where none is needed"
+    assert make_feed(whole, CPU, torch.float32, limit=0).samples.rows is whole, "no copy where none is needed"
     assert make_feed((whole, doubles), CPU, torch.float64, limit=0).resident
     assert make_feed((whole, doubles), CPU, torch.float32, limit=120).resident
     assert not make_feed((whole, doubles), CPU, torch.float32, limit=119).resident
 
 
 def test_a_streamed_batch_is_let_go_of_before_the_next_but_one():
-    feed = Streamed(torch.zeros(40, 3, dtype=torch.float64), CPU, torch.float32)
+    feed = Streamed(Rows(torch.zeros(40, 3, dtype=torch.float64)), CPU, torch.float32)
     feed.split(4)
     seen: list[weakref.ref[torch.Tensor]] = []
     for _, batch in feed.batches():

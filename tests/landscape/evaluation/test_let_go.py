@@ -81,7 +81,7 @@ def test_a_layer_that_calls_another_ones_forward_does_so_at_every_point():
     model = Tied()
     evaluator = make(model, ["linear.weight", "last.weight"])
     values = [evaluator.evaluate(POINTS).mean["loss"] for _ in range(3)]
-    inputs, classes = evaluator.held_samples
+    inputs, classes = evaluator.held_samples.rows
     with torch.no_grad():
         plain = observe(model, (inputs, classes))["loss"].mean().item()
     assert values[0][2] == pytest.approx(plain, rel=1e-6)

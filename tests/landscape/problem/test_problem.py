@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from chosen import chosen_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from small_models import make_job
@@ -23,7 +24,6 @@ from landscape.preparation import prepare
 from landscape.problem.batches import batch_length, map_tensors, samples_digest, split_batches, tensors_of
 from landscape.problem.callback import import_callback, load_problem
 from landscape.problem.observables import check_observed
-from landscape.problem.selection import select_samples
 from landscape.spec import Job
 
 INPUTS, TARGETS = torch.arange(60.0).reshape(20, 3), torch.arange(20)
@@ -52,12 +52,12 @@ class Stream(IterableDataset):
 
 
 def test_the_choice_is_that_of_the_seed_alone():
-    first = select_samples((INPUTS, TARGETS), 8, 3)
+    first = chosen_rows((INPUTS, TARGETS), 8, 3)
     torch.manual_seed(5)
     torch.rand(9)
-    again = select_samples((INPUTS, TARGETS), 8, 3)
+    again = chosen_rows((INPUTS, TARGETS), 8, 3)
     assert torch.equal(first[1], again[1])
-    assert not torch.equal(first[1], select_samples((INPUTS, TARGETS), 8, 4)[1])
+    assert not torch.equal(first[1], chosen_rows((INPUTS, TARGETS), 8, 4)[1])
     assert len(set(first[1].tolist())) == 8
     assert first[1].tolist() == sorted(first[1].tolist())
     assert torch.equal(first[0], INPUTS[first[1]])
@@ -77,15 +77,15 @@ SOURCES = {
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_same_samples_come_from_every_kind_of_source_with_a_known_length(source):
-    found = select_samples(SOURCES[source](), 8, 3)
-    expected = select_samples((INPUTS, TARGETS), 8, 3)
+    found = chosen_rows(SOURCES[source](), 8, 3)
+    expected = chosen_rows((INPUTS, TARGETS), 8, 3)
     assert torch.equal(found[0], expected[0])
     assert torch.equal(found[1], expected[1])
 
 
 def test_only_the_chosen_samples_of_a_data_set_are_read():
     rows = Rows()
-    found = select_samples(rows, 5, 0)
+    found = chosen_rows(rows, 5, 0)
     assert sorted(rows.read) == found[1].tolist()
 
 
@@ -95,8 +95,8 @@ def batches(size: int):
 
 @given(size=st.integers(1, 25))
 def test_the_choice_from_batches_does_not_depend_on_their_size(size):
-    found = select_samples(batches(size), 8, 3)
-    expected = select_samples(batches(20), 8, 3)
+    found = chosen_rows(batches(size), 8, 3)
+    expected = chosen_rows(batches(20), 8, 3)
     assert torch.equal(found[1], expected[1])
     assert torch.equal(found[0], INPUTS[found[1]])
     assert found[1].tolist() == sorted(set(found[1].tolist()))
@@ -105,16 +105,16 @@ def test_the_choice_from_batches_does_not_depend_on_their_size(size):
 def test_the_choice_from_batches_is_uniform():
     counts = np.zeros(20)
     for seed in range(600):
-        counts[select_samples(batches(6), 5, seed)[1].numpy()] += 1
+        counts[chosen_rows(batches(6), 5, seed)[1].numpy()] += 1
     expected = 600 * 5 / 20
     assert ((counts - expected) ** 2 / expected).sum() < 43.8  # chi-squared of 19 degrees, 0.1 %
 
 
 def test_streams_come_through_a_loader_or_are_refused_in_words():
-    found = select_samples(DataLoader(Stream(), batch_size=6), 20, 3)
+    found = chosen_rows(DataLoader(Stream(), batch_size=6), 20, 3)
     assert torch.equal(found[0], INPUTS)
     with pytest.raises(JobError, match=r"data: .*DataLoader"):
-        select_samples(Stream(), 8, 3)
+        chosen_rows(Stream(), 8, 3)
 
 
 def test_a_loader_that_does_not_batch_hands_over_its_batches():
@@ -125,46 +125,46 @@ def test_a_loader_that_does_not_batch_hands_over_its_batches():
         def __getitem__(self, index):
             return INPUTS[4 * index : 4 * index + 4], TARGETS[4 * index : 4 * index + 4]
 
-    found = select_samples(DataLoader(Batches(), batch_size=None), 8, 3)
+    found = chosen_rows(DataLoader(Batches(), batch_size=None), 8, 3)
     assert torch.equal(found[0], INPUTS[found[1]])
     assert len(found[1]) == 8
 
 
 def test_a_loader_over_a_subset_stays_in_it():
     sampler = SubsetRandomSampler([3, 15, 4, 9])
-    assert select_samples(DataLoader(Rows(), sampler=sampler), 3, 0, at_most=True)[1].tolist() in (
+    assert chosen_rows(DataLoader(Rows(), sampler=sampler), 3, 0, at_most=True)[1].tolist() in (
         [3, 4, 9], [3, 4, 15], [3, 9, 15], [4, 9, 15],
     )  # fmt: skip
     with pytest.raises(JobError, match="at most the 4 samples"):
-        select_samples(DataLoader(Rows(), sampler=sampler), 5, 0)
+        chosen_rows(DataLoader(Rows(), sampler=sampler), 5, 0)
 
 
 def test_batches_are_joined_by_key_not_by_order():
     data = iter([{"x": TARGETS[:9], "y": -TARGETS[:9]}, {"y": -TARGETS[9:], "x": TARGETS[9:]}])
-    found = select_samples(data, 20, 0)
+    found = chosen_rows(data, 20, 0)
     assert torch.equal(found["x"], TARGETS)
     assert torch.equal(found["y"], -TARGETS)
 
 
 def test_a_list_of_numpy_batches_is_an_iterable_of_batches():
     data = [(INPUTS[i : i + 6].numpy(), TARGETS[i : i + 6].numpy()) for i in range(0, 20, 6)]
-    found = select_samples(data, 8, 3)
-    assert torch.equal(found[1], select_samples(batches(6), 8, 3)[1])
+    found = chosen_rows(data, 8, 3)
+    assert torch.equal(found[1], chosen_rows(batches(6), 8, 3)[1])
 
 
 @pytest.mark.parametrize("source", [lambda: (INPUTS, TARGETS), Rows, lambda: batches(6)])
 def test_too_few_samples_are_refused_unless_fewer_will_do(source):
     with pytest.raises(JobError, match=r"num_samples: must be at most the 20 samples that the data has, not 21"):
-        select_samples(source(), 21, 0)
-    found = select_samples(source(), 2048, 0, at_most=True)
+        chosen_rows(source(), 21, 0)
+    found = chosen_rows(source(), 2048, 0, at_most=True)
     assert torch.equal(found[1], TARGETS)
-    assert torch.equal(select_samples(source(), 20, 0)[1], TARGETS)
+    assert torch.equal(chosen_rows(source(), 20, 0)[1], TARGETS)
 
 
 @pytest.mark.parametrize("data", [(INPUTS[:0], TARGETS[:0]), [], iter(())])
 def test_no_samples_are_refused(data):
     with pytest.raises(JobError, match="data: holds no samples"):
-        select_samples(data, 3, 0, at_most=True)
+        chosen_rows(data, 3, 0, at_most=True)
 
 
 def test_the_default_number_of_samples_is_what_there_is_at_most_2048(tmp_path):
@@ -188,7 +188,7 @@ class Pair(NamedTuple):
 
 def test_structures_are_kept():
     data = {"a": INPUTS, "rest": Pair(TARGETS, [TARGETS + 1])}
-    found = select_samples(data, 4, 0)
+    found = chosen_rows(data, 4, 0)
     assert set(found) == {"a", "rest"}
     assert isinstance(found["rest"], Pair)
     assert isinstance(found["rest"].y, list)
@@ -200,9 +200,9 @@ def test_structures_are_kept():
 
 
 def test_a_data_set_of_named_tuples_and_dicts_keeps_them():
-    found = select_samples(DataLoader([Pair(x, y) for x, y in zip(INPUTS, TARGETS, strict=True)]), 4, 0)
+    found = chosen_rows(DataLoader([Pair(x, y) for x, y in zip(INPUTS, TARGETS, strict=True)]), 4, 0)
     assert isinstance(found, Pair)
-    found = select_samples(DataLoader([{"x": x} for x in INPUTS]), 4, 0)
+    found = chosen_rows(DataLoader([{"x": x} for x in INPUTS]), 4, 0)
     assert found["x"].shape == (4, 3)
 
 
@@ -243,7 +243,7 @@ BAD_DATA = {
 def test_data_of_no_known_kind_is_refused_in_words(case):
     data, words = BAD_DATA[case]
     with pytest.raises(JobError) as caught:
-        select_samples(data, 3, 0)
+        chosen_rows(data, 3, 0)
     for word in ["data: ", *words]:
         assert word in str(caught.value)
 

@@ -11,15 +11,17 @@ import textwrap
 from collections import namedtuple
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from chosen import chosen_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from test_problem import INPUTS, SOURCES, TARGETS, Rows, batches
 from torch.utils.data import DataLoader
 
 from landscape import JobError
-from landscape.problem import selection
+from landscape.problem import kept_rows, selection
 from landscape.problem.batches import samples_digest, tensors_of
 from landscape.problem.selection import select_samples
 
@@ -29,7 +31,7 @@ Pair = namedtuple("Pair", "x y")
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch, tmp_path):
-    monkeypatch.setattr(selection, "PIECE_BYTES", 48)  # three or four samples
+    monkeypatch.setattr(kept_rows, "PIECE_BYTES", 48)  # three or four samples
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
@@ -53,28 +55,28 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("count", [1, 8, 20])
 @pytest.mark.parametrize("source", SOURCES)
 def test_what_is_kept_on_disk_is_what_would_be_in_memory(source, count):
-    found = select_samples(SOURCES[source](), count, 3, limit=1)
+    found = chosen_rows(SOURCES[source](), count, 3, limit=1)
     assert nameless_files()
-    assert_same(found, select_samples(SOURCES[source](), count, 3, limit=1 << 20))
+    assert_same(found, chosen_rows(SOURCES[source](), count, 3, limit=1 << 20))
 
 
 def test_below_the_limit_nothing_is_written():
     for source in SOURCES.values():
-        select_samples(source(), 8, 3, limit=8 * 20)
-    select_samples(batches(6), 8, 3, limit=8 * 20)
+        chosen_rows(source(), 8, 3, limit=8 * 20)
+    chosen_rows(batches(6), 8, 3, limit=8 * 20)
     assert nameless_files() == set()
 
 
 @pytest.mark.long
 @given(size=st.integers(1, 25), count=st.integers(1, 20), seed=st.integers(0, 9), limit=st.integers(0, 400))
 def test_the_choice_from_batches_does_not_depend_on_where_they_are_kept(size, count, seed, limit):
-    found = select_samples(batches(size), count, seed, limit=limit)
-    assert_same(found, select_samples(batches(size), count, seed, limit=1 << 20))
+    found = chosen_rows(batches(size), count, seed, limit=limit)
+    assert_same(found, chosen_rows(batches(size), count, seed, limit=1 << 20))
 
 
 def test_only_the_chosen_samples_are_read_and_once():
     rows = Rows()
-    found = select_samples(rows, 9, 0, limit=1)
+    found = chosen_rows(rows, 9, 0, limit=1)
     assert rows.read == found[1].tolist()
 
 
@@ -84,9 +86,9 @@ def test_structures_types_and_the_order_of_keys_are_kept():
         "bytes": torch.randint(0, 255, (20, 2, 3), dtype=torch.uint8, generator=generator),
         "rest": Pair(torch.randn(20, generator=generator).bfloat16(), [torch.randn(20, 0), INPUTS > 30]),
     }
-    assert_same(select_samples(data, 7, 1, limit=1), select_samples(data, 7, 1))
+    assert_same(chosen_rows(data, 7, 1, limit=1), chosen_rows(data, 7, 1))
     mixed = [{"x": TARGETS[:9], "y": -TARGETS[:9]}, {"y": -TARGETS[9:], "x": TARGETS[9:]}]
-    found = select_samples(iter(mixed), 20, 0, limit=1)
+    found = chosen_rows(iter(mixed), 20, 0, limit=1)
     assert list(found) == ["x", "y"]
     assert torch.equal(found["x"], TARGETS)
     assert torch.equal(found["y"], -TARGETS)
@@ -95,9 +97,9 @@ def test_structures_types_and_the_order_of_keys_are_kept():
 def test_padding_that_differs_between_pieces_is_refused_in_words():
     items = [torch.ones(1 + k) for k in range(20)]
     loader = DataLoader(items, collate_fn=lambda rows: torch.nn.utils.rnn.pad_sequence(rows, batch_first=True))
-    assert select_samples(loader, 20, 0).shape == (20, 20)
+    assert chosen_rows(loader, 20, 0).shape == (20, 20)
     with pytest.raises(JobError, match=r"data: samples that are kept on disk must have one .*shape.*pad them"):
-        select_samples(loader, 20, 0, limit=1)
+        chosen_rows(loader, 20, 0, limit=1)
 
 
 class Broken(Rows):
@@ -109,7 +111,7 @@ class Broken(Rows):
 
 @pytest.mark.long
 def test_the_files_go_with_the_samples_and_with_an_exception():
-    found = select_samples(Rows(), 20, 3, limit=1)
+    found = chosen_rows(Rows(), 20, 3, limit=1)
     part = found[0][3:5]
     del found
     gc.collect()
@@ -117,9 +119,9 @@ def test_the_files_go_with_the_samples_and_with_an_exception():
     assert part.tolist() == INPUTS[3:5].tolist()
     del part
     with pytest.raises(JobError, match=r"sample .* of Broken .*the disk is gone"):
-        select_samples(Broken(), 20, 3, limit=1)
+        chosen_rows(Broken(), 20, 3, limit=1)
     with pytest.raises(JobError, match="one type and shape"):
-        select_samples(iter([INPUTS[:9], INPUTS[9:].double()]), 20, 0, limit=1)
+        chosen_rows(iter([INPUTS[:9], INPUTS[9:].double()]), 20, 0, limit=1)
     gc.collect()
     assert nameless_files() == set()
 
@@ -128,7 +130,7 @@ def in_a_process(code: str, folder: Path, *arguments: object) -> subprocess.Comp
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         cwd=ROOT, capture_output=True, text=True, timeout=250, check=False,
-        env=os.environ | {"TMPDIR": str(folder), "PYTHONPATH": str(ROOT)},
+        env=os.environ | {"TMPDIR": str(folder), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'support'}"},
     )  # fmt: skip
 
 
@@ -137,18 +139,18 @@ def test_a_full_disk_is_told_in_words_and_nothing_is_left_of_it_or_of_a_process_
     code = """
         import os, resource, signal, torch
         from landscape.errors import JobError
-        from landscape.problem.selection import select_samples
+        from chosen import chosen_rows
 
         allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, allowed[1]))
         try:
-            select_samples(torch.ones(1000, 100), 1000, 0, limit=1)
+            chosen_rows(torch.ones(1000, 100), 1000, 0, limit=1)
         except JobError as full:
             print(full)
         resource.setrlimit(resource.RLIMIT_FSIZE, allowed)
         assert os.listdir(os.environ["TMPDIR"]) == []
 
-        found = select_samples(torch.ones(1000, 100), 1000, 0, limit=1)
+        found = chosen_rows(torch.ones(1000, 100), 1000, 0, limit=1)
         with open("/proc/self/maps") as maps:
             assert os.environ["TMPDIR"] in maps.read()
         print(float(found.sum()), flush=True)
@@ -169,12 +171,12 @@ MEASURE = """
 
     import torch
     from torch.utils.data import Dataset
-    from landscape.problem import selection
+    from landscape.problem import kept_rows
     from landscape.problem.batches import batch_bytes, samples_digest
-    from landscape.problem.selection import select_samples
+    from chosen import chosen_rows
 
     count, kinds, limits = int(sys.argv[1]), sys.argv[2].split(","), sys.argv[3].split(",")
-    selection.PIECE_BYTES = int(sys.argv[4]) << 20
+    kept_rows.PIECE_BYTES = int(sys.argv[4]) << 20
 
     class Images(Dataset):
         def __len__(self):
@@ -201,12 +203,12 @@ MEASURE = """
         else:
             data = Images()
         threading.Thread(target=watch, daemon=True).start()
-        samples = select_samples(data, count, 0, limit=int(limit) << 20)
+        samples = chosen_rows(data, count, 0, limit=int(limit) << 20)
         peaks.append(private())
         print(batch_bytes(samples) >> 20, max(peaks) - before, samples_digest(samples), flush=True)
 
     torch.set_num_threads(1)
-    select_samples(torch.ones(9), 5, 0)
+    chosen_rows(torch.ones(9), 5, 0)
     before, peaks = private(), []
     for kind in kinds:
         for limit in limits:
@@ -243,3 +245,34 @@ def test_the_memory_needed_is_bounded_by_the_limit(tmp_path):
 def test_two_gigabytes_are_selected_in_a_fraction_of_that(tmp_path):
     [(used, _)] = peaks(tmp_path, 2048, ["data set"], [200], piece=64)
     assert used < 400
+
+
+# -- the order drawn -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1 << 20, 1])
+@pytest.mark.parametrize("source", [*SOURCES, "batches"])
+def test_fewer_samples_are_the_first_of_more_and_the_indices_say_which(source, limit):
+    make = SOURCES.get(source, lambda: batches(6))
+    few, many = (select_samples(make(), count, 3, limit=limit) for count in (5, 17))
+    assert few.indices.dtype == np.int64
+    assert few.indices.tolist() == many.indices[:5].tolist() != sorted(few.indices)
+    for chosen in (few, many):
+        inputs, targets = tensors_of(chosen.samples.rows)
+        assert targets.tolist() == chosen.indices.tolist()
+        assert torch.equal(inputs, INPUTS[chosen.indices])
+
+
+@pytest.mark.parametrize("source", [*SOURCES, "batches"])
+def test_in_ascending_order_they_are_the_same_samples(source):
+    make = SOURCES.get(source, lambda: batches(6))
+    drawn, ascending = (select_samples(make(), 9, 3, ascending=each) for each in (False, True))
+    assert sorted(drawn.indices) == ascending.indices.tolist()
+
+
+def test_fewer_of_very_many_are_the_first_of_more(monkeypatch):
+    monkeypatch.setattr(selection, "LARGEST_SHUFFLED", 100)
+    data = torch.arange(300)
+    few, many = (select_samples(data, count, 3).indices.tolist() for count in (40, 250))
+    assert few == many[:40]
+    assert len(set(many)) == 250

@@ -11,12 +11,12 @@ import sys
 import numpy as np
 import pytest
 import torch
+from chosen import chosen_rows
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from landscape import JobError
 from landscape.problem import endless
 from landscape.problem.batches import samples_digest
-from landscape.problem.selection import select_samples
 
 
 class Augmented(Dataset):
@@ -62,11 +62,11 @@ def disturb() -> None:
 @pytest.mark.parametrize("source", SOURCES)
 def test_random_data_give_the_same_samples_whatever_was_drawn_before(source):
     data = SOURCES[source]()
-    first = select_samples(data, 9, 3)
+    first = chosen_rows(data, 9, 3)
     disturb()
-    again = select_samples(data if source != "generator" else iter(Batches()), 9, 3)
+    again = chosen_rows(data if source != "generator" else iter(Batches()), 9, 3)
     assert samples_digest(first) == samples_digest(again)
-    assert samples_digest(first) != samples_digest(select_samples(SOURCES[source](), 9, 4))
+    assert samples_digest(first) != samples_digest(chosen_rows(SOURCES[source](), 9, 4))
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -77,21 +77,21 @@ def test_the_generators_of_the_process_are_left_as_they_were(source):
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     expected = draws()
     torch.set_rng_state(states[0]), np.random.set_state(states[1]), random.setstate(states[2])
-    select_samples(SOURCES[source](), 9, 3)
+    chosen_rows(SOURCES[source](), 9, 3)
     assert draws() == expected
 
 
 def test_a_sample_does_not_depend_on_how_many_others_are_drawn():
-    few, all_of_them = (select_samples(Augmented(), count, 3) for count in (5, 24))
+    few, all_of_them = (chosen_rows(Augmented(), count, 3) for count in (5, 24))
     for x, index in zip(*few, strict=True):
         assert torch.equal(x, all_of_them[0][int(index)])
 
 
 def test_workers_that_live_on_begin_anew():
     loader = DataLoader(Stream(), batch_size=5, num_workers=1, persistent_workers=True)
-    expected = samples_digest(select_samples(loader, 9, 3))
+    expected = samples_digest(chosen_rows(loader, 9, 3))
     next(iter(loader))
-    assert samples_digest(select_samples(loader, 9, 3)) == expected
+    assert samples_digest(chosen_rows(loader, 9, 3)) == expected
 
 
 # -- data that do not end, or lie --------------------------------------------------------------------------------
@@ -115,14 +115,14 @@ def test_data_without_an_end_are_refused_at_a_bound(kind, low_bound, caplog):
     with pytest.raises(
         JobError, match=r"^data: .* must end within 50 batches .* after 51 batches .*; give it a __len__"
     ):
-        select_samples(ENDLESS[kind](), 3, 0)
+        chosen_rows(ENDLESS[kind](), 3, 0)
     assert ["has given 20 batches so far" in each for each in caplog.messages] == [True]
 
 
 def test_the_bound_is_that_of_samples_where_batches_are_large(monkeypatch):
     monkeypatch.setattr(endless, "MOST_SAMPLES", 1000)
     with pytest.raises(JobError, match=r"after 11 batches \(1100 samples\)"):
-        select_samples((torch.ones(100) for _ in itertools.count()), 3, 0)
+        chosen_rows((torch.ones(100) for _ in itertools.count()), 3, 0)
 
 
 def test_data_that_tell_a_length_are_read_beyond_the_bound(low_bound, caplog):
@@ -133,7 +133,7 @@ def test_data_that_tell_a_length_are_read_beyond_the_bound(low_bound, caplog):
         def __iter__(self):
             return (torch.ones(2) for _ in range(90))
 
-    assert len(select_samples(Long(), 180, 0)) == 180
+    assert len(chosen_rows(Long(), 180, 0)) == 180
     assert caplog.messages == []
 
 
@@ -164,7 +164,7 @@ LENGTHS = {
 @pytest.mark.parametrize(("length", "words"), LENGTHS.values(), ids=LENGTHS)
 def test_a_length_that_is_not_true_is_told(length, words):
     with pytest.raises(JobError, match=words):
-        select_samples(Lying(length), 8, 0, at_most=True)
+        chosen_rows(Lying(length), 8, 0, at_most=True)
 
 
 def test_of_more_samples_than_are_shuffled_different_ones_are_chosen_evenly(monkeypatch):
@@ -172,12 +172,12 @@ def test_of_more_samples_than_are_shuffled_different_ones_are_chosen_evenly(monk
     data = TensorDataset(torch.arange(12))
     counts = np.zeros(12)
     for seed in range(400):
-        (chosen,) = select_samples(data, 6, seed)
+        (chosen,) = chosen_rows(data, 6, seed)
         assert chosen.tolist() == sorted(set(chosen.tolist()))
         counts[chosen.numpy()] += 1
     expected = 400 * 6 / 12
     assert ((counts - expected) ** 2 / expected).sum() < 31.3  # chi-squared of 11 degrees, 0.1 %
-    assert len(select_samples(data, 12, 0)[0]) == 12
+    assert len(chosen_rows(data, 12, 0)[0]) == 12
 
 
 def test_what_a_loaders_worker_raises_is_told_without_its_traceback():
@@ -187,7 +187,7 @@ def test_what_a_loaders_worker_raises_is_told_without_its_traceback():
             raise OSError("the disk is gone")
 
     with pytest.raises(JobError) as found:
-        select_samples(DataLoader(Failing(), batch_size=1, num_workers=1), 2, 0)
+        chosen_rows(DataLoader(Failing(), batch_size=1, num_workers=1), 2, 0)
     line = str(found.value)
     assert line.startswith("data: batch 1 of Failing raised OSError: the disk is gone (")
     assert "test_sources.py:" in line
@@ -200,9 +200,9 @@ def test_a_stream_whose_length_ends_the_process_is_read_nevertheless():
         def __len__(self):
             sys.exit(0)
 
-    assert len(select_samples(Leaving(), 9, 3)[0]) == 9
+    assert len(chosen_rows(Leaving(), 9, 3)[0]) == 9
 
 
 def test_arrays_of_words_are_refused_in_words():
     with pytest.raises(JobError, match="data: arrays must hold numbers, not <U1"):
-        select_samples({"x": np.array(["a", "b"])}, 2, 0)
+        chosen_rows({"x": np.array(["a", "b"])}, 2, 0)
