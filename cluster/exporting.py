@@ -146,12 +146,12 @@ def _check_observables(run: str, names: Iterable[str], observable: str) -> None:
     """
     for name in names:
         try:
-            known = LandscapeStore.open(run, name).arrays.value_names
+            store = LandscapeStore.open(run, name)
         except StoreError:
             raise
         except LandscapeError:
             continue
-        check_observable(name, observable, known)
+        check_observable(name, observable, (*store.arrays.value_names, *store.record.surfaces))
 
 
 def _readable(opened: Run, broken: dict[str, str]) -> Iterator[Surface]:

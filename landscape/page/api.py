@@ -194,7 +194,7 @@ class Api:
         reader = await self._reader(run)
         if landscape:
             store = await self._of(reader, lambda: reader.reader(landscape).store())
-            check_observable(landscape, observable, store.observables)
+            check_observable(landscape, observable, store.record.surfaces)
         watch = self._watches.get(run)
         if watch is None:
             watch = self._watches[run] = RunWatch(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from landscape.digests import digest
 from landscape.folders import Folder
 from landscape.grid import Index
+from landscape.problem.derived import base_of, derive
 from landscape.record import Record
 from landscape.store import ChunkChanges, LandscapeStore, PickedValues, chunk_changes, read_axes, read_path
 from landscape.surface import NOT_COMPUTED, RISE_STDERR, Axis, ProjectedPath, Surface
@@ -100,6 +101,7 @@ class Content:
 
     def arrays_of(self, observable: str) -> tuple[str, ...]:
         """The arrays that a figure of an observable needs; the loss has the error of its rise with it."""
+        observable = base_of(self.store.record.derived, observable)
         names = (observable, f"{observable}_stderr", *([RISE_STDERR] if observable == "loss" else []))
         return tuple(name for name in names if name in self.store.arrays.value_names)
 
@@ -143,6 +145,7 @@ class Content:
         observables: dict[str, Floats] = {
             name: np.where(states == NOT_COMPUTED, np.nan, self.values.values[name]) for name in names
         }
+        observables |= derive(record.derived, observables)
         surface = Surface(self.store.name, drawn, observables, states, self.path, dict(record.attributes))
         counts = tuple(int(count) for count in self.values.counts)
         return View(surface, self.picks, self.sizes, counts, self._lowest(), self.generation(alive))
@@ -164,11 +167,12 @@ class Content:
             array = self.values.values.get(name)
             return None if array is None else np.where(states == NOT_COMPUTED, np.nan, array[index])
 
-        values, origin = of(observable), self.store.record.origin_loss
-        assert values is not None
+        read = {name: array for name in self.arrays_of(observable) if (array := of(name)) is not None}
+        read |= derive(self.store.record.derived, read)
+        values, origin = read[observable], self.store.record.origin_loss
         rise_error = of(RISE_STDERR) if observable == "loss" and origin is not None and np.isfinite(origin) else None
         rise = None if rise_error is None or origin is None else values - origin
-        return Block(tuple(start), values, states, of(f"{observable}_stderr"), rise, rise_error)
+        return Block(tuple(start), values, states, read.get(f"{observable}_stderr"), rise, rise_error)
 
     def _record(self, alive: bool) -> Record:
         """The record, whose state is mended where a driver was killed, or goes on and has not written yet."""

@@ -115,7 +115,7 @@ def landscape_description(reader: RunReader, name: str, brief: bool = False) -> 
     Raises:
         LandscapeError: it cannot be read.
     """
-    observables = tuple(reader.reader(name).store().observables)
+    observables = tuple(reader.reader(name).store().record.surfaces)
     view = reader.view(name, () if brief else observables)
     return live_facts(view, reader.alive()) | ({} if brief else full_facts(view, observables))
 

@@ -41,9 +41,9 @@ def observables_of(run: RunReader, query: FigureQuery) -> tuple[str, ...]:
         JobError: the landscape has no such observable.
     """
     store = run.reader(query.landscape).store()
-    check_observable(query.landscape, query.observable, store.observables)
+    check_observable(query.landscape, query.observable, store.record.surfaces)
     beside = [name for kind in KIND_TABLE.values() if kind.axes == len(store.shape) for name in kind.beside]
-    return (query.observable, *(name for name in beside if name in store.observables))
+    return (query.observable, *(name for name in beside if name in store.record.surfaces))
 
 
 def prepared(run: RunReader, query: FigureQuery) -> Prepared:

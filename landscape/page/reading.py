@@ -91,7 +91,7 @@ class LandscapeReader:
         """
         with self._lock:
             content = self._refresh() if fresh or self._content is None else self._content
-            names = [array for name in observables for array in content.arrays_of(name)]
+            names = list(dict.fromkeys(array for name in observables for array in content.arrays_of(name)))
             content.values.load(names)
             self.used = time.monotonic() if names else self.used
             view = content.view(names, alive)

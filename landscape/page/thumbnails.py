@@ -26,7 +26,7 @@ def thumbnail_answer(run: RunReader, landscape: str, observable: str) -> Answer:
         NotFoundError: there is no such landscape.
         LandscapeError: it cannot be read.
     """
-    check_observable(landscape, observable, run.reader(landscape).store().observables)
+    check_observable(landscape, observable, run.reader(landscape).store().record.surfaces)
     return pack_json(thumbnail(run.view(landscape, (observable,), MOST_PIXELS).surface, observable))
 
 

@@ -142,7 +142,7 @@ class RunWatch:
 
     def _tiles(self, interest: Interest, tiles: Iterable[Any], alive: bool) -> bytes:
         reader = self.reader.reader(interest.landscape)
-        check_observable(interest.landscape, interest.observable, reader.store().observables)
+        check_observable(interest.landscape, interest.observable, reader.store().record.surfaces)
         blocks, generation = reader.blocks(interest.observable, tiles, alive, interest.most)
         facts = [tile_facts(block, interest.log) for block in blocks]
         return event("tiles", {"landscape": interest.landscape, "generation": generation, "tiles": facts})

@@ -34,6 +34,7 @@ from landscape.preparation.recorded import borrowed_plan, plan_of
 from landscape.preparation.warnings import data_warnings, origin_warnings, thread_warnings
 from landscape.preparation.weights import Weights
 from landscape.problem.callback import load_problem
+from landscape.problem.derived import check_derived
 from landscape.problem.observables import ordered_names
 from landscape.problem.problem import Problem
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
@@ -121,6 +122,7 @@ def _look(problem: Problem, samples: Samples, job: Job, here: torch.device) -> t
             f"observables: the problem names {', '.join(named)}, observe returns {', '.join(look.names)}; "
             "mend one of them"
         )
+    check_derived(problem.derived, look.names)
     return look, True
 
 
@@ -204,6 +206,7 @@ def _described(
         provenance=provenance(common.problem.model, context.infos),
         failures=[],
         random_data=common.randomness,
+        **({"derived": dict(common.problem.derived)} if common.problem.derived else {}),
     )
 
 

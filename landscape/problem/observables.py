@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -113,6 +114,24 @@ def check_names(field: str, names: Any, *, with_loss: bool) -> None:
         raise JobError(f"{field}: must name 'loss', not only {shown(names)}; observe returns it")
     if not with_loss and "loss" in names:
         raise JobError(f"{field}: 'loss' is what the criterion gives; give the metric another name")
+
+
+def check_term_weights(weights: Any) -> None:
+    """Refuse weights of a loss's terms that are not positive numbers by name.
+
+    Raises:
+        JobError: there is no term, a name cannot be stored, or a weight is negative, zero or not finite.
+    """
+    if not isinstance(weights, Mapping) or not weights:
+        raise JobError(f"terms: must be a dict of at least one term, not {shown(weights)}; name each term of the loss")
+    check_names("terms", weights, with_loss=False)
+    for name, weight in weights.items():
+        is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
+        if not is_number or not math.isfinite(weight) or weight <= 0:
+            raise JobError(
+                f"terms: the weight of {shown(name)} must be a positive finite number, not {shown(weight)}; leave out "
+                "a term that does not count"
+            )
 
 
 def _why_unusable(name: Any) -> str | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
-from landscape.problem.observables import Observe, check_names
+from landscape.errors import JobError, shown
+from landscape.problem.batches import Batch
+from landscape.problem.derived import check_derived
+from landscape.problem.observables import Observe, check_names, check_term_weights
 from landscape.problem.supervised import Metric, Supervised
 
 
@@ -28,19 +31,32 @@ class Problem:
             derivatives with respect to its inputs (a physics-informed network) opens `torch.enable_grad` itself.
         observables: the names that `observe` returns. They are needed only where `observe` runs on GPUs alone and the
             driver's machine has none: a job with `device: cuda` then leaves the first evaluation to the workers.
+        length: `length(batch)`, the number of samples of a batch, where its structure does not tell.
+        term_weights: name → λ, where the loss is Σ λ·mean of several terms; `observe` then returns the losses of each
+            term by its name, [n] each, and no `loss`. `Problem.terms` builds such a problem.
+        derived: name → formula, for surfaces that follow from the mean of an observable: {"perplexity": "exp(loss)"}.
 
     Raises:
-        JobError: `observables` lacks `loss`, or holds a name that cannot be stored.
+        JobError: a name cannot be stored or is given twice, a term's weight is not positive, a formula is unknown, or
+            `observables` lacks `loss`.
     """
 
     model: nn.Module
     data: Any
     observe: Observe
     observables: Sequence[str] | None = None
+    length: Callable[[Batch], int] | None = None
+    term_weights: Mapping[str, float] | None = None
+    derived: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.observables is not None:
             check_names("observables", self.observables, with_loss=True)
+        if self.length is not None and not callable(self.length):
+            raise JobError(f"length: must be a function (batch) -> number of samples, not {shown(self.length)}")
+        if self.term_weights is not None:
+            check_term_weights(self.term_weights)
+        check_derived(self.derived, self.observables)
 
     @classmethod
     def supervised(

@@ -57,6 +57,7 @@ class Record:
     batch_norm: Text | None = None
     seed: Whole | None = None
     observables: tuple[Text, ...] = ()
+    derived: dict[Text, Text] = field(default_factory=dict)  # surfaces computed from these when they are read
     cosine: tuple[tuple[Real, ...], ...] | None = None  # between the axes
     origin: Text | None = None
     origin_step: Whole | None = None
@@ -93,6 +94,11 @@ class Record:
         if unknown or typed & set(malformed):
             raise TypeError(f"Record: has no field {[*unknown, *malformed][0]!r} of this type")
         return replace(self, **values, attributes={**self.attributes, **written})
+
+    @property
+    def surfaces(self) -> tuple[str, ...]:
+        """The names of all surfaces that are shown: the observables, and those derived from them."""
+        return (*self.observables, *(name for name in self.derived if name not in self.observables))
 
     @property
     def has_check(self) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from landscape.errors import LandscapeError, shown
 from landscape.grid import Index
 from landscape.host_memory import free_host_bytes
+from landscape.problem.derived import derive
 from landscape.record import Record
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.attributes import axis_attributes
@@ -38,6 +39,7 @@ def read_surface(arrays: LandscapeArrays, record: Record) -> Surface:
     _warn_of_damage(arrays.name, [*states.damaged, *(chunk for array in values.values() for chunk in array.damaged)])
     # A tile whose status is not written yet is not committed, whatever its chunks hold.
     observables = {name: np.where(status == NOT_COMPUTED, np.nan, array.values) for name, array in values.items()}
+    observables |= derive(record.derived, observables)
     return Surface(arrays.name, read_axes(arrays), observables, status, read_path(arrays), dict(record.attributes))
 
 

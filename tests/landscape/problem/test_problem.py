@@ -517,3 +517,28 @@ def test_a_model_without_numbers_is_refused(model):
 def test_a_loss_of_another_shape_is_refused_with_the_remedy_for_it(shape, remedy):
     with pytest.raises(JobError, match=remedy):
         check_observed({"loss": torch.ones(shape)}, 4)
+
+
+# -- terms and lengths -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "weights, text",
+    [
+        ({}, "must be a dict of at least one term"),
+        ({"interior": -1.0}, "the weight of 'interior' must be a positive finite number, not -1.0"),
+        ({"interior": 0}, "positive finite number, not 0"),
+        ({"interior": float("nan")}, "positive finite number, not nan"),
+        ({"interior": True}, "positive finite number, not True"),
+        ({"loss": 1.0}, "'loss' is what"),
+        ({"status": 1.0}, "cannot name an observable"),
+    ],
+)
+def test_weights_of_terms_are_positive_numbers_by_usable_names(weights, text):
+    with pytest.raises(JobError, match=text):
+        Problem(nn.Linear(1, 1), torch.zeros(4, 1), lambda model, batch: {}, term_weights=weights)
+
+
+def test_a_length_is_a_function():
+    with pytest.raises(JobError, match="length: must be a function"):
+        Problem(nn.Linear(1, 1), torch.zeros(4, 1), lambda model, batch: {}, length=4)

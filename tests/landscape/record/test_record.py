@@ -52,6 +52,7 @@ WRITTEN: dict[str, tuple[Any, Any]] = {
     "batch_norm": ("eval", 3),
     "seed": (3, "3"),
     "observables": (["loss"], ["loss", "loss"]),
+    "derived": ({"perplexity": "exp(loss)"}, {"perplexity": 2}),
     "cosine": ([[1.0, 0.25], [0.25, 1.0]], [["x"]]),
     "origin": ("epoch 3", 3),
     "origin_step": (3, "3"),
@@ -88,7 +89,7 @@ REFUSED = {
     "plan": "plan: must be a JSON object",
     "observables": "observables: must be different names",
 }
-STAYS = ("seed", "random_data", "check")  # malformed, they count as absent and are not touched
+STAYS = ("seed", "derived", "random_data", "check")  # malformed, they count as absent and are not touched
 
 
 def make_store(folder: Path, **changes: Any) -> LandscapeStore:

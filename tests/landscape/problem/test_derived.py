@@ -1,0 +1,93 @@
+"""Surfaces that follow from means: their formulas, what is refused, and where they are read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from landscape import Job, JobError, Problem, open_run, run
+from landscape.page.reading import LandscapeReader
+from landscape.problem.derived import FORMULAS, check_derived, derive
+
+
+def squares(model, batch):
+    return {"loss": (model(batch).squeeze(1) - 1).square()}
+
+
+def derived_problem(**derived: str) -> Problem:
+    torch.manual_seed(0)
+    return Problem(nn.Linear(2, 1), torch.randn(16, 2), squares, derived=derived or {"perplexity": "exp(loss)"})
+
+
+def computed(folder, **derived: str):
+    job = Job(
+        run=str(folder), problem=lambda: derived_problem(**derived), num_samples=16, tile=3,
+        landscapes=[{"name": "plane", "size": 3}],
+    )  # fmt: skip
+    return run(job)["plane"]
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_the_error_of_a_derived_value_is_its_slope_times_the_error_of_the_mean(name):
+    mean, step = np.array([0.3, 2.0]), 1e-6
+    slope = (FORMULAS[name].value(mean + step) - FORMULAS[name].value(mean - step)) / (2 * step)
+    values = derive({"d": f"{name}(loss)"}, {"loss": mean, "loss_stderr": np.array([0.1, 0.2])})
+    np.testing.assert_allclose(values["d_stderr"], slope * [0.1, 0.2], rtol=1e-6)
+
+
+def test_perplexity_is_the_exponential_of_the_mean_loss_wherever_it_is_read(tmp_path):
+    surface = computed(tmp_path)
+    reread = open_run(tmp_path)["plane"]
+    for read in (surface, reread):
+        assert list(read.observables) == ["loss", "loss_stderr", "loss_rise_stderr", "perplexity", "perplexity_stderr"]
+        np.testing.assert_array_equal(read["perplexity"], np.exp(read.loss))
+        np.testing.assert_array_equal(read.stderr("perplexity"), np.exp(read.loss) * read.stderr())
+    assert "perplexity" in reread.to_xarray()
+
+
+def test_the_page_has_derived_surfaces_too(tmp_path):
+    surface = computed(tmp_path)
+    reader = LandscapeReader(str(tmp_path), "plane")
+    assert reader.store().record.surfaces == ("loss", "perplexity")
+    np.testing.assert_array_equal(
+        reader.view(reader.store().record.surfaces).surface["perplexity"], surface["perplexity"]
+    )
+    (block,), _ = reader.blocks("perplexity", [(0, 0)], alive=False)
+    np.testing.assert_array_equal(block.values, surface["perplexity"])
+    np.testing.assert_array_equal(block.error, surface.stderr("perplexity"))
+
+
+def test_a_landscape_without_derived_surfaces_records_none(tmp_path):
+    job = Job(
+        run=str(tmp_path), problem=lambda: Problem(nn.Linear(2, 1), torch.randn(16, 2), squares), num_samples=16,
+        tile=3, landscapes=[{"name": "plane", "size": 3}],
+    )  # fmt: skip
+    assert "derived" not in run(job)["plane"].attributes
+
+
+@pytest.mark.parametrize(
+    "derived, text",
+    [
+        ({"perplexity": "exp(los)"}, "computed from 'los'"),
+        ({"perplexity": "log(loss)"}, r"must be a function of one observable such as 'exp\(loss\)', not 'log\(loss\)'"),
+        ({"perplexity": 3}, "must be a function of one observable"),
+        ({"a b": "exp(loss)"}, "cannot name a surface"),
+        ({"loss": "exp(loss)"}, "is what observe returns"),
+        (["perplexity"], "must be a dict"),
+    ],
+)
+def test_what_cannot_be_derived_is_refused(derived, text):
+    with pytest.raises(JobError, match=text):
+        check_derived(derived, ("loss",))
+
+
+def test_a_formula_of_an_observable_that_observe_does_not_return_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(JobError, match="computed from 'los'"):
+        computed(tmp_path / "run", perplexity="exp(los)")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_formula_of_a_later_version_is_passed_over():
+    assert derive({"d": "softplus(loss)"}, {"loss": np.zeros(2)}) == {}
