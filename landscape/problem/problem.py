@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from landscape.errors import JobError, shown
 from landscape.problem.batches import Batch
 from landscape.problem.derived import check_derived
+from landscape.problem.language import CausalLM, refuse_frozen_adapters
 from landscape.problem.observables import Observe, check_names, check_term_weights
 from landscape.problem.supervised import Metric, Supervised
+from landscape.problem.tokens import language_data
 
 
 @dataclass(frozen=True)
@@ -81,3 +83,27 @@ class Problem:
         """
         observe = Supervised(criterion, metrics)
         return cls(model, data, observe, ("loss", *observe.metrics))
+
+    @classmethod
+    def causal_lm(cls, model: nn.Module, tokens: Any) -> Problem:
+        """A language model that predicts each next token; perplexity is derived from the mean loss.
+
+        The loss of a sequence is the mean cross entropy of its predicted tokens, in nats, and their number is its
+        weight: the loss of a landscape is the mean over tokens, and `perplexity` its exponential. `token_accuracy` is
+        the share of tokens that are the likeliest.
+
+        Args:
+            model: a model of transformers, with or without adapters of peft, or any module that returns logits
+                [N, T, vocabulary]. Its logits are made a chunk of tokens at a time where its output head allows it.
+            tokens: token ids [N, T]; a dict of `input_ids`, `attention_mask` and `labels` (-100 counts nothing), [N, T]
+                each; a list or a data set of sequences of different lengths, or of such dicts; or a `DataLoader` of
+                batches like these.
+
+        Raises:
+            JobError: the tokens are no ids of the model's vocabulary, a sequence predicts none, or nothing of the model
+                is trained.
+        """
+        refuse_frozen_adapters(model)
+        observe = CausalLM(model)
+        data, observe.checked = language_data(tokens, observe.reader(model))
+        return cls(model, data, observe, CausalLM.names, derived={"perplexity": "exp(loss)"})

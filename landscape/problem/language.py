@@ -1,0 +1,243 @@
+"""What `Problem.causal_lm` observes: the cross entropy of the next token, per sequence, in chunks of tokens.
+
+The logits of a sequence take tokens x vocabulary numbers, more than anything else of a language model: 1 GiB for 2,048
+tokens of a vocabulary of 128 k. They are made and used up a chunk at a time, from the hidden states of the network
+below its output head.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from landscape.errors import JobError, one_line
+from landscape.problem.batches import Batch
+from landscape.problem.tokens import Reader, check_tokens, next_tokens
+
+CHUNK_BYTES = 1 << 27  # of logits that are held at a time
+FEW = 8  # tokens on which a model is tried
+OPTIONS = ("attention_mask", "position_ids", "token_type_ids")  # of a batch, for a model that takes them
+
+log = logging.getLogger("landscape")
+
+
+class CausalLM:
+    """`observe` for batches of token ids; `Problem.causal_lm` describes the arguments.
+
+    Attributes:
+        vocabulary: the number of tokens that the model tells apart; None where that could not be seen.
+        checked: whether all token ids of the data are known to be in the vocabulary.
+        in_chunks: whether the logits are made a chunk at a time, by the model's own output head.
+    """
+
+    names = ("loss", "token_accuracy")
+
+    def __init__(self, model: nn.Module) -> None:
+        self.checked = False
+        self.vocabulary, self.in_chunks = tried(model)
+
+    def reader(self, model: nn.Module) -> Reader:
+        """What the model can read."""
+        return Reader(self.vocabulary, "attention_mask" in _parameters_of(network_of(model)))
+
+    def __call__(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Per sequence: mean loss and share of right tokens, over its predicted tokens; their number as the weight."""
+        fields = batch if isinstance(batch, Mapping) else {"input_ids": batch}
+        tokens = fields["input_ids"]
+        if not self.checked and not torch.compiler.is_compiling() and not tokens.is_meta:
+            check_tokens(tokens, self.vocabulary)
+        targets, counted = next_tokens(tokens, fields.get("attention_mask"), fields.get("labels"))
+        losses, right = self._of_tokens(model, fields, targets)
+        number = counted.sum(1)
+        return {
+            "loss": torch.where(counted, losses, 0).sum(1) / number,
+            "token_accuracy": (right & counted).sum(1) / number,
+            "weight": number,
+        }
+
+    def _of_tokens(self, model: nn.Module, fields: Mapping[str, Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of the token after every one, and whether it is the likeliest: [N, T] each."""
+        parts = parts_of(model) if self.in_chunks else None
+        states = logits(model, fields) if parts is None else _hidden(parts.backbone, fields)
+        logits_of = _as_it_is if parts is None else parts.logits
+        if states.dim() != 3 or states.shape[:2] != fields["input_ids"].shape:
+            raise JobError(
+                f"model: must return logits [N, T, vocabulary] for tokens {tuple(fields['input_ids'].shape)}, not "
+                f"{tuple(states.shape)}; write an observe(model, batch) of your own for other models"
+            )
+        size = self.vocabulary or states.shape[-1]
+        at_once = max(1, CHUNK_BYTES // (4 * size))
+        pairs = zip(torch.split(states.flatten(0, 1), at_once), torch.split(targets.flatten(), at_once), strict=True)
+        pieces = [_losses(logits_of(piece), wanted) for piece, wanted in pairs]
+        losses, right = (torch.cat(column).view(targets.shape) for column in zip(*pieces, strict=True))
+        return losses, right
+
+
+def _as_it_is(logits: Tensor) -> Tensor:
+    return logits
+
+
+def _losses(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The cross entropy of every row of logits [n, vocabulary], and whether its largest is the target: [n] each."""
+    # As transformers does it: 16 bits are too few for a sum over a vocabulary.
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return F.cross_entropy(wide, targets, reduction="none"), wide.argmax(-1) == targets
+
+
+def refuse_frozen_adapters(model: nn.Module) -> None:
+    """Refuse a model with adapters of which none is trained: peft loads adapters so, and no direction would move them.
+
+    Raises:
+        JobError: none of its parameters requires gradients.
+    """
+    if hasattr(model, "peft_config") and not any(parameter.requires_grad for parameter in model.parameters()):
+        raise JobError(
+            "model: no adapter requires gradients, and directions move what does; load it by "
+            "PeftModel.from_pretrained(..., is_trainable=True)"
+        )
+
+
+# -- calling the model -----------------------------------------------------------------------------------------------
+
+
+def logits(model: nn.Module, fields: Mapping[str, Tensor]) -> Tensor:
+    """What the model returns for a batch, as logits [N, T, vocabulary]."""
+    taken = _parameters_of(network_of(model))
+    options = _options(taken, fields)
+    output = model(input_ids=fields["input_ids"], **options) if "input_ids" in taken else model(fields["input_ids"])
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping) and "logits" in output:
+        output = output["logits"]
+    elif hasattr(output, "logits"):
+        output = output.logits
+    elif isinstance(output, (tuple, list)) and output:
+        output = output[0]
+    if not isinstance(output, Tensor):
+        raise JobError(
+            f"model: must return logits [N, T, vocabulary], or an output with .logits, not {type(output).__name__}"
+        )
+    return output
+
+
+def _hidden(backbone: nn.Module, fields: Mapping[str, Tensor]) -> Tensor:
+    output = backbone(input_ids=fields["input_ids"], **_options(_parameters_of(backbone), fields))
+    states: Tensor = output[0] if isinstance(output, (tuple, list)) else output.last_hidden_state
+    return states
+
+
+def _options(taken: Mapping[str, Any], fields: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The arguments beside the tokens that a forward takes: the batch's own, and no cache.
+
+    Positions count the tokens that are no padding, so that padding on the left moves nothing.
+    """
+    options: dict[str, Any] = {name: fields[name] for name in OPTIONS if name in taken and name in fields}
+    if "attention_mask" in options and "position_ids" in taken and "position_ids" not in fields:
+        options["position_ids"] = (fields["attention_mask"].long().cumsum(1) - 1).clamp(min=0)
+    return options | ({"use_cache": False} if "use_cache" in taken else {})
+
+
+def _parameters_of(module: nn.Module) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(module.forward).parameters
+
+
+# -- the output head -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The network below the output head, and the function from its hidden states to logits."""
+
+    backbone: nn.Module
+    head: nn.Module
+    after: Callable[[Tensor], Tensor]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Hidden states [n, width] → logits [n, vocabulary]."""
+        return self.after(self.head(hidden))
+
+
+def network_of(model: nn.Module) -> nn.Module:
+    """The network itself, where adapters (peft) are wrapped around it."""
+    unwrapped = getattr(model, "get_base_model", None)
+    return unwrapped() if hasattr(model, "peft_config") and callable(unwrapped) else model
+
+
+def parts_of(model: nn.Module) -> Parts | None:
+    """Backbone and head of a model as transformers builds them; None for any other model."""
+    network = network_of(model)
+    get_head = getattr(network, "get_output_embeddings", None)
+    backbone = getattr(network, "base_model", None)
+    head = get_head() if callable(get_head) else None
+    if not isinstance(head, nn.Module) or not isinstance(backbone, nn.Module) or backbone is network:
+        return None
+    return Parts(backbone, head, _after_head(network))
+
+
+def _after_head(network: nn.Module) -> Callable[[Tensor], Tensor]:
+    """What some architectures do to the logits: a soft cap (Gemma), a division (Granite), a factor (Cohere)."""
+    config = getattr(network, "config", None)
+    get_text = getattr(config, "get_text_config", None)
+    config = get_text() if callable(get_text) else config
+    cap = getattr(config, "final_logit_softcapping", None)
+    if cap is not None:
+        return lambda logits: torch.tanh(logits / cap) * cap
+    if (divisor := getattr(config, "logits_scaling", None)) is not None:
+        return lambda logits: logits / divisor
+    if (factor := getattr(config, "logit_scale", None)) is not None:
+        return lambda logits: logits * factor
+    return _as_it_is
+
+
+def tried(model: nn.Module) -> tuple[int | None, bool]:
+    """The vocabulary of a model, and whether its head, applied to its hidden states, gives exactly its own logits.
+
+    The model is run on a few tokens, in eval mode, and left as it was. One that does not run here, such as one that
+    needs a GPU, is taken for one without a head of its own.
+    """
+    parts, embeddings = parts_of(model), _embeddings(model)
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    count = embeddings.num_embeddings if isinstance(embeddings, nn.Embedding) else 1
+    fields = {"input_ids": (torch.arange(FEW, device=device) % count)[None]}
+    try:
+        with torch.no_grad(), _evaluating(model):
+            whole = logits(model, fields)
+            same = parts is not None and torch.equal(parts.logits(_hidden(parts.backbone, fields)), whole)
+    except JobError:
+        raise
+    except Exception as error:
+        log.info(
+            "causal_lm: the model does not run on %d tokens here (%s): its logits are held whole", FEW, one_line(error)
+        )
+        return (count if count > 1 else None), False
+    if parts is not None and not same:
+        log.info(
+            "causal_lm: the output head of %s does more than its layer: logits are held whole", type(model).__name__
+        )
+    outputs = whole.shape[-1] if whole.dim() == 3 else None
+    return (min(count, outputs) if count > 1 and outputs else outputs), same
+
+
+def _embeddings(model: nn.Module) -> Any:
+    get = getattr(network_of(model), "get_input_embeddings", None)
+    return get() if callable(get) else None
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode; afterwards every module is in the mode that it was in."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
