@@ -14,6 +14,7 @@ from landscape.problem.derived import check_derived
 from landscape.problem.language import CausalLM, refuse_frozen_adapters
 from landscape.problem.observables import Observe, check_names, check_term_weights
 from landscape.problem.supervised import Metric, Supervised
+from landscape.problem.terms import parse_terms
 from landscape.problem.tokens import language_data
 
 
@@ -107,3 +108,33 @@ class Problem:
         observe = CausalLM(model)
         data, observe.checked = language_data(tokens, observe.reader(model))
         return cls(model, data, observe, CausalLM.names, derived={"perplexity": "exp(loss)"})
+
+    @classmethod
+    def terms(cls, model: nn.Module, terms: Mapping[str, tuple[Any, ...]]) -> Problem:
+        """A loss of several terms, each at points of its own: a physics-informed network, a penalty, a second data set.
+
+        The loss is Σ λ·mean over the terms; each term is a surface of its own, with its error. `num_samples` points at
+        most are drawn of every set, of each by a seed of its own.
+
+        Args:
+            model: see `Problem`.
+            terms: name → (points, function, λ), λ being 1 where it is left out. Points are a tensor [n, …], or tuples,
+                lists and dicts of tensors with one first dimension. `function(model, points)` → Tensor[n, …] gives the
+                losses, such as squared residuals; dimensions after the first are averaged. Derivatives may be taken
+                with respect to floating-point points, by `torch.autograd.grad` with `create_graph=True`.
+
+        Raises:
+            JobError: a term has no points, no function, or a weight that is not positive.
+
+        Example:
+            >>> import torch
+            >>> def slope(model, x):
+            ...     return (torch.autograd.grad(model(x).sum(), x)[0] - 1).square()
+            >>> line = torch.nn.Linear(1, 1)
+            >>> inside = torch.rand(100, 1), slope, 1.0
+            >>> edge = torch.zeros(1, 1), lambda model, x: model(x).square(), 10.0
+            >>> Problem.terms(line, {"inside": inside, "edge": edge}).term_weights
+            {'inside': 1.0, 'edge': 10.0}
+        """
+        points, observe, weights = parse_terms(terms)
+        return cls(model, points, observe, ("loss", *weights), term_weights=weights)

@@ -11,6 +11,7 @@ from torch import Tensor
 from landscape.draws import fixed_seeds
 from landscape.errors import JobError, flat, message_of
 from landscape.problem.batches import Batch, batch_length, field_names
+from landscape.problem.points import PointData
 from landscape.problem.selection import chosen_indices
 from landscape.problem.sources import Items, Stream, seed_of, source_of
 from landscape.record import RandomData
@@ -55,6 +56,8 @@ def look_for_randomness(data: Any, num_samples: int, seed: int) -> RandomData:
     Returns:
         What differs; data that cannot be read again are no error, and `unchecked` says so.
     """
+    if isinstance(data, PointData):
+        return _outcome(checked=min(num_samples, data.length))
     source = source_of(data)
     if not isinstance(source, (Items, Stream)):
         return _outcome(checked=min(num_samples, batch_length(source)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,9 @@ from landscape.problem.batches import (
 )
 from landscape.problem.endless import ReadingLimit
 from landscape.problem.kept_rows import Reservoir, on_disk, rows_at
+from landscape.problem.points import PointData, PointSets
 from landscape.problem.samples import Rows, Samples
-from landscape.problem.sources import Items, Stream, source_of
+from landscape.problem.sources import Items, Stream, seed_of, source_of
 
 # Up to this many samples all their indices are shuffled, at eight bytes each; of more only the wanted ones are drawn.
 LARGEST_SHUFFLED = 1 << 28
@@ -78,6 +79,8 @@ def select_samples(
         True
     """
     choice = _Choice(num_samples, seed, at_most, ascending, host_limit() if limit is None else limit)
+    if isinstance(data, PointData):
+        return _of_points(data, choice)
     source = source_of(data)
     with fixed_seeds(seed):
         if isinstance(source, Items):
@@ -86,6 +89,20 @@ def select_samples(
             return _from_stream(source, choice)
     indices = choice.indices(batch_length(source))
     return Chosen(Rows(rows_at(source, indices, choice.limit)), indices.numpy())
+
+
+def _of_points(data: PointData, choice: _Choice) -> Chosen:
+    """Points of every set, drawn each by a seed of its own, so that a set does not depend on the size of another.
+
+    The indices are those of the largest set.
+    """
+    choice.check(data.length)
+    drawn = {}
+    for name, points in data.sets.items():
+        own = replace(choice, seed=seed_of(choice.seed, "points", name), at_most=True)
+        drawn[name] = own.indices(batch_length(points))
+    sets = {name: rows_at(points, drawn[name], choice.limit) for name, points in data.sets.items()}
+    return Chosen(PointSets(sets), max(drawn.values(), key=len).numpy())
 
 
 def chosen_indices(available: int, num_samples: int, seed: int) -> list[int]:
