@@ -195,7 +195,12 @@ class Engine:
 
 @dataclass(frozen=True)
 class Plan:
-    """The arithmetic of a landscape: with the job, all that decides its bits. Recorded, and reused on resume."""
+    """The arithmetic of a landscape: with the job, all that decides its bits. Recorded, and reused on resume.
+
+    Args:
+        bfloat16_weights: with precision bfloat16, whether what the model holds in bfloat16 stays in it; else it is
+            taken to float32, as in landscapes of earlier versions.
+    """
 
     batch_size: int
     threads: int
@@ -204,15 +209,24 @@ class Plan:
     batch_norm: BatchNorm = "eval"
     seed: int = 0
     engine: Engine = Engine()
+    bfloat16_weights: bool = False
 
     @property
     def statistics(self) -> Statistics:
         """What batch normalisation uses, in the plan's mode."""
         return STATISTICS[self.batch_norm]
 
+    @property
+    def rounds_weights(self) -> bool:
+        """Whether weights that the model holds in bfloat16 stay in it, rounded once per point."""
+        return self.bfloat16_weights and self.precision == "bfloat16"
+
     def record(self) -> dict[str, Any]:
         """The fields as they are recorded with a landscape, the engine as text."""
-        return {**vars(self), "engine": str(self.engine)}
+        fields = {**vars(self), "engine": str(self.engine)}
+        if not self.bfloat16_weights:
+            del fields["bfloat16_weights"]  # plans were recorded without it
+        return fields
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Plan:
@@ -228,11 +242,17 @@ class Plan:
         return cls(**{**record, "engine": Engine.parse(engine)})
 
 
+def in_float32(plan: Plan) -> Plan:
+    """The plan that values of a lower precision are compared with: plain eager, everything in float32."""
+    return replace(plan, precision="float32", engine=Engine(), bfloat16_weights=False)
+
+
 def default_plan(
     num_samples: int, device: str, precision: Precision, batch_norm: BatchNorm, seed: int,
-    batch_size: int | None, threads: int | None,
+    batch_size: int | None, threads: int | None, bfloat16_weights: bool = False,
 ) -> Plan:  # fmt: skip
     """The plan where the job leaves it open: a function of the job and the kind of device, not of the machine."""
     preferred = 2048 if device == "cuda" else 256
     kind: Literal["cpu", "cuda"] = "cuda" if device == "cuda" else "cpu"
-    return Plan(min(batch_size or preferred, num_samples), threads or 1, kind, precision, batch_norm, seed)
+    size, count = min(batch_size or preferred, num_samples), threads or 1
+    return Plan(size, count, kind, precision, batch_norm, seed, bfloat16_weights=bfloat16_weights)

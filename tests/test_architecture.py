@@ -33,7 +33,7 @@ FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand n
 INNER = {
     "landscape/views": ["prepared", "figures", "plots", "exports", "report"],
     "landscape/evaluation": [
-        "arithmetic checksum containers feed values",
+        "arithmetic checksum containers feed flat values",
         "arrays moving unchanged",
         "module_state private",
         "engines",

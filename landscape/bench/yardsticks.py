@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,11 +12,12 @@ from torch import Tensor, nn
 from landscape.evaluation.arithmetic import arithmetic, autocast, wait
 from landscape.evaluation.engines.rewrite import Target
 from landscape.evaluation.engines.table import layouts_of, make_forward
+from landscape.evaluation.loaded import take_to_type
 from landscape.evaluation.module_state import ModuleState
 from landscape.evaluation.moving import MovingWeights, lay_out, targets_of
 from landscape.evaluation.private import private_copy
 from landscape.parameters import State
-from landscape.plan import Engine, Plan
+from landscape.plan import Engine, Plan, in_float32
 from landscape.problem.batches import Batch, map_tensors
 from landscape.problem.observables import Observe
 from landscape.problem.problem import Problem
@@ -42,7 +42,7 @@ def bare_observe(problem: Problem) -> tuple[Observe, bool]:
 def model_for(model: nn.Module, plan: Plan, device: torch.device) -> nn.Module:
     """A copy of the model on the device, in eval mode and in the plan's type."""
     copied = private_copy(model)[0].to(device)
-    copied = copied.double() if plan.precision == "float64" else copied.float()
+    take_to_type(copied, plan)
     return copied.eval().requires_grad_(False)
 
 
@@ -61,7 +61,7 @@ class Bare:
     """
 
     def __init__(self, problem: Problem, samples: Samples | Batch, plan: Plan, device: torch.device) -> None:
-        self._plan, self._device = replace(plan, precision="float32", engine=EAGER), device
+        self._plan, self._device = in_float32(plan), device
         self.observe, _ = bare_observe(problem)
         self.model = model_for(problem.model, self._plan, device)
         self.batches = batches_for(samples, self._plan, device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from landscape.errors import JobError
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.moving import targets_of
 from landscape.evaluation.values import Values
+from landscape.parameters import holds_bfloat16
 from landscape.plan import Plan, Precision, default_plan
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe, ordered_names
@@ -31,10 +32,17 @@ LEAST_STEP = 0.01  # of weights that are all zero
 
 @dataclass(frozen=True)
 class FirstLook:
-    """The names of the observables, and warnings of what the user may not have meant."""
+    """What was seen of `observe`.
+
+    Attributes:
+        names: of the observables.
+        warnings: of what the user may not have meant.
+        bfloat16_weights: whether the model's weights in bfloat16 are to be computed as they are, see `Plan`.
+    """
 
     names: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+    bfloat16_weights: bool = False
 
 
 def first_look(
@@ -42,12 +50,34 @@ def first_look(
 ) -> FirstLook:
     """What `observe` returns for two samples: at the origin, there again, and at two other sets of weights.
 
+    Weights in bfloat16 stay so where the precision is bfloat16 as well, unless `observe` raises with them and does not
+    with weights in float32: some kernels refuse inputs in float32 beside weights in bfloat16.
+
     Raises:
         JobError: it raises, returns something else than one value per sample, gives other values the second time, or
             uses another model than the one it is given.
     """
     plan = default_plan(SAMPLES, device.type, precision, Plan.batch_norm, 0, None, None)
     few = as_samples(samples).few(SAMPLES)
+    if precision != "bfloat16" or not holds_bfloat16(model):
+        return _look(model, observe, few, plan, device)
+    try:
+        look = _look(model, observe, few, replace(plan, bfloat16_weights=True), device)
+    except JobError as error:
+        if error.__cause__ is None:  # it did not raise
+            raise
+        refused = in_words(error.__cause__)
+    else:
+        return replace(look, bfloat16_weights=True)
+    look = _look(model, observe, few, plan, device)
+    warning = (
+        "model: its weights are taken to float32, in twice the memory, as observe raises with weights in bfloat16 "
+        f"({refused[:100]}); give the model its inputs in bfloat16, or keep its norms in float32"
+    )
+    return replace(look, warnings=(*look.warnings, warning))
+
+
+def _look(model: nn.Module, observe: Observe, few: Samples, plan: Plan, device: torch.device) -> FirstLook:
     origin = {name: tensor.detach() for name, tensor in targets_of(model).items()}
     evaluator = Evaluator(model, few, observe, plan, device, origin, ())
 

@@ -33,8 +33,7 @@ class LoadedModel:
         self.dtype = torch.float64 if plan.precision == "float64" else torch.float32
         copied, objects = private_copy(model)
         self.model = copied.to(device)
-        # `Module.to(dtype)` would drop the imaginary part of complex weights; these two leave them alone.
-        self.model.double() if self.dtype is torch.float64 else self.model.float()
+        take_to_type(self.model, plan)
         self.model.eval().requires_grad_(False)
         self._norms = [module for module in self.model.modules() if isinstance(module, _NormBase)]
         if plan.statistics.of_each_batch:
@@ -67,6 +66,22 @@ class LoadedModel:
         for module, momentum in zip(self._norms, momenta, strict=True):
             module.momentum = momentum
             module.eval()
+
+
+def take_to_type(model: nn.Module, plan: Plan) -> None:
+    """Take the model's real floating-point tensors, in place, to the type that the plan holds them in.
+
+    That is float64 or float32; where the plan rounds weights what is in bfloat16 stays in it.
+    """
+    # `Module.to(dtype)` would drop the imaginary part of complex weights; these leave them alone.
+    if plan.precision == "float64":
+        model.double()
+    elif not plan.rounds_weights:
+        model.float()
+    else:
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.is_floating_point() and tensor.dtype is not torch.bfloat16:
+                tensor.data = tensor.data.float()
 
 
 def _use_batch_statistics(norms: Sequence[Any]) -> None:

@@ -1,9 +1,8 @@
-"""Set the weights of a point, θ = θ₀ + Σₖ cₖ·dₖ, in one flat buffer; the model's moved tensors are views of it."""
+"""Set the weights of a point, θ = θ₀ + Σₖ cₖ·dₖ, in flat buffers; the model's moved tensors are views of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -11,36 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from landscape.evaluation.checksum import checksums
+from landscape.evaluation.flat import FlatWeights, Layouts
 from landscape.parameters import State, persistent_buffers
 
-ALIGNMENT = 64  # bytes: where each tensor in the buffer begins, as kernels load whole vectors
-LARGEST_ROW = 1 << 28  # bytes: the most that the weights which a row of points shares may take to be kept
-Layouts = Mapping[int, torch.memory_format]
 _GRADIENTS = attrgetter("requires_grad", "grad")
 
 
-@dataclass(frozen=True)
-class _Slot:
-    """Where one tensor lies in the flat buffer: from `offset` on, with these strides, both in elements."""
-
-    name: str
-    shape: torch.Size
-    offset: int
-    strides: tuple[int, ...]
-
-    def view(self, flat: Tensor) -> Tensor:
-        """The tensor as a view of a buffer [length]."""
-        return flat.as_strided(self.shape, self.strides, flat.storage_offset() + self.offset)
-
-
 class MovingWeights:
-    """The tensors of `model` that the directions move, held in one buffer instead of in memory of their own.
+    """The tensors of `model` that the directions move, held in a buffer per type instead of in memory of their own.
 
-    Every point is computed from the origin: ((θ₀ + c₁·d₁) + c₂·d₂) + …. The sum up to the last axis is kept for the
-    points of a row, which share it, so that a point costs one pass over the moved tensors and allocates nothing.
+    Every point is computed from the origin, see `FlatWeights`.
 
     Args:
-        model: its moved parameters and buffers become views of this object's buffer.
+        model: its moved parameters and buffers become views of the buffers.
         origin: θ₀; tensors of it that the model does not have are left out.
         directions: dₖ per axis; a tensor that an axis leaves out does not move along it.
         layouts: memory formats of moved tensors by their number of dimensions; others are contiguous.
@@ -53,8 +35,7 @@ class MovingWeights:
         for name, tensor in self._origin.items():
             self._targets[name].copy_(tensor)
         self._still = _still(model, self._origin, self.moved)
-        if self.moved:
-            self._make_flat(directions, layouts)
+        self._flats = self._make_flat(directions, layouts)
         self._written: set[str] = set()  # names of tensors that are written to past torch's version counters
         self._registered = [each for each in (*model.parameters(), *model.buffers()) if each.layout is torch.strided]
         self._homes = [tensor.detach() for tensor in self._registered]
@@ -63,17 +44,14 @@ class MovingWeights:
         self._moved_tensors = [self._targets[name] for name in self.moved]
         self._versions, self._moved_versions = self._versions_now(), self._moved_versions_now()
 
-    def _make_flat(self, directions: Sequence[State], layouts: Layouts) -> None:
-        example = self._targets[self.moved[0]]
-        self._slots = _slots(self._targets, self.moved, example.element_size(), layouts)
-        self._flat = torch.zeros(_length(self._slots), dtype=example.dtype, device=example.device)
-        self._theta0 = self._pack(self._origin)
-        self._axes = [self._pack(each) for each in directions]
-        for slot in self._slots:
-            self._targets[slot.name].data = slot.view(self._flat)
-        keeps_row = len(directions) > 1 and self._flat.nbytes <= LARGEST_ROW
-        self._row = torch.empty_like(self._flat) if keeps_row else None
-        self._row_of: Sequence[float] | None = None
+    def _make_flat(self, directions: Sequence[State], layouts: Layouts) -> list[FlatWeights]:
+        """One buffer per type of the moved tensors, as a model may hold some in bfloat16 and others in float32."""
+        by_type: dict[torch.dtype, list[str]] = {}
+        for name in self.moved:
+            by_type.setdefault(self._targets[name].dtype, []).append(name)
+        return [
+            FlatWeights(self._targets, names, self._origin, directions, layouts) for names in by_type.values()
+        ]  # fmt: skip
 
     @property
     def moved_tensors(self) -> list[Tensor]:
@@ -83,30 +61,26 @@ class MovingWeights:
     @property
     def parameters(self) -> int:
         """How many numbers a point sets."""
-        return sum(slot.shape.numel() for slot in self._slots) if self.moved else 0
+        return sum(flat.count for flat in self._flats)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes on the device of the moved tensors, of θ₀ and the directions there, and of what a sum takes."""
+        return sum(flat.nbytes for flat in self._flats)
 
     def parts(self, tensor: Tensor | None) -> list[Tensor | None]:
         """What a tensor of the model is in θ₀ and in every direction: [1 + axes]; None stands for zeros.
 
         A tensor of None, such as the bias of a layer without one, is None in all of them.
         """
-        for slot in self._slots:
-            if self._targets[slot.name] is tensor:
-                return [slot.view(flat) for flat in (self._theta0, *self._axes)]
-        return [tensor, *(None for _ in self._axes)]
-
-    def _pack(self, state: State) -> Tensor:
-        flat = torch.zeros_like(self._flat)
-        for slot in self._slots:
-            if slot.name in state:
-                slot.view(flat).copy_(state[slot.name])
-        return flat
+        found = [] if tensor is None else [parts for flat in self._flats if (parts := flat.parts(tensor))]
+        return found[0] if found else [tensor, *[None] * self.axes]
 
     def set_point(self, point: Sequence[float]) -> None:
         """Set the weights of the point with these coordinates, and put back what a forward pass has changed."""
         self.restore()
-        if self.moved:
-            self._write(point, self._flat)
+        for flat in self._flats:
+            flat.set_point(point)
 
     # -- what a forward pass changes --------------------------------------------------------------------------
 
@@ -171,23 +145,7 @@ class MovingWeights:
 
     def stacked(self, points: Sequence[Sequence[float]]) -> dict[str, Tensor]:
         """The moved tensors at several points, by name, the points in the first dimension."""
-        rows = torch.empty(len(points), len(self._flat), dtype=self._flat.dtype, device=self._flat.device)
-        for point, row in zip(points, rows, strict=True):
-            self._write(point, row)
-        return {slot.name: torch.stack([slot.view(row) for row in rows]) for slot in self._slots}
-
-    def _write(self, point: Sequence[float], out: Tensor) -> None:
-        *first, last = point
-        if not first:
-            torch.add(self._theta0, self._axes[0], alpha=last, out=out)
-            return
-        row = out if self._row is None else self._row
-        if self._row is None or first != self._row_of:
-            torch.add(self._theta0, self._axes[0], alpha=first[0], out=row)
-            for axis, coordinate in zip(self._axes[1:-1], first[1:], strict=True):
-                row.add_(axis, alpha=coordinate)
-            self._row_of = first
-        torch.add(row, self._axes[-1], alpha=last, out=out)
+        return {name: tensor for flat in self._flats for name, tensor in flat.stacked(points).items()}
 
     def set_state(self, state: State) -> None:
         """Set a whole set of weights, such as a snapshot's."""
@@ -215,19 +173,3 @@ def _still(model: nn.Module, origin: State, moved: Sequence[str]) -> list[tuple[
     targets = targets_of(model)
     of_origin = [(name, targets[name], tensor) for name, tensor in origin.items() if name not in moved]
     return of_origin + [(name, each, each.clone()) for name, each in model.named_buffers() if name not in targets]
-
-
-def _slots(targets: Mapping[str, Tensor], names: Sequence[str], size: int, layouts: Layouts) -> list[_Slot]:
-    slots, offset, step = [], 0, ALIGNMENT // size
-    for name in names:
-        shape = targets[name].shape
-        layout = layouts.get(len(shape), torch.contiguous_format)
-        strides = torch.empty(shape, memory_format=layout, device="meta").stride()
-        slots.append(_Slot(name, shape, offset, strides))
-        offset += -(-shape.numel() // step) * step
-    return slots
-
-
-def _length(slots: Sequence[_Slot]) -> int:
-    last = slots[-1]
-    return last.offset + last.shape.numel()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from landscape.parameters.filters import EPSILON, filter_unview, filter_view, scale_to_filters
     from landscape.parameters.states import (
         State,
+        holds_bfloat16,
         immobile,
         match_state,
         persistent_buffers,
@@ -51,6 +52,7 @@ _HOMES = {
     "filters": ("EPSILON", "filter_unview", "filter_view", "scale_to_filters"),
     "states": (
         "State",
+        "holds_bfloat16",
         "immobile",
         "match_state",
         "persistent_buffers",
@@ -72,6 +74,7 @@ __all__ = [
     "filter_unview",
     "filter_view",
     "flatten",
+    "holds_bfloat16",
     "immobile",
     "in_first_version",
     "is_norm_layer",

@@ -116,12 +116,23 @@ def refuse_not_finite(weights: State, infos: Sequence[ParameterInfo], what: str)
                 )
 
 
-def immobile(model: nn.Module) -> list[str]:
-    """Warnings of weights that no direction moves because of their type, and of those computed in another type."""
+def holds_bfloat16(model: nn.Module) -> bool:
+    """Whether a parameter of the model is in bfloat16."""
+    return any(parameter.dtype is torch.bfloat16 for parameter in model.parameters())
+
+
+def immobile(model: nn.Module, *, bfloat16_weights: bool = False) -> list[str]:
+    """Warnings of weights that no direction moves because of their type, and of those computed in another type.
+
+    Args:
+        bfloat16_weights: whether those in bfloat16 are computed as they are.
+    """
     parameters = dict(model.named_parameters())
     odd = {name: each for name, each in parameters.items() if not each.is_floating_point()}
     packed = [name for name, module in model.named_modules() if "quantized" in type(module).__module__.split(".")]
     half = {name: each for name, each in parameters.items() if each.is_floating_point() and each.itemsize < 4}
+    if bfloat16_weights:
+        half = {name: each for name, each in half.items() if each.dtype is not torch.bfloat16}
     warnings = []
     if odd:
         warnings.append(

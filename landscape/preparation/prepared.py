@@ -58,7 +58,10 @@ class PreparedLandscape:
     def on_device(self, device: str, job: Job) -> PreparedLandscape:
         """The same landscape planned for the kind of device that the workers have."""
         samples = int(self.identity["num_samples"])
-        plan = default_plan(samples, device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads)
+        plan = default_plan(
+            samples, device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads,
+            self.plan.bfloat16_weights,
+        )  # fmt: skip
         return self._planned(plan)
 
     def _planned(self, plan: Plan) -> PreparedLandscape:

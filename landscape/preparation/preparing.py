@@ -22,7 +22,7 @@ from landscape.directions.plane import cosines
 from landscape.errors import JobError
 from landscape.evaluation.first_look import FirstLook, first_look
 from landscape.grid import Grid
-from landscape.parameters import describe_parameters, immobile, in_first_version, refuse_not_finite
+from landscape.parameters import describe_parameters, holds_bfloat16, immobile, in_first_version, refuse_not_finite
 from landscape.plan import Plan
 from landscape.preparation.asked import asked_of
 from landscape.preparation.axes import make_axes, make_coordinates, make_path
@@ -31,6 +31,7 @@ from landscape.preparation.identity import changes, identity_of, refusal
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.preparation.provenance import provenance
 from landscape.preparation.recorded import borrowed_plan, plan_of
+from landscape.preparation.rounding import rounding_warnings
 from landscape.preparation.warnings import data_warnings, origin_warnings, thread_warnings
 from landscape.preparation.weights import Weights
 from landscape.problem.callback import load_problem
@@ -81,9 +82,11 @@ def prepare(job: Job, workers: Workers = in_this_process) -> PreparedJob:
         folder = Path.cwd()
     weights = Weights(problem, read_trajectory(run), job.folder)
     device = here.type if job.device == "auto" else job.device
-    common = _Common(job, problem, weights, samples, digest_of_samples, look.names, device, randomness, workers)
+    common = _Common(job, problem, weights, samples, digest_of_samples, look, device, randomness, workers)
     landscapes = tuple(_prepare_landscape(common, spec, place) for place, spec in enumerate(asked.landscapes))
-    warnings = [*randomness_warnings(randomness), *data_warnings(samples), *look.warnings, *immobile(problem.model)]
+    warnings = [*randomness_warnings(randomness), *data_warnings(samples), *look.warnings]
+    warnings += immobile(problem.model, bfloat16_weights=look.bfloat16_weights)
+    warnings += rounding_warnings(landscapes)
     warnings += [*origin_warnings(asked.landscapes, weights, implied=asked.implied), *thread_warnings(job)]
     return PreparedJob(job, run, problem, samples, landscapes, looked, tuple(warnings), folder, borrowed)
 
@@ -110,7 +113,8 @@ def _look(problem: Problem, samples: Samples, job: Job, here: torch.device) -> t
         # A cause says that it did not run; without one it ran, and what it returned is wrong on any device.
         elsewhere = job.device == "cuda" and here.type == "cpu" and error.__cause__ is not None
         if elsewhere and named:
-            return FirstLook(named), False
+            rounds = job.precision == "bfloat16" and holds_bfloat16(problem.model)
+            return FirstLook(named, bfloat16_weights=rounds), False
         if elsewhere:
             raise JobError(
                 f"{error}; if it runs on GPUs alone, name what it returns for the workers to look: "
@@ -135,10 +139,15 @@ class _Common:
     weights: Weights
     samples: Samples
     samples_digest: str
-    observables: tuple[str, ...]
+    look: FirstLook
     device: str
     randomness: RandomData
     workers: Workers
+
+    @property
+    def observables(self) -> tuple[str, ...]:
+        """The names of what is observed."""
+        return self.look.names
 
     @property
     def num_samples(self) -> int:
@@ -162,7 +171,8 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     # What is on disk wins: another machine may round a fitted range or a component differently.
     path = (stored.path_plan() if stored else None) or make_path(context, directions)
     grid = (stored.grid() if stored else None) or Grid(spec.axis_names, make_coordinates(spec, path, defaults))
-    plan = plan_of(job, stored, common.num_samples, common.device)
+    rounds = common.look.bfloat16_weights
+    plan = plan_of(job, stored, common.num_samples, common.device, bfloat16_weights=rounds)
     check_tile(job, grid)
     record = Record().changed(
         job=job.model_dump(mode="json") | {"landscapes": [spec.model_dump(mode="json")]},

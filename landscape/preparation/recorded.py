@@ -42,6 +42,7 @@ def _is_sound(plan: Plan) -> bool:
         and plan.device in ("cpu", "cuda")
         and plan.precision in get_args(Precision)
         and plan.batch_norm in get_args(BatchNorm)
+        and type(plan.bfloat16_weights) is bool
     )
 
 
@@ -79,18 +80,23 @@ def borrowed_plan(job: Job, num_samples: int) -> Plan | None:
     return replace(plan, engine=engine, batch_size=min(size, num_samples))
 
 
-def plan_of(job: Job, stored: LandscapeStore | None, num_samples: int, device: str) -> Plan:
+def plan_of(
+    job: Job, stored: LandscapeStore | None, num_samples: int, device: str, *, bfloat16_weights: bool = False
+) -> Plan:
     """The recorded plan of a landscape on disk, else the default.
 
     Args:
         num_samples: the samples of the job, which a batch holds at most.
         device: the kind of device that a new landscape is planned for.
+        bfloat16_weights: whether a new landscape computes weights in bfloat16 as they are.
 
     Raises:
         JobError: the job contradicts the record.
     """
     if stored is None:
-        return default_plan(num_samples, device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads)
+        return default_plan(
+            num_samples, device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads, bfloat16_weights
+        )
     plan = recorded_plan(stored)
     changed = _contradictions(job, stored, plan, num_samples)
     if changed:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape.errors import JobError, nearest, shown
+from landscape.parameters import holds_bfloat16
 from landscape.problem.batches import Batch
 from landscape.problem.observables import check_names
 
@@ -40,13 +41,23 @@ class Supervised:
                 "write an observe(model, batch) of your own for other batches"
             )
         inputs, targets = batch
-        outputs = model(inputs)
+        outputs = for_loss(model, model(inputs))
         if self._same_shape:
             _refuse_other_shape(outputs, targets)
         values = {"loss": _mean_per_sample(self.criterion(outputs, targets))}
         for name, metric in self.metrics.items():
             values[name] = _mean_per_sample(metric(outputs, targets))
         return values
+
+
+def for_loss(model: nn.Module, outputs: Any) -> Any:
+    """The outputs in float32 where a model that holds weights in bfloat16 returns bfloat16, else as they are.
+
+    A loss computed in bfloat16 has three digits. torch's own losses compute in float32 under autocast; a criterion of
+    the user's own may not.
+    """
+    rounded = isinstance(outputs, Tensor) and outputs.dtype is torch.bfloat16
+    return outputs.float() if rounded and holds_bfloat16(model) else outputs
 
 
 def _is_elementwise(criterion: Callable[..., Tensor]) -> bool:

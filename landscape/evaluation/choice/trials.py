@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from landscape.errors import Interrupted, JobError, one_line
 from landscape.evaluation.choice.circumstances import key_of
 from landscape.evaluation.choice.kept import KeptChoices
+from landscape.evaluation.choice.precision import allowed_error, precision_error, values_in_float32
 from landscape.evaluation.choice.questions import (
     Candidate,
     Check,
@@ -36,13 +37,9 @@ from landscape.evaluation.unchanged import SamplesChanged
 from landscape.evaluation.values import Values
 from landscape.grid import Grid
 from landscape.memory import is_out_of_memory
-from landscape.plan import Engine, Plan
 
 WARM_UPS = 2  # at the second point an evaluator learns which outputs stay the same
 NEIGHBOURS = 4  # points computed together, which tells the cost of each from the cost that they share
-TOLERANCE = 1e-5  # relative, of the mean loss
-LARGEST_LOSS = 0.02  # relative, of a low precision at one point, that is granted at the others
-FLIPS = 2.0  # samples whose class may tip over by rounding
 
 Points = NDArray[np.float64]
 
@@ -180,8 +177,8 @@ class Trials:
         reference = evaluator.evaluate(points)
         exact = reference
         if evaluator.plan.precision not in ("float32", "float64"):
-            exact = evaluator.twin(in_float32(evaluator.plan)).evaluate(points)
-        allowed = _allowed(reference, exact, evaluator.samples)
+            exact = values_in_float32(evaluator, points) or reference
+        allowed = allowed_error(reference, exact, evaluator.samples)
         refused: list[str] = []
         for candidate in request.candidates:
             reason = self._off(candidate, points, exact, allowed)
@@ -226,23 +223,6 @@ def _failure(error: Exception) -> str:
     return f"fails: {one_line(error)[:200]}"
 
 
-def _allowed(reference: Values, exact: Values, samples: int) -> dict[str, Points]:
-    """How far a candidate may be from float32 at each point, by observable: [points] each.
-
-    It is the sum of rounding, of a few samples whose class may change by it, and of twice the error of the plain
-    evaluation in its precision. That error may be small at a point by chance, so that at least twice the largest
-    relative error of all points is allowed, up to `LARGEST_LOSS`.
-    """
-    allowed = {}
-    for name, mean in exact.mean.items():
-        size = np.nan_to_num(np.abs(mean), posinf=0.0)
-        tipping = 0.0 if name == "loss" else FLIPS / samples * np.maximum(1.0, size)
-        lost = np.nan_to_num(np.abs(reference.mean[name] - mean), posinf=0.0)
-        worst = min(LARGEST_LOSS, float((lost / np.maximum(size, 1e-12)).max()))
-        allowed[name] = TOLERANCE * size + 1e-7 + tipping + 2.0 * np.maximum(lost, worst * size)
-    return allowed
-
-
 def measure_point(evaluator: Evaluator, grid: Grid) -> float:
     """Seconds per point, from one real point in the middle of the grid after a warm-up beside it."""
     points = np.array([[axis[len(axis) // 2 - before] for axis in grid.coordinates] for before in (1, 0)])
@@ -261,24 +241,3 @@ _PLACES: Sequence[Any] = (lambda count: count // 2, lambda count: 0, lambda coun
 def neighbours_of(points: Points) -> Points:
     """For each point another one of its row, with the last coordinate of the point before it: [P, axes]."""
     return np.concatenate([points[:, :-1], np.roll(points, 1, axis=0)[:, -1:]], axis=1)
-
-
-def in_float32(plan: Plan) -> Plan:
-    """The plan that values of a lower precision are compared with: plain eager in float32."""
-    return replace(plan, precision="float32", engine=Engine())
-
-
-def precision_error(evaluator: Evaluator, points: Points) -> dict[str, float | int | None] | None:
-    """What the plan's precision costs against float32: max |Δ| of the mean loss over the points, and max |Δ|/|L|."""
-    if evaluator.plan.precision in ("float32", "float64"):
-        return None
-    exact = evaluator.twin(in_float32(evaluator.plan)).evaluate(points).mean["loss"]
-    error = np.abs(evaluator.evaluate(points).mean["loss"] - exact)
-    relative = error / np.maximum(np.abs(exact), np.finfo(np.float64).tiny)
-    return {
-        "max_abs_error": _finite(error.max()), "max_rel_error": _finite(relative.max()), "points": len(points),
-    }  # fmt: skip
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

@@ -32,6 +32,8 @@ class Fold:
         norm, mean, variance = self.norm, self.norm.running_mean, self.norm.running_var
         assert mean is not None
         assert variance is not None
+        # In float32 at least: the model may hold all of these in bfloat16, in which a layer does not compute either.
+        mean, variance = at_least_float32(mean), at_least_float32(variance)
         scale = (variance + norm.eps).rsqrt()
         if norm.weight is not None:
             scale = scale * norm.weight
@@ -82,6 +84,11 @@ def fold_norms(model: fx.GraphModule, leave: frozenset[nn.Module] = frozenset())
     return [_fold(model, *pair) for pair in _foldable(model, leave)]
 
 
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """The tensor itself, or in float32 where its type is a smaller one."""
+    return tensor if tensor.itemsize >= 4 else tensor.float()
+
+
 def _weight(module: nn.Module) -> Tensor:
     weight = module.weight
     assert isinstance(weight, Tensor)
@@ -115,8 +122,9 @@ def _fold(model: fx.GraphModule, convolution: fx.Node, norm: fx.Node) -> Fold:
     assert isinstance(after, _BatchNorm)
     folded = copy.deepcopy(before)
     weight = _weight(before)
-    folded.weight = nn.Parameter(torch.empty_like(weight, memory_format=torch.preserve_format), requires_grad=False)
-    folded.bias = nn.Parameter(weight.new_zeros(weight.shape[0]), requires_grad=False)
+    empty = torch.empty_like(weight, dtype=at_least_float32(weight[:0]).dtype, memory_format=torch.preserve_format)
+    folded.weight = nn.Parameter(empty, requires_grad=False)
+    folded.bias = nn.Parameter(empty.new_zeros(weight.shape[0]), requires_grad=False)
     model.set_submodule(str(convolution.target), folded)
     norm.replace_all_uses_with(convolution)
     model.graph.erase_node(norm)

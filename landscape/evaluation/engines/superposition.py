@@ -49,9 +49,15 @@ def layers_of_same_input(
         observe_points: observe the same few samples, each at another point.
 
     Raises:
-        ValueError: there are none, or random numbers are drawn, whose order would change.
+        ValueError: there are none, as where all are held in bfloat16, or random numbers are drawn, whose order would
+            change.
     """
-    inputs = _Inputs([each for each in model.modules() if _is_affine(each, {id(tensor) for tensor in moved})])
+    moved_ids = {id(tensor) for tensor in moved}
+    layers = [each for each in model.modules() if _is_affine(each, moved_ids)]
+    rounded = [each for each in layers if any(tensor.dtype is torch.bfloat16 for tensor in each.parameters())]
+    if layers and rounded == layers:
+        raise ValueError("the weights are rounded to bfloat16 at every point, so that no output is a sum of others")
+    inputs = _Inputs([each for each in layers if each not in rounded])
     with inputs:
         for observe in observe_points:
             with noticed_draws() as draws:
