@@ -60,6 +60,6 @@ def _warnings_of(landscape: PreparedLandscape) -> Iterator[str]:
 
 def _unit(direction: State, origin: State) -> float | None:
     """‖d‖/‖θ₀‖ over the moved tensors in bfloat16; None where there are none, or all are zero."""
-    names = [name for name in direction if origin[name].dtype is torch.bfloat16]
+    names = [name for name in direction if origin[name].dtype is torch.bfloat16 and bool(direction[name].any())]
     size = norm({name: origin[name] for name in names})
     return norm({name: direction[name] for name in names}) / size if size else None
