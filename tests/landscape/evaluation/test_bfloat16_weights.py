@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import gc
 import warnings
+from collections.abc import Iterable
 from dataclasses import replace
+from types import FunctionType, ModuleType
 
 import numpy as np
 import pytest
@@ -213,18 +215,21 @@ def test_a_landscape_begun_in_float32_goes_on_in_it_to_the_same_bytes(tmp_path, 
 # -- memory ----------------------------------------------------------------------------------------------------------
 
 
-def bytes_held() -> int:
-    """The bytes of all tensors that are alive, each piece of memory once."""
-    gc.collect()
-    storages = {}
-    for each in gc.get_objects():
-        if isinstance(each, torch.Tensor) and each.device.type == "cpu":
-            storage = each.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values())
+def bytes_held(evaluator: Evaluator, *given: Iterable[torch.Tensor]) -> int:
+    """The bytes of all tensors that an evaluator leads to, each piece of memory once, without those given to it."""
+    foreign = {each.untyped_storage().data_ptr() for tensors in given for each in tensors}
+    waiting, seen, storages = [evaluator], set(), {}
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen or isinstance(value, (type, ModuleType, FunctionType)):
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.Tensor):
+            storages[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+        waiting.extend(gc.get_referents(value))
+    return sum(size for place, size in storages.items() if place not in foreign)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "dtype, coarse, expected",
     [(torch.float32, False, 20), (torch.bfloat16, False, 12), (torch.bfloat16, True, 8)],
@@ -239,12 +244,12 @@ def test_bytes_held_per_weight(dtype, coarse, expected, monkeypatch):
     if coarse:
         axes = [{name: each.bfloat16().float() for name, each in axis.items()} for axis in axes]
     samples, origin = torch.ones(2, 512), state_of(model)
-    before = bytes_held()
     made = Evaluator(model, samples, problem.observe, PLAN, CPU, origin, axes)
-    held = bytes_held() - before
+    given = (list(model.parameters()), origin.values(), *(axis.values() for axis in axes), [samples])
+    held = bytes_held(made, *given)
     assert held / model.weight.numel() == pytest.approx(expected, rel=0.02)
     made.evaluate(np.array([[0.5, 0.5]]))
-    assert bytes_held() - before <= held + (1 << 16)
+    assert bytes_held(made, *given) <= held + (1 << 16)
 
 
 # -- engines ---------------------------------------------------------------------------------------------------------
