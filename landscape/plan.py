@@ -11,6 +11,8 @@ from landscape.batch_norm import STATISTICS, BatchNorm, Statistics
 from landscape.errors import shown
 
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
+# Of samples to means: planned batches merged in order, or all samples at once, as in landscapes of before 0.3.
+Reduction = Literal["blocks", "whole"]
 
 DEFAULT_POINTS = 8
 POINTS_AT_ONCE = re.compile("[2-9]|[1-9][0-9]{1,4}")
@@ -210,6 +212,7 @@ class Plan:
     seed: int = 0
     engine: Engine = Engine()
     bfloat16_weights: bool = False
+    reduction: Reduction = "blocks"
 
     @property
     def statistics(self) -> Statistics:
@@ -226,6 +229,8 @@ class Plan:
         fields = {**vars(self), "engine": str(self.engine)}
         if not self.bfloat16_weights:
             del fields["bfloat16_weights"]  # plans were recorded without it
+        if self.reduction == "whole":
+            del fields["reduction"]  # so were those of before 0.3
         return fields
 
     @classmethod
@@ -239,7 +244,7 @@ class Plan:
         engine = record.get("engine", str(cls.engine))
         if not isinstance(engine, str):
             raise TypeError("engine: must be text")
-        return cls(**{**record, "engine": Engine.parse(engine)})
+        return cls(**{"reduction": "whole", **record, "engine": Engine.parse(engine)})
 
 
 def in_float32(plan: Plan) -> Plan:

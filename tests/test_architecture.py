@@ -33,8 +33,8 @@ FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand n
 INNER = {
     "landscape/views": ["prepared", "figures", "plots", "exports", "report"],
     "landscape/evaluation": [
-        "arithmetic checksum containers feed flat values",
-        "arrays moving unchanged",
+        "arithmetic batching checksum containers feed flat moments values",
+        "arrays moving reduction unchanged",
         "module_state private",
         "engines",
         "loaded",

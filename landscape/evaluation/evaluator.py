@@ -11,19 +11,20 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from landscape.errors import Interrupted
 from landscape.evaluation.arithmetic import arithmetic, wait
+from landscape.evaluation.batching import batching_of
 from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.evaluation.feed import make_feed
 from landscape.evaluation.loaded import LoadedModel
 from landscape.evaluation.moving import MovingWeights
+from landscape.evaluation.reduction import Before, Places, Reduction, reduction_of
 from landscape.evaluation.running import RunningModel
 from landscape.evaluation.unchanged import SamplesChanged, UnchangedSamples
-from landscape.evaluation.values import Floats, Samples, Values, summary, values_of
-from landscape.evaluation.walks import Walk, walk_of
+from landscape.evaluation.values import Floats, Values
+from landscape.evaluation.walks import Pieces, Walk, walk_of
 from landscape.memory import is_out_of_memory
 from landscape.parameters import State
 from landscape.plan import Engine, Plan
@@ -84,7 +85,7 @@ class Evaluator:
         Raises:
             Exception: whatever user code raises there.
         """
-        return self._settled(lambda: self._gather(lambda: iter([self._samples_at_origin()]), np.arange(1)))
+        return self._settled(lambda: self._gather(lambda: iter([self._at_origin()]), np.arange(1), self._reduction()))
 
     def use(self, engine: Engine, batch_size: int | None = None) -> None:
         """Go on with another engine, and in other batches.
@@ -97,23 +98,30 @@ class Evaluator:
         self._set_batches(self.plan.batch_size)
         self._restart()
 
-    def evaluate(self, points: Floats, *, rise: bool = False) -> Values:
-        """The observables at `points` [P, axes]; with `rise` the standard error of the loss's rise over the origin."""
+    def evaluate(self, points: Floats, *, rise: bool = False, before: Before | None = None) -> Values:
+        """The observables at `points` [P, axes]; with `rise` the standard error of the loss's rise over the origin.
+
+        Args:
+            before: what is known of the first blocks of samples, which are not evaluated again.
+        """
         # Row by row, as the points of a row share most of the work of setting their weights.
         order = np.lexsort(points.T[::-1]) if points.shape[1] else np.arange(len(points))
+        known = before and Before(before.blocks, before.moments[order])
 
         def compute() -> Values:
-            origin_losses = self._losses_at_origin() if rise else None
-            return self._gather(partial(self._walk().points, points[order].tolist()), np.argsort(order), origin_losses)
+            reduction = self._reduction(self._known_at_origin() if rise else None, known)
+            walk = self._walk(known)
+            return self._gather(partial(walk.points, points[order].tolist()), np.argsort(order), reduction)
 
         values = self._settled(compute)
         return values if rise else replace(values, rise_stderr=None)
 
-    def evaluate_states(self, states: Sequence[State]) -> Values:
+    def evaluate_states(self, states: Sequence[State], before: Before | None = None) -> Values:
         """The observables at whole sets of weights, such as the snapshots of a trajectory."""
         try:
-            order = np.arange(len(states))
-            return self._settled(lambda: self._gather(partial(self._walk().states, states), order))
+            order, walk = np.arange(len(states)), partial(self._walk, before)
+            reduction = partial(self._reduction, None, before)
+            return self._settled(lambda: self._gather(partial(walk().states, states), order, reduction()))
         finally:
             self._running().leave_states()
 
@@ -137,8 +145,6 @@ class Evaluator:
         """Take the batch size that `within_memory` ended with for the planned one, and return the plan with it."""
         self._plan = replace(self.plan, batch_size=self.batch_size)
         return self.plan
-
-    # -- for measuring ----------------------------------------------------------------------------------------
 
     def time_batches(self, count: int, point: Sequence[float], neighbours: int = 1) -> float:
         """Seconds per point that the first `count` batches take, the setting of weights among them.
@@ -204,11 +210,10 @@ class Evaluator:
         """The options of an engine that change anything for this model."""
         return self._running().possible_options()
 
-    # -- batches and engine -----------------------------------------------------------------------------------
-
     def _set_batches(self, batch_size: int) -> None:
         self.batch_size = batch_size
-        self._feed.split(batch_size)
+        self._batching = batching_of(self.samples, self.plan, batch_size)
+        self._feed.split(self._batching.edges)
 
     def _use_batches(self, batch_size: int) -> None:
         weights = self._running().target.weights
@@ -217,7 +222,7 @@ class Evaluator:
         self._current = self._started(weights)
 
     def _restart(self) -> None:
-        self._origin_samples: dict[int, Samples] = {}  # by batch size, as other batches round differently
+        self._origin_pieces: dict[int, Pieces] = {}  # by batch size, as other batches round differently
         self._stop()
         self._running()
 
@@ -237,32 +242,34 @@ class Evaluator:
         feed = self._feed  # and not this evaluator, which nothing that it holds may keep alive
         target = Target(
             self._loaded.model, self._loaded.state, weights, self.observe, self.plan, self.device,
-            lambda: next(feed.batches(1))[1], self.resident, self._loaded.hides_writes,
+            lambda: next(feed.batches(1))[1], feed.resident, self._loaded.hides_writes,
         )  # fmt: skip
         return RunningModel(self._loaded, target)
 
-    # -- points -----------------------------------------------------------------------------------------------
-
-    def _walk(self) -> Walk:
+    def _walk(self, before: Before | None = None) -> Walk:
         walk, recalibrates = walk_of(self.plan.engine), self.plan.statistics.recalibrated
-        return walk(self._running(), self._feed.batches, self.samples, self.on_point, recalibrates)
+        first = self._batching.of_block(before.blocks) if before else 0
+        batches = partial(self._feed.batches, first=first)
+        return walk(self._running(), batches, self.samples, self._batching.begins, self.on_point, recalibrates)
 
-    def _samples_at_origin(self) -> Samples:
-        if self.batch_size not in self._origin_samples:
+    def _reduction(self, origin: Pieces | None = None, before: Before | None = None) -> Reduction:
+        return reduction_of(self.plan, self._batching, self.observe, origin, before)
+
+    def _at_origin(self) -> Pieces:
+        if self.batch_size not in self._origin_pieces:
             with arithmetic(self.plan, self.device), torch.no_grad():
-                ((names, samples),) = self._walk().points([[0.0] * len(self.directions)])
-            self._origin_samples[self.batch_size] = names, samples.clone()
-        return self._origin_samples[self.batch_size]
+                (pieces,) = self._walk().points([[0.0] * len(self.directions)])
+            self._origin_pieces[self.batch_size] = pieces
+        return self._origin_pieces[self.batch_size]
 
-    def _losses_at_origin(self) -> Tensor | None:
+    def _known_at_origin(self) -> Pieces | None:
         """ℓᵢ(0) of every sample; None where user code raises there, which the tile around the origin will report."""
         try:
-            names, samples = self._samples_at_origin()
+            return self._at_origin()
         except Exception as error:
             if isinstance(error, (Interrupted, SamplesChanged)) or is_out_of_memory(error):
                 raise
             return None
-        return samples[names.index("loss")]
 
     def _settled(self, compute: Callable[[], Values]) -> Values:
         """What `compute` returns; called again where user code is found to have written to the model unnoticed.
@@ -276,24 +283,19 @@ class Evaluator:
                 values = compute()
                 self._look_for_writes()
                 return values
-            self._origin_samples.clear()
+            self._origin_pieces.clear()
 
     def _look_for_writes(self) -> None:
         self._unchanged.check()
         if self._running().hides_writes():
             raise _UnseenWriteError
 
-    def _gather(
-        self, samples: Callable[[], Iterator[Samples]], places: NDArray[np.int64], origin_losses: Tensor | None = None
-    ) -> Values:
-        """Means and standard errors at all points, put in their places; one transfer from the device for all."""
+    def _gather(self, points: Callable[[], Iterator[Pieces]], places: Places, reduction: Reduction) -> Values:
+        """The values of all points, put in their places."""
         start = time.perf_counter()
-        names: list[str] = []
-        rows: list[Tensor] = []
         with arithmetic(self.plan, self.device), torch.no_grad():
-            for names, observed in samples():
-                if not rows and len(places) > 1:
+            for number, pieces in enumerate(points()):
+                if number == 0 and len(places) > 1:
                     self._look_for_writes()  # a write that the next point undoes could not be seen at the end
-                rows.append(summary(observed, observed[names.index("loss")], origin_losses))
-            table = torch.stack(rows).cpu().numpy()[places] if rows else np.zeros((0, 1))
-        return values_of(names, table, time.perf_counter() - start)
+                reduction.add(pieces)
+            return replace(reduction.values(places), seconds=time.perf_counter() - start)

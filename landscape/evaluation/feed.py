@@ -7,6 +7,7 @@ aligned as it would be among all samples.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -26,16 +27,16 @@ class Resident:
     def __init__(self, samples: Rows, device: torch.device, dtype: torch.dtype) -> None:
         self.samples = Rows(map_tensors(lambda tensor: tensor.to(device, computed_type(tensor, dtype)), samples.rows))
 
-    def split(self, batch_size: int) -> None:
-        """Go on in batches of at most this size."""
-        self._batches = [self.samples.batch(*edge) for edge in self.samples.edges(batch_size)]
+    def split(self, edges: Sequence[tuple[int, int]]) -> None:
+        """Go on in these batches, each given by its first sample and the one after its last."""
+        self._batches = [self.samples.batch(*edge) for edge in edges]
 
     def __len__(self) -> int:
         return len(self._batches)
 
-    def batches(self, count: int | None = None) -> Iterator[tuple[int, Batch]]:
-        """The batches, or the first `count` of them, numbered."""
-        yield from enumerate(self._batches[:count])
+    def batches(self, count: int | None = None, first: int = 0) -> Iterator[tuple[int, Batch]]:
+        """The batches from number `first` on, or the first `count` of these, numbered."""
+        yield from islice(enumerate(self._batches[first:], first), count)
 
 
 class Streamed:
@@ -51,24 +52,27 @@ class Streamed:
         self.samples, self._device, self._dtype = samples, device, dtype
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def split(self, batch_size: int) -> None:
-        """Go on in batches of at most this size."""
-        self._edges = self.samples.edges(batch_size)
+    def split(self, edges: Sequence[tuple[int, int]]) -> None:
+        """Go on in these batches, each given by its first sample and the one after its last."""
+        self._edges = list(edges)
         self._pinned: list[list[Tensor]] = []
 
     def __len__(self) -> int:
         return len(self._edges)
 
-    def batches(self, count: int | None = None) -> Iterator[tuple[int, Batch]]:
-        """The batches, or the first `count` of them, numbered; at most two are on a CUDA device at a time."""
-        edges = self._edges[:count]
+    def batches(self, count: int | None = None, first: int = 0) -> Iterator[tuple[int, Batch]]:
+        """The batches from number `first` on, or the first `count` of these, numbered.
+
+        At most two are on a CUDA device at a time.
+        """
+        edges = self._edges[first:][:count]
         if self._side is None:
-            for index, edge in enumerate(edges):
+            for index, edge in enumerate(edges, first):
                 yield index, map_tensors(lambda tensor, edge=edge: self._placed(tensor, edge), self.samples.rows)  # type: ignore[misc]
         else:
-            yield from self._overlapped(edges, self._side)
+            yield from enumerate(self._overlapped(edges, self._side), first)
 
-    def _overlapped(self, edges: Sequence[tuple[int, int]], side: torch.cuda.Stream) -> Iterator[tuple[int, Batch]]:
+    def _overlapped(self, edges: Sequence[tuple[int, int]], side: torch.cuda.Stream) -> Iterator[Batch]:
         side.synchronize()  # an earlier iteration that was not finished may still be copying from the buffers
         self._pinned = self._pinned or self._buffers()
         compute = torch.cuda.current_stream(self._device)
@@ -79,7 +83,7 @@ class Streamed:
             compute.wait_event(arrived)
             for tensor in tensors_of(batch):
                 tensor.record_stream(compute)  # or the other stream, which allocated it, may reuse it too soon
-            yield index, batch
+            yield batch
             computed.append(compute.record_event())
             if index + 1 < len(edges):
                 if index > 0:

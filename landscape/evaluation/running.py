@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,13 +16,12 @@ from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.evaluation.engines.table import make_forward, possible_options
 from landscape.evaluation.loaded import LoadedModel
 from landscape.evaluation.unchanged import SamplesChanged, marks
+from landscape.evaluation.values import Observed
 from landscape.parameters import State
 from landscape.plan import Plan
 from landscape.problem.batches import Batch, batch_length, map_tensors, tensors_of
-from landscape.problem.observables import check_observed
+from landscape.problem.observables import Combination, check_observed, check_terms
 from landscape.problem.user_code import kept_alive
-
-Observed = dict[str, Tensor]  # per observable, float64 [samples]
 
 log = logging.getLogger("landscape")
 
@@ -108,8 +108,7 @@ class RunningModel:
         for tensor in tensors:
             if tensor.requires_grad:
                 tensor.requires_grad_(False).grad = None
-        observed = check_observed(values, batch_length(batch), self._loaded.names)
-        self._loaded.names = tuple(observed)
+        observed = self._checked(values, batch)
         # Copied, as observe may write its next values to the same memory.
         device = self._target.device
         return {name: each.detach().to(device, torch.float64, copy=True) for name, each in observed.items()}
@@ -119,9 +118,17 @@ class RunningModel:
         with kept_alive(), self._autocast():
             values = self._forward.observe_points(stacked, map_tensors(_itself, batch))
         self._refuse_changes("vmap computes several points at once")
-        first = {name: value[0] for name, value in values.items()}
-        self._loaded.names = tuple(check_observed(first, batch_length(batch), self._loaded.names))
-        return {name: values[name].to(self._target.device, torch.float64) for name in self._loaded.names}
+        first = self._checked({name: value[0] for name, value in values.items()}, batch)
+        return {name: values[name].to(self._target.device, torch.float64) for name in first}
+
+    def _checked(self, values: Any, batch: Batch) -> dict[str, Tensor]:
+        """What `observe` returned for a batch, checked, in the order that is always the same."""
+        observe = self._target.observe
+        if isinstance(observe, Combination):
+            return check_terms(values, observe.factors)
+        observed = check_observed(values, batch_length(batch), self._loaded.names)
+        self._loaded.names = tuple(observed)
+        return observed
 
     def recalibrate(self, batches: Iterable[tuple[int, Batch]]) -> None:
         """Compute running statistics anew from the samples, as the mean over batches."""

@@ -13,7 +13,24 @@ from torch import Tensor
 from landscape.surface import RISE_STDERR
 
 Floats = NDArray[np.float64]
-Samples = tuple[list[str], Tensor]  # the names of the observables; their values at one point, float64 [names, samples]
+Observed = dict[str, Tensor]  # per observable, float64 [samples]; `weight` among them where samples weigh differently
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Moments of the complete blocks of samples at P points, from which an extension goes on, see `moments`.
+
+    Attributes:
+        rows: what they are of, R names, see `reduction.moment_rows`.
+        table: float64 [P, R, 6].
+    """
+
+    rows: tuple[str, ...]
+    table: Floats
+
+    def flat(self) -> Floats:
+        """As they are stored: float64 [P, 6·R]."""
+        return np.ascontiguousarray(self.table.reshape(len(self.table), -1))
 
 
 @dataclass(frozen=True)
@@ -22,12 +39,14 @@ class Values:
 
     `rise_stderr` is the standard error of the loss's rise over the origin, sd(ℓᵢ(p) − ℓᵢ(0)) / √N over the N samples.
     All points share the samples, so that noise which they have in common cancels. None where it was not asked for.
+    `moments` are None for landscapes of before 0.3, which keep none.
     """
 
     mean: Mapping[str, Floats]
     stderr: Mapping[str, Floats]
     seconds: float = 0.0
     rise_stderr: Floats | None = None
+    moments: Moments | None = None
 
     def arrays(self) -> dict[str, Floats]:
         """The values by their names in the store, `loss`, `loss_stderr`, …, `loss_rise_stderr`: float64 [P] each."""
@@ -39,21 +58,17 @@ class Values:
         return arrays if self.rise_stderr is None else arrays | {RISE_STDERR: self.rise_stderr}
 
 
-def values_of(names: Sequence[str], table: Floats, seconds: float) -> Values:
+def values_of(names: Sequence[str], table: Floats) -> Values:
     """The values of points from their summaries [points, 2K + 1], see `summary`."""
     mean = {name: np.ascontiguousarray(table[:, 2 * k]) for k, name in enumerate(names)}
     stderr = {name: np.ascontiguousarray(table[:, 2 * k + 1]) for k, name in enumerate(names)}
-    return Values(mean, stderr, seconds, np.ascontiguousarray(table[:, -1]))
-
-
-def joined(pieces: Sequence[Mapping[str, Tensor]]) -> Samples:
-    """The samples of one point, from the observables of its batches."""
-    names = list(pieces[0])
-    return names, torch.stack([torch.cat([piece[name] for piece in pieces]) for name in names])
+    return Values(mean, stderr, 0.0, np.ascontiguousarray(table[:, -1]))
 
 
 def summary(samples: Tensor, losses: Tensor, origin_losses: Tensor | None) -> Tensor:
     """[2K + 1]: mean and standard error of each of the K observables, then the standard error of the loss's rise.
+
+    For landscapes of before 0.3.
 
     SE_rise = sd(ℓᵢ(p) − ℓᵢ(0)) / √N over the samples i; NaN where the losses at the origin are not known.
     """

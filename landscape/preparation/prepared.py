@@ -62,7 +62,7 @@ class PreparedLandscape:
             samples, device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads,
             self.plan.bfloat16_weights,
         )  # fmt: skip
-        return self._planned(plan)
+        return self._planned(replace(plan, reduction=self.plan.reduction))
 
     def _planned(self, plan: Plan) -> PreparedLandscape:
         return replace(self, plan=plan, record=self.record.changed(plan=plan.record()))

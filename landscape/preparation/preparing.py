@@ -23,14 +23,14 @@ from landscape.errors import JobError
 from landscape.evaluation.first_look import FirstLook, first_look
 from landscape.grid import Grid
 from landscape.parameters import describe_parameters, holds_bfloat16, immobile, in_first_version, refuse_not_finite
-from landscape.plan import Plan
+from landscape.plan import Plan, Reduction
 from landscape.preparation.asked import asked_of
 from landscape.preparation.axes import make_axes, make_coordinates, make_path
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.identity import changes, identity_of, refusal
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.preparation.provenance import provenance
-from landscape.preparation.recorded import borrowed_plan, plan_of
+from landscape.preparation.recorded import borrowed_plan, is_of_before, plan_of
 from landscape.preparation.rounding import rounding_warnings
 from landscape.preparation.warnings import data_warnings, origin_warnings, thread_warnings
 from landscape.preparation.weights import Weights
@@ -70,6 +70,7 @@ def prepare(job: Job, workers: Workers = in_this_process) -> PreparedJob:
     asked = asked_of(job)
     begun = set(landscape_names(run)) & {spec.name for spec in asked.landscapes}
     borrowed = None if begun else borrowed_plan(job, asked.num_samples)  # one job has one engine
+    reduction: Reduction = "whole" if is_of_before(run, begun) else "blocks"
     with in_folder(job.folder):
         problem = load_problem(job.problem, job.folder)
         chosen = select_samples(problem.data, asked.num_samples, job.seed, at_most=asked.at_most, ascending=True)
@@ -82,7 +83,7 @@ def prepare(job: Job, workers: Workers = in_this_process) -> PreparedJob:
         folder = Path.cwd()
     weights = Weights(problem, read_trajectory(run), job.folder)
     device = here.type if job.device == "auto" else job.device
-    common = _Common(job, problem, weights, samples, digest_of_samples, look, device, randomness, workers)
+    common = _Common(job, problem, weights, samples, digest_of_samples, look, device, randomness, workers, reduction)
     landscapes = tuple(_prepare_landscape(common, spec, place) for place, spec in enumerate(asked.landscapes))
     warnings = [*randomness_warnings(randomness), *data_warnings(samples), *look.warnings]
     warnings += immobile(problem.model, bfloat16_weights=look.bfloat16_weights)
@@ -143,6 +144,7 @@ class _Common:
     device: str
     randomness: RandomData
     workers: Workers
+    reduction: Reduction
 
     @property
     def observables(self) -> tuple[str, ...]:
@@ -171,8 +173,10 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     # What is on disk wins: another machine may round a fitted range or a component differently.
     path = (stored.path_plan() if stored else None) or make_path(context, directions)
     grid = (stored.grid() if stored else None) or Grid(spec.axis_names, make_coordinates(spec, path, defaults))
-    rounds = common.look.bfloat16_weights
-    plan = plan_of(job, stored, common.num_samples, common.device, bfloat16_weights=rounds)
+    plan = plan_of(
+        job, stored, common.num_samples, common.device,
+        bfloat16_weights=common.look.bfloat16_weights, reduction=common.reduction,
+    )  # fmt: skip
     check_tile(job, grid)
     record = Record().changed(
         job=job.model_dump(mode="json") | {"landscapes": [spec.model_dump(mode="json")]},

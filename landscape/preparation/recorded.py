@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import get_args
 
 from landscape.batch_norm import BatchNorm
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.folders.places import locate
-from landscape.plan import Plan, Precision, default_plan
+from landscape.plan import Plan, Precision, Reduction, default_plan
 from landscape.preparation.identity import refusal
 from landscape.spec.job import Job, names_a_run
 from landscape.store import LandscapeStore, landscape_names
@@ -41,6 +42,7 @@ def _is_sound(plan: Plan) -> bool:
         and min(counts) >= 1
         and plan.device in ("cpu", "cuda")
         and plan.precision in get_args(Precision)
+        and plan.reduction in get_args(Reduction)
         and plan.batch_norm in get_args(BatchNorm)
         and type(plan.bfloat16_weights) is bool
     )
@@ -77,11 +79,22 @@ def borrowed_plan(job: Job, num_samples: int) -> Plan | None:
         raise JobError(
             f"engine: run {name} computes with {', '.join(other)}, the job with {mine}; make them agree, or name one"
         )
-    return replace(plan, engine=engine, batch_size=min(size, num_samples))
+    return replace(plan, engine=engine, batch_size=min(size, num_samples), reduction=Plan.reduction)
+
+
+def is_of_before(run: str, names: Collection[str]) -> bool:
+    """Whether one of these landscapes was begun by a version before 0.3, whose rules then hold for the whole job.
+
+    Its samples stand in the order of the data, and its means are taken over all samples at once.
+    """
+    stored = (LandscapeStore.find(run, name) for name in sorted(names))
+    records = [landscape.record.plan for landscape in stored if landscape is not None]
+    return any(plan is not None and "reduction" not in plan.whole for plan in records)
 
 
 def plan_of(
-    job: Job, stored: LandscapeStore | None, num_samples: int, device: str, *, bfloat16_weights: bool = False
+    job: Job, stored: LandscapeStore | None, num_samples: int, device: str, *,
+    bfloat16_weights: bool = False, reduction: Reduction = Plan.reduction,
 ) -> Plan:
     """The recorded plan of a landscape on disk, else the default.
 
@@ -89,14 +102,16 @@ def plan_of(
         num_samples: the samples of the job, which a batch holds at most.
         device: the kind of device that a new landscape is planned for.
         bfloat16_weights: whether a new landscape computes weights in bfloat16 as they are.
+        reduction: of a new landscape, the same for the whole job.
 
     Raises:
         JobError: the job contradicts the record.
     """
     if stored is None:
-        return default_plan(
+        plan = default_plan(
             num_samples, device, job.precision, job.batch_norm, job.seed, job.batch_size, job.threads, bfloat16_weights
         )
+        return replace(plan, reduction=reduction)
     plan = recorded_plan(stored)
     changed = _contradictions(job, stored, plan, num_samples)
     if changed:

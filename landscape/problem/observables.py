@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,8 +15,32 @@ from landscape.retries import NotRetried
 
 Observe = Callable[[nn.Module, Batch], Mapping[str, Tensor]]
 
-# Arrays and dimensions of the store have these names.
-RESERVED = frozenset({"status", "directions", "alpha", "beta", "gamma", "axis", "parameter", "snapshot"})
+WEIGHT = "weight"  # how much each sample counts, beside the observables
+
+# Arrays and dimensions of the store have these names, and the weight of a sample its own.
+RESERVED = frozenset(
+    [
+        *("status", "directions", "moments", "alpha", "beta", "gamma", "axis", "parameter", "snapshot", "moment"),
+        *("sample", "sample_index", "loss_samples", WEIGHT),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Combination:
+    """An `observe` whose loss is a sum over several terms, each the mean over samples of its own: L = Σ λ·mean.
+
+    Args:
+        observe: `observe(model, batch)` → {term: Tensor[n]}, one value per sample of the term; the numbers of samples
+            may differ, and a term of which the batch has no sample is absent.
+        factors: λ of every term.
+    """
+
+    observe: Observe
+    factors: Mapping[str, float]
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        return self.observe(model, batch)
 
 
 class OtherObservables(NotRetried):
@@ -38,7 +63,10 @@ def check_observed(values: Any, count: int, names: Sequence[str] | None = None) 
     Args:
         values: what `observe` returned.
         count: how many samples the batch holds.
-        names: the names that it returned before, in order; None at the first call.
+        names: the names that it returned before, in order, `weight` last; None at the first call.
+
+    Returns:
+        The tensors in the order of `ordered_names`; `weight` last, where there is one.
 
     Raises:
         OtherObservables: the names are not those of before.
@@ -53,7 +81,7 @@ def check_observed(values: Any, count: int, names: Sequence[str] | None = None) 
         raise JobError(f"observe: must return 'loss'; it returned {sorted(map(str, values)) or 'nothing'}")
     for name, value in values.items():
         _check_value(name, value, count)
-    returned = ordered_names(values)
+    returned = ordered_names(name for name in values if name != WEIGHT) + ((WEIGHT,) if WEIGHT in values else ())
     if names is not None and returned != tuple(names):
         raise OtherObservables(
             f"observe: must return the same names for every batch and point, not {shown(list(names))} for one and "
@@ -63,8 +91,24 @@ def check_observed(values: Any, count: int, names: Sequence[str] | None = None) 
     return {name: values[name] for name in returned}
 
 
+def check_terms(values: Any, factors: Mapping[str, float]) -> dict[str, Tensor]:
+    """Check what a `Combination` returned: real tensors [n] by the names of its terms, some of which may be absent.
+
+    Raises:
+        JobError: something is wrong; the message says what.
+    """
+    if not isinstance(values, Mapping) or not values or not set(values) <= set(factors):
+        returned = sorted(map(str, values)) if isinstance(values, Mapping) else type(values).__name__
+        raise JobError(f"observe: must return a tensor for each of the terms {sorted(factors)}, not {returned}")
+    for name, value in values.items():
+        if not isinstance(value, Tensor) or value.dim() != 1 or value.is_complex():
+            given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise JobError(f"observe: {shown(name)} must be a real tensor with one value per point, not {given}")
+    return {name: values[name] for name in factors if name in values}
+
+
 def _check_value(name: Any, value: Any, count: int) -> None:
-    if (reason := _why_unusable(name)) is not None:
+    if name != WEIGHT and (reason := _why_unusable(name)) is not None:
         raise JobError(f"observe: {shown(name)} cannot name an observable: {reason}")
     if not isinstance(value, Tensor):
         raise JobError(f"observe: {shown(name)} must be a tensor with one value per sample, not {type(value).__name__}")

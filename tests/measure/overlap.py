@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 
 from landscape.evaluation.feed import Feed, make_feed
+from landscape.problem.batches import batch_edges
 
 BATCHES, BATCH_SIZE = 32, 16
 
@@ -32,7 +33,7 @@ def main() -> None:
     gpu = torch.device("cuda:0")
     samples = torch.randint(0, 255, (BATCHES * BATCH_SIZE, 1 << 20), dtype=torch.uint8)  # 16 MiB a batch
     feed, matrix = make_feed(samples, gpu, torch.float32, limit=1 << 20), torch.randn(4096, 4096, device=gpu)
-    feed.split(BATCH_SIZE)
+    feed.split(batch_edges(BATCHES * BATCH_SIZE, BATCH_SIZE))
     milliseconds(feed, 1, matrix)  # the first round loads the library and pins the memory
     print(f"computing alone    {milliseconds(None, 20, matrix):8.1f} ms")
     print(f"travelling alone   {milliseconds(feed, 0, matrix):8.1f} ms")

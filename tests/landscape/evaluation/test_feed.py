@@ -20,7 +20,7 @@ from landscape.grid import Grid
 from landscape.memory import DEVICE_BYTES, HOST_BYTES, device_limit, host_limit
 from landscape.parameters import state_of
 from landscape.plan import Engine, Plan
-from landscape.problem.batches import batch_bytes, tensors_of
+from landscape.problem.batches import batch_bytes, batch_edges, tensors_of
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Rows
 from landscape.problem.selection import select_samples
@@ -124,7 +124,7 @@ def test_batches_keep_their_types_and_their_places_in_a_line_of_memory():
     samples = samples_of("dict", 29)
     resident, streamed = Resident(Rows(samples), CPU, torch.float32), Streamed(Rows(samples), CPU, torch.float32)
     for feed in (resident, streamed):
-        feed.split(4)
+        feed.split(batch_edges(29, 4))
     assert len(resident) == len(streamed) == 8
     for (index, one), (number, other) in zip(resident.batches(), streamed.batches(), strict=True):
         assert index == number
@@ -148,7 +148,7 @@ def test_the_samples_stream_only_where_a_copy_of_them_exceeds_the_limit():
 
 def test_a_streamed_batch_is_let_go_of_before_the_next_but_one():
     feed = Streamed(Rows(torch.zeros(40, 3, dtype=torch.float64)), CPU, torch.float32)
-    feed.split(4)
+    feed.split(batch_edges(40, 4))
     seen: list[weakref.ref[torch.Tensor]] = []
     for _, batch in feed.batches():
         seen.append(weakref.ref(batch))
@@ -256,7 +256,7 @@ def test_on_a_gpu_two_or_three_batches_are_there_at_a_time():
     gpu = torch.device("cuda:0")
     samples = torch.randint(0, 255, (512, 1 << 20), dtype=torch.uint8)  # 512 MiB in 32 batches of 16
     feed = make_feed(samples, gpu, torch.float32, limit=1 << 20)
-    feed.split(16)
+    feed.split(batch_edges(512, 16))
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(gpu)
     before, sums = torch.cuda.memory_allocated(gpu), []

@@ -1,0 +1,249 @@
+"""From the observables of every sample to the values of points: block by block, or as landscapes of before were."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from landscape.errors import JobError
+from landscape.evaluation.batching import Batching
+from landscape.evaluation.moments import PARTS, Floats, block_moments, mean_of, merged, stderr_of
+from landscape.evaluation.values import Moments, Observed, Values, summary, values_of
+from landscape.plan import Plan
+from landscape.problem.observables import WEIGHT, Combination, Observe, ordered_names
+
+AT_ONCE = 1 << 18  # values that are reduced at once: enough to hide what a call costs, few enough for the caches
+
+
+@dataclass(frozen=True)
+class Before:
+    """What is known of points before they are evaluated: moments over the first blocks of samples.
+
+    Attributes:
+        blocks: how many blocks.
+        moments: [points, rows, 6], see `moment_rows`.
+    """
+
+    blocks: int
+    moments: Floats
+
+
+Places = NDArray[np.int64]
+Pieces = Sequence[Observed]  # the observables of one point, of every batch
+
+
+class Reduction(ABC):
+    """Takes the observables of point after point, and returns the values of all of them."""
+
+    @abstractmethod
+    def add(self, pieces: Pieces) -> None:
+        """Take the observables of the next point, of every batch."""
+
+    @abstractmethod
+    def values(self, places: Places) -> Values:
+        """The values of the points, put in their places; one transfer from the device for many points."""
+
+
+class WholeReduction(Reduction):
+    """Mean and standard error over all samples at once, as landscapes of before 0.3 have them to the last bit.
+
+    Args:
+        origin: the observables at the origin, for the error of the rise; None where they are not known.
+    """
+
+    def __init__(self, origin: Pieces | None) -> None:
+        self._origin = None if origin is None else torch.cat([piece["loss"] for piece in origin])
+        self._names: list[str] = []
+        self._rows: list[Tensor] = []
+
+    def add(self, pieces: Pieces) -> None:
+        """Take the observables of the next point, of every batch."""
+        self._names = list(pieces[0])
+        samples = torch.stack([torch.cat([piece[name] for piece in pieces]) for name in self._names])
+        self._rows.append(summary(samples, samples[self._names.index("loss")], self._origin))
+
+    def values(self, places: Places) -> Values:
+        """The values of the points, put in their places; one transfer from the device."""
+        table = torch.stack(self._rows).cpu().numpy()[places] if self._rows else np.zeros((0, 1))
+        return values_of(self._names, table)
+
+
+class BlockReduction(Reduction):
+    """Moments block by block, merged in the order of the blocks, see `moments`.
+
+    Args:
+        batching: how the batches make blocks.
+        origin: the observables at the origin, of every batch, for the error of the rise; None where they are not known.
+        terms: what the loss is the sum of, each with its factor; None where `observe` returns the loss.
+        before: of the blocks before those of the batches, in the order of the points; None where there are none.
+    """
+
+    def __init__(
+        self, batching: Batching, origin: Pieces | None, terms: Mapping[str, float] | None = None,
+        before: Before | None = None,
+    ) -> None:  # fmt: skip
+        self._batching, self._terms, self._before = batching, terms, before
+        self._origin = None if origin is None else self._in_blocks(origin)
+        self._names: tuple[str, ...] = ()
+        self._pending: list[list[Observed]] = []
+        self._size = 0
+        self._whole: list[Floats] = []  # of points, over all blocks
+        self._prefix: list[Floats] = []  # of points, over the complete blocks
+
+    def add(self, pieces: Pieces) -> None:
+        """Take the observables of the next point, of every batch."""
+        observed = self._in_blocks(pieces)
+        self._pending.append(observed)
+        self._size += sum(tensor.numel() for block in observed for tensor in block.values())
+        if self._size >= AT_ONCE:
+            self._reduce()
+
+    def _in_blocks(self, pieces: Pieces) -> list[Observed]:
+        """The observables of one point, of every block."""
+        return [_joined(pieces[start:stop]) for start, stop in self._batching.split(len(pieces))]
+
+    def _reduce(self) -> None:
+        points, self._pending, self._size = self._pending, [], 0
+        if not points:
+            return
+        self._names = tuple(self._terms or ordered_names(_observables(points[0])))
+        table = torch.stack([self._moments(points, number) for number in range(len(points[0]))]).cpu().numpy()
+        _refuse_weights(table)
+        start = sum(map(len, self._whole))
+        whole = np.zeros((*table.shape[1:-1], PARTS))
+        if self._before is not None:
+            whole = self._before.moments[start : start + len(points)]
+        prefix, first = whole, self._before.blocks if self._before else 0
+        for number, block in enumerate(table[..., :PARTS]):
+            whole = merged(whole, block)
+            if first + number < self._batching.complete:
+                prefix = whole
+        self._whole.append(whole)
+        self._prefix.append(prefix)
+
+    @property
+    def _rows(self) -> tuple[str, ...]:
+        """The rows of the moments: the observables, then those of which the rise is known too."""
+        return moment_rows(self._names, self._terms)
+
+    def _moments(self, points: Sequence[Sequence[Observed]], number: int) -> Tensor:
+        """The moments of one block at some points [points, rows, 7]; the last one is the least weight."""
+        blocks = [point[number] for point in points]
+        stacked = {name: torch.stack([block[name] for block in blocks]) for name in blocks[0]}
+        weights = stacked.pop(WEIGHT, None)
+        if self._origin is not None:
+            rises = self._origin[number]
+            names = [name for name in self._terms or ("loss",) if name in stacked]
+            stacked |= {rise_of(name): stacked[name] - rises[name] for name in names}
+        first = next(iter(stacked.values()))
+        table = first.new_zeros(len(points), len(self._rows), PARTS + 1)
+        table[..., PARTS] = 1.0
+        for rows in _of_one_length(self._rows, stacked):
+            values = torch.stack([stacked[self._rows[row]] for row in rows], 1)
+            table[:, rows, :PARTS] = block_moments(values, weights)
+        if weights is not None:
+            table[..., PARTS] = weights.min(1).values[:, None]
+        return table
+
+    def values(self, places: Places) -> Values:
+        """The values of the points, put in their places."""
+        self._reduce()
+        if not self._whole:
+            return Values({}, {})
+        whole, prefix = np.concatenate(self._whole)[places], np.concatenate(self._prefix)[places]
+        mean = {name: np.ascontiguousarray(mean_of(whole[:, row])) for row, name in enumerate(self._names)}
+        errors = {row: np.ascontiguousarray(stderr_of(whole[:, number])) for number, row in enumerate(self._rows)}
+        if self._terms:
+            mean["loss"] = _summed(self._terms, mean)
+            errors["loss"] = _joint(self._terms, [errors[name] for name in self._terms])
+            errors[rise_of("loss")] = _joint(self._terms, [errors[rise_of(name)] for name in self._terms])
+        names = ordered_names(mean)
+        return Values(
+            {name: mean[name] for name in names}, {name: errors[name] for name in names}, 0.0,
+            errors[rise_of("loss")], Moments(self._rows, prefix),
+        )  # fmt: skip
+
+
+def reduction_of(
+    plan: Plan, batching: Batching, observe: Observe, origin: Pieces | None, before: Before | None
+) -> Reduction:
+    """What reduces samples as a plan says.
+
+    Args:
+        origin: the observables at the origin, of all batches, for the error of the rise; None where they are not known.
+        before: what is known of the points already; the batches of its blocks are left out.
+    """
+    if plan.reduction == "whole":
+        return WholeReduction(origin)
+    terms = observe.factors if isinstance(observe, Combination) else None
+    first = batching.of_block(before.blocks) if before else 0
+    return BlockReduction(batching, origin and origin[first:], terms, before)
+
+
+def moment_rows(observables: Sequence[str], terms: Mapping[str, float] | None = None) -> tuple[str, ...]:
+    """What moments are kept of: every observable that `observe` returns, and the rise of the loss or of its terms.
+
+    Example:
+        >>> moment_rows(["loss", "accuracy"])
+        ('loss', 'accuracy', 'loss-rise')
+    """
+    names = tuple(terms or observables)
+    return (*names, *(rise_of(name) for name in terms or ("loss",)))
+
+
+def rise_of(name: str) -> str:
+    """What the rise of an observable over the origin is called among the moments; no observable has a hyphen."""
+    return f"{name}-rise"
+
+
+def _joined(pieces: Pieces) -> Observed:
+    """The observables of several batches as those of one; a term whose points are used up is absent from later ones."""
+    if len(pieces) == 1:
+        return dict(pieces[0])
+    names = dict.fromkeys(name for piece in pieces for name in piece)
+    return {name: torch.cat([piece[name] for piece in pieces if name in piece]) for name in names}
+
+
+def _observables(point: Sequence[Observed]) -> list[str]:
+    return [name for name in dict.fromkeys(name for block in point for name in block) if name != WEIGHT]
+
+
+def _of_one_length(rows: Sequence[str], stacked: Mapping[str, Tensor]) -> Iterator[list[int]]:
+    """The numbers of the rows, those with equally many samples together: terms may differ."""
+    lengths: dict[int, list[int]] = {}
+    for number, row in enumerate(rows):
+        if row in stacked and stacked[row].shape[1]:
+            lengths.setdefault(stacked[row].shape[1], []).append(number)
+    yield from lengths.values()
+
+
+def _summed(terms: Mapping[str, float], means: Mapping[str, Floats]) -> Floats:
+    """Σ λ·mean over the terms, in their order."""
+    return np.asarray(sum(factor * means[name] for name, factor in terms.items()), np.float64)
+
+
+def _joint(terms: Mapping[str, float], errors: Sequence[Floats]) -> Floats:
+    """√Σ λ²·SE² of terms whose samples are drawn independently."""
+    return np.sqrt(sum((factor * error) ** 2 for factor, error in zip(terms.values(), errors, strict=True)))
+
+
+def _refuse_weights(table: Floats) -> None:
+    """Refuse weights that are no positive numbers.
+
+    Raises:
+        JobError: says which one.
+    """
+    least, total = table[..., PARTS], table[..., 1]
+    wrong = ~(least > 0)
+    if wrong.any() or not np.isfinite(total).all():
+        value = least[wrong].flat[0] if wrong.any() else total[~np.isfinite(total)].flat[0]
+        raise JobError(
+            f"observe: 'weight' must be a positive number for every sample, not {value:.6g}; leave out samples that "
+            "weigh nothing"
+        )
