@@ -119,9 +119,8 @@ class Evaluator:
     def evaluate_states(self, states: Sequence[State], before: Before | None = None) -> Values:
         """The observables at whole sets of weights, such as the snapshots of a trajectory."""
         try:
-            order, walk = np.arange(len(states)), partial(self._walk, before)
-            reduction = partial(self._reduction, None, before)
-            return self._settled(lambda: self._gather(partial(walk().states, states), order, reduction()))
+            order, reduction = np.arange(len(states)), partial(self._reduction, None, before)
+            return self._settled(lambda: self._gather(partial(self._walk(before).states, states), order, reduction()))
         finally:
             self._running().leave_states()
 

@@ -73,7 +73,9 @@ def prepare(job: Job, workers: Workers = in_this_process) -> PreparedJob:
     reduction: Reduction = "whole" if is_of_before(run, begun) else "blocks"
     with in_folder(job.folder):
         problem = load_problem(job.problem, job.folder)
-        chosen = select_samples(problem.data, asked.num_samples, job.seed, at_most=asked.at_most, ascending=True)
+        chosen = select_samples(
+            problem.data, asked.num_samples, job.seed, at_most=asked.at_most, ascending=reduction == "whole"
+        )
         samples = chosen.samples
         digest_of_samples = samples.digest()
         randomness = _recorded_randomness(run, begun, digest_of_samples)

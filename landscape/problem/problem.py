@@ -12,7 +12,7 @@ from landscape.errors import JobError, shown
 from landscape.problem.batches import Batch
 from landscape.problem.derived import check_derived
 from landscape.problem.language import CausalLM, refuse_frozen_adapters
-from landscape.problem.observables import Observe, check_names, check_term_weights
+from landscape.problem.observables import Combination, Observe, check_names, check_term_weights
 from landscape.problem.supervised import Metric, Supervised
 from landscape.problem.terms import parse_terms
 from landscape.problem.tokens import language_data
@@ -59,6 +59,8 @@ class Problem:
             raise JobError(f"length: must be a function (batch) -> number of samples, not {shown(self.length)}")
         if self.term_weights is not None:
             check_term_weights(self.term_weights)
+            if not isinstance(self.observe, Combination):
+                object.__setattr__(self, "observe", Combination(self.observe, dict(self.term_weights)))
         check_derived(self.derived, self.observables)
 
     @classmethod

@@ -13,7 +13,7 @@ from landscape.plan import Engine, Plan
 PLAN = Plan(16, 2, "cpu", "bfloat16", "batch", 3, Engine.parse("vmap:4+maxima"))
 RECORD = {
     "batch_size": 16, "threads": 2, "device": "cpu", "precision": "bfloat16", "batch_norm": "batch", "seed": 3,
-    "engine": "vmap:4+maxima",
+    "engine": "vmap:4+maxima", "reduction": "blocks",
 }  # fmt: skip
 
 
@@ -21,6 +21,13 @@ def test_the_record_is_plain_data_in_the_order_of_the_fields():
     assert json.dumps(PLAN.record()) == json.dumps(RECORD)
     assert Plan.from_record(json.loads(json.dumps(RECORD))) == PLAN
     assert Plan(16, 2, "cpu").record()["engine"] == "eager"
+
+
+def test_a_record_of_before_03_names_no_reduction_and_is_written_as_it_was():
+    record = {name: value for name, value in RECORD.items() if name != "reduction"}
+    plan = Plan.from_record(record)
+    assert plan.reduction == "whole"
+    assert json.dumps(plan.record()) == json.dumps(record)
 
 
 @pytest.mark.parametrize(

@@ -340,7 +340,7 @@ def test_a_criterion_that_is_no_function_is_refused():
 
 
 def test_a_criterion_that_averages_over_samples_is_refused():
-    with pytest.raises(JobError, match=r"'loss' must have shape \(3,\).*reduction='none'"):
+    with pytest.raises(JobError, match=r"'loss' must have shape \(4,\).*reduction='none'"):
         observed(Problem.supervised(nn.Linear(4, 3), (X, Y), lambda o, t: nn.functional.cross_entropy(o, t)))
 
 
