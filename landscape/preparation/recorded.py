@@ -93,8 +93,13 @@ def is_of_before(run: str, names: Collection[str]) -> bool:
 
 
 def plan_of(
-    job: Job, stored: LandscapeStore | None, num_samples: int, device: str, *,
-    bfloat16_weights: bool = False, reduction: Reduction = Plan.reduction,
+    job: Job,
+    stored: LandscapeStore | None,
+    num_samples: int,
+    device: str,
+    *,
+    bfloat16_weights: bool = False,
+    reduction: Reduction = Plan.reduction,
 ) -> Plan:
     """The recorded plan of a landscape on disk, else the default.
 
