@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from landscape.errors import LandscapeError, NotFoundError, StoreError, flat
 from landscape.folders import Place
 from landscape.record import plain
-from landscape.store import LandscapeStore, survey
+from landscape.store import LandscapeStore, is_there, survey
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
 
 T = TypeVar("T")
@@ -39,7 +39,8 @@ def each_landscape(
         except NotFoundError:
             continue  # removed meanwhile
         except (LandscapeError, OSError) as error:
-            entries[name] = unreadable(name, cause_of(error))
+            if is_there(run, name):  # else it was removed meanwhile
+                entries[name] = unreadable(name, cause_of(error))
     return list(entries.values())
 
 

@@ -2,6 +2,7 @@
 
 from landscape.fields.explanation import explain
 from landscape.fields.frozen import Frozen
+from landscape.fields.names import landscape_name
 from landscape.fields.rules import (
     MAX_SIZE,
     MOST_WORKERS,
@@ -51,6 +52,7 @@ __all__ = [
     "between",
     "explain",
     "is_list",
+    "landscape_name",
     "pair",
     "plain_text",
     "refuse_coinciding",

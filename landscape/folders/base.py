@@ -112,6 +112,21 @@ class Folder(ABC):
     def delete_below(self, path: str) -> None:
         """Delete a folder with all that it holds, if it is there."""
 
+    def rename(self, source: str, target: str, last: str) -> None:
+        """Give a folder another path, at which nothing lies.
+
+        An object store has no such change: its objects are copied, and those at `source` deleted afterwards.
+
+        Args:
+            last: the path in the folder of the file that is the last one to appear at `target`, and the first one to go
+                from `source`.
+        """
+        paths = [path for path in self.stamps(source) if path != last]
+        self.map(lambda path: self.copy(f"{source}/{path}", f"{target}/{path}"), paths)
+        self.copy(f"{source}/{last}", f"{target}/{last}")
+        self.delete(f"{source}/{last}")
+        self.delete_below(source)
+
     @abstractmethod
     def log(self, path: str) -> Log:
         """The file to add lines to."""

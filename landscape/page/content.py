@@ -82,11 +82,11 @@ class Content:
         self.picks = picks_of(self.sizes)
         every = self.picks or tuple(np.arange(size) for size in self.sizes)
         self.values = PickedValues(arrays, tuple(reversed(every)))
-        self.chunks = chunk_changes(folder, store.name, "status", arrays.reader("status").counts)
+        self.chunks = chunk_changes(folder, store.path, "status", arrays.reader("status").counts)
         self.path_chunks: ChunkChanges | None = None
         if store.has_path:
             counts = arrays.reader("path_status").counts
-            self.path_chunks = chunk_changes(folder, store.name, "path_status", counts)
+            self.path_chunks = chunk_changes(folder, store.path, "path_status", counts)
         self.path: ProjectedPath | None = read_path(arrays)
         self._unread: set[Index] = set()  # chunks that have changed and could not be read
         self._path_unread = False
@@ -97,7 +97,8 @@ class Content:
         """Whether a landscape that was opened again is the same one, with another progress."""
         old, new = self.store.record, store.record
         same = old.digest == new.digest and old.provenance.created == new.provenance.created
-        return same and (self.store.shape, self.store.tile_shape) == (store.shape, store.tile_shape)
+        place, now = ((each.path, each.shape, each.tile_shape) for each in (self.store, store))
+        return same and place == now
 
     def arrays_of(self, observable: str) -> tuple[str, ...]:
         """The arrays that a figure of an observable needs; the loss has the error of its rise with it."""

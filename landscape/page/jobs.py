@@ -11,11 +11,11 @@ import yaml
 
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.fields import MAX_SIZE
+from landscape.fields.names import LONGEST_LANDSCAPE_NAME
 from landscape.page.content import View
 from landscape.page.queries import Query, as_number
 from landscape.page.runs import RunReader
 from landscape.spec import Job
-from landscape.spec.landscape import LONGEST_LANDSCAPE_NAME
 from landscape.surface import Axis
 
 DIGITS = 12  # significant ones of a coordinate

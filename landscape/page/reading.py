@@ -15,6 +15,8 @@ from landscape.page.content import Block, Content, View, thinned_view
 from landscape.page.places import GoneError
 from landscape.store import LandscapeStore
 
+TRIES = 5  # at reading a landscape whose place another one takes meanwhile
+
 
 @dataclass(frozen=True)
 class Change:
@@ -91,9 +93,7 @@ class LandscapeReader:
         """
         with self._lock:
             content = self._refresh() if fresh or self._content is None else self._content
-            names = list(dict.fromkeys(array for name in observables for array in content.arrays_of(name)))
-            content.values.load(names)
-            self.used = time.monotonic() if names else self.used
+            content, names = self._load(content, tuple(observables))
             view = content.view(names, alive)
         return view if most is None else thinned_view(view, most)
 
@@ -113,23 +113,51 @@ class LandscapeReader:
         """
         with self._lock:
             content = self._content or self._refresh()
-            content.values.load(content.arrays_of(observable))
-            self.used = time.monotonic()
+            current, _ = self._load(content, [observable])
+            if current is not content:  # the tiles are those of another landscape; the next look says so
+                return [], current.generation(alive)
             found = [content.block(observable, index, most) for index in sorted(tiles)]
             return [block for block in found if block.states.size], content.generation(alive)
 
     def store(self) -> LandscapeStore:
         """The landscape, opened for reading; of documents, as of the last look."""
         with self._lock:
-            return self._opened()[0].store
+            return self._current().store
 
     def _refresh(self) -> Content:
         """Read what has changed on disk, and keep what that was for the next `look`."""
+        content = self._current()
+        for _ in range(TRIES):
+            tiles, on_path = content.update()
+            news = self._news
+            self._news = Change(news.anew, news.tiles | tiles, news.otherwise or on_path)
+            # Chunks that were read while another landscape took the place of this one may be of either.
+            before, content = content, self._current() if tiles or on_path else content
+            if content is before:
+                break
+        return content
+
+    def _load(self, content: Content, observables: Iterable[str]) -> tuple[Content, list[str]]:
+        """Read the values of these observables that are not in memory yet.
+
+        Returns:
+            The content, which is another one where another landscape took the place of this one meanwhile; the arrays.
+        """
+        for _ in range(TRIES):
+            names = list(dict.fromkeys(array for name in observables for array in content.arrays_of(name)))
+            known = set(names) <= content.values.values.keys()
+            content.values.load(names)
+            self.used = time.monotonic() if names else self.used
+            if known or self._current() is content:
+                break
+            content = self._refresh()
+        return content, names
+
+    def _current(self) -> Content:
+        """What is in memory, after reading the landscape's own document; that this has changed is kept for `look`."""
         content, anew, otherwise = self._opened()
-        # Noted at once: where the store stops answering below, the next look must not take this for known.
-        news = self._news = Change(self._news.anew or anew, self._news.tiles, self._news.otherwise or otherwise)
-        tiles, on_path = content.update()
-        self._news = Change(news.anew, news.tiles | tiles, news.otherwise or on_path)
+        # Noted at once: where the store stops answering later, the next look must not take this for known.
+        self._news = Change(self._news.anew or anew, self._news.tiles, self._news.otherwise or otherwise)
         return content
 
     def _opened(self) -> tuple[Content, bool, bool]:
@@ -147,12 +175,14 @@ class LandscapeReader:
             if gone:
                 raise GoneError(f"landscape {shown(self.name)} was removed meanwhile; choose another one")
             raise NotFoundError(f"landscape {shown(self.name)} is not in this run; choose one that is")
+        # Of a landscape that is getting another name the document lies elsewhere.
+        known = stamp if store.path == self.name else None
         if self._content is None or not self._content.goes_on_as(store):
             self._content = None  # where the new one cannot be read, the one before must not stand for it
             self._content = Content(self._folder, store)
-            self._document = stamp
+            self._document = known
             return self._content, True, True
-        self._document = stamp
+        self._document = known
         told = self._content.store.attributes != store.attributes
         self._content.store = store
         return self._content, False, told

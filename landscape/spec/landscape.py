@@ -20,6 +20,7 @@ from landscape.fields import (
     Sizes,
     Snapshots,
     is_list,
+    landscape_name,
     pair,
     refuse_coinciding,
     snapshots,
@@ -27,7 +28,6 @@ from landscape.fields import (
 from landscape.grid import AXIS_NAMES
 
 DEFAULT_SIZE = 41  # odd: a symmetric range then has a point at the origin
-LONGEST_LANDSCAPE_NAME = 100
 
 
 class Landscape(Frozen):
@@ -65,14 +65,7 @@ class Landscape(Frozen):
     @field_validator("name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
-        plain = name.replace("-", "").replace("_", "").replace(".", "")
-        if not (plain.isascii() and plain.isalnum() and name[0].isalnum()) or len(name) > LONGEST_LANDSCAPE_NAME:
-            raise ValueError(
-                f"must be letters, digits, '.', '-' and '_', at most {LONGEST_LANDSCAPE_NAME}, not {shown(name)}"
-            )
-        if name == "zarr.json":
-            raise ValueError("must not be 'zarr.json', a file of the store; choose another")
-        return name
+        return landscape_name(name)
 
     @field_validator("size", mode="before")
     @classmethod

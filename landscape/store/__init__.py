@@ -5,9 +5,18 @@ from landscape.store.chunks import Examination, status_of
 from landscape.store.durable import DurableStore
 from landscape.store.landscape import LandscapeStore
 from landscape.store.layout import SCHEMA_VERSION, NewArrays, PathPlan
+from landscape.store.naming import (
+    refuse_taken,
+    removable,
+    remove_stored,
+    rename_stored,
+    replace_landscape,
+    staged_name,
+)
 from landscape.store.picked import PickedValues
 from landscape.store.runs import (
     Survey,
+    is_there,
     landscape_names,
     open_zarr,
     refuse_unwritable,
@@ -28,12 +37,19 @@ __all__ = [
     "PickedValues",
     "Survey",
     "chunk_changes",
+    "is_there",
     "landscape_names",
     "open_zarr",
     "read_axes",
     "read_path",
+    "refuse_taken",
     "refuse_unwritable",
+    "removable",
+    "remove_stored",
+    "rename_stored",
+    "replace_landscape",
     "root_problems",
+    "staged_name",
     "status_of",
     "survey",
     "write_error",

@@ -24,19 +24,20 @@ from landscape.surface import RISE_STDERR
 class LandscapeArrays:
     """The arrays of one landscape by their names. What their documents say is read once."""
 
-    def __init__(self, name: str, store: Store, documents: Documents, record: Record) -> None:
+    def __init__(self, name: str, store: Store, documents: Documents, record: Record, path: str) -> None:
         """
         Args:
             name: of the landscape.
             store: the Zarr store of its run.
+            path: the folder in the store that it lies in.
         """
-        self.name, self.store, self._documents = name, store, documents
+        self.name, self.store, self._documents, self._path = name, store, documents, path
         self.observables = record.observables
         self._described: dict[str, DescribedArray] = {}
-        self.has_path = documents.has(name, "path_status")
+        self.has_path = documents.has(path, "path_status")
         # A landscape of version 0.1.0 has no such array, and records no version of its defaults. In a later one the
         # array belongs to it even where it is lost, and counts as missing.
-        self._has_rise = documents.has(name, RISE_STDERR) or record.defaults is not None
+        self._has_rise = documents.has(path, RISE_STDERR) or record.defaults is not None
 
     # -- what their documents say -----------------------------------------------------------------------------
 
@@ -53,7 +54,7 @@ class LandscapeArrays:
             LandscapeError: neither can be read.
         """
         if name not in self._described:
-            self._described[name] = self._documents.array(self.name, name, *self._expectation(name))
+            self._described[name] = self._documents.array(self._path, name, *self._expectation(name))
         return self._described[name]
 
     def __getitem__(self, name: str) -> StoredArray:

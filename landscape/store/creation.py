@@ -13,6 +13,7 @@ from landscape.store.documents import METADATA, Documents
 from landscape.store.durable import DurableStore
 from landscape.store.layout import SCHEMA_VERSION, NewArrays, lay_out
 from landscape.store.metadata import MOST_CHUNK_POINTS
+from landscape.store.moving import finish_move
 from landscape.store.runs import mark, open_zarr, remove_half_made
 from landscape.store.writing import write_document
 
@@ -35,6 +36,7 @@ def create_landscape(
             f"tile: must be at most {MOST_CHUNK_POINTS} points, not {shown(new.tile_shape)}; make it smaller"
         )
     folder.make()
+    finish_move(folder)
     if isinstance(store, DurableStore):
         store.refuse_elsewhere(f"{name}/{METADATA}")
     remove_half_made(folder, name)

@@ -22,11 +22,13 @@ class Described:
     Attributes:
         problems: what is wrong with its own file, a sentence each.
         mend: whether a driver must write the file anew.
+        path: the folder in the store that it lies in, where that is not its name: it is getting another name.
     """
 
     record: Record
     problems: tuple[str, ...] = ()
     mend: bool = False
+    path: str = ""
 
 
 @dataclass(frozen=True)

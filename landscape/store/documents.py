@@ -54,6 +54,18 @@ class Documents:
         """
         return landscape_of(self._read(name), name)
 
+    def is_whole(self, name: str) -> bool:
+        """Whether a landscape's own file describes one.
+
+        Raises:
+            JobError: a newer version of this software wrote it.
+        """
+        try:
+            self.own(name)
+        except BadMetadataError:
+            return False
+        return True
+
     def root_problems(self) -> list[str]:
         """What is wrong with the root's document, a sentence each.
 

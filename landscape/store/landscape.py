@@ -15,9 +15,9 @@ from landscape.errors import LandscapeError, NotFoundError, nearest, shown
 from landscape.folders import Folder, Place, open_folder
 from landscape.grid import Grid, Index, Tile, tile_counts
 from landscape.record import IdentityRecord, JobRecord, PlanRecord, Record
-from landscape.store import commit, examination
+from landscape.store import commit, examination, runs
 from landscape.store.arrays import LandscapeArrays
-from landscape.store.attributes import ESSENTIAL, Essential, missing_essentials
+from landscape.store.attributes import Essential, is_same, missing_essentials
 from landscape.store.chunks import Examination
 from landscape.store.constants import stored_directions, stored_path
 from landscape.store.creation import create_landscape
@@ -25,7 +25,7 @@ from landscape.store.described import Described
 from landscape.store.documents import FOLDER, METADATA, Documents, unreadable
 from landscape.store.durable import DurableStore
 from landscape.store.layout import NewArrays, PathPlan
-from landscape.store.runs import describe, landscape_names, open_zarr, refuse_outside, survey_folder, unmark
+from landscape.store.moving import finish_move, write_root
 from landscape.store.surfaces import read_surface
 from landscape.store.writing import write_document
 from landscape.surface import Floats, Surface
@@ -42,8 +42,8 @@ class LandscapeStore:
 
     def __init__(self, folder: Folder, store: Store, name: str, documents: Documents, described: Described) -> None:
         self.name, self._folder, self._store, self._documents = name, folder, store, documents
-        self.record, self._described = described.record, described
-        self.arrays = LandscapeArrays(name, store, documents, described.record)
+        self.record, self._described, self.path = described.record, described, described.path or name
+        self.arrays = LandscapeArrays(name, store, documents, described.record, self.path)
 
     # -- making and opening ---------------------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ class LandscapeStore:
         """
         store = cls.find(run, name, write=write)
         if store is None:
-            known = nearest(name, landscape_names(run))
+            known = nearest(name, runs.landscape_names(run))
             raise NotFoundError(f"landscape {shown(name)} is not in run {shown(str(run), 300)}; {known}")
         return store
 
@@ -75,20 +75,22 @@ class LandscapeStore:
         Args:
             write: open it for going on, under the run's lock; damaged metadata are then mended.
         """
-        refuse_outside(run, name)
+        runs.refuse_outside(run, name)
         folder = open_folder(run)
+        if write:
+            finish_move(folder)
         documents = Documents(folder)
-        described = describe(folder, documents, name)
+        described = runs.describe(folder, documents, name)
         if described is None:
             return None
-        store = cls(folder, open_zarr(run, read_only=not write), name, documents, described)
+        store = cls(folder, runs.open_zarr(run, read_only=not write), name, documents, described)
         if write:
             store._mend()
         return store
 
     def _mend(self) -> None:
         """Replace damaged documents by their copies in the root, and bring these copies up to date."""
-        unmark(self._folder, self.name)
+        runs.unmark(self._folder, self.name)
         for problem in self.problems():
             if problem != self.refusal:  # a refusal ends the job, whose error tells it
                 log.warning("landscape %r: %s", self.name, problem)
@@ -100,7 +102,7 @@ class LandscapeStore:
                 write_document(self._store, f"{self.name}/{name}/{METADATA}", self._documents.text(array.document))
         commit.flush(self._store)
         known = self._documents.copy.get(self.name)
-        if not isinstance(known, dict) or not _same_landscape(known.get("attributes"), self.attributes):
+        if not isinstance(known, dict) or not is_same(known.get("attributes"), dict(self.attributes)):
             self.consolidate()
 
     # -- what it records ------------------------------------------------------------------------------------
@@ -136,7 +138,7 @@ class LandscapeStore:
 
     def siblings(self) -> dict[str, Record]:
         """The records of the run's other landscapes by name, without those that cannot be read."""
-        readable = survey_folder(self._folder).readable
+        readable = runs.survey_folder(self._folder).readable
         return {name: described.record for name, described in readable.items() if name != self.name}
 
     @property
@@ -172,8 +174,7 @@ class LandscapeStore:
 
     def consolidate(self) -> None:
         """Copy all metadata of the run into the root's document, from which xarray reads all of them at once."""
-        write_document(self._store, METADATA, self._documents.root(self._folder.folders(FOLDER)))
-        commit.flush(self._store)
+        write_root(self._folder, self._documents)
 
     # -- what it is made of ---------------------------------------------------------------------------------
 
@@ -287,11 +288,10 @@ class LandscapeStore:
         """All values as a `Surface`; damaged chunks read as not computed.
 
         Raises:
-            LandscapeError: the coordinates themselves are damaged, or the values need more memory than is free.
+            LandscapeError: the coordinates themselves are damaged, the values need more memory than is free, or the
+                landscape was removed or replaced meanwhile.
         """
-        return read_surface(self.arrays, self.record)
-
-
-def _same_landscape(one: Any, other: Mapping[str, Any]) -> bool:
-    """Whether two documents describe one landscape, at whatever progress."""
-    return isinstance(one, dict) and all(one.get(name) == other.get(name) for name in ESSENTIAL)
+        try:
+            return read_surface(self.arrays, self.record)
+        finally:  # also where it failed, as that may be the reason
+            runs.refuse_moved(self._folder, self.name, self.path, self.record)

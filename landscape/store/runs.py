@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import errno
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from zarr.abc.store import Store
 
 from landscape.errors import JobError, LandscapeError, NotFoundError, flat, shown
 from landscape.folders import Folder, Place, open_folder
+from landscape.record import Record
+from landscape.store.attributes import is_same
 from landscape.store.described import Described
 from landscape.store.documents import FOLDER, Documents
 from landscape.store.durable import DurableStore
-from landscape.store.metadata import BadMetadataError
+from landscape.store.journal import names_after, place_of, read_move
 
 MOST_LANDSCAPES = 100_000
+TRIES = 5  # at reading a run of which another process changes names meanwhile
 
 
 def open_zarr(run: Place, *, read_only: bool) -> Store:
@@ -52,8 +56,16 @@ def survey(run: Place) -> Survey:
 
 def survey_folder(folder: Folder) -> Survey:
     """The landscapes of a run whose folder is open, as `survey` has them."""
+    for _ in range(TRIES):
+        move = read_move(folder)
+        found = _survey(folder, names_after(folder.folders(FOLDER), move))
+        if read_move(folder) == move:  # else some names were read before the change and some after it
+            break
+    return found
+
+
+def _survey(folder: Folder, names: list[str]) -> Survey:
     documents = Documents(folder)
-    names = folder.folders(FOLDER)
     if len(names) > MOST_LANDSCAPES:
         raise LandscapeError(
             f"run {shown(folder.name, 300)} holds more than {MOST_LANDSCAPES} landscapes; look at fewer"
@@ -88,16 +100,69 @@ def _position(landscape: Described) -> int:
 def describe(folder: Folder, documents: Documents, name: str) -> Described | None:
     """What the documents of a landscape say; None where there is no landscape, or a half-made one.
 
+    A change of names that is under way counts as done.
+
     Raises:
         LandscapeError: what lies there cannot be read.
     """
-    try:
-        documents.own(name)
-    except BadMetadataError:
-        # This is checked before the root's copy is read: that may describe an earlier landscape of this name.
-        if is_free(folder, name):
+    move = read_move(folder)
+    path = place_of(documents, move, name)
+    for _ in range(TRIES):
+        if path is None:
             return None
-    return documents.landscape(name)
+        if documents.is_whole(path):
+            break
+        before, move = move, read_move(folder)
+        if move == before:
+            # This is checked before the root's copy is read: that may describe an earlier landscape of this name.
+            if is_free(folder, path):
+                return None
+            break
+        path = place_of(documents, move, name)
+    described = documents.landscape(path or name)
+    if move is None or move.target != name:
+        return described
+    return replace(described, record=renamed(described.record, name, move.position), path=path or "")
+
+
+def renamed(record: Record, name: str, position: int | None) -> Record:
+    """The record of a landscape under this name, also in the job that it keeps.
+
+    Args:
+        position: that it has from now on in the job; None for the one that it has.
+    """
+    changes: dict[str, Any] = {"name": name} if record.states("name") else {}
+    if record.job is not None and len(record.job.landscapes) == 1:
+        changes["job"] = {**record.job.whole, "landscapes": [{**record.job.landscapes[0], "name": name}]}
+    if position is not None:
+        changes["position"] = position
+    return record.changed(**changes)
+
+
+def is_there(run: Place, name: str) -> bool:
+    """Whether there is a landscape of that name, be it readable or not."""
+    folder = open_folder(run)
+    try:
+        return describe(folder, Documents(folder), name) is not None
+    except LandscapeError:
+        return True
+
+
+def refuse_moved(folder: Folder, name: str, path: str, record: Record) -> None:
+    """Refuse what was read of a landscape while another one may have taken its place.
+
+    Args:
+        path, record: where it lay in the store and what was known of it when it was opened.
+
+    Raises:
+        LandscapeError: it was removed, got another name, or was replaced by another one.
+    """
+    now = describe(folder, Documents(folder), name)
+    same = now is not None and is_same(dict(now.record.attributes), dict(record.attributes))
+    if now is None or not same or (now.path or name) != path:
+        raise LandscapeError(
+            f"landscape {shown(name)} was removed, renamed or replaced while it was read; open the run again"
+        )
 
 
 def root_problems(run: Place) -> list[str]:
@@ -158,12 +223,9 @@ def is_free(run: Place, name: str) -> bool:
     if folder.read(mark_path(name)) is None or folder.folders(f"{path}/status/c") or folder.names(f"{path}/status/c"):
         return False
     try:
-        Documents(folder).own(name)
-    except BadMetadataError:
-        return True
+        return not Documents(folder).is_whole(name)
     except JobError:  # a newer version of this software wrote it
         return False
-    return False
 
 
 def remove_half_made(run: Place, name: str) -> None:

@@ -1,0 +1,73 @@
+"""Landscapes that are removed, get another name, or take the place of another one; under the lock of their run."""
+
+from __future__ import annotations
+
+from landscape.folders import Folder, Place, open_folder
+from landscape.store.commit import flush
+from landscape.store.documents import FOLDER, METADATA, Documents
+from landscape.store.journal import Move, end_move, names_after, read_move, write_move
+from landscape.store.metadata import BadMetadataError
+from landscape.store.runs import open_zarr, renamed, unmark
+from landscape.store.writing import write_document
+
+
+def move_landscape(run: Place, move: Move) -> None:
+    """Remove a landscape or give it another name, in place of the one that has that name.
+
+    For every reader of this package it is done at one moment; killed afterwards, `finish_move` does the rest.
+    """
+    folder = open_folder(run)
+    write_move(folder, move)
+    finish_move(folder)
+
+
+def finish_move(run: Place) -> Move | None:
+    """Do the rest of a change of names that a process was killed in.
+
+    Returns:
+        The change; None where there was nothing to do.
+    """
+    folder = open_folder(run)
+    move = read_move(folder)
+    if move is None:
+        return None
+    if move.target is not None:
+        _rename(folder, move.source, move.target)
+        _write_record(folder, move.target, move.position)
+    _delete(folder, move.source)
+    write_root(folder, Documents(folder))
+    end_move(folder)
+    return move
+
+
+def _rename(folder: Folder, source: str, target: str) -> None:
+    if not Documents(folder).exists(source):  # that file goes last: all others have their new paths
+        return
+    _delete(folder, target)
+    folder.rename(f"{FOLDER}/{source}", f"{FOLDER}/{target}", METADATA)
+
+
+def _delete(folder: Folder, name: str) -> None:
+    # First the document: what is left of a landscape is then none for other readers of Zarr either.
+    folder.delete(f"{FOLDER}/{name}/{METADATA}")
+    folder.delete_below(f"{FOLDER}/{name}")
+    unmark(folder, name)
+
+
+def _write_record(folder: Folder, name: str, position: int | None) -> None:
+    """Have the document of a landscape say its new name."""
+    documents = Documents(folder)
+    try:
+        record, _ = documents.own(name)
+    except BadMetadataError:
+        return  # damaged meanwhile
+    store, text = open_zarr(folder, read_only=False), documents.group(renamed(record, name, position).attributes)
+    write_document(store, f"{name}/{METADATA}", text)
+    flush(store)
+
+
+def write_root(folder: Folder, documents: Documents) -> None:
+    """Write the root's document anew, with copies of the documents of all landscapes, which xarray reads at once."""
+    store = open_zarr(folder, read_only=False)
+    write_document(store, METADATA, documents.root(names_after(folder.folders(FOLDER), None)))
+    flush(store)

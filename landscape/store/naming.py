@@ -1,0 +1,142 @@
+"""Which landscapes of a run may be removed, get another name or be replaced, and doing so; under the run's lock."""
+
+from __future__ import annotations
+
+from landscape.errors import JobError, LandscapeError, shown
+from landscape.fields import landscape_name
+from landscape.folders import Folder, Place, open_folder
+from landscape.grid import AXIS_NAMES
+from landscape.record import Record
+from landscape.store.documents import FOLDER, METADATA, Documents
+from landscape.store.durable import DurableStore
+from landscape.store.journal import Move
+from landscape.store.landscape import LandscapeStore
+from landscape.store.layout import with_stderr
+from landscape.store.moving import finish_move, move_landscape
+from landscape.store.runs import describe, is_free, open_zarr
+from landscape.surface import RISE_STDERR
+
+STAGED = ".staged-"
+
+
+def staged_name(name: str) -> str:
+    """The name under which a landscape is made that is to take the place of another one.
+
+    Survey and page leave names out that begin with a dot, and no job can have them.
+    """
+    return f"{STAGED}{name}"
+
+
+def removable(run: Place, name: str) -> Record | None:
+    """The record of a landscape that may be removed; None where it is half made, or half removed.
+
+    Raises:
+        NotFoundError: there is none of that name.
+        LandscapeError: it cannot be read, or something lies in it that this software did not write.
+    """
+    folder, path = open_folder(run), f"{FOLDER}/{name}"
+    found = LandscapeStore.find(folder, name)
+    if found is None:
+        if folder.folders(path) or folder.names(path):
+            return None
+        LandscapeStore.open(folder, name)  # raises, and lists the names that there are
+        raise AssertionError
+    _refuse_foreign(folder, found)
+    return found.record
+
+
+def remove_stored(run: Place, name: str) -> None:
+    """Remove a landscape, and what was begun to take its place. One half removed is removed to the end.
+
+    Raises:
+        NotFoundError, LandscapeError: as `removable` has them.
+    """
+    folder = open_folder(run)
+    finished = finish_move(folder)
+    if finished is not None and finished == Move(name):
+        return
+    removable(folder, name)
+    if folder.folders(f"{FOLDER}/{staged_name(name)}"):
+        move_landscape(folder, Move(staged_name(name)))
+    move_landscape(folder, Move(name))
+
+
+def rename_stored(run: Place, name: str, new: str) -> None:
+    """Give a landscape another name, also in its record and the job that it keeps.
+
+    Raises:
+        NotFoundError, LandscapeError: as `removable` has them.
+        JobError: the new name is taken, or is none.
+    """
+    folder = open_folder(run)
+    finish_move(folder)
+    refuse_taken(folder, new)
+    if removable(folder, name) is None:
+        raise LandscapeError(f"landscape {shown(name)} is half made; run its job again, or remove it")
+    if folder.folders(f"{FOLDER}/{staged_name(name)}"):
+        raise LandscapeError(f"landscape {shown(name)} is being extended; give that command again first")
+    LandscapeStore.open(folder, name, write=True)  # mends its documents, for which the root's copies may stand in
+    move_landscape(folder, Move(name, new))
+
+
+def refuse_taken(run: Place, new: str) -> None:
+    """Refuse a name for a landscape that is none, or that is taken.
+
+    Raises:
+        JobError: says which rule is broken, or what has the name.
+    """
+    try:
+        landscape_name(new)
+    except ValueError as error:
+        raise JobError(f"name: {error}") from None
+    folder = open_folder(run)
+    for other in (*folder.folders(FOLDER), *folder.names(FOLDER)):
+        if other.lower() == new.lower() and not (other == new and is_free(folder, new)):
+            alike = "" if other == new else f", which differs from {shown(new)} in case alone"
+            raise JobError(f"name: {shown(other)} is in the run already{alike}; choose another name, or remove that")
+
+
+def replace_landscape(run: Place, staged: str, name: str) -> None:
+    """Have the landscape `staged` take the place of the landscape `name`, its name and its position.
+
+    At every moment readers find one whole landscape of that name: the one before, or the one that takes its place.
+    What is read of one while the other takes its place is refused. Killed in the middle, it is done to the end by
+    whoever opens a landscape of the run for writing next; `staged` is then gone, and `name` is the new one.
+
+    Raises:
+        NotFoundError: there is no landscape `staged`.
+        LandscapeError: one of the two cannot be read, or something lies in `name` that this software did not write.
+    """
+    folder = open_folder(run)
+    LandscapeStore.open(folder, staged, write=True)  # also finishes a change, and mends
+    before = describe(folder, Documents(folder), name)
+    if before is not None:
+        removable(folder, name)
+    elif not is_free(folder, name):
+        raise LandscapeError(f"landscape {shown(name)}: what lies there is no landscape of this software; move it away")
+    move_landscape(folder, Move(staged, name, before.record.position if before else None))
+
+
+def _refuse_foreign(folder: Folder, landscape: LandscapeStore) -> None:
+    """Refuse to take along what this software did not write.
+
+    Raises:
+        LandscapeError: names it.
+        OSError: the landscape is a link.
+    """
+    path, documents = f"{FOLDER}/{landscape.path}", Documents(folder)
+    store = open_zarr(folder, read_only=True)
+    if isinstance(store, DurableStore):
+        store.refuse_elsewhere(f"{landscape.path}/{METADATA}")
+    observables = landscape.record.observables
+    ours = {"status", "directions", RISE_STDERR, *with_stderr(observables), *AXIS_NAMES}
+    foreign = [name for name in folder.names(path) if name != METADATA and ".partial" not in name]
+    for name in folder.folders(path):
+        known = name in ours or name.startswith("path_")
+        if not known and not documents.has(landscape.path, name):
+            foreign.append(name)
+    if foreign:
+        raise LandscapeError(
+            f"landscape {shown(landscape.name)}: {shown(folder.place(f'{path}/{foreign[0]}'), 300)} was not written by "
+            "this software; move it away first"
+        )
