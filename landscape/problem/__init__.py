@@ -8,10 +8,12 @@ The user's code:
     callback        importing and calling it
     user_code       running any code of the user's, with errors that name its line
 The samples:
-    samples         what a job chooses once: their number, batches, digest and size
+    samples         what a job chooses once: their number, batches, digest and size; `collated` of any shape
     batches         the structure of tensors with one first dimension, joined and split
-    sources         the kinds of data and how they are read; `endless` refuses data without an end
-    selection       which samples are chosen, by the seed alone
+    structure       batches of any other structure; `contents` says what a sample holds
+    sources         the kinds of data; `reading` reads them, `endless` refuses data without an end
+    selection       which samples are chosen, by the seed alone; `choice` says of what, `streams` of an iterable
     kept_rows       tensors that are kept while data are read; `tensor_files` where they are too large for memory
+    items           samples of any kind as bytes, for disk and other processes
     randomness      whether reading the data draws random numbers
 """

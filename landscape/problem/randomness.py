@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from landscape.draws import fixed_seeds
 from landscape.errors import JobError, flat, message_of
 from landscape.problem.batches import Batch, batch_length, field_names
+from landscape.problem.choice import chosen_indices
+from landscape.problem.contents import digest_of, fields_of
 from landscape.problem.points import PointData
-from landscape.problem.selection import chosen_indices
-from landscape.problem.sources import Items, Stream, seed_of, source_of
+from landscape.problem.reading import Items, Stream, numpy_to_tensors, seed_of
+from landscape.problem.sources import source_of
+from landscape.problem.structure import first_dimension
 from landscape.record import RandomData
 
 READ_AGAIN = 16  # samples of a map-style data set; of an iterable it is the first batch
@@ -65,16 +68,19 @@ def look_for_randomness(data: Any, num_samples: int, seed: int) -> RandomData:
         return _outcome(
             unchecked=f"{source.name} can be read once only; return a list, a DataLoader or a class with __iter__"
         )
-    read = _reader_of_items(source, num_samples, seed) if isinstance(source, Items) else _reader_of_first_batch(source)
     try:
         with fixed_seeds(seed):
+            if isinstance(source, Items):
+                read = _reader_of_items(source, num_samples, seed)
+            else:
+                read = _reader_of_first_batch(source)
             another = seed_of(seed, "another")
             first, second = read(seed), read(another)
-            differ = tuple(differing(first, second))
-            unseeded = tuple(differing(second, read(another))) if differ else ()
+            differ = tuple(differing(first.batch, second.batch))
+            unseeded = tuple(differing(second.batch, read(another).batch)) if differ else ()
     except JobError as error:
         return _outcome(unchecked=f"they cannot be read a second time: {message_of(error).removeprefix('data: ')}")
-    return _outcome(tuple(name for name in differ if name not in unseeded), unseeded, batch_length(first))
+    return _outcome(tuple(name for name in differ if name not in unseeded), unseeded, first.count)
 
 
 def _outcome(
@@ -83,23 +89,33 @@ def _outcome(
     return RandomData(fields=fields, unseeded=unseeded, checked=checked, unchecked=unchecked)
 
 
-def _reader_of_items(data: Items, num_samples: int, seed: int) -> Callable[[int], Batch]:
+@dataclass(frozen=True)
+class _Reading:
+    """A batch that was read for comparison, and how many samples it was made of."""
+
+    batch: Any
+    count: int
+
+
+def _reader_of_items(data: Items, num_samples: int, seed: int) -> Callable[[int], _Reading]:
     """A function that reads some of the chosen samples, always the same ones, under the seed that it is given."""
+    data = data.resolved(num_samples, seed)
     length = data.length()
     chosen = chosen_indices(length, num_samples, seed)
     some = chosen[:: max(1, len(chosen) // READ_AGAIN)][:READ_AGAIN]
-    return lambda seed: data.collated(list(data.read(some, length, seed)), seed, 0)
+    return lambda seed: _Reading(data.collate_any(list(data.read(some, length, seed)), seed, 0), len(some))
 
 
-def _reader_of_first_batch(data: Stream) -> Callable[[int], Batch]:
+def _reader_of_first_batch(data: Stream) -> Callable[[int], _Reading]:
     """A function that reads the first batch under the seed that it is given."""
 
-    def read(seed: int) -> Batch:
+    def read(seed: int) -> _Reading:
         batches = data.batches(seed)
         batch = next(batches, None)
         if batch is None:
             raise JobError(f"{data.name} is empty when it is iterated over anew")
-        return batch
+        count = len(batch) if data.collate is not None else first_dimension(numpy_to_tensors(batch))
+        return _Reading(batch, count or 1)
 
     return read
 
@@ -119,15 +135,15 @@ def differing(one: Batch, other: Batch) -> Iterator[str]:
     elif isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)) and len(one) == len(other):
         fields = zip(field_names(one), one, other, strict=True)
         yield from (name for name, first, second in fields if not _same(first, second))
+    elif type(one) is type(other) and not isinstance(one, (Mapping, tuple, list)):
+        others = fields_of(other)
+        yield from (name for name, member in fields_of(one).items() if not _same(member, others[name]))
     else:
         yield "keys and lengths of the batches"
 
 
 def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        first, second = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
-        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(first, second)
-    return not any(True for _ in differing(one, other))
+    return digest_of([one]) == digest_of([other])
 
 
 def _listed(names: tuple[str, ...]) -> str:

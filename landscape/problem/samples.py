@@ -49,6 +49,10 @@ class Samples(ABC):
             JobError: the user's collate function cannot make the batch.
         """
 
+    def count(self, start: int, stop: int, batch: Batch) -> int | None:
+        """How many values `observe` must return for this batch; None where it is what `observe` returns."""
+        return stop - start
+
     @abstractmethod
     def few(self, count: int) -> Samples:
         """About the first `count` samples: a batch that cannot be cut stays whole."""

@@ -3,58 +3,45 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from landscape.draws import fixed_seeds
-from landscape.errors import JobError
 from landscape.memory import host_limit
 from landscape.problem import kept_rows
-from landscape.problem.batches import (
-    Batch,
-    batch_length,
-)
-from landscape.problem.endless import ReadingLimit
-from landscape.problem.kept_rows import Reservoir, on_disk, rows_at
+from landscape.problem.batches import Batch, batch_length
+from landscape.problem.choice import Choice, Chosen
+from landscape.problem.collated import Collated, Length
+from landscape.problem.contents import bytes_of
+from landscape.problem.items import KeptItems
+from landscape.problem.kept_rows import on_disk, rows_at
 from landscape.problem.points import PointData, PointSets
-from landscape.problem.samples import Rows, Samples
-from landscape.problem.sources import Items, Stream, seed_of, source_of
-
-# Up to this many samples all their indices are shuffled, at eight bytes each; of more only the wanted ones are drawn.
-LARGEST_SHUFFLED = 1 << 28
-
-log = logging.getLogger("landscape")
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The samples of a job, and which of the data they are.
-
-    Attributes:
-        samples: in the order drawn; ascending where that was asked for.
-        indices: int64, one for each sample in their order: its index in the data, of an iterable its running number.
-    """
-
-    samples: Samples
-    indices: NDArray[np.int64]
+from landscape.problem.reading import Items, Stream, as_rows, seed_of
+from landscape.problem.samples import Rows
+from landscape.problem.sources import source_of
+from landscape.problem.streams import from_stream
+from landscape.problem.structure import first_dimension
 
 
 def select_samples(
-    data: Any, num_samples: int, seed: int, *, at_most: bool = False, ascending: bool = False, limit: int | None = None
-) -> Chosen:
+    data: Any, num_samples: int, seed: int, *, at_most: bool = False, ascending: bool = False,
+    limit: int | None = None, length: Length | None = None, observed: Length | None = None,
+) -> Chosen:  # fmt: skip
     """Choose `num_samples` different samples by the seed alone; they stay on the CPU.
 
     Of tensors and map-style data sets a random subset of the indices is taken. An iterable is read once, batch by
     batch: each sample draws a uniform key, and those with the smallest keys are kept (reservoir sampling with random
-    keys). The samples are in the order drawn, so that the first of many are those that fewer would be. Samples that
-    take more memory than `limit` are written to disk while they are read, and mapped.
+    keys). Where its batches cannot be cut into samples of one shape, whole batches draw keys, and those with the
+    smallest are taken until there are enough samples. The samples are in the order drawn, so that the first of many
+    are those that fewer would be. Samples that take more memory than `limit` are written to disk while they are read,
+    and mapped.
+
+    Items of a loader with a collate function of its own stay items, which are collated batch by batch.
 
     While the data are read, torch, numpy and `random` draw from seeds of the job's own; afterwards the process's
     generators are as they were.
@@ -64,8 +51,11 @@ def select_samples(
         num_samples: how many samples to choose.
         seed: the job's seed.
         at_most: where there are fewer samples than `num_samples`, take them all; otherwise that is refused.
-        ascending: keep the order that the samples have in the data, as earlier versions did.
+        ascending: keep the order that the samples have in the data, and collate all of them at once, as earlier
+            versions did.
         limit: bytes of samples above which they are kept on disk; default: a share of the memory that is available.
+        length: `Problem.length`.
+        observed: how many values `observe` returns for a batch, which is asked where nothing else tells its length.
 
     Raises:
         JobError: there are fewer samples than asked for, the data is none of the known kinds, or cannot be read.
@@ -78,7 +68,7 @@ def select_samples(
         >>> bool((chosen.indices == more.indices[:4]).all())
         True
     """
-    choice = _Choice(num_samples, seed, at_most, ascending, host_limit() if limit is None else limit)
+    choice = Choice(num_samples, seed, at_most, ascending, host_limit() if limit is None else limit, length, observed)
     if isinstance(data, PointData):
         return _of_points(data, choice)
     source = source_of(data)
@@ -86,12 +76,12 @@ def select_samples(
         if isinstance(source, Items):
             return _from_items(source, choice)
         if isinstance(source, Stream):
-            return _from_stream(source, choice)
+            return from_stream(source, choice)
     indices = choice.indices(batch_length(source))
     return Chosen(Rows(rows_at(source, indices, choice.limit)), indices.numpy())
 
 
-def _of_points(data: PointData, choice: _Choice) -> Chosen:
+def _of_points(data: PointData, choice: Choice) -> Chosen:
     """Points of every set, drawn each by a seed of its own, so that a set does not depend on the size of another.
 
     The indices are those of the largest set.
@@ -105,75 +95,45 @@ def _of_points(data: PointData, choice: _Choice) -> Chosen:
     return Chosen(PointSets(sets), max(drawn.values(), key=len).numpy())
 
 
-def chosen_indices(available: int, num_samples: int, seed: int) -> list[int]:
-    """The indices of the samples chosen from so many, ascending; of all of them where there are not enough.
-
-    Example:
-        >>> chosen_indices(3, 5, seed=0)
-        [0, 1, 2]
-    """
-    return _Choice(num_samples, seed, at_most=True, ascending=True, limit=0).indices(available).tolist()
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """What `select_samples` was asked for: how many samples, by which seed, and above how many bytes on disk."""
-
-    num_samples: int
-    seed: int
-    at_most: bool
-    ascending: bool
-    limit: int
-
-    def indices(self, available: int) -> Tensor:
-        """The indices of the chosen samples, below `available`."""
-        self.check(available)
-        generator = torch.Generator().manual_seed(self.seed)
-        if available <= LARGEST_SHUFFLED:
-            chosen = torch.randperm(available, generator=generator)[: self.num_samples]
-        else:
-            chosen = _few_of_many(min(self.num_samples, available), available, generator)
-        return chosen.sort().values if self.ascending else chosen
-
-    def check(self, available: int) -> None:
-        """Refuse data with no samples, or with too few.
-
-        Raises:
-            JobError: says how many there are.
-        """
-        if available == 0:
-            raise JobError("data: holds no samples; num_samples needs at least 1")
-        if self.num_samples > available and not self.at_most:
-            raise JobError(
-                f"num_samples: must be at most the {available} samples that the data has, not {self.num_samples}"
-            )
-
-
-def _few_of_many(count: int, available: int, generator: torch.Generator) -> Tensor:
-    """`count` different numbers below `available`; every set of them is equally likely."""
-    chosen: dict[int, None] = {}
-    while len(chosen) < count:
-        drawn = torch.randint(available, (count - len(chosen),), generator=generator)
-        chosen.update(dict.fromkeys(drawn.tolist()))
-    return torch.tensor(list(chosen), dtype=torch.int64)
-
-
-def _from_items(data: Items, choice: _Choice) -> Chosen:
+def _from_items(data: Items, choice: Choice) -> Chosen:
+    data = data.resolved(choice.num_samples, choice.seed)
     length = data.length()
     indices = choice.indices(length)
     items = data.read(indices.tolist(), length, choice.seed)
+    first = list(itertools.islice(items, 2))
+    items = itertools.chain(first, items)
+    numbers = data.numbered(indices.numpy())
+    if choice.ascending or _gives_rows(data, first, choice.seed):
+        return Chosen(Rows(_rows_of(data, items, len(indices), choice)), numbers)
+    kept = KeptItems(choice.limit)
+    places = [kept.add(item, bytes_of(item)) for item in items]
+    return Chosen(Collated(kept.items(places), data.collate, choice.seed, data.name, choice.length), numbers)
+
+
+def _gives_rows(data: Items, first: list[Any], seed: int) -> bool:
+    """Whether the items are rectangular: torch's own function collates them, to tensors with a row for each item.
+
+    A collate function of the user's may pad, pack or join: what it returns depends on which items are together.
+    """
+    if data.collate is not default_collate:
+        return False
+    return first_dimension(data.collate_any(first, seed, 0)) == len(first)
+
+
+def _rows_of(data: Items, items: Iterator[Any], count: int, choice: Choice) -> Batch:
+    """So many items collated at once; above the limit in pieces, on disk."""
     first = next(items)
     sample_bytes = max(1, _bytes_of(first))
     items = itertools.chain([first], items)
-    if sample_bytes * len(indices) <= choice.limit:
-        return Chosen(Rows(data.collated(list(items), choice.seed, 0)), indices.numpy())
+    if sample_bytes * count <= choice.limit:
+        return as_rows(data.collate_any(list(items), choice.seed, 0))
     at_once = max(1, kept_rows.PIECE_BYTES // sample_bytes)
 
     def pieces() -> Iterator[Batch]:
-        for start in range(0, len(indices), at_once):
-            yield data.collated(list(itertools.islice(items, at_once)), choice.seed, start)
+        for start in range(0, count, at_once):
+            yield as_rows(data.collate_any(list(itertools.islice(items, at_once)), choice.seed, start))
 
-    return Chosen(Rows(on_disk(pieces())), indices.numpy())
+    return on_disk(pieces())
 
 
 def _bytes_of(item: Any) -> int:
@@ -188,26 +148,3 @@ def _bytes_of(item: Any) -> int:
         return int(np.asarray(item).nbytes)
     except Exception:  # a class of the user's, which only the loader's collate function understands
         return 0
-
-
-def _from_stream(data: Stream, choice: _Choice) -> Chosen:
-    """The samples with the smallest keys, of every sample that the iterable yields."""
-    limit = ReadingLimit(data.name, data.length(), choice.num_samples)
-    generator = torch.Generator().manual_seed(choice.seed)
-    reservoir = Reservoir(choice.limit)
-    keys, numbers = torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.int64)
-    seen = 0
-    for number, batch in enumerate(data.batches(choice.seed), 1):
-        count = batch_length(batch)
-        keys = torch.cat([keys, torch.rand(count, generator=generator, dtype=torch.float64)])
-        numbers = torch.cat([numbers, torch.arange(seen, seen + count)])
-        seen += count
-        limit.check(number, seen)
-        best = torch.arange(len(keys))
-        if len(keys) > choice.num_samples:
-            best = keys.topk(choice.num_samples, largest=False).indices.sort().values
-        reservoir.keep(batch, best)
-        keys, numbers = keys[best], numbers[best]
-    choice.check(seen)
-    order = torch.arange(len(keys)) if choice.ascending else keys.argsort()
-    return Chosen(Rows(reservoir.samples(order)), numbers[order].numpy())

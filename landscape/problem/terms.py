@@ -13,7 +13,7 @@ from landscape.errors import JobError, shown
 from landscape.problem.batches import Batch, batch_length, map_tensors
 from landscape.problem.observables import check_term_weights
 from landscape.problem.points import PointData
-from landscape.problem.sources import numpy_to_tensors
+from landscape.problem.reading import numpy_to_tensors
 
 Residual = Callable[[nn.Module, Any], Tensor]
 
