@@ -47,4 +47,6 @@ def is_seeded(word: str) -> bool:
 def seeded(attributes: Mapping[str, Any]) -> SeededDirection | None:
     """The direction that an axis's attributes record, where it can be drawn anew from them; else None."""
     kind = _seeded_kind(parse_axis(attributes)[0].kind)
-    return None if kind is None else kind(**{name: attributes[name] for name in kind.model_fields})
+    if kind is None:
+        return None
+    return kind(**{name: attributes[name] for name in kind.model_fields if name in attributes})

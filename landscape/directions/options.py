@@ -10,6 +10,7 @@ from typing import Literal
 Normalise = Literal["filter", "layer", "model", "none"]
 TENSOR_BY_TENSOR: tuple[Normalise, ...] = ("filter", "layer", "none")
 Ignored = Literal["bias", "norm"]
+Numbers = Literal["float32", "bfloat16"]
 DEFAULT_IGNORE: tuple[Ignored, ...] = ("bias", "norm")  # of random directions, as in Li et al. 2018
 
 

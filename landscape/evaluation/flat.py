@@ -53,10 +53,10 @@ class FlatWeights:
         self._targets, self._rounds = {name: targets[name] for name in names}, example.dtype is torch.bfloat16
         self._slots = _slots(targets, names, example.element_size(), layouts)
         self._flat = torch.zeros(_length(self._slots), dtype=example.dtype, device=example.device)
+        for slot in self._slots:  # first of all, which frees the memory that the tensors had
+            self._targets[slot.name].data = slot.view(self._flat)
         self._theta0 = self._pack(origin, self._flat.dtype)
         self._axes = [self._pack(each, self._type_of(each)) for each in directions]
-        for slot in self._slots:
-            self._targets[slot.name].data = slot.view(self._flat)
         keeps_row = len(directions) > 1 and self._flat.nbytes <= LARGEST_ROW and not self._rounds
         self._row = torch.empty_like(self._flat) if keeps_row else None
         self._row_of: Sequence[float] | None = None
