@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         read_job,
     )
     from landscape.surface import Axis, Path, ProjectedPath, Surface
+    from landscape.tidying import remove_landscape, rename_landscape
     from landscape.trajectory.importing import import_checkpoints
     from landscape.trajectory.snapshots import read_trajectory
 
@@ -49,6 +50,7 @@ _HOMES = {
     ),
     "results": ("Run", "open_run"),
     "surface": ("Axis", "Path", "ProjectedPath", "Surface"),
+    "tidying": ("remove_landscape", "rename_landscape"),
     "collector": ("TrajectoryCollector",),
     "trajectory.importing": ("import_checkpoints",),
     "trajectory.snapshots": ("read_trajectory",),
@@ -77,6 +79,8 @@ __all__ = [
     "open_run",
     "read_job",
     "read_trajectory",
+    "remove_landscape",
+    "rename_landscape",
     "run",
 ]
 

@@ -23,7 +23,7 @@ LAYERS = [
     "landscape: directions problem surface trajectory; cluster: options scheduling",
     "landscape: evaluation spec store views; cluster: shipping",
     "landscape: collector preparation reproduction results state tally; cluster: session",
-    "landscape: choosing page recipes tasks; cluster: doctor exporting status",
+    "landscape: choosing page recipes tasks tidying; cluster: doctor exporting status",
     "landscape: pipeline; cluster: planning submit viewing workers",
     "landscape: bench; cluster: driver templates",
     "cluster: commands",

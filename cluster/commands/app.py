@@ -23,6 +23,8 @@ from cluster.commands.import_ import import_
 from cluster.commands.init import init
 from cluster.commands.logs import logs
 from cluster.commands.plan import plan
+from cluster.commands.rename import rename
+from cluster.commands.rm import rm
 from cluster.commands.run import run
 from cluster.commands.status import status
 from cluster.commands.submit import submit
@@ -42,6 +44,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "export": export,
     "view": view,
     "import": import_,
+    "rm": rm,
+    "rename": rename,
     "doctor": doctor,
     "bench": bench,
     "submit": submit,

@@ -9,7 +9,7 @@ from landscape.grid import AXIS_NAMES
 from landscape.record import Record
 from landscape.store.documents import FOLDER, METADATA, Documents
 from landscape.store.durable import DurableStore
-from landscape.store.journal import Move
+from landscape.store.journal import Move, read_move
 from landscape.store.landscape import LandscapeStore
 from landscape.store.layout import with_stderr
 from landscape.store.moving import finish_move, move_landscape
@@ -37,9 +37,9 @@ def removable(run: Place, name: str) -> Record | None:
     folder, path = open_folder(run), f"{FOLDER}/{name}"
     found = LandscapeStore.find(folder, name)
     if found is None:
-        if folder.folders(path) or folder.names(path):
+        if folder.folders(path) or folder.names(path) or read_move(folder) == Move(name):
             return None
-        LandscapeStore.open(folder, name)  # raises, and lists the names that there are
+        LandscapeStore.open(folder.name, name)  # raises, and lists the names that there are
         raise AssertionError
     _refuse_foreign(folder, found)
     return found.record
@@ -108,7 +108,7 @@ def replace_landscape(run: Place, staged: str, name: str) -> None:
         LandscapeError: one of the two cannot be read, or something lies in `name` that this software did not write.
     """
     folder = open_folder(run)
-    LandscapeStore.open(folder, staged, write=True)  # also finishes a change, and mends
+    LandscapeStore.open(folder.name, staged, write=True)  # also finishes a change, and mends
     before = describe(folder, Documents(folder), name)
     if before is not None:
         removable(folder, name)

@@ -1,0 +1,116 @@
+"""Landscapes of a run are removed or get another name, under the run's lock: no driver writes them meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from landscape.errors import LandscapeError
+from landscape.folders.lock import driver_alive, run_lock
+from landscape.results import open_run
+from landscape.store import removable, remove_stored, rename_stored, write_error
+
+
+def remove_landscape(run: str | Path, name: str) -> None:
+    """Remove a landscape from a run, with all its values. Nothing brings it back but computing it again.
+
+    Readers find it whole, or not at all. Killed in the middle, it is gone for all readers, and what is left of its
+    files is removed by the same call, or by the next job of the run.
+
+    Raises:
+        NotFoundError: there is no such run or landscape.
+        LandscapeError: a driver writes the run, the landscape cannot be read, or files lie in it that this software did
+            not write.
+
+    Example:
+        >>> import torch
+        >>> from landscape import Job, Problem, open_run, run
+        >>> def problem():
+        ...     return Problem.supervised(torch.nn.Linear(2, 2), (torch.ones(8, 2), torch.zeros(8).long()))
+        >>> landscapes = [{"name": name, "size": 3} for name in ("rough", "fine")]
+        >>> _ = run(Job(run="runs/tidy", problem=problem, num_samples=8, tile=3, landscapes=landscapes))
+        >>> remove_landscape("runs/tidy", "rough")
+        >>> list(open_run("runs/tidy"))
+        ['fine']
+    """
+    remove_landscapes(run, [name])
+
+
+def remove_landscapes(
+    run: str | Path, names: Sequence[str], confirmed: Callable[[str, list[str]], bool] = lambda run, names: True
+) -> bool:
+    """Remove landscapes from a run; none of them where one cannot be removed.
+
+    Args:
+        confirmed: is asked with the run's path and the names before anything is removed; no lock is held meanwhile.
+
+    Returns:
+        Whether it was confirmed.
+
+    Raises:
+        NotFoundError, LandscapeError: as `remove_landscape` has them.
+    """
+    path, wanted = open_run(run).path, list(dict.fromkeys(names))
+    _refuse_driven(path)
+    for name in wanted:
+        removable(path, name)
+    if not confirmed(path, wanted):
+        return False
+    with _writing(path):
+        for name in wanted:
+            removable(path, name)
+        for name in wanted:
+            remove_stored(path, name)
+    return True
+
+
+def rename_landscape(run: str | Path, name: str, new: str) -> None:
+    """Give a landscape of a run another name, also in its record and in the job that it keeps.
+
+    At every moment readers find it whole under one of the two names. A job goes on with it where its `name:` is the
+    new one; under the old name it would begin another landscape.
+
+    Raises:
+        NotFoundError: there is no such run or landscape.
+        JobError: the new name is taken, differs from another one in case alone, or is none that a landscape can have.
+        LandscapeError: a driver writes the run, the landscape cannot be read, or files lie in it that this software did
+            not write.
+
+    Example:
+        >>> import torch
+        >>> from landscape import Job, Problem, open_run, run
+        >>> def problem():
+        ...     return Problem.supervised(torch.nn.Linear(2, 2), (torch.ones(8, 2), torch.zeros(8).long()))
+        >>> landscapes = [{"name": "minimum", "size": 3}]
+        >>> _ = run(Job(run="runs/renamed", problem=problem, num_samples=8, tile=3, landscapes=landscapes))
+        >>> rename_landscape("runs/renamed", "minimum", "epoch-20")
+        >>> list(open_run("runs/renamed"))
+        ['epoch-20']
+    """
+    path = open_run(run).path
+    with _writing(path):
+        rename_stored(path, name, new)
+
+
+def _refuse_driven(run: str) -> None:
+    """Refuse where a driver writes the run, before anybody is asked.
+
+    Raises:
+        LandscapeError: names the driver.
+    """
+    if driver_alive(run):
+        with run_lock(run):
+            pass
+
+
+@contextlib.contextmanager
+def _writing(run: str) -> Iterator[None]:
+    """Hold the run's lock; an error of the disk is told in one line."""
+    try:
+        with run_lock(run):
+            yield
+    except LandscapeError:
+        raise
+    except OSError as error:
+        raise write_error(run, error) from error

@@ -1,0 +1,76 @@
+"""`landscape rm` and `landscape rename` as a user gives them: exit codes, questions, one or two lines."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_models import make_job, quadratic_problem
+
+from cluster.commands.app import command
+from landscape import open_run, run
+from landscape.folders.lock import run_lock
+
+Called = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    run(make_job(tmp_path, quadratic_problem, [{"name": name, "size": 3} for name in ("a", "b")], tile=3))
+    return tmp_path
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, logging_as_it_was) -> Called:
+    """Give a command; its exit code, and what it said on stderr. Nothing may be on stdout."""
+
+    def give(*words: object, answer: str | None = None) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["landscape", *map(str, words)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO() if answer is None else Terminal(answer))
+        capsys.readouterr()
+        code = command()
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.count("\n") <= 3
+        return code, said.err
+
+    return give
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("y\n", 0, ["b"]), ("n\n", 1, ["a", "b"]), ("", 1, ["a", "b"])])
+def test_rm_asks_on_a_terminal(place, call, answer, code, left):
+    found, said = call("rm", place, "a", answer=answer)
+    assert found == code
+    assert f"remove a (3 × 3 points) from {place}? [y/N]" in said
+    assert list(open_run(place)) == left
+
+
+def test_rm_needs_yes_where_nobody_can_be_asked(place, call):
+    assert call("rm", place, "a") == (
+        2, "yes: is needed where nobody can be asked; give --yes to remove without asking\n"
+    )  # fmt: skip
+    assert list(open_run(place)) == ["a", "b"]
+    assert call("rm", place, "a", "b", "--yes") == (0, f"removed a from {place}\nremoved b from {place}\n")
+    assert list(open_run(place)) == []
+
+
+def test_rename_says_what_a_job_needs(place, call):
+    assert call("rename", place, "a", "z") == (0, "a is z now; a job that goes on with it needs `name: z`\n")
+    assert list(open_run(place)) == ["z", "b"]
+
+
+def test_what_cannot_be_done_ends_with_the_code_that_says_why(place, call):
+    with run_lock(str(place)):
+        assert call("rm", place, "a", "--yes")[0] == call("rename", place, "a", "z")[0] == 1
+    assert call("rm", place, "c", "--yes")[0] == call("rename", place, "c", "z")[0] == 3
+    assert call("rm", place / "x", "c", "--yes")[0] == call("rename", place / "x", "c", "z")[0] == 3
+    assert call("rename", place, "a", "b")[0] == call("rename", place, "a", "x/y")[0] == call("rm", place)[0] == 2
+    assert list(open_run(place)) == ["a", "b"]

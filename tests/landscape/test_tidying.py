@@ -1,0 +1,122 @@
+"""Landscapes removed and renamed by users: what is refused, and what jobs and readers find afterwards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from small_models import LOOK, Counter, make_job, quadratic_problem
+
+from landscape import (
+    JobError,
+    LandscapeError,
+    NotFoundError,
+    Problem,
+    open_run,
+    remove_landscape,
+    rename_landscape,
+    run,
+)
+from landscape.folders.lock import run_lock
+from landscape.page.places import FoundRun, GoneError
+from landscape.page.reading import LandscapeReader
+from landscape.page.runs import RunReader
+from landscape.tidying import remove_landscapes
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    run(job_of(tmp_path))
+    return tmp_path
+
+
+def job_of(place: Path, names=("a", "b"), problem=None):
+    problem = problem or quadratic_problem()
+    return make_job(place, lambda: problem, [{"name": name, "size": 3} for name in names], tile=3)
+
+
+def files(place: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in place.rglob("*") if path.is_file() and "driver" not in path.name}
+
+
+def test_a_job_goes_on_with_a_landscape_under_its_new_name_and_computes_nothing(place):
+    expected = open_run(place)["a"].loss.tobytes()
+    rename_landscape(place, "a", "z")
+    problem = quadratic_problem()
+    counter = Counter(problem.observe)
+    found = run(job_of(place, ("z", "b"), Problem(problem.model, problem.data, counter)))
+    assert counter.calls == LOOK
+    assert list(found) == ["z", "b"]
+    assert found["z"].loss.tobytes() == expected
+
+
+def test_a_landscape_that_was_removed_is_computed_anew_with_the_same_bytes(place):
+    expected = open_run(place)["a"].loss.tobytes()
+    remove_landscape(place, "a")
+    assert list(open_run(place)) == ["b"]
+    assert run(job_of(place))["a"].loss.tobytes() == expected
+
+
+def test_what_a_driver_writes_to_is_refused_by_its_name(place):
+    before = files(place)
+    with run_lock(str(place)):
+        for change in (
+            lambda: remove_landscape(place, "a"),
+            lambda: rename_landscape(place, "a", "z"),
+            lambda: remove_landscapes(place, ["a"], lambda run, names: pytest.fail("asked in vain")),
+        ):
+            with pytest.raises(LandscapeError, match=r"run: .* is being written by process \d+ on .*; wait for it or"):
+                change()
+    assert files(place) == before
+
+
+def test_of_several_landscapes_none_is_removed_where_one_cannot_be(place):
+    before = files(place)
+    with pytest.raises(NotFoundError, match=r"landscape 'c' is not in run '.*'; .*known: a, b"):
+        remove_landscapes(place, ["a", "c"])
+    assert not remove_landscapes(place, ["a", "b"], lambda run, names: False)
+    assert files(place) == before
+    assert remove_landscapes(place, ["a", "b", "a"])
+    assert list(open_run(place)) == []
+
+
+def test_a_run_that_is_not_there_is_not_made(tmp_path):
+    for change in (
+        lambda: remove_landscape(tmp_path / "x", "a"),
+        lambda: rename_landscape(tmp_path / "x", "a", "b"),
+    ):
+        with pytest.raises(NotFoundError, match="does not exist"):
+            change()
+    assert not (tmp_path / "x").exists()
+    with pytest.raises(JobError, match="run: must name a folder"):
+        remove_landscape("", "a")
+
+
+def test_a_page_that_looks_on_is_told(place):
+    reader = RunReader(FoundRun("1", "run", str(place)))
+    assert reader.view("a", ("loss",)).surface.loss.size == 9
+    reader.look()
+    rename_landscape(place, "a", "z")
+    change = reader.look()
+    assert (change.new, change.gone) == (("z",), ("a",))
+    with pytest.raises(GoneError, match="'a' was removed meanwhile"):
+        reader.view("a", ("loss",))
+    assert reader.view("z", ("loss",)).surface.name == "z"
+    remove_landscape(place, "z")
+    assert reader.look().gone == ("z",)
+    assert reader.names() == ("b",)
+
+
+def test_a_reader_follows_a_landscape_whose_renaming_was_broken_off(place):
+    reader = LandscapeReader(str(place), "z")
+    journal = {"source": "a", "target": "z", "position": None}
+    (place / "landscapes.zarr" / ".moving").write_text(json.dumps(journal))
+    view = reader.view(("loss",))
+    assert (view.surface.name, view.surface.loss.size) == ("z", 9)
+    assert list(open_run(place)) == ["z", "b"]
+    with pytest.raises(NotFoundError):
+        open_run(place)["a"]
+    remove_landscape(place, "b")  # finishes what was broken off
+    assert reader.view(("loss",)).surface.loss.size == 9
+    assert sorted(path.name for path in (place / "landscapes.zarr").iterdir()) == ["z", "zarr.json"]
