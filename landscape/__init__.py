@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from landscape.collector import TrajectoryCollector
     from landscape.errors import JobError, LandscapeError, NotFoundError
     from landscape.evaluation.choice.questions import Limits
+    from landscape.listing import list_runs
     from landscape.pipeline import run
     from landscape.problem.problem import Problem
     from landscape.results import Run, open_run
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "errors": ("JobError", "LandscapeError", "NotFoundError"),
+    "listing": ("list_runs",),
     "pipeline": ("run",),
     "problem.problem": ("Problem",),
     "evaluation.choice.questions": ("Limits",),
@@ -76,6 +78,7 @@ __all__ = [
     "TowardsDirection",
     "TrajectoryCollector",
     "import_checkpoints",
+    "list_runs",
     "open_run",
     "read_job",
     "read_trajectory",

@@ -24,7 +24,7 @@ LAYERS = [
     "landscape: evaluation spec store views; cluster: shipping",
     "landscape: collector preparation reproduction results state tally; cluster: session",
     "landscape: choosing page recipes tasks tidying; cluster: doctor exporting status",
-    "landscape: pipeline; cluster: planning submit viewing workers",
+    "landscape: listing pipeline; cluster: planning submit viewing workers",
     "landscape: bench; cluster: driver templates",
     "cluster: commands",
 ]

@@ -21,6 +21,7 @@ from cluster.commands.ending import exit_code_of
 from cluster.commands.export import export
 from cluster.commands.import_ import import_
 from cluster.commands.init import init
+from cluster.commands.list_ import list_
 from cluster.commands.logs import logs
 from cluster.commands.plan import plan
 from cluster.commands.rename import rename
@@ -44,6 +45,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "export": export,
     "view": view,
     "import": import_,
+    "list": list_,
     "rm": rm,
     "rename": rename,
     "doctor": doctor,

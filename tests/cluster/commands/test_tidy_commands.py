@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -74,3 +75,23 @@ def test_what_cannot_be_done_ends_with_the_code_that_says_why(place, call):
     assert call("rm", place / "x", "c", "--yes")[0] == call("rename", place / "x", "c", "z")[0] == 3
     assert call("rename", place, "a", "b")[0] == call("rename", place, "a", "x/y")[0] == call("rm", place)[0] == 2
     assert list(open_run(place)) == ["a", "b"]
+
+
+def test_list_prints_the_runs_below_the_current_folder(place, capsys, monkeypatch, logging_as_it_was):
+    monkeypatch.chdir(place.parent)
+
+    def listed(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["landscape", "list", *words])
+        code = command()
+        return code, *capsys.readouterr()
+
+    code, out, _ = listed()
+    assert code == 0
+    assert [line.split()[:3] for line in out.splitlines()[1:]] == [[place.name, "complete", "18/18"]]
+    code, out, _ = listed(".", "--json")
+    assert [row["run"] for row in json.loads(out)] == [str(place)]
+    (place / "empty").mkdir()
+    code, out, said = listed(str(place / "empty"))
+    assert (code, out) == (0, "")
+    assert said.startswith("no runs in ")
+    assert listed("absent")[0] == 3
