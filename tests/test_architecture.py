@@ -33,7 +33,9 @@ FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand n
 INNER = {
     "landscape/views": ["prepared", "figures", "plots", "exports", "report"],
     "landscape/evaluation": [
-        "arithmetic batching checksum containers feed flat moments values",
+        "arithmetic batching checksum containers counts flat moments values",
+        "any_shape",
+        "feed",
         "arrays moving reduction unchanged",
         "module_state private",
         "engines",

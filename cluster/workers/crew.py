@@ -24,7 +24,7 @@ from cluster.session.session import (
     refuse_dead_ray,
     supply,
 )
-from cluster.workers.packing import pack_samples, pack_state
+from cluster.workers.packing import item_pieces, pack_samples, pack_state
 from cluster.workers.protocol import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Asked, WorkerHandle
 from cluster.workers.sample_pieces import PIECE_BYTES, SamplePieces, pieces_of
 from cluster.workers.worker import Look, ProblemSource, Receipt, Worker
@@ -32,6 +32,8 @@ from landscape.errors import printable
 from landscape.evaluation.choice.questions import Request
 from landscape.memory import host_limit
 from landscape.preparation import PreparedJob
+from landscape.problem.collated import Collated, WholeBatches
+from landscape.problem.points import PointSets
 from landscape.problem.samples import Samples
 from landscape.progress import stage
 from landscape.tasks import Task, Work
@@ -208,9 +210,13 @@ def share_samples(samples: Samples, room: int) -> Any:
     Args:
         room: bytes that one object may have.
     """
-    if samples.nbytes <= room:
+    if samples.nbytes <= room or isinstance(samples, PointSets):
         # Ray does not resolve references in a list on the way: the worker fetches what it needs.
-        return [ray.put(pack_samples(samples))]
+        return [ray.put(pack_samples(samples, ray.cloudpickle.Pickler))]
+    if isinstance(samples, (Collated, WholeBatches)):
+        size = min(PIECE_BYTES, room // 4)
+        *references, ends = [ray.put(piece) for piece in item_pieces(samples, size, ray.cloudpickle.Pickler)]
+        return SamplePieces(uuid.uuid4().hex, [ends, *references])
     pieces = pieces_of(samples, min(PIECE_BYTES, room // 4))
     return SamplePieces(uuid.uuid4().hex, [ray.put(pack_samples(piece)) for piece in pieces])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,12 @@ import torch
 
 from landscape.directions import DirectionTensors, SeededDirection, seeded
 from landscape.parameters import ParameterInfo, State, direction_digest, in_first_version
+from landscape.problem.collated import Collated, WholeBatches
+from landscape.problem.items import PickledItems, as_pickled
+from landscape.problem.points import PointSets
+from landscape.problem.problem import Problem
 from landscape.problem.samples import Rows, Samples
+from landscape.problem.sources import collate_of
 from landscape.retries import NotRetried
 
 SEEDED_BYTES = 1 << 30  # a random direction above it travels as its seed, as it is kept in the store
@@ -122,14 +128,90 @@ def unpack_direction(
     )
 
 
-def pack_samples(samples: Samples) -> Any:
-    """The samples with every tensor packed, in the same structure."""
+@dataclass(frozen=True)
+class PackedItems:
+    """Items that a collate function makes batches of, or whole batches, pickled one after the other.
+
+    Attributes:
+        data: the bytes, uint8.
+        ends: int64 [items, 2], where each begins and ends.
+        lengths: how many samples each whole batch has; None for items.
+        name: what messages call the data set.
+    """
+
+    data: Packed
+    ends: np.ndarray
+    lengths: np.ndarray | None
+    seed: int = 0
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class PackedPoints:
+    """Sets of points by the name of their term, each tensor packed."""
+
+    sets: Mapping[str, Any]
+
+
+def pack_samples(samples: Samples, pickler: type[pickle.Pickler] = pickle.Pickler) -> Any:
+    """The samples with every tensor packed, in the same structure; samples of any shape as one array of bytes.
+
+    Args:
+        pickler: the class of picklers for samples of any shape.
+
+    Raises:
+        JobError: a sample cannot be pickled.
+    """
+    if isinstance(samples, PointSets):
+        return PackedPoints(_map(dict(samples.sets), torch.Tensor, pack))
+    if isinstance(samples, Collated):
+        items = as_pickled(samples.items, pickler)
+        return PackedItems(pack(items.data), items.ends, None, samples.seed, samples.name)
+    if isinstance(samples, WholeBatches):
+        items = as_pickled(samples.batches, pickler)
+        return PackedItems(pack(items.data), items.ends, samples.lengths)
     return _map(samples.rows, torch.Tensor, pack)
 
 
-def unpack_samples(samples: Any) -> Samples:
-    """The samples that `pack_samples` packed, in the same structure."""
+def item_pieces(
+    samples: Collated | WholeBatches, size: int, pickler: type[pickle.Pickler] = pickle.Pickler
+) -> Iterator[PackedItems]:
+    """The items in pieces of about `size` bytes; the last piece has no bytes, and says where all items end.
+
+    Raises:
+        JobError: a sample cannot be pickled.
+    """
+    items = samples.items if isinstance(samples, Collated) else samples.batches
+    at_once = max(1, size * len(items) // max(1, samples.nbytes))
+    ends: list[np.ndarray] = []
+    before = 0
+    for start in range(0, len(items), at_once):
+        piece = as_pickled((items[k] for k in range(start, min(start + at_once, len(items)))), pickler)
+        ends.append(piece.ends + before)
+        before += len(piece.data)
+        yield PackedItems(pack(piece.data), piece.ends, None)
+    none = pack(torch.empty(0, dtype=torch.uint8))
+    whole = np.concatenate(ends)
+    if isinstance(samples, Collated):
+        yield PackedItems(none, whole, None, samples.seed, samples.name)
+    else:
+        yield PackedItems(none, whole, samples.lengths)
+
+
+def unpack_samples(samples: Any, problem: Problem) -> Samples:
+    """The samples that `pack_samples` packed; the collate function is that of the problem here."""
+    if isinstance(samples, PackedPoints):
+        return PointSets(_map(samples.sets, Packed, unpack))
+    if isinstance(samples, PackedItems):
+        return samples_of(PickledItems(unpack(samples.data), samples.ends), samples, problem)
     return Rows(_map(samples, Packed, unpack))
+
+
+def samples_of(items: PickledItems, packed: PackedItems, problem: Problem) -> Samples:
+    """Items or whole batches as samples; `packed` says which, its bytes aside."""
+    if packed.lengths is not None:
+        return WholeBatches(items, packed.lengths)
+    return Collated(items, collate_of(problem.data), packed.seed, packed.name, problem.length)
 
 
 def _map(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:

@@ -47,7 +47,7 @@ def pieces_of(samples: Samples, size: int = PIECE_BYTES) -> Iterable[Rows]:
         yield Rows(samples.batch(start, start + step))
 
 
-def gather(pieces: SamplePieces, fetch: Callable[[Any], Samples]) -> Samples:
+def gather(pieces: SamplePieces, fetch: Callable[[Any], Samples]) -> Rows:
     """The samples, in files that all processes of this node share; one of the processes fetches the pieces.
 
     Args:

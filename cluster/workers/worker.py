@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 
 from cluster.process.logs import Listener, Said
-from cluster.workers.packing import Packed, SeededTensors, unpack_direction, unpack_samples, unpack_state
+from cluster.workers.packing import (
+    Packed,
+    PackedItems,
+    SeededTensors,
+    samples_of,
+    unpack,
+    unpack_direction,
+    unpack_samples,
+    unpack_state,
+)
 from cluster.workers.sample_pieces import SamplePieces, gather
 from landscape.devices import pick_device
 from landscape.errors import JobError
@@ -29,7 +38,9 @@ from landscape.memory import keep_freed_memory
 from landscape.parameters import describe_parameters
 from landscape.plan import Plan, Precision
 from landscape.problem.callback import load_problem
-from landscape.problem.samples import Samples
+from landscape.problem.items import PickledItems
+from landscape.problem.problem import Problem
+from landscape.problem.samples import Rows, Samples
 from landscape.problem.user_code import cause_of
 from landscape.reproduction import Witness, bear_witness
 from landscape.retries import NotRetried
@@ -135,7 +146,7 @@ class Worker:
             problem = load_problem(callback, self._source.folder)
             self._model, self._observe = problem.model, problem.observe
             self._parameters = describe_parameters(problem.model)
-            self._samples: Samples = self._receive(self._samples_reference)
+            self._samples: Samples = self._receive(self._samples_reference, problem)
             self._look()
         except Exception as error:
             return Receipt(cause=cause_of(error), traceback=traceback.format_exc())
@@ -150,11 +161,15 @@ class Worker:
         if found != look.observables:
             raise JobError(f"observe: returns {', '.join(found)}, the problem names {', '.join(look.observables)}")
 
-    def _receive(self, samples: Any) -> Samples:
+    def _receive(self, samples: Any, problem: Problem) -> Samples:
         """The samples: one object that the node shares, or pieces that are gathered into files of the node."""
         if isinstance(samples, SamplePieces):
-            return gather(samples, lambda reference: unpack_samples(self._fetch(reference)))
-        return unpack_samples(self._fetch(samples))
+            first = self._fetch(samples.references[0])
+            if isinstance(first, PackedItems):
+                data = gather(samples, lambda reference: Rows(unpack(self._fetch(reference).data)))
+                return samples_of(PickledItems(data.tensors, first.ends), first, problem)
+            return gather(samples, lambda reference: unpack_samples(self._fetch(reference), problem))
+        return unpack_samples(self._fetch(samples), problem)
 
     def describe(self) -> dict[str, Any]:
         """Where this worker runs: host, node, process, device."""

@@ -13,7 +13,7 @@ from landscape.bench.timing import Contestant
 from landscape.bench.yardsticks import Bare
 from landscape.evaluation.arithmetic import arithmetic, wait
 from landscape.plan import Plan, Precision
-from landscape.problem.batches import tensors_of
+from landscape.problem.structure import dense_tensors_in, tensor_bytes
 
 CPU_EDGE, CPU_BYTES = 1024, 1 << 27
 CUDA_EDGE, CUDA_BYTES = 8192, 1 << 31
@@ -66,7 +66,7 @@ def work_of(bare: Bare) -> dict[str, float | None]:
     The bytes are the weights and the samples once each, in float32; activations that leave the cache come on top.
     """
     weights = sum(each.nbytes for each in (*bare.model.parameters(), *bare.model.buffers()))
-    samples = sum(each.nbytes for batch in bare.batches for each in tensors_of(batch))
+    samples = sum(each.nbytes for batch in bare.batches for each in dense_tensors_in(batch))
     return {"flops": _flops(bare), "bytes": float(weights + samples)}
 
 
@@ -76,7 +76,7 @@ def _flops(bare: Bare) -> float | None:
             bare.observe(bare.model, bare.batches[0])
     except Exception:
         return None  # an operation that the counter has no formula for and fails at
-    share = sum(len(tensors_of(each)[0]) for each in bare.batches) / len(tensors_of(bare.batches[0])[0])
+    share = sum(map(tensor_bytes, bare.batches)) / max(1, tensor_bytes(bare.batches[0]))
     return counter.get_total_flops() * share or None
 
 

@@ -18,10 +18,11 @@ from landscape.evaluation.moving import MovingWeights, lay_out, targets_of
 from landscape.evaluation.private import private_copy
 from landscape.parameters import State
 from landscape.plan import Engine, Plan, in_float32
-from landscape.problem.batches import Batch, map_tensors
+from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Rows, Samples, as_samples
+from landscape.problem.structure import moved
 from landscape.problem.supervised import Supervised
 
 EAGER = Engine()
@@ -49,9 +50,10 @@ def model_for(model: nn.Module, plan: Plan, device: torch.device) -> nn.Module:
 def batches_for(samples: Samples | Batch, plan: Plan, device: torch.device) -> list[Batch]:
     """The samples on the device in the plan's batches and type; integers stay what they are."""
     dtype = torch.float64 if plan.precision == "float64" else torch.float32
-    rows = as_samples(samples).rows
-    moved = Rows(map_tensors(lambda each: each.to(device, dtype if each.is_floating_point() else each.dtype), rows))
-    return [moved.batch(*edge) for edge in moved.edges(plan.batch_size)]
+    chosen = as_samples(samples)
+    if isinstance(chosen, Rows):
+        chosen = Rows(moved(chosen.rows, device, dtype))  # one allocation, of which the batches are views
+    return [moved(chosen.batch(*edge), device, dtype) for edge in chosen.edges(plan.batch_size)]
 
 
 class Bare:

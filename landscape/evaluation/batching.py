@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -46,7 +46,7 @@ class Batching:
         return pairwise(end for end in ends if end >= 0)
 
 
-def batching_of(samples: int, plan: Plan, batch_size: int) -> Batching:
+def batching_of(samples: int, plan: Plan, batch_size: int, cuts: Sequence[Edge] | None = None) -> Batching:
     """The batches of so many samples.
 
     A planned batch is a block: samples [k·B, (k+1)·B), and what is left at the end. Where layers use the statistics of
@@ -56,12 +56,15 @@ def batching_of(samples: int, plan: Plan, batch_size: int) -> Batching:
     Args:
         batch_size: samples of a batch at most; smaller than planned where planned batches do not fit the memory. They
             are then cut one by one, so that blocks stay what they are.
+        cuts: where the batches begin and end that cannot be cut otherwise; each of them is a block.
 
     Example:
         >>> plan = Plan(batch_size=4, threads=1, device="cpu")
         >>> batching_of(10, plan, 4).edges, batching_of(10, plan, 2).blocks
         (((0, 4), (4, 8), (8, 10)), (2, 2, 1))
     """
+    if cuts is not None:
+        return Batching(tuple(cuts), (1,) * len(cuts), len(cuts))
     if plan.reduction == "whole":
         edges = batch_edges(samples, batch_size)
         return Batching(tuple(edges), (len(edges),), 0)

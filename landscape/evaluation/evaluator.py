@@ -64,7 +64,7 @@ class Evaluator:
         self.model, self.observe, self._plan, self.device = model, observe, plan, device
         self.on_point, self._loaded = on_point, LoadedModel(model, plan, device)
         self._limit, self._feed = limit, make_feed(samples, device, self._loaded.dtype, limit)
-        self._unchanged = UnchangedSamples(self._feed)
+        self._unchanged, self.counts = UnchangedSamples(self._feed), self._feed.counts
         self._set_batches(plan.batch_size)
         self._current: RunningModel | None = None  # None: to be started when it is needed
         self.load(origin, directions)
@@ -211,7 +211,7 @@ class Evaluator:
 
     def _set_batches(self, batch_size: int) -> None:
         self.batch_size = batch_size
-        self._batching = batching_of(self.samples, self.plan, batch_size)
+        self._batching = batching_of(self.samples, self.plan, batch_size, self._feed.samples.cuts)
         self._feed.split(self._batching.edges)
 
     def _use_batches(self, batch_size: int) -> None:
@@ -241,7 +241,7 @@ class Evaluator:
         feed = self._feed  # and not this evaluator, which nothing that it holds may keep alive
         target = Target(
             self._loaded.model, self._loaded.state, weights, self.observe, self.plan, self.device,
-            lambda: next(feed.batches(1))[1], feed.resident, self._loaded.hides_writes,
+            lambda: next(feed.batches(1))[1], feed.resident, self._loaded.hides_writes, feed.counts, feed.same_shapes,
         )  # fmt: skip
         return RunningModel(self._loaded, target)
 

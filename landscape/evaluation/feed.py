@@ -12,6 +12,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from landscape.evaluation.any_shape import AnyShape
 from landscape.memory import device_limit
 from landscape.problem.batches import Batch, map_tensors, tensors_of
 from landscape.problem.samples import Rows, Samples, as_samples
@@ -22,10 +23,16 @@ ALIGNMENT = 512  # bytes: CUDA aligns allocations to this many, and the CPU to a
 class Resident:
     """All samples on the device in the type to compute in, once; the batches are views of them."""
 
-    resident = True
+    resident = same_shapes = True
+    counts = None  # a value for each row
 
     def __init__(self, samples: Rows, device: torch.device, dtype: torch.dtype) -> None:
         self.samples = Rows(map_tensors(lambda tensor: tensor.to(device, computed_type(tensor, dtype)), samples.rows))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What stays on the device from point to point."""
+        return tensors_of(self.samples.rows)
 
     def split(self, edges: Sequence[tuple[int, int]]) -> None:
         """Go on in these batches, each given by its first sample and the one after its last."""
@@ -46,7 +53,9 @@ class Streamed:
     current one is computed. It is converted on the device, so that images of one byte a pixel are copied as bytes.
     """
 
-    resident = False
+    resident, same_shapes = False, True
+    counts = None
+    tensors: Sequence[Tensor] = ()  # streamed batches are copies
 
     def __init__(self, samples: Rows, device: torch.device, dtype: torch.dtype) -> None:
         self.samples, self._device, self._dtype = samples, device, dtype
@@ -123,7 +132,7 @@ class Streamed:
         return flat[beyond:].view(rows.shape).copy_(rows, non_blocking=True)
 
 
-Feed = Resident | Streamed
+Feed = Resident | Streamed | AnyShape
 
 
 def make_feed(samples: Samples | Batch, device: torch.device, dtype: torch.dtype, limit: int | None = None) -> Feed:
@@ -135,9 +144,11 @@ def make_feed(samples: Samples | Batch, device: torch.device, dtype: torch.dtype
             that are there already in the type to compute in need no copy.
     """
     samples = as_samples(samples)
-    assert isinstance(samples, Rows)
+    limit = device_limit(device) if limit is None else limit
+    if not isinstance(samples, Rows):
+        return AnyShape(samples, device, dtype, limit)
     needed = _needed(samples.rows, device, dtype)
-    streams = needed > 0 and needed > (device_limit(device) if limit is None else limit)
+    streams = needed > 0 and needed > limit
     return Streamed(samples, device, dtype) if streams else Resident(samples, device, dtype)
 
 

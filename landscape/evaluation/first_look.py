@@ -94,9 +94,9 @@ def _look(model: nn.Module, observe: Observe, few: Samples, plan: Plan, device: 
         raise JobError(f"observe: {in_words(cause or error)} on the first {few.length} samples") from cause
     changed = [name for name, value in _held(observe).items() if before.get(name) != value]
     _refuse_other_values(first, again, changed, 0.0 if device.type == "cpu" else ROUNDING)
-    names = ordered_names(first.mean)
+    names, warnings = ordered_names(first.mean), _counted(evaluator)
     if not np.isfinite(first.mean["loss"]).all() or not _is_flat(evaluator, origin, first):
-        return FirstLook(names)
+        return FirstLook(names, warnings)
     other = _called(look, evaluator.evaluated_model)
     if other:
         raise JobError(
@@ -106,7 +106,15 @@ def _look(model: nn.Module, observe: Observe, few: Samples, plan: Plan, device: 
         f"observe: the losses of the first {few.length} samples are the same, to the last bit, at other "
         "weights, and so may the landscape be; it must use the model that it is given"
     )
-    return FirstLook(names, (warning,))
+    return FirstLook(names, (*warnings, warning))
+
+
+def _counted(evaluator: Evaluator) -> tuple[str, ...]:
+    """A warning where `observe` returns another number of values than there are samples in a batch."""
+    other = evaluator.counts.other_than_samples if evaluator.counts else ""
+    if not other:
+        return ()
+    return (f"observe: returns {other}, so that means are over what it returns, and num_samples counts samples",)
 
 
 # -- the same values again ---------------------------------------------------------------------------------------

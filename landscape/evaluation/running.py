@@ -19,8 +19,9 @@ from landscape.evaluation.unchanged import SamplesChanged, marks
 from landscape.evaluation.values import Observed
 from landscape.parameters import State
 from landscape.plan import Plan
-from landscape.problem.batches import Batch, batch_length, map_tensors, tensors_of
+from landscape.problem.batches import Batch, batch_length
 from landscape.problem.observables import Combination, check_observed, check_terms
+from landscape.problem.structure import exchanged, is_strided, tensors_in
 from landscape.problem.user_code import kept_alive
 
 log = logging.getLogger("landscape")
@@ -98,11 +99,11 @@ class RunningModel:
             SamplesChanged: user code has written to the batch.
             JobError: what `observe` returns is not one value per sample, or a graph of kernels would lose something.
         """
-        tensors = tensors_of(batch)
+        tensors = [tensor for tensor in tensors_in(batch) if is_strided(tensor)]
         before = marks(tensors)
         with kept_alive(), self._autocast(), self._captured_whole(index):
-            # New tuples, lists and dicts, so that what user code removes from a batch is there at the next point.
-            values = self._forward.observe(index, map_tensors(_itself, batch))
+            # Copies of all but the tensors, so that what user code removes from a batch is there at the next point.
+            values = self._forward.observe(index, exchanged(_itself, batch))
         if marks(tensors) != before:
             raise SamplesChanged
         for tensor in tensors:
@@ -116,7 +117,7 @@ class RunningModel:
     def observe_stacked(self, stacked: dict[str, Tensor], batch: Batch) -> Observed:
         """The observables of a batch at stacked weights, float64 [points, samples] each."""
         with kept_alive(), self._autocast():
-            values = self._forward.observe_points(stacked, map_tensors(_itself, batch))
+            values = self._forward.observe_points(stacked, exchanged(_itself, batch))
         self._refuse_changes("vmap computes several points at once")
         first = self._checked({name: value[0] for name, value in values.items()}, batch)
         return {name: values[name].to(self._target.device, torch.float64) for name in first}
@@ -126,8 +127,12 @@ class RunningModel:
         observe = self._target.observe
         if isinstance(observe, Combination):
             return check_terms(values, observe.factors)
-        observed = check_observed(values, batch_length(batch), self._loaded.names)
+        counts = self._target.counts
+        count = batch_length(batch) if counts is None else counts.expected(batch, values)
+        observed = check_observed(values, count, self._loaded.names)
         self._loaded.names = tuple(observed)
+        if counts is not None:
+            counts.note(len(observed["loss"]))
         return observed
 
     def recalibrate(self, batches: Iterable[tuple[int, Batch]]) -> None:

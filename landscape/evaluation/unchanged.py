@@ -9,7 +9,6 @@ from torch import Tensor
 
 from landscape.evaluation.checksum import checksums
 from landscape.evaluation.feed import Feed
-from landscape.problem.batches import tensors_of
 from landscape.retries import NotRetried
 
 
@@ -39,9 +38,7 @@ class UnchangedSamples:
             raise SamplesChanged
 
     def _sums_now(self) -> list[int]:
-        return (
-            checksums(tensors_of(self._feed.samples.rows)) if self._feed.resident else []
-        )  # streamed batches are copies
+        return checksums(self._feed.tensors)
 
 
 def marks(tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:

@@ -35,6 +35,7 @@ from landscape.preparation.rounding import rounding_warnings
 from landscape.preparation.warnings import data_warnings, origin_warnings, thread_warnings
 from landscape.preparation.weights import Weights
 from landscape.problem.callback import load_problem
+from landscape.problem.collated import length_by_observing
 from landscape.problem.derived import check_derived
 from landscape.problem.observables import ordered_names
 from landscape.problem.problem import Problem
@@ -74,8 +75,9 @@ def prepare(job: Job, workers: Workers = in_this_process) -> PreparedJob:
     with in_folder(job.folder):
         problem = load_problem(job.problem, job.folder)
         chosen = select_samples(
-            problem.data, asked.num_samples, job.seed, at_most=asked.at_most, ascending=reduction == "whole"
-        )
+            problem.data, asked.num_samples, job.seed, at_most=asked.at_most, ascending=reduction == "whole",
+            length=problem.length, observed=length_by_observing(problem.model, problem.observe),
+        )  # fmt: skip
         samples = chosen.samples
         digest_of_samples = samples.digest()
         randomness = _recorded_randomness(run, begun, digest_of_samples)

@@ -6,17 +6,21 @@ together, as padding to the longest does. Batches that an iterable made itself a
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from landscape.draws import fixed_seeds
 from landscape.errors import JobError, shown
 from landscape.problem.batches import Batch
 from landscape.problem.contents import bytes_of, digest_of, fields_of, holds_not_finite
+from landscape.problem.observables import Observe
 from landscape.problem.reading import seed_of
 from landscape.problem.samples import Samples
 from landscape.problem.structure import exchanged, kind_in_words
@@ -133,8 +137,9 @@ class WholeBatches(Samples):
         """Of the batches."""
         return sum(map(bytes_of, self.batches))
 
-    def edges(self, batch_size: int) -> list[tuple[int, int]]:
-        """Where the batches begin and end, whatever size is asked for."""
+    @property
+    def cuts(self) -> list[tuple[int, int]]:
+        """Where the batches begin and end."""
         ends = np.cumsum([0, *self.lengths]).tolist()
         return list(itertools.pairwise(ends))
 
@@ -178,6 +183,22 @@ def length_by(length_of: Length, batch: Batch) -> int:
     if whole < 1 or whole != count:
         raise JobError(f"length: must return the number of samples of a batch, at least 1, not {shown(count)}")
     return whole
+
+
+def length_by_observing(model: nn.Module, observe: Observe) -> Length:
+    """A function that counts the samples of a batch as the losses that `observe` returns for it, on the CPU."""
+    private: list[nn.Module] = []
+
+    def length(batch: Batch) -> int:
+        with (
+            calling("observe: given a whole batch, to count its samples,", "give Problem(length=...)"),
+            torch.no_grad(),
+        ):
+            private[:] = private or [copy.deepcopy(model).cpu().eval()]
+            losses = observe(private[0], exchanged(_itself, batch))["loss"]
+        return length_by(lambda _: losses.shape[0], batch)
+
+    return length
 
 
 def _is_empty(batch: Any) -> bool:

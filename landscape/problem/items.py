@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -32,23 +33,29 @@ def reduced(value: Any) -> Any:
     return _tensor, (array, str(plain.dtype).removeprefix("torch."), tuple(plain.shape))
 
 
-class _Pickler(pickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:
-        return reduced(value)
+@cache
+def _tensors_as_arrays(pickler: type[pickle.Pickler]) -> type[pickle.Pickler]:
+    class TensorsAsArrays(pickler):  # type: ignore[misc, valid-type]
+        def reducer_override(self, value: Any) -> Any:
+            own = getattr(super(), "reducer_override", None)
+            array = reduced(value)
+            return own(value) if array is NotImplemented and own is not None else array
+
+    return TensorsAsArrays
 
 
-def pickled(item: Any, pickler: Callable[..., Any] = _Pickler) -> bytes:
+def pickled(item: Any, pickler: type[pickle.Pickler] = pickle.Pickler) -> bytes:
     """The item as bytes, to be read by `pickle.loads`.
 
     Args:
-        pickler: makes the pickler, given a file and the protocol.
+        pickler: the class whose objects pickle what is no tensor.
 
     Raises:
         JobError: the item cannot be pickled.
     """
     file = io.BytesIO()
     try:
-        pickler(file, PROTOCOL).dump(item)
+        _tensors_as_arrays(pickler)(file, PROTOCOL).dump(item)  # type: ignore[arg-type]
     except Exception as error:
         raise JobError(
             f"data: a sample, {flat(type(item).__name__, 60)}, cannot be pickled ({one_line(error)}); return tensors, "
@@ -78,7 +85,7 @@ class PickledItems(Sequence[Any]):
         return pickle.loads(self.data[start:stop].numpy().data)  # what was pickled here or by the driver
 
 
-def as_pickled(items: Iterable[Any], pickler: Callable[..., Any] = _Pickler) -> PickledItems:
+def as_pickled(items: Iterable[Any], pickler: type[pickle.Pickler] = pickle.Pickler) -> PickledItems:
     """Items as bytes in memory."""
     parts = [pickled(item, pickler) for item in items]
     ends = np.cumsum([0, *map(len, parts)], dtype=np.int64)
@@ -135,15 +142,3 @@ class KeptItems:
             return [self._items[number] for number in numbers]
         (data,) = self._file.mapped()
         return PickledItems(data, np.array([self._ends[number] for number in numbers], np.int64).reshape(-1, 2))
-
-
-def in_pieces(items: PickledItems, size: int) -> Iterator[Tensor]:
-    """The bytes of the items in their order, in pieces of about `size` bytes."""
-    piece: list[Tensor] = []
-    for start, stop in items.ends:
-        piece.append(items.data[start:stop])
-        if sum(map(len, piece)) >= size:
-            yield torch.cat(piece)
-            piece = []
-    if piece:
-        yield torch.cat(piece)

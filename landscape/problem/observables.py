@@ -57,12 +57,12 @@ def ordered_names(names: Iterable[str]) -> tuple[str, ...]:
     return ("loss", *sorted(name for name in names if name != "loss"))
 
 
-def check_observed(values: Any, count: int, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+def check_observed(values: Any, count: int | None, names: Sequence[str] | None = None) -> dict[str, Tensor]:
     """Check what `observe` returned: real tensors [count] by name, `loss` among them; returned in `ordered_names`.
 
     Args:
         values: what `observe` returned.
-        count: how many samples the batch holds.
+        count: how many samples the batch holds; None where it is as many as there are losses.
         names: the names that it returned before, in order, `weight` last; None at the first call.
 
     Returns:
@@ -79,6 +79,9 @@ def check_observed(values: Any, count: int, names: Sequence[str] | None = None) 
         )
     if "loss" not in values:
         raise JobError(f"observe: must return 'loss'; it returned {sorted(map(str, values)) or 'nothing'}")
+    if count is None:
+        loss = values["loss"]
+        count = len(loss) if isinstance(loss, Tensor) and loss.dim() else 0
     for name, value in values.items():
         _check_value(name, value, count)
     returned = ordered_names(name for name in values if name != WEIGHT) + ((WEIGHT,) if WEIGHT in values else ())

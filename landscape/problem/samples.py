@@ -65,9 +65,14 @@ class Samples(ABC):
     def not_finite(self) -> dict[str, int]:
         """How many samples hold NaN or infinity, for each field that has such samples."""
 
+    @property
+    def cuts(self) -> list[tuple[int, int]] | None:
+        """Where batches begin and end that cannot be cut otherwise; None where any samples make a batch."""
+        return None
+
     def edges(self, batch_size: int) -> list[tuple[int, int]]:
         """Where batches of at most so many samples begin and end; what cannot be cut gives larger ones."""
-        return batch_edges(self.length, batch_size)
+        return self.cuts or batch_edges(self.length, batch_size)
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,11 @@ def dense_parts(tensor: Tensor) -> list[Tensor]:
     return [tensor.int_repr()] if tensor.is_quantized else [tensor]
 
 
+def is_strided(tensor: Tensor) -> bool:
+    """Whether a tensor is plain memory with strides: neither nested nor sparse nor quantised."""
+    return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
+
+
 def dense_tensors_in(value: Any) -> list[Tensor]:
     """The strided tensors of which all tensors of a structure consist."""
     return [part for tensor in tensors_in(value) for part in dense_parts(tensor)]
@@ -141,6 +146,17 @@ def first_dimension(value: Any) -> int | None:
     plain = _only_plain(value, leaves)
     lengths = {leaf.shape[0] if leaf.dim() and not leaf.is_nested else None for leaf in leaves}
     return lengths.pop() if plain and len(lengths) == 1 else None
+
+
+def first_of(batch: Any, count: int) -> Any:
+    """The first samples of a batch of rows; a copy of any other batch, whole, with the same tensors.
+
+    Example:
+        >>> first_of((torch.zeros(4), torch.ones(4)), 2)
+        (tensor([0., 0.]), tensor([1., 1.]))
+    """
+    rows = first_dimension(batch) is not None
+    return exchanged(lambda tensor: tensor[:count] if rows else tensor, batch)
 
 
 def _only_plain(value: Any, leaves: list[Any]) -> bool:

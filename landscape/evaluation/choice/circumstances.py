@@ -20,7 +20,9 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.plan import Plan
 from landscape.problem.batches import tensors_of
 from landscape.problem.samples import Samples
+from landscape.problem.structure import dense_tensors_in
 
+FEW = 8  # samples
 SCHEME = 1  # to be raised when the search itself would choose otherwise
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")  # of a function that a module shows: it differs from process to process
 
@@ -84,7 +86,11 @@ def _shown(module: nn.Module) -> str:
 
 
 def shapes_of(samples: Samples) -> list[Any]:
-    """The shape and type of every tensor of the samples, in their order."""
+    """The shape and type of every tensor of the samples, in their order; of other samples those of a small batch."""
+    if samples.rows is None:
+        small = samples.few(FEW)
+        tensors = dense_tensors_in(small.batch(*small.edges(FEW)[0]))
+        return [samples.length, [[list(each.shape), str(each.dtype)] for each in tensors]]
     # The type in which floating-point samples are held depends on free memory; they are computed in the plan's.
     return [
         [list(each.shape), "float" if each.is_floating_point() else str(each.dtype)]

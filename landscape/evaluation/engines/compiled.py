@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from landscape.evaluation.engines.forward import Forward, ObservedModel
-from landscape.evaluation.engines.rewrite import Rewrite
+from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.problem.batches import Batch
 from landscape.problem.observables import Observe
 
@@ -23,6 +23,12 @@ class Compiled(Forward):
         passes = [change for each in rewrites.values() for change in each.compiler_passes]
         backend = partial(_inductor_after, passes) if passes else "inductor"
         self._compiled = torch.compile(ObservedModel(model, observe).eval(), dynamic=False, backend=backend)
+
+    @classmethod
+    def check(cls, target: Target) -> None:
+        """Raises ValueError where batches have shapes of their own, as each would be compiled anew."""
+        if not target.same_shapes:
+            raise ValueError("engine: compile prepares code for each shape, and the batches have shapes of their own")
 
     def observe(self, index: int | None, batch: Batch) -> Any:
         """The observables of a batch, by the compiled code. No rewrite's `begin` is called."""

@@ -12,7 +12,7 @@ from torch.nn.functional import max_pool2d
 from torch.overrides import TorchFunctionMode
 
 from landscape.evaluation.engines.rewrite import Rewrite, Target
-from landscape.problem.batches import map_tensors
+from landscape.problem.structure import exchanged
 
 POOLING = (max_pool2d, torch.max_pool2d)
 
@@ -73,7 +73,7 @@ class Maxima(Rewrite):
             return False
         mode = PoolingByMaxima()
         with torch.no_grad(), mode:
-            target.observe(target.model, map_tensors(lambda tensor: tensor, target.first_batch()))
+            target.observe(target.model, exchanged(lambda tensor: tensor, target.first_batch()))
         return mode.met
 
     @classmethod

@@ -11,6 +11,7 @@ from typing import ClassVar, Self
 import torch
 from torch import fx, nn
 
+from landscape.evaluation.counts import Counts
 from landscape.evaluation.module_state import ModuleState
 from landscape.evaluation.moving import MovingWeights
 from landscape.plan import Plan
@@ -31,6 +32,8 @@ class Target:
         first_batch: returns the first batch of samples.
         resident: whether the batches stay on the device, where they are.
         hides_writes: whether user code writes to the model past torch's version counters.
+        counts: how many values `observe` returns for a batch; None: one for each row.
+        same_shapes: whether the batches have so few shapes that code can be compiled for each.
     """
 
     model: nn.Module
@@ -42,6 +45,8 @@ class Target:
     first_batch: Callable[[], Batch]
     resident: bool = True
     hides_writes: bool = False
+    counts: Counts | None = None
+    same_shapes: bool = True
 
     def restore(self) -> None:
         """Put back what user code has changed: the value of a point depends on the point alone."""

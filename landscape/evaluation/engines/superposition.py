@@ -27,7 +27,7 @@ from landscape.evaluation.checksum import checksums
 from landscape.evaluation.engines.reuse import same
 from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.evaluation.moving import MovingWeights
-from landscape.problem.batches import map_tensors
+from landscape.problem.structure import first_of
 from landscape.problem.user_code import kept_alive
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -78,7 +78,7 @@ def superposable(target: Target) -> list[Layer]:
     """
     if target.plan.statistics.recalibrated:
         raise ValueError(f"batch_norm: {target.plan.batch_norm} goes over all samples twice at every point")
-    few, weights = map_tensors(lambda tensor: tensor[:2], target.first_batch()), target.weights
+    few, weights = first_of(target.first_batch(), 2), target.weights
 
     def observe_at(coordinate: float) -> None:
         target.state.restore()
