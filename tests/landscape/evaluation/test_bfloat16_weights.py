@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from pooled import CPU, POINTS, Pooled, drawn
-from small_models import image_samples, make_job
+from small_models import image_samples, make_job, wandering, write_trajectory
 from torch import nn
 from torch.nn import functional as F
 
@@ -380,3 +380,24 @@ def test_what_bfloat16_costs_is_measured_against_weights_in_float32(tmp_path):
     values = exact.evaluate(found.alpha[[2, 0, 4], None]).mean["loss"]
     assert error["max_abs_error"] == pytest.approx(np.abs(found.loss[[2, 0, 4]] - values).max(), rel=1e-3)
     assert error["points"] == 3
+
+
+def test_a_path_of_snapshots_in_bfloat16_and_the_far_end_of_a_line_are_exact(tmp_path):
+    model = mixed_problem().model
+    snapshots = {
+        number: {name: each.to(state_of(model)[name].dtype) for name, each in state.items()}
+        for number, state in wandering(model, 4, 0.1).items()
+    }
+    write_trajectory(tmp_path, snapshots)
+    specs = [
+        {"name": "path", "trajectory": "all", "size": 3},
+        {"name": "line", "directions": [{"kind": "towards", "target": "first"}], "size": 3, "range": [0, 1]},
+    ]
+    found = run(make_job(tmp_path, mixed_problem, specs, num_samples=9, precision="bfloat16"))
+    losses = []
+    for state in snapshots.values():
+        model.load_state_dict(state)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            losses.append(float(next_token(model, tokens())["loss"].double().mean()))
+    np.testing.assert_allclose(found["path"].path.loss, losses, rtol=1e-6)
+    np.testing.assert_allclose(found["line"].loss[[2, 0]], [losses[0], losses[-1]], rtol=1e-6)
