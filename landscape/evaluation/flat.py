@@ -12,7 +12,9 @@ from landscape.parameters import State
 
 ALIGNMENT = 64  # bytes: where each tensor in the buffer begins, as kernels load whole vectors
 LARGEST_ROW = 1 << 28  # bytes: the most that the weights which a row of points shares may take to be kept
-PIECE = 1 << 22  # weights that are summed in float32 at a time where they are held in bfloat16
+# Weights that are summed in float32 at a time where they are held in bfloat16: few enough for a processor's cache, and
+# many enough that a GPU computes for longer than a kernel takes to start.
+PIECE, PIECE_ON_GPU = 1 << 16, 1 << 22
 Layouts = Mapping[int, torch.memory_format]
 
 
@@ -60,7 +62,8 @@ class FlatWeights:
         keeps_row = len(directions) > 1 and self._flat.nbytes <= LARGEST_ROW and not self._rounds
         self._row = torch.empty_like(self._flat) if keeps_row else None
         self._row_of: Sequence[float] | None = None
-        length = min(PIECE, len(self._flat)) if self._rounds else 0
+        piece = PIECE if example.device.type == "cpu" else PIECE_ON_GPU
+        length = min(piece, len(self._flat)) if self._rounds else 0
         self._sum = torch.empty(length, dtype=torch.float32, device=example.device)
 
     def _type_of(self, direction: State) -> torch.dtype:
@@ -124,8 +127,8 @@ class FlatWeights:
         torch.add(row, self._axes[-1], alpha=last, out=out)
 
     def _write_rounded(self, point: Sequence[float], out: Tensor) -> None:
-        for start in range(0, len(out), PIECE):
-            piece = slice(start, start + PIECE)
+        for start in range(0, len(out), len(self._sum)):
+            piece = slice(start, start + len(self._sum))
             total = self._sum[: len(out[piece])]
             # Not by one addition of two tensors in bfloat16, whose result torch would round before it is stored.
             total.copy_(self._theta0[piece])

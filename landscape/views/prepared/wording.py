@@ -211,10 +211,13 @@ def origin_name(surface: Surface) -> str:
 def precision_text(surface: Surface) -> str:
     """The precision, with its error at the probe points where that was measured.
 
-    Such as 'float32', or 'bfloat16 (up to 0.0021 or 0.12 % off float32)'.
+    Such as 'float32', or 'bfloat16 (up to 0.0021 or 0.12 % off float32)'; 'bfloat16, weights included' where they are
+    held in it.
     """
     error = surface.record.precision_error
-    precision = surface.record.precision or "not recorded"
+    precision, plan = surface.record.precision or "not recorded", surface.record.plan
+    if plan is not None and plan.whole.get("bfloat16_weights") is True:
+        precision += ", weights included"
     if error is None:
         return precision
     absolute, relative = finite(error.max_abs_error), finite(error.max_rel_error)

@@ -25,6 +25,7 @@ from landscape.evaluation.first_look import first_look
 from landscape.evaluation.moving import MovingWeights
 from landscape.parameters import describe_parameters, state_of
 from landscape.plan import Engine, Plan, in_float32
+from landscape.views.prepared.wording import precision_text
 
 HALF_STEP = 2.0**-8  # of a number: the most that rounding it to bfloat16 changes
 PLAN = Plan(8, 1, "cpu", "bfloat16", bfloat16_weights=True)
@@ -106,7 +107,9 @@ def test_each_point_is_rounded_once_from_the_origin_and_types_stay_as_they_are()
     assert all(torch.equal(seen[0][name], seen[3][name]) for name in origin)
 
 
-def test_all_axes_together_are_rounded_once_and_not_one_after_the_other():
+@pytest.mark.parametrize("piece", [64, 1 << 20])
+def test_all_axes_together_are_rounded_once_and_not_one_after_the_other(piece, monkeypatch):
+    monkeypatch.setattr("landscape.evaluation.flat.PIECE", piece)  # of weights that are summed at a time
     model = nn.Linear(256, 64, bias=False).bfloat16()
     origin, axes = state_of(model), [drawn(model, seed) for seed in (1, 2, 3)]
     model.requires_grad_(False)
@@ -380,6 +383,7 @@ def test_what_bfloat16_costs_is_measured_against_weights_in_float32(tmp_path):
     values = exact.evaluate(found.alpha[[2, 0, 4], None]).mean["loss"]
     assert error["max_abs_error"] == pytest.approx(np.abs(found.loss[[2, 0, 4]] - values).max(), rel=1e-3)
     assert error["points"] == 3
+    assert precision_text(found).startswith("bfloat16, weights included (up to ")
 
 
 def test_a_path_of_snapshots_in_bfloat16_and_the_far_end_of_a_line_are_exact(tmp_path):
