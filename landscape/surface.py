@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED = 0, 1, 2, 3
+MOMENTS, PATH_MOMENTS = "moments", "path_moments"  # arrays that an extension goes on from
+SAMPLE_INDEX = "sample_index"  # the array of the samples' places in the data
+MOMENT_PARTS = 6  # numbers that are kept of each row of moments
 RISE_STDERR = "loss_rise_stderr"  # the array beside the observables, see `Surface.rise_stderr`
 STATUS_NAMES = ("not computed", "ok", "not finite", "quarantined")
 

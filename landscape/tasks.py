@@ -21,6 +21,7 @@ from landscape.preparation import PreparedJob, PreparedLandscape, create_store, 
 from landscape.problem.user_code import cause_of
 from landscape.retries import NotRetried, RetryRule
 from landscape.store import LandscapeStore
+from landscape.surface import MOMENTS, PATH_MOMENTS
 from landscape.tally import Tally
 
 log = logging.getLogger("landscape")
@@ -236,17 +237,31 @@ def commit_all(store: LandscapeStore, outcomes: Sequence[tuple[Task, Outcome]]) 
     )
     for task, outcome in outcomes:
         if task.path is not None:
-            assert outcome.states is not None
-            store.write_path(slice(*task.path), outcome.states.mean["loss"], outcome.points.mean["loss"])
+            store.write_path(slice(*task.path), _path_values(outcome))
+
+
+def _path_values(outcome: Outcome) -> dict[str, Floats]:
+    """The arrays of a stretch of the path: losses and moments at the snapshots, and at their projections."""
+    at_snapshots, projected = outcome.states, outcome.points
+    assert at_snapshots is not None
+    values = {"path_loss": at_snapshots.mean["loss"], "path_projected_loss": projected.mean["loss"]}
+    if at_snapshots.moments is not None and projected.moments is not None:
+        kept = [moments.of_losses() for moments in (at_snapshots.moments, projected.moments)]
+        values[PATH_MOMENTS] = np.concatenate([table.reshape(len(table), -1) for table in kept], axis=1)
+    return values
 
 
 def well_formed(store: LandscapeStore, task: Task, outcome: Outcome) -> bool:
     """Whether an outcome has one value per point of its task."""
     path = task.path[1] - task.path[0] if task.path else 0
     expected = store.tile(task.tile).points if task.tile is not None else path
-    shapes = {values.shape for values in outcome.points.arrays().values()}
-    whole = {values.shape for values in outcome.states.arrays().values()} if outcome.states else set()
-    return shapes == {(expected,)} and whole == ({(path,)} if path else set())
+    whole = _shapes(outcome.states) if outcome.states else set()
+    return _shapes(outcome.points) == {(expected,)} and whole == ({(path,)} if path else set())
+
+
+def _shapes(values: Values) -> set[tuple[int, ...]]:
+    """The shapes of the arrays, those of moments without the moments of a point."""
+    return {array.shape[:1] if name == MOMENTS else array.shape for name, array in values.arrays().items()}
 
 
 def quarantine(store: LandscapeStore, task: Task) -> None:

@@ -16,9 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from landscape.surface import MOMENT_PARTS
+
 Floats = NDArray[np.float64]
 
-PARTS = 6  # n, W, V, S, B, A
+PARTS = MOMENT_PARTS  # n, W, V, S, B, A
 
 
 def tree_sum(values: Tensor) -> Tensor:

@@ -181,9 +181,14 @@ def reduction_of(
     """
     if plan.reduction == "whole":
         return WholeReduction(origin)
-    terms = observe.factors if isinstance(observe, Combination) else None
+    terms = terms_of(observe)
     first = batching.of_block(before.blocks) if before else 0
     return BlockReduction(batching, origin and origin[first:], terms, before)
+
+
+def terms_of(observe: Observe) -> Mapping[str, float] | None:
+    """The terms whose sum is the loss, each with its factor; None where `observe` returns the loss."""
+    return observe.factors if isinstance(observe, Combination) else None
 
 
 def moment_rows(observables: Sequence[str], terms: Mapping[str, float] | None = None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.surface import RISE_STDERR
+from landscape.surface import MOMENTS, RISE_STDERR
 
 Floats = NDArray[np.float64]
 Observed = dict[str, Tensor]  # per observable, float64 [samples]; `weight` among them where samples weigh differently
@@ -27,6 +27,11 @@ class Moments:
 
     rows: tuple[str, ...]
     table: Floats
+
+    def of_losses(self) -> Floats:
+        """Those of the loss, or of its terms: float64 [P, T, 6]."""
+        names = [row.removesuffix("-rise") for row in self.rows if row.endswith("-rise")]
+        return self.table[:, [self.rows.index(name) for name in names]]
 
     def flat(self) -> Floats:
         """As they are stored: float64 [P, 6·R]."""
@@ -55,6 +60,8 @@ class Values:
             for key in self.mean
             for name, values in ((key, self.mean[key]), (f"{key}_stderr", self.stderr[key]))
         }
+        if self.moments is not None:
+            arrays[MOMENTS] = self.moments.flat()
         return arrays if self.rise_stderr is None else arrays | {RISE_STDERR: self.rise_stderr}
 
 

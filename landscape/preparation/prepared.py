@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from landscape.directions.base import DirectionTensors
 from landscape.evaluation.choice.questions import Tuned
 from landscape.grid import Grid
@@ -83,6 +86,7 @@ class PreparedJob:
         looked: whether `observe` was seen to return the observables; else the first worker must look.
         warnings: a line each on what may be meant otherwise; each names its remedy.
         folder: the working directory of the user's code, as the callback left it.
+        sample_index: the places of the samples in the data.
         borrowed: the plan of the run whose engine the job takes, where no landscape of the job stands on disk.
     """
 
@@ -95,6 +99,7 @@ class PreparedJob:
     warnings: tuple[str, ...] = ()
     folder: Path = field(default_factory=Path.cwd)
     borrowed: Plan | None = None
+    sample_index: NDArray[np.int64] | None = None
 
     def log_warnings(self) -> None:
         """Log the warnings; to be called once, before the first value."""

@@ -21,6 +21,7 @@ from landscape.directions.context import Workers, in_this_process
 from landscape.directions.plane import cosines
 from landscape.errors import JobError
 from landscape.evaluation.first_look import FirstLook, first_look
+from landscape.evaluation.reduction import moment_rows, terms_of
 from landscape.grid import Grid
 from landscape.parameters import describe_parameters, holds_bfloat16, immobile, in_first_version, refuse_not_finite
 from landscape.plan import Plan, Reduction
@@ -93,7 +94,9 @@ def prepare(job: Job, workers: Workers = in_this_process) -> PreparedJob:
     warnings += immobile(problem.model, bfloat16_weights=look.bfloat16_weights)
     warnings += rounding_warnings(landscapes)
     warnings += [*origin_warnings(asked.landscapes, weights, implied=asked.implied), *thread_warnings(job)]
-    return PreparedJob(job, run, problem, samples, landscapes, looked, tuple(warnings), folder, borrowed)
+    return PreparedJob(
+        job, run, problem, samples, landscapes, looked, tuple(warnings), folder, borrowed, chosen.indices
+    )
 
 
 def _recorded_randomness(run: str, begun: Collection[str], samples: str) -> RandomData | None:
@@ -149,6 +152,13 @@ class _Common:
     randomness: RandomData
     workers: Workers
     reduction: Reduction
+
+    @property
+    def moment_rows(self) -> tuple[str, ...]:
+        """What moments are kept of; nothing in landscapes of before 0.3."""
+        if self.reduction == "whole":
+            return ()
+        return moment_rows(self.observables, terms_of(self.problem.observe))
 
     @property
     def observables(self) -> tuple[str, ...]:
@@ -217,6 +227,7 @@ def _described(
         batch_norm=job.batch_norm,
         seed=job.seed,
         observables=list(common.observables),
+        moment_rows=list(common.moment_rows),
         cosine=cosines([axis.tensors for axis in directions]).tolist(),
         origin=common.weights.label(origin),
         origin_step=origin if isinstance(origin, int) else None,

@@ -36,7 +36,9 @@ def reopen_store(prepared: PreparedJob, landscape: PreparedLandscape) -> Landsca
             "differently; go on where it was begun, or give it another name or run"
         )
     if store.check_constants():
-        store.repair_constants(landscape.grid, [axis.tensors for axis in landscape.directions], landscape.path)
+        store.repair_constants(
+            landscape.grid, [axis.tensors for axis in landscape.directions], landscape.path, prepared.sample_index
+        )
     return store
 
 
@@ -52,6 +54,7 @@ def create_store(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape
     names = [*parameters, *(name for name in moved if name not in parameters)]
     new = NewArrays(
         landscape.grid, tile_shape, landscape.observables, [axis.attributes for axis in landscape.directions], states,
-        layout(landscape.origin, names), landscape.path,
+        layout(landscape.origin, names), landscape.path, landscape.record.moment_rows,
+        prepared.sample_index if landscape.record.moment_rows else None,
     )  # fmt: skip
     return LandscapeStore.create(prepared.run, landscape.name, new, landscape.record)

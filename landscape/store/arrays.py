@@ -15,10 +15,10 @@ from landscape.record import Record, parse_axis
 from landscape.store.chunks import Checked
 from landscape.store.described import DescribedArray, Expected
 from landscape.store.documents import Documents
-from landscape.store.layout import rows_written, with_stderr
+from landscape.store.layout import path_moment_rows, rows_written, with_stderr
 from landscape.store.metadata import StoredArray
 from landscape.store.reading import ChunkReader
-from landscape.surface import RISE_STDERR
+from landscape.surface import MOMENT_PARTS, MOMENTS, PATH_MOMENTS, RISE_STDERR, SAMPLE_INDEX
 
 
 class LandscapeArrays:
@@ -32,7 +32,7 @@ class LandscapeArrays:
             path: the folder in the store that it lies in.
         """
         self.name, self.store, self._documents, self._path = name, store, documents, path
-        self.observables = record.observables
+        self.observables, self.moment_rows = record.observables, record.moment_rows
         self._described: dict[str, DescribedArray] = {}
         self.has_path = documents.has(path, "path_status")
         # A landscape of version 0.1.0 has no such array, and records no version of its defaults. In a later one the
@@ -44,8 +44,8 @@ class LandscapeArrays:
     @property
     def names(self) -> list[str]:
         """Every array that a landscape of these axes and observables has."""
-        path = [*self.path_constants, "path_status", "path_loss", "path_projected_loss"] if self.has_path else []
-        return ["status", *self.value_names, *self.axis_names, "directions", *path]
+        path = [*self.path_constants, "path_status", *self.path_value_names] if self.has_path else []
+        return ["status", *self.tile_names, *self.axis_names, "directions", *self._sample_index, *path]
 
     def describe(self, name: str) -> DescribedArray:
         """What the document of an array says, or the root's copy of it.
@@ -70,8 +70,14 @@ class LandscapeArrays:
         if name in self.axis_names:
             size = (self.shape[-1 - self.axis_names.index(name)],)
             return Expected(size, size), self.axis_names
-        if name in ("directions", "path_status"):
+        if name in ("directions", "path_status", SAMPLE_INDEX):
             return None, self.axis_names
+        if name == MOMENTS:
+            width = MOMENT_PARTS * len(self.moment_rows)
+            return Expected((*self.shape, width), (*self.tile_shape, width)), self.axis_names
+        if name == PATH_MOMENTS:
+            width, path = MOMENT_PARTS * len(path_moment_rows(self.moment_rows)), self["path_status"]
+            return Expected((*path.shape, width), (*path.chunks, width)), self.axis_names
         if name.startswith("path_") and self.has_path:
             path = self["path_status"]
             whole = name in self.path_constants
@@ -92,6 +98,20 @@ class LandscapeArrays:
     def value_names(self) -> tuple[str, ...]:
         """The arrays over the grid that hold values: each observable and its standard error, and that of the rise."""
         return (*with_stderr(self.observables), *([RISE_STDERR] if self._has_rise else []))
+
+    @property
+    def tile_names(self) -> tuple[str, ...]:
+        """The arrays that are written with a tile before its status: values, and moments where they are kept."""
+        return (*self.value_names, *([MOMENTS] if self.moment_rows else []))
+
+    @property
+    def path_value_names(self) -> tuple[str, ...]:
+        """The arrays that are written with a stretch of the path before its status."""
+        return ("path_loss", "path_projected_loss", *([PATH_MOMENTS] if self.moment_rows else []))
+
+    @property
+    def _sample_index(self) -> list[str]:
+        return [SAMPLE_INDEX] if self.moment_rows else []
 
     @property
     def axis_names(self) -> tuple[str, ...]:
@@ -145,7 +165,8 @@ class LandscapeArrays:
         Args:
             names: look at these only; the directions may be large.
         """
-        constant = [*self.axis_names, "directions", *self.path_constants] if names is None else names
+        every = [*self.axis_names, "directions", *self._sample_index, *self.path_constants]
+        constant = every if names is None else names
         return [name for name in constant if any(self.reader(name).unsound(self._constant_chunks(name)))]
 
     def all_there(self, name: str) -> bool:

@@ -20,14 +20,19 @@ from landscape.store.chunks import status_of
 from landscape.store.durable import DurableStore
 from landscape.store.layout import PathPlan, parameter_layout, rows_written
 from landscape.store.writing import write_chunks
-from landscape.surface import QUARANTINED, RISE_STDERR
+from landscape.surface import MOMENTS, QUARANTINED, RISE_STDERR, SAMPLE_INDEX
 
 Floats = NDArray[np.float64]
 
 
 def write_synced(arrays: LandscapeArrays, chunks: Sequence[tuple[str, Index, NDArray[Any]]]) -> None:
-    """Write whole chunks, each of an array by its name; when this returns they are on the disk."""
-    write_chunks(arrays.store, [(arrays[name], index, values) for name, index, values in chunks])
+    """Write whole chunks, each of an array by its name; when this returns they are on the disk.
+
+    An index may leave out dimensions at the end that have one chunk, as that of moments has.
+    """
+    named = [(arrays[name], index, values) for name, index, values in chunks]
+    whole = [(array, index + (0,) * (len(array.shape) - len(index)), values) for array, index, values in named]
+    write_chunks(arrays.store, whole)
     flush(arrays.store)
 
 
@@ -45,42 +50,60 @@ def write_tiles(arrays: LandscapeArrays, tiles: Sequence[tuple[Tile, Mapping[str
     """
     if not tiles:
         return
-    names = arrays.value_names
-    write_synced(arrays, [(name, tile.index, _over(tile, values, name)) for tile, values in tiles for name in names])
+    names = arrays.tile_names
+    chunks = [(name, tile.index, _over(arrays, tile, values, name)) for tile, values in tiles for name in names]
+    write_synced(arrays, chunks)
     states = [("status", tile.index, status_of(values["loss"]).reshape(tile.shape)) for tile, values in tiles]
     write_synced(arrays, states)
 
 
-def _over(tile: Tile, values: Mapping[str, Floats], name: str) -> Floats:
-    """The values of that name in the shape of the tile; NaN for the error of the rise where it was not computed."""
-    return values[name].reshape(tile.shape) if name in values or name != RISE_STDERR else np.full(tile.shape, np.nan)
+def _over(arrays: LandscapeArrays, tile: Tile, values: Mapping[str, Floats], name: str) -> Floats:
+    """The values of that name in the shape of the tile; NaN for what comes beside the means and was not computed."""
+    shape = tile.shape + arrays[name].shape[len(tile.shape) :]
+    return (
+        values[name].reshape(shape) if name in values or name not in (RISE_STDERR, MOMENTS) else np.full(shape, np.nan)
+    )
 
 
 def quarantine_tile(arrays: LandscapeArrays, tile: Tile) -> None:
     """Mark a tile as given up."""
-    write_synced(arrays, [(name, tile.index, np.full(tile.shape, np.nan)) for name in arrays.value_names])
+    write_synced(arrays, [(name, tile.index, _nothing(arrays, tile.shape, name)) for name in arrays.tile_names])
     write_synced(arrays, [("status", tile.index, np.full(tile.shape, QUARANTINED, np.uint8))])
 
 
-def write_path(arrays: LandscapeArrays, window: slice, loss: Floats, projected: Floats) -> None:
-    """Commit one chunk of the path, the snapshots in `window`: their losses, and those at their projections."""
-    index = (window.start // arrays.path_chunk,)
-    write_synced(arrays, [("path_loss", index, loss), ("path_projected_loss", index, projected)])
-    write_synced(arrays, [("path_status", index, np.maximum(status_of(loss), status_of(projected)))])
+def _nothing(arrays: LandscapeArrays, points: Index, name: str) -> Floats:
+    """NaN for a chunk of so many points per dimension, for the array of that name."""
+    return np.full(points + arrays[name].shape[len(points) :], np.nan)
+
+
+def write_path(arrays: LandscapeArrays, window: slice, values: Mapping[str, Floats]) -> None:
+    """Commit one chunk of the path, the snapshots in `window`.
+
+    Args:
+        values: `path_loss`, `path_projected_loss` and `path_moments`, the snapshots in the first dimension.
+    """
+    index, count = (window.start // arrays.path_chunk,), (window.stop - window.start,)
+    names = arrays.path_value_names
+    write_synced(arrays, [(name, index, values.get(name, _nothing(arrays, count, name))) for name in names])
+    status = np.maximum(status_of(values["path_loss"]), status_of(values["path_projected_loss"]))
+    write_synced(arrays, [("path_status", index, status)])
 
 
 def quarantine_path(arrays: LandscapeArrays, window: slice) -> None:
     """Mark one chunk of the path as given up."""
     index, count = (window.start // arrays.path_chunk,), window.stop - window.start
-    write_synced(arrays, [(name, index, np.full(count, np.nan)) for name in ("path_loss", "path_projected_loss")])
+    write_synced(arrays, [(name, index, _nothing(arrays, (count,), name)) for name in arrays.path_value_names])
     write_synced(arrays, [("path_status", index, np.full(count, QUARANTINED, np.uint8))])
 
 
 def repair_constants(
-    arrays: LandscapeArrays, grid: Grid, directions: Sequence[parameters.State], path: PathPlan | None
-) -> None:
-    """Write coordinates, directions and path places anew, where one of them was damaged."""
-    places = dict(zip(grid.names, grid.coordinates, strict=True))
+    arrays: LandscapeArrays, grid: Grid, directions: Sequence[parameters.State], path: PathPlan | None,
+    sample_index: NDArray[np.int64] | None = None,
+) -> None:  # fmt: skip
+    """Write coordinates, directions, the places of samples and of the path anew, where one of them was damaged."""
+    places: dict[str, NDArray[Any]] = dict(zip(grid.names, grid.coordinates, strict=True))
+    if arrays.moment_rows and sample_index is not None:
+        places[SAMPLE_INDEX] = sample_index
     if path is not None:
         places |= {f"path_{axis}": path.coordinates[:, k] for k, axis in enumerate(grid.names)}
         places |= {"path_step": np.array(path.step, np.int64), "path_distance": path.distance}

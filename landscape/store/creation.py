@@ -16,6 +16,7 @@ from landscape.store.metadata import MOST_CHUNK_POINTS
 from landscape.store.moving import finish_move
 from landscape.store.runs import mark, open_zarr, remove_half_made
 from landscape.store.writing import write_document
+from landscape.surface import MOMENT_PARTS
 
 
 def create_landscape(
@@ -31,10 +32,9 @@ def create_landscape(
         JobError: its tiles are too large.
     """
     folder, store = open_folder(run), open_zarr(run, read_only=False)
-    if int(np.prod(new.tile_shape)) > MOST_CHUNK_POINTS:
-        raise JobError(
-            f"tile: must be at most {MOST_CHUNK_POINTS} points, not {shown(new.tile_shape)}; make it smaller"
-        )
+    most = MOST_CHUNK_POINTS // max(1, MOMENT_PARTS * len(new.moment_rows))
+    if int(np.prod(new.tile_shape)) > most:
+        raise JobError(f"tile: must be at most {most} points, not {shown(new.tile_shape)}; make it smaller")
     folder.make()
     finish_move(folder)
     if isinstance(store, DurableStore):

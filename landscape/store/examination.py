@@ -22,7 +22,7 @@ from landscape.surface import NOT_COMPUTED, OK, QUARANTINED
 
 def examine(arrays: LandscapeArrays) -> Examination:
     """Read and check every chunk of the grid and the path: what is left to compute, and which chunks are damaged."""
-    readers = {name: arrays.reader(name) for name in arrays.value_names}
+    readers = {name: arrays.reader(name) for name in arrays.tile_names}
     missing, damaged = examine_tiles(arrays.reader("status"), readers)
     path_missing, path_damaged = _examine_path(arrays) if arrays.has_path else ([], [])
     return Examination(missing, tuple(path_missing), tuple(dict.fromkeys(damaged + path_damaged)))
@@ -34,8 +34,9 @@ def _examine_path(arrays: LandscapeArrays) -> tuple[list[slice], list[tuple[str,
     status, chunk = arrays.read_checked("path_status"), arrays.path_chunk
     missing = {int(i) // chunk for i in np.flatnonzero(np.isin(status.values, (NOT_COMPUTED, QUARANTINED)))}
     committed = chunks_where(status.values != NOT_COMPUTED, (chunk,))
-    for name in ("path_loss", "path_projected_loss"):
-        damaged += arrays.read_checked(name, committed).damaged
+    for name in arrays.path_value_names:
+        whole = {(*index, *(0,) * (len(arrays[name].shape) - 1)) for index in committed}
+        damaged += [(name, index[:1]) for _, index in arrays.read_checked(name, whole).damaged]
     damaged += status.damaged
     numbers = sorted(missing | {index[0] for _, index in damaged})
     count = arrays["path_status"].shape[0]

@@ -69,9 +69,11 @@ def examine_tiles(
         if not (values == OK).all():
             sound[index] = np.packbits(values == OK)
     for name, reader in observables.items():
-        present = reader.present()
+        present = reader.present().reshape(status.counts)
+        beside = (0,) * (len(reader.counts) - len(status.counts))  # moments have a dimension of their own
         damaged += [(name, index) for index in indices_of(committed & ~present)]
-        for index, values, bad in reader.read(indices_of(present)):
+        for whole_index, values, bad in reader.read((*index, *beside) for index in indices_of(present)):
+            index = whole_index[: len(status.counts)]
             bad = bad or values is None  # a link that leads nowhere exists and has no bytes
             if values is not None and name == "loss" and committed[index]:
                 bad = not np.isfinite(values[_unpacked(sound.get(index), values.shape)]).all()

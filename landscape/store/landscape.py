@@ -242,17 +242,20 @@ class LandscapeStore:
         """Mark a tile as given up; running the job again tries it anew."""
         commit.quarantine_tile(self.arrays, tile)
 
-    def write_path(self, window: slice, loss: Floats, projected: Floats) -> None:
-        """Commit one chunk of the path, the snapshots in `window`: their losses, and those at their projections."""
-        commit.write_path(self.arrays, window, loss, projected)
+    def write_path(self, window: slice, values: Mapping[str, Floats]) -> None:
+        """Commit one chunk of the path, the snapshots in `window`, as `commit.write_path` does."""
+        commit.write_path(self.arrays, window, values)
 
     def quarantine_path(self, window: slice) -> None:
         """Mark one chunk of the path as given up."""
         commit.quarantine_path(self.arrays, window)
 
-    def repair_constants(self, grid: Grid, directions: Sequence[parameters.State], path: PathPlan | None) -> None:
-        """Write coordinates, directions and path places anew, where one of them was damaged."""
-        commit.repair_constants(self.arrays, grid, directions, path)
+    def repair_constants(
+        self, grid: Grid, directions: Sequence[parameters.State], path: PathPlan | None,
+        sample_index: NDArray[np.int64] | None = None,
+    ) -> None:  # fmt: skip
+        """Write coordinates, directions, the places of samples and of the path anew, where one of them was damaged."""
+        commit.repair_constants(self.arrays, grid, directions, path, sample_index)
 
     # -- examining and reading ------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from landscape.directions import is_seeded
 from landscape.grid import Grid, Index
 from landscape.record import parse_axis
 from landscape.store.metadata import StoredArray
-from landscape.surface import RISE_STDERR
+from landscape.surface import MOMENT_PARTS, MOMENTS, PATH_MOMENTS, RISE_STDERR, SAMPLE_INDEX
 
 SCHEMA_VERSION = 1
 DIRECTION_BYTES = 1 << 30  # above it a random direction is kept as its seed and digest alone
@@ -47,6 +47,8 @@ class NewArrays:
         directions: the tensors of each axis.
         layout: the places of the parameters in a direction, as `parameters.layout` has them.
         path: the snapshots on the plane; None where the landscape has no path.
+        moment_rows: what moments are kept of, see `evaluation.reduction`; empty where none are kept.
+        sample_index: the places of the samples in the data, int64, in the order of the samples.
     """
 
     grid: Grid
@@ -56,6 +58,18 @@ class NewArrays:
     directions: Sequence[parameters.State]
     layout: Sequence[Mapping[str, Any]]
     path: PathPlan | None = None
+    moment_rows: Sequence[str] = ()
+    sample_index: NDArray[np.int64] | None = None
+
+
+def path_moment_rows(moment_rows: Sequence[str]) -> list[str]:
+    """What moments are kept of along the path: of the loss or its terms, at the snapshots and at their projections.
+
+    >>> path_moment_rows(["loss", "accuracy", "loss-rise"])
+    ['loss', 'projected-loss']
+    """
+    names = [row.removesuffix("-rise") for row in moment_rows if row.endswith("-rise")]
+    return [*names, *(f"projected-{name}" for name in names)]
 
 
 def expected_array(name: str, axes: Sequence[str]) -> tuple[str, tuple[str, ...]]:
@@ -64,6 +78,12 @@ def expected_array(name: str, axes: Sequence[str]) -> tuple[str, tuple[str, ...]
         return "float64", (name,)
     if name == "directions":
         return "float32", ("axis", "parameter")
+    if name == MOMENTS:
+        return "float64", (*reversed(axes), "moment")
+    if name == PATH_MOMENTS:
+        return "float64", ("snapshot", "moment")
+    if name == SAMPLE_INDEX:
+        return "int64", ("sample",)
     if name in ("path_status", "path_step"):
         return ("uint8" if name == "path_status" else "int64"), ("snapshot",)
     if name in (*(f"path_{axis}" for axis in axes), "path_distance", "path_loss", "path_projected_loss"):
@@ -94,9 +114,14 @@ def lay_out(group: zarr.Group, new: NewArrays) -> None:
     for values in (*with_stderr(new.observables), RISE_STDERR):
         _make_empty(group, values, np.float64, np.nan, grid.shape, new.tile_shape, grid.dimensions)
     _make_empty(group, "status", np.uint8, 0, grid.shape, new.tile_shape, grid.dimensions)
+    if new.moment_rows:
+        width, dimensions = MOMENT_PARTS * len(new.moment_rows), (*grid.dimensions, "moment")
+        _make_empty(group, MOMENTS, np.float64, np.nan, (*grid.shape, width), (*new.tile_shape, width), dimensions)
+    if new.sample_index is not None:
+        _make(group, SAMPLE_INDEX, np.asarray(new.sample_index, np.int64), ("sample",))
     make_directions(group, new)
     if new.path is not None:
-        _make_path(group, grid, new.path, int(np.prod(new.tile_shape)))
+        _make_path(group, grid, new.path, int(np.prod(new.tile_shape)), len(path_moment_rows(new.moment_rows)))
 
 
 def with_stderr(observables: Sequence[str]) -> Iterator[str]:
@@ -143,7 +168,7 @@ def make_directions(group: zarr.Group, new: NewArrays) -> None:
             array[k] = parameters.flatten(direction, layout)
 
 
-def _make_path(group: zarr.Group, grid: Grid, path: PathPlan, tile_points: int) -> None:
+def _make_path(group: zarr.Group, grid: Grid, path: PathPlan, tile_points: int, moment_rows: int) -> None:
     count, dimension = len(path.step), ("snapshot",)
     _make(group, "path_step", np.array(path.step, np.int64), dimension, attributes={UNIT: path.unit})
     for k, axis in enumerate(grid.names):
@@ -153,4 +178,7 @@ def _make_path(group: zarr.Group, grid: Grid, path: PathPlan, tile_points: int) 
     chunk = (max(1, min(count, tile_points // 2, 8)),)
     for name in ("path_loss", "path_projected_loss"):
         _make_empty(group, name, np.float64, np.nan, (count,), chunk, dimension)
+    if moment_rows:
+        width = MOMENT_PARTS * moment_rows
+        _make_empty(group, PATH_MOMENTS, np.float64, np.nan, (count, width), (*chunk, width), (*dimension, "moment"))
     _make_empty(group, "path_status", np.uint8, 0, (count,), chunk, dimension)

@@ -21,6 +21,7 @@ LARGEST_DOCUMENT = 64 << 20  # bytes: thousands of failures with their traceback
 DEEPEST = 64
 MOST_CHUNK_POINTS = 1 << 24
 MOST_CHUNKS = 1 << 27
+MOST_DIMENSIONS = 4  # three axes, and one of moments
 DTYPES = {"float64": "<f8", "float32": "<f4", "int64": "<i8", "uint8": "|u1"}
 
 
@@ -160,8 +161,10 @@ def _sizes(document: Mapping[str, Any], value: Any, name: str, least: int) -> In
     whole = isinstance(value, (list, tuple)) and all(
         isinstance(size, int) and not isinstance(size, bool) and least <= size < 1 << 48 for size in value
     )
-    if not whole or not 1 <= len(value) <= 3:
-        raise BadMetadataError(f"{name}: must be 1 to 3 whole numbers from {least} on, not {shown(value)}")
+    if not whole or not 1 <= len(value) <= MOST_DIMENSIONS:
+        raise BadMetadataError(
+            f"{name}: must be 1 to {MOST_DIMENSIONS} whole numbers from {least} on, not {shown(value)}"
+        )
     return tuple(value)
 
 

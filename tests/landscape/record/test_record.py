@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -52,6 +53,7 @@ WRITTEN: dict[str, tuple[Any, Any]] = {
     "batch_norm": ("eval", 3),
     "seed": (3, "3"),
     "observables": (["loss"], ["loss", "loss"]),
+    "moment_rows": (["loss", "loss-rise"], ["loss", 3]),
     "derived": ({"perplexity": "exp(loss)"}, {"perplexity": 2}),
     "cosine": ([[1.0, 0.25], [0.25, 1.0]], [["x"]]),
     "origin": ("epoch 3", 3),
@@ -88,6 +90,7 @@ REFUSED = {
     "digest": "digest: must be text",
     "plan": "plan: must be a JSON object",
     "observables": "observables: must be different names",
+    "moment_rows": "moment_rows: must be a list of text",
 }
 STAYS = ("seed", "derived", "random_data", "check")  # malformed, they count as absent and are not touched
 
@@ -97,7 +100,10 @@ def make_store(folder: Path, **changes: Any) -> LandscapeStore:
     grid = Grid(("alpha",), (axis_coordinates(3, -1, 1),))
     direction = {"w": torch.ones(2)}
     axes = [{"kind": "random", "label": "axis"}]
-    new = NewArrays(grid, (2,), ["loss"], axes, [direction], layout(direction, ["w"]))
+    new = NewArrays(
+        grid, (2,), ["loss"], axes, [direction], layout(direction, ["w"]),
+        moment_rows=["loss", "loss-rise"], sample_index=np.arange(7),
+    )  # fmt: skip
     return LandscapeStore.create(str(folder), "a", new, Record().changed(**WHOLE | changes))
 
 

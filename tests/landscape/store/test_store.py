@@ -75,7 +75,8 @@ def test_the_layout_on_disk_is_the_documented_one(tmp_path):
     folder = tmp_path / "landscapes.zarr" / "t"
     grid = {"loss", "loss_stderr", "loss_rise_stderr", "accuracy", "accuracy_stderr", "status"}
     path = {f"path_{name}" for name in ("step", "alpha", "beta", "loss", "projected_loss", "distance", "status")}
-    assert {each.name for each in folder.iterdir()} == grid | path | {"alpha", "beta", "directions", "zarr.json"}
+    moments, single = {"moments", "path_moments"}, {"alpha", "beta", "directions", "sample_index"}
+    assert {each.name for each in folder.iterdir()} == grid | path | moments | single | {"zarr.json"}
     for name in grid:
         meta = described(tmp_path, name)
         assert meta["zarr_format"] == 3
@@ -97,7 +98,15 @@ def test_the_layout_on_disk_is_the_documented_one(tmp_path):
     for name in path:
         meta = described(tmp_path, name)
         assert (meta["shape"], meta["dimension_names"]) == ([4], ["snapshot"])
-    for name in grid | path | {"alpha", "beta", "directions"}:
+    rows = ["loss", "accuracy", "loss-rise"]
+    assert json.loads((folder / "zarr.json").read_text())["attributes"]["moment_rows"] == rows
+    of_points, of_path = described(tmp_path, "moments"), described(tmp_path, "path_moments")
+    assert (of_points["shape"], of_points["dimension_names"]) == ([4, 5, 18], ["beta", "alpha", "moment"])
+    assert of_points["chunk_grid"]["configuration"]["chunk_shape"] == [2, 3, 18]
+    assert (of_path["shape"], of_path["dimension_names"]) == ([4, 12], ["snapshot", "moment"])
+    samples = described(tmp_path, "sample_index")
+    assert (samples["data_type"], samples["dimension_names"]) == ("int64", ["sample"])
+    for name in grid | path | moments | single:
         assert described(tmp_path, name)["codecs"][-1]["name"] == "crc32c", "every chunk ends in its checksum"
     attributes = json.loads((folder / "zarr.json").read_text())["attributes"]
     assert attributes["schema_version"] == 1
@@ -402,7 +411,7 @@ def test_leftovers_of_a_write_cut_off_are_ignored(tmp_path):
 def small_disk(tmp_path):
     place = tmp_path / "disk"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=384k", "tmpfs", str(place)], capture_output=True)
     if mounted.returncode:
         pytest.skip("needs the right to mount a small tmpfs")
     yield place
