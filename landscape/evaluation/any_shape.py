@@ -31,6 +31,7 @@ class AnyShape:
         self.samples, self._device, self._dtype, self._limit = samples, device, dtype, limit
         self.counts = Counts(samples)
         self.resident = True
+        self.generation = 0  # how often batches were made for other edges, and so in other memory
         self._edges: list[tuple[int, int]] = []
         self._kept: list[Batch] = []  # on the device, all of them or none
         self._on_host: dict[int, Batch] = {}
@@ -41,6 +42,7 @@ class AnyShape:
         if self._edges == list(edges):
             return
         self._edges, self._kept, self._on_host, size = list(edges), [], {}, 0
+        self.generation += 1
         self._room = host_limit() if self._device.type == "cuda" else 0
         for index in range(len(self._edges)):
             batch = self._made(index)

@@ -24,6 +24,7 @@ class Resident:
     """All samples on the device in the type to compute in, once; the batches are views of them."""
 
     resident = same_shapes = True
+    generation = 0  # the samples are the same memory in all batches
     counts = None  # a value for each row
 
     def __init__(self, samples: Rows, device: torch.device, dtype: torch.dtype) -> None:
@@ -54,6 +55,7 @@ class Streamed:
     """
 
     resident, same_shapes = False, True
+    generation = 0
     counts = None
     tensors: Sequence[Tensor] = ()  # streamed batches are copies
 

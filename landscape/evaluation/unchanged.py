@@ -27,14 +27,16 @@ class UnchangedSamples:
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._sums: list[int] = []
+        self._generation: int | None = None
 
     def remember(self) -> None:
-        """Keep checksums of the samples as they are now, at the first call alone."""
-        self._sums = self._sums or self._sums_now()
+        """Keep checksums of the samples as they are now, where they were not kept of the same memory before."""
+        if self._generation != self._feed.generation:
+            self._sums, self._generation = self._sums_now(), self._feed.generation
 
     def check(self) -> None:
         """Raises SamplesChanged where the samples are not what was remembered."""
-        if self._sums_now() != self._sums:
+        if self._generation == self._feed.generation and self._sums_now() != self._sums:
             raise SamplesChanged
 
     def _sums_now(self) -> list[int]:

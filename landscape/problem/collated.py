@@ -23,7 +23,7 @@ from landscape.problem.contents import bytes_of, digest_of, fields_of, holds_not
 from landscape.problem.observables import Observe
 from landscape.problem.reading import seed_of
 from landscape.problem.samples import Samples
-from landscape.problem.structure import exchanged, kind_in_words
+from landscape.problem.structure import are_one_kind, exchanged, kind_in_words
 from landscape.problem.user_code import calling
 
 Length = Callable[[Any], int]
@@ -84,7 +84,7 @@ class Collated(Samples):
         kind = kind_in_words(batch, count)
         if not self._kinds:
             self._kinds.append(kind)
-        if kind != self._kinds[0]:
+        if not are_one_kind(kind, self._kinds[0]):
             raise JobError(
                 f"data: the collate function must return one kind of batch, not {self._kinds[0]} for some samples of "
                 f"{self.name} and {kind} for others"

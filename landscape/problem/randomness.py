@@ -124,6 +124,7 @@ def differing(one: Batch, other: Batch) -> Iterator[str]:
     """The fields that do not hold the same bytes in both batches, in words: 'inputs (field 0)', a key of a dict.
 
     Example:
+        >>> import torch
         >>> list(differing((torch.zeros(2), torch.zeros(2)), (torch.zeros(2), torch.ones(2))))
         ['targets (field 1)']
     """

@@ -61,6 +61,7 @@ def select_samples(
         JobError: there are fewer samples than asked for, the data is none of the known kinds, or cannot be read.
 
     Example:
+        >>> import torch
         >>> data = torch.arange(10)
         >>> chosen, more = (select_samples(data, count, seed=0) for count in (4, 6))
         >>> bool((chosen.samples.rows == data[chosen.indices]).all())

@@ -24,7 +24,7 @@ from landscape.problem.items import KeptItems
 from landscape.problem.kept_rows import Reservoir
 from landscape.problem.reading import Stream, as_rows, numpy_to_tensors
 from landscape.problem.samples import Rows
-from landscape.problem.structure import first_dimension, kind_in_words
+from landscape.problem.structure import are_one_kind, first_dimension, kind_in_words
 
 log = logging.getLogger("landscape")
 
@@ -167,8 +167,8 @@ def _enough(taken: Sequence[_Whole], choice: Choice) -> bool:
 
 
 def _same_kind(kind: str, batch: Any, name: str) -> str:
-    found = kind_in_words(batch, len(batch) if isinstance(batch, list) else -1)
-    if kind and found != kind:
+    found = kind_in_words(batch, -1)
+    if kind and not are_one_kind(found, kind):
         raise JobError(f"data: {name} must yield one kind of batch, not {kind} first and then {found}")
     return found
 

@@ -173,7 +173,7 @@ def kind_in_words(value: Any, count: int) -> str:
     """What a batch is at its top level, for comparison with others: its type, and the keys or fields that it has.
 
     Args:
-        count: how many items it was made of; a tuple or list of as many is a list of the items.
+        count: how many items it was made of; a tuple of as many may be one of the items.
 
     Example:
         >>> kind_in_words({"x": 1, "y": 2}, 3), kind_in_words((1, 2), 3), kind_in_words([4, 5, 6], 3)
@@ -182,6 +182,16 @@ def kind_in_words(value: Any, count: int) -> str:
     name = type(value).__name__
     if isinstance(value, Mapping):
         return f"{name} of {', '.join(sorted(map(str, value)))}"
-    if isinstance(value, (tuple, list)):
-        return name if len(value) == count or type(value) is list else f"{name} of {len(value)}"
+    if type(value) is tuple and len(value) != count:
+        return f"{name} of {len(value)}"
     return name
+
+
+def are_one_kind(one: str, other: str) -> bool:
+    """Whether two batches may be of one kind, by their `kind_in_words`: a tuple may be one of items, or of fields.
+
+    Example:
+        >>> are_one_kind("tuple", "tuple of 2"), are_one_kind("tuple of 3", "tuple of 2")
+        (True, False)
+    """
+    return one == other or sorted((one, other))[0] == "tuple" == one[:5] == other[:5]

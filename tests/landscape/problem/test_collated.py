@@ -275,7 +275,7 @@ def test_other_kinds_of_batches_are_refused():
     samples.batch(0, 5)
     with pytest.raises(JobError, match=r"must return one kind of batch, not dict of .* and list for others$"):
         samples.few(2).batch(0, 2)
-    with pytest.raises(JobError, match=r"list must yield one kind of batch, not Packed of 3 first and then Joined$"):
+    with pytest.raises(JobError, match=r"list must yield one kind of batch, not Packed first and then Joined$"):
         select_samples([*ready_batches()[:2], COLLATES["joined"](sequences())], 9, 0, length=lengths_of)
 
 
