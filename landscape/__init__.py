@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from landscape.collector import TrajectoryCollector
     from landscape.errors import JobError, LandscapeError, NotFoundError
     from landscape.evaluation.choice.questions import Limits
+    from landscape.importing import import_surface
     from landscape.listing import list_runs
     from landscape.pipeline import run
     from landscape.problem.problem import Problem
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "errors": ("JobError", "LandscapeError", "NotFoundError"),
+    "importing": ("import_surface",),
     "listing": ("list_runs",),
     "pipeline": ("run",),
     "problem.problem": ("Problem",),
@@ -78,6 +80,7 @@ __all__ = [
     "TowardsDirection",
     "TrajectoryCollector",
     "import_checkpoints",
+    "import_surface",
     "list_runs",
     "open_run",
     "read_job",

@@ -23,7 +23,7 @@ LAYERS = [
     "landscape: directions problem surface trajectory; cluster: options scheduling",
     "landscape: evaluation spec store views; cluster: shipping",
     "landscape: collector preparation reproduction results state tally; cluster: session",
-    "landscape: choosing page recipes tasks tidying; cluster: doctor exporting status",
+    "landscape: choosing importing page recipes tasks tidying; cluster: doctor exporting status",
     "landscape: listing pipeline; cluster: planning submit viewing workers",
     "landscape: bench; cluster: driver templates",
     "cluster: commands",
@@ -58,6 +58,7 @@ LONGEST_FILE = 300  # lines
 SERVING = {"starlette", "uvicorn", "sse_starlette"}
 HEAVY = {
     "ray",
+    "h5py",
     "grpc",
     "plotly",
     "matplotlib",
@@ -84,6 +85,7 @@ ALLOWED = {
     "zarr": {"landscape/store/"},
     "obstore": {"landscape/folders/", "landscape/store/"},
     "sklearn": {"landscape/recipes/"},
+    "h5py": {"landscape/importing/"},
     "xarray": {"landscape/surface.py"},
     "meshio": {"landscape/views/exports/"},
     "matplotlib": {"landscape/views/plots/"},

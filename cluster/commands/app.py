@@ -20,6 +20,7 @@ from cluster.commands.doctor import doctor
 from cluster.commands.ending import exit_code_of
 from cluster.commands.export import export
 from cluster.commands.import_ import import_
+from cluster.commands.import_surface import import_surface
 from cluster.commands.init import init
 from cluster.commands.list_ import list_
 from cluster.commands.logs import logs
@@ -45,6 +46,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "export": export,
     "view": view,
     "import": import_,
+    "import-surface": import_surface,
     "list": list_,
     "rm": rm,
     "rename": rename,

@@ -44,7 +44,12 @@ GROUPS = {
     ),
     "Draw": ("landscape.views.figure", "landscape.views.compare", "landscape.views.compare_figures"),
     "Collect": ("landscape.TrajectoryCollector", "landscape.import_checkpoints", "landscape.read_trajectory"),
-    "Tidy": ("landscape.list_runs", "landscape.remove_landscape", "landscape.rename_landscape"),
+    "Tidy": (
+        "landscape.list_runs",
+        "landscape.remove_landscape",
+        "landscape.rename_landscape",
+        "landscape.import_surface",
+    ),
     "Errors": ("landscape.LandscapeError", "landscape.JobError", "landscape.NotFoundError"),
     "What these give and take": (
         "landscape.trajectory.snapshots.Trajectory",

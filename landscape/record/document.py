@@ -20,6 +20,7 @@ from landscape.record.parts import (
     CheckRecord,
     Count,
     IdentityRecord,
+    ImportRecord,
     JobRecord,
     PlanRecord,
     PrecisionError,
@@ -72,6 +73,7 @@ class Record:
         PrecisionError, with_others(tuple(entry.name for entry in fields(PrecisionError)))
     ] | None = None  # fmt: skip
     check: CheckRecord | None = None
+    imported: ImportRecord | None = None  # of a landscape that no job computed
     origin_loss: Real | None = None
     origin_loss_stderr: Real | None = None
     progress: ProgressRecord = field(default_factory=ProgressRecord)

@@ -183,6 +183,15 @@ class RandomData:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImportRecord:
+    """The file that a landscape was imported from: its name, its format in words, the SHA-256 of its bytes."""
+
+    file: AnyText = None
+    format: AnyText = None
+    digest: AnyText = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckRecord:
     """What a process must reproduce: values at a point, in hexadecimal, and the processor that computed them."""
 

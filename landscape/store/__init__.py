@@ -3,6 +3,7 @@
 from landscape.store.changes import ChunkChanges, chunk_changes
 from landscape.store.chunks import Examination, status_of
 from landscape.store.durable import DurableStore
+from landscape.store.imported import ImportedValues, write_imported
 from landscape.store.landscape import LandscapeStore
 from landscape.store.layout import SCHEMA_VERSION, NewArrays, PathPlan
 from landscape.store.naming import (
@@ -31,6 +32,7 @@ __all__ = [
     "ChunkChanges",
     "DurableStore",
     "Examination",
+    "ImportedValues",
     "LandscapeStore",
     "NewArrays",
     "PathPlan",
@@ -53,4 +55,5 @@ __all__ = [
     "status_of",
     "survey",
     "write_error",
+    "write_imported",
 ]

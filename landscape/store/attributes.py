@@ -100,7 +100,9 @@ def is_same(one: Any, other: Any) -> bool:
     """Whether the attributes in two documents are of one landscape, at whatever progress."""
     if not isinstance(one, dict) or not isinstance(other, dict):
         return False
-    return all(one.get(name) == other.get(name) for name in ESSENTIAL) and _created(one) == _created(other)
+    return all(one.get(name) == other.get(name) for name in (*ESSENTIAL, "imported")) and _created(one) == _created(
+        other
+    )
 
 
 def _created(attributes: Mapping[str, Any]) -> Any:

@@ -98,7 +98,7 @@ class Documents:
             return copied
         problems = [f"{self._place(name)}: {entry}: is malformed and left out" for entry in left_out]
         missing = missing_essentials(record)
-        if missing:
+        if missing and not record.imported:
             problem = f"{self._place(name)}: {missing[0]}: is missing"
             copied = self._copied(name, problem)
             if copied is not None:
@@ -111,7 +111,7 @@ class Documents:
             record, _ = landscape_of(self.copy.get(name, {}), name)
         except (BadMetadataError, JobError):
             return None
-        if missing_essentials(record):
+        if missing_essentials(record) and not record.imported:
             return None
         return Described(record, (f"{problem}; its copy in the root stands in for it",), True)
 
@@ -241,4 +241,12 @@ def unreadable(name: str, problem: str, folder: str) -> str:
     return (
         f"landscape {shown(name)} cannot be read: {problem}; restore that file, or move the folder "
         f"{shown(folder, 300)} away to compute it anew"
+    )
+
+
+def imported_refusal(name: str, file: str | None) -> str:
+    """Why no job goes on with a landscape that was imported, and the remedy."""
+    return (
+        f"landscape {shown(name)} was imported from {shown(file or 'a file')}: no job computed it, so none goes on "
+        "with it; give the job's landscape another name or run"
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from zarr.abc.store import Store
 
 from landscape import parameters
-from landscape.errors import LandscapeError, NotFoundError, nearest, shown
+from landscape.errors import JobError, LandscapeError, NotFoundError, nearest, shown
 from landscape.folders import Folder, Place, open_folder
 from landscape.grid import Grid, Index, Tile, tile_counts
 from landscape.record import IdentityRecord, JobRecord, PlanRecord, Record
@@ -22,7 +22,7 @@ from landscape.store.chunks import Examination
 from landscape.store.constants import stored_directions, stored_path
 from landscape.store.creation import create_landscape
 from landscape.store.described import Described
-from landscape.store.documents import FOLDER, METADATA, Documents, unreadable
+from landscape.store.documents import FOLDER, METADATA, Documents, imported_refusal, unreadable
 from landscape.store.durable import DurableStore
 from landscape.store.layout import NewArrays, PathPlan
 from landscape.store.moving import finish_move, write_root
@@ -133,7 +133,7 @@ class LandscapeStore:
 
     def _needed(self, name: Essential, part: T | None) -> T:
         if part is None:
-            raise LandscapeError(self._refusal(name))
+            raise (JobError if self.record.imported else LandscapeError)(self._refusal(name))
         return part
 
     def siblings(self) -> dict[str, Record]:
@@ -148,13 +148,15 @@ class LandscapeStore:
         return self._refusal(missing[0]) if missing else ""
 
     def _refusal(self, attribute: str) -> str:
+        if self.record.imported:
+            return imported_refusal(self.name, self.record.imported.file)
         place = self._folder.place(f"{FOLDER}/{self.name}")
         return unreadable(self.name, f"{shown(f'{place}/{METADATA}', 300)}: {attribute}: is missing", place)
 
     @property
     def own_problems(self) -> tuple[str, ...]:
         """What is wrong with the landscape's own document, a sentence each, without the documents of its arrays."""
-        return (*self._described.problems, *filter(None, [self.refusal]))
+        return (*self._described.problems, *filter(None, [self.refusal if not self.record.imported else ""]))
 
     def problems(self) -> list[str]:
         """What is wrong with the metadata of a landscape that can be read all the same, a sentence each."""

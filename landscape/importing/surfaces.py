@@ -1,0 +1,154 @@
+"""A surface as a file holds it: coordinates, observables and statuses, in order and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.errors import JobError, shown
+from landscape.fields import MAX_SIZE
+from landscape.grid import AXIS_NAMES, Grid
+from landscape.store import PathPlan
+from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR
+
+MOST_POINTS = 1 << 24
+RESERVED = {"status", "directions", "loss_rise", "metadata", *AXIS_NAMES}  # what no observable may be called
+LOSSES = ("loss", "train_loss", "test_loss", "val_loss")  # the first of them that a file has is the loss
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ImportedSurface:
+    """A surface of another software.
+
+    Attributes:
+        grid: its coordinates, ascending along each axis.
+        values: float64 in the shape of the grid, the last axis first: `loss`, further observables, their errors.
+        status: uint8 of the same shape, as `surface.STATUS_NAMES` has it.
+        kind: the format of the file, in words.
+        labels: what the axes are, as far as the file says.
+        num_samples: over which the values are means, where the file says.
+        path: where the snapshots of a trajectory lie, with its losses there and at their projections.
+    """
+
+    grid: Grid
+    values: Mapping[str, Floats]
+    status: NDArray[np.uint8]
+    kind: str
+    labels: Sequence[str] = ()
+    num_samples: int | None = None
+    path: tuple[PathPlan, Floats, Floats] | None = None
+
+    @property
+    def observables(self) -> tuple[str, ...]:
+        """The names of the observables, `loss` first, without those of their errors."""
+        names = [name for name in self.values if not (name.endswith("_stderr") and name[:-7] in self.values)]
+        return ("loss", *(name for name in names if name not in ("loss", RISE_STDERR)))
+
+
+class NoSurfaceError(ValueError):
+    """A file holds no surface; the message says why, and what to do."""
+
+
+def make_surface(
+    kind: str,
+    coordinates: Sequence[Any],
+    arrays: Mapping[str, NDArray[Any]],
+    status: NDArray[Any] | None = None,
+    missing: float | None = None,
+    **more: Any,
+) -> ImportedSurface:
+    """A surface of arrays in the shape of the grid, the last axis first; points are sorted along each axis.
+
+    Args:
+        kind: the format of the file, in words.
+        coordinates: those of each axis, the first axis first.
+        arrays: the values by their names; one of `LOSSES` becomes `loss`.
+        status: that of each point; default: by the loss.
+        missing: the value that marks points that were not computed.
+
+    Raises:
+        NoSurfaceError: coordinates or values are not those of a surface.
+    """
+    axes = [_axis(name, values) for name, values in zip(AXIS_NAMES, coordinates, strict=False)]
+    shape = tuple(len(axis) for axis in reversed(axes))
+    if not axes or len(coordinates) > len(AXIS_NAMES):
+        raise NoSurfaceError(f"must have 1 to {len(AXIS_NAMES)} axes, not {len(coordinates)}")
+    if int(np.prod(shape, dtype=object)) > MOST_POINTS:
+        raise NoSurfaceError(f"must have at most {MOST_POINTS} points, not {shown(list(shape))}")
+    named = next((name for name in LOSSES if name in arrays), None)
+    if named is None:
+        raise NoSurfaceError(f"has no loss; one of its arrays must be called {', '.join(LOSSES)}")
+    order = np.ix_(*(np.argsort(axis, kind="stable") for axis in reversed(axes)))
+    values: dict[str, Floats] = {"loss": _ordered(named, arrays[named], shape, order)}
+    for name in arrays:
+        if not name or set(name) & set("/\\\0") or name.startswith((".", "path_")) or name in RESERVED:
+            raise NoSurfaceError(f"{shown(name)} must not be the name of an observable; rename the array")
+    values |= {name: _ordered(name, each, shape, order) for name, each in arrays.items() if name != named}
+    states = np.where(np.isfinite(values["loss"]), OK, NOT_FINITE).astype(np.uint8)
+    if status is not None:
+        given = _ordered("status", status, shape, order)
+        if not np.isin(given, (NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED)).all():
+            raise NoSurfaceError("status must be 0, 1, 2 or 3 everywhere")
+        finite = (given == OK) & (states == NOT_FINITE)
+        if finite.any():
+            raise NoSurfaceError("status says 1, ok, where the loss is not finite")
+        states = given.astype(np.uint8)
+    if missing is not None:
+        states[values["loss"] == missing] = NOT_COMPUTED
+        values = {name: np.where(each == missing, np.nan, each) for name, each in values.items()}
+    if not np.isin(states, (OK, NOT_FINITE)).any():
+        raise NoSurfaceError("has no point that was computed")
+    values = {name: np.where(states == NOT_COMPUTED, np.nan, each) for name, each in values.items()}
+    grid = Grid(AXIS_NAMES[: len(axes)], tuple(np.sort(axis) for axis in axes))
+    return ImportedSurface(grid, values, states, kind, **more)
+
+
+def _axis(name: str, values: Any) -> Floats:
+    coordinates = numbers(name, values)
+    if coordinates.ndim != 1 or not 1 <= len(coordinates) <= MAX_SIZE:
+        shape = shown(list(coordinates.shape))
+        raise NoSurfaceError(
+            f"the coordinates of {name} must be a row of 1 to {MAX_SIZE} numbers, not of shape {shape}"
+        )
+    if not np.isfinite(coordinates).all():
+        raise NoSurfaceError(f"the coordinates of {name} must be finite numbers")
+    distinct, counts = np.unique(coordinates, return_counts=True)
+    if (counts > 1).any():
+        raise NoSurfaceError(
+            f"the coordinates of {name} must differ; {float(distinct[counts > 1][0])!r} stands "
+            f"{int(counts.max())} times"
+        )
+    return coordinates
+
+
+def _ordered(name: str, values: Any, shape: tuple[int, ...], order: tuple[NDArray[Any], ...]) -> Floats:
+    array = numbers(name, values)
+    if array.shape != shape:
+        raise NoSurfaceError(
+            f"{shown(name)} has shape {shown(list(array.shape))}, its coordinates {shown(list(shape))} (the last axis "
+            "first); they must agree"
+        )
+    return np.ascontiguousarray(array[order])
+
+
+def numbers(name: str, values: Any) -> Floats:
+    """An array of real numbers as float64.
+
+    Raises:
+        NoSurfaceError: it holds something else.
+    """
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiu" or array.dtype.itemsize > 16:
+        raise NoSurfaceError(f"{shown(name)} must hold numbers, not {shown(str(array.dtype))}")
+    return array.astype(np.float64)
+
+
+def refused(file: str, reason: object) -> JobError:
+    """The error of a file that is not imported."""
+    return JobError(f"file {shown(file, 300)}: {reason}")

@@ -1,0 +1,288 @@
+"""Surfaces of other software in a run: the same values, taken by every view; and files that hold none."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from small_models import conv_problem, make_job, quadratic_problem, wandering, write_trajectory
+
+from cluster.exporting import export_run
+from cluster.planning import plan_job
+from cluster.status import run_status, validate_run
+from landscape import JobError, LandscapeError, NotFoundError, import_surface, open_run, rename_landscape, run
+from landscape.folders.lock import run_lock
+from landscape.importing import import_surfaces
+from landscape.page.describing import run_description
+from landscape.page.jobs import BoxQuery, box_job
+from landscape.page.places import FoundRun
+from landscape.page.runs import RunReader
+
+X, Y = np.linspace(-1, 1, 5), np.array([-2.0, -1.0, 0.0, 4.0])
+
+
+def bowl(x: float, y: float) -> float:
+    return x**2 + 3 * y**2 + x * y
+
+
+BOWL = np.array([[bowl(x, y) for x in X] for y in Y])  # [beta, alpha]
+
+
+def write_li(file: Path, missing: int = 0, **more: object) -> None:
+    """As `plot_surface.py` of loss-landscape does: arrays of shape [x, y], filled in the order of numpy's meshgrid."""
+    xs, ys = np.meshgrid(X, Y)
+    places = np.c_[xs.ravel(), ys.ravel()]
+    losses, accuracies = -np.ones((len(X), len(Y))), -np.ones((len(X), len(Y)))
+    for index in range(losses.size - missing):
+        losses.ravel()[index] = bowl(*places[index])
+        accuracies.ravel()[index] = 100 - bowl(*places[index])
+    with h5py.File(file, "w") as opened:
+        opened["dir_file"] = "model_weights.h5"
+        opened["xcoordinates"], opened["ycoordinates"] = X, Y
+        opened["train_loss"], opened["train_acc"] = losses, accuracies
+        for name, value in more.items():
+            opened[name] = value
+
+
+def test_a_surface_of_loss_landscape_has_each_value_at_its_coordinates(tmp_path):
+    write_li(tmp_path / "s.h5", missing=3)
+    assert import_surface(tmp_path / "s.h5", tmp_path / "run") == "s"
+    surface = open_run(tmp_path / "run")["s"]
+    assert (surface.alpha.tolist(), surface.beta.tolist()) == (X.tolist(), Y.tolist())
+    there = surface.status == 1
+    assert (surface.status == 0).sum() == 3
+    assert (surface.status[-1, -3:] == 0).all(), "the last three in the order of that software"
+    assert (surface.loss[there] == BOWL[there]).all()
+    assert np.isnan(surface.loss[~there]).all()
+    assert (surface.observables["train_acc"][there] == 100 - BOWL[there]).all()
+    [status] = run_status(str(tmp_path / "run"))["landscapes"]
+    assert (status["state"], status["done"], status["missing"], status["origin_loss"]) == ("partial", 17, 3, 0.0)
+    assert validate_run(str(tmp_path / "run"))["damaged"] == 0
+
+
+def test_a_line_of_loss_landscape_has_one_axis(tmp_path):
+    with h5py.File(tmp_path / "line.h5", "w") as file:
+        file["xcoordinates"], file["train_loss"], file["test_loss"] = X, X**2, X**2 + 1
+    import_surface(tmp_path / "line.h5", tmp_path / "run")
+    surface = open_run(tmp_path / "run")["line"]
+    assert surface.dimensions == ("alpha",)
+    assert (surface.observables["test_loss"] == X**2 + 1).all()
+
+
+def test_arrays_are_sorted_by_their_coordinates(tmp_path):
+    np.savez(tmp_path / "a.npz", x=X[::-1], y=Y, loss=BOWL[:, ::-1], error=BOWL[:, ::-1] * 2)
+    np.savez(tmp_path / "b.npz", loss=BOWL[:, 1:], coordinates=np.stack([X[1:], Y]))  # as Landscaper saves them
+    rows = [(x, y, bowl(x, y)) for x in X for y in Y]
+    table = "\n".join(["y, x, loss", *(f"{y!r},{x!r},{loss!r}" for x, y, loss in rows[::-1])])
+    (tmp_path / "c.csv").write_text(table.replace("np.float64(", "").replace(")", ""))
+    assert import_surfaces([tmp_path / name for name in ("a.npz", "b.npz", "c.csv")], tmp_path / "run") == [
+        "a",
+        "b",
+        "c",
+    ]
+    opened = open_run(tmp_path / "run")
+    assert list(opened) == ["a", "b", "c"]
+    assert (opened["a"].loss == BOWL).all()
+    assert (opened["a"].observables["error"] == 2 * BOWL).all()
+    assert (opened["b"].loss == BOWL[:, 1:]).all()
+    assert (opened["c"].loss == BOWL).all()
+
+
+@pytest.mark.parametrize("form", ["csv", "npz"])
+def test_what_is_exported_is_imported_as_the_same_surface(tmp_path, form):
+    problem = conv_problem()
+    write_trajectory(tmp_path / "run", wandering(problem.model, 3, 0.2))
+    [*_] = run(
+        make_job(tmp_path / "run", lambda: problem, [{"name": "t", "trajectory": "all", "size": [4, 3]}], tile=2)
+    )
+    expected = open_run(tmp_path / "run")["t"]
+    file, *_ = export_run(str(tmp_path / "run"), "t", [form], tmp_path, None, "loss", None)
+    import_surface(file, tmp_path / "run", "again")
+    found = open_run(tmp_path / "run")["again"]
+    for axis, other in zip(found.axes, expected.axes, strict=True):
+        assert axis.coordinates.tobytes() == other.coordinates.tobytes()
+    assert set(found.observables) == set(expected.observables)
+    for name, values in expected.observables.items():
+        assert found.observables[name].tobytes() == values.tobytes(), name
+    assert found.status.tobytes() == expected.status.tobytes()
+    if form == "npz":
+        assert [axis.label for axis in found.axes] == [axis.label for axis in expected.axes]
+        assert found.path.loss.tobytes() == expected.path.loss.tobytes()
+        assert found.path.coordinates["beta"].tobytes() == expected.path.coordinates["beta"].tobytes()
+        assert found.record.num_samples == expected.record.num_samples
+
+
+@pytest.fixture
+def imported(tmp_path: Path) -> str:
+    write_li(tmp_path / "s.h5")
+    import_surface(tmp_path / "s.h5", tmp_path / "run")
+    return str(tmp_path / "run")
+
+
+def test_exports_the_page_and_other_names_take_it(imported, tmp_path):
+    paths = list(
+        export_run(imported, None, ["html", "csv", "npz", "vtk", "report"], tmp_path / "out", None, "train_acc", None)
+    )
+    assert all(path.stat().st_size for path in paths)
+    reader = RunReader(FoundRun("1", "run", imported))
+    [described] = run_description(reader)["landscapes"]
+    assert described["name"] == "s"
+    with pytest.raises(LandscapeError, match="'s' does not record the job that began it"):
+        box_job(reader, BoxQuery("1", "s", ((0.0, 1.0), (0.0, 1.0)), ()))
+    rename_landscape(imported, "s", "li")
+    assert (open_run(imported)["li"].loss == BOWL).all()
+    assert validate_run(imported)["damaged"] == 0
+
+
+def test_no_job_goes_on_with_it_and_one_of_another_name_does_not_mind(imported):
+    job = make_job(imported, quadratic_problem, [{"name": "s", "size": 3}], tile=3)
+    for attempt in (lambda: run(job), lambda: plan_job(job)):
+        with pytest.raises(
+            JobError, match=r"landscape 's' was imported from 's.h5': no job computed it, so none goes on"
+        ):
+            attempt()
+    other = make_job(imported, quadratic_problem, [{"name": "mine", "size": 3}], tile=3)
+    assert set(run(other)) == {"s", "mine"}
+    borrowing = other.replace(run=f"{imported}-2", engine=imported)
+    assert list(run(borrowing)) == ["mine"]
+
+
+# -- files that hold no surface --------------------------------------------------------------------------------------
+
+
+def npz(**arrays: object) -> Callable[[Path], None]:
+    return lambda file: np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+def li(**more: object) -> Callable[[Path], None]:
+    return lambda file: write_li(file, **more)  # type: ignore[arg-type]
+
+
+def text(content: str) -> Callable[[Path], None]:
+    return lambda file: file.write_text(content)  # type: ignore[return-value]
+
+
+def truncated(write: Callable[[Path], None]) -> Callable[[Path], None]:
+    def cut(file: Path) -> None:
+        write(file)
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+    return cut
+
+
+def bomb(file: Path) -> None:
+    """A member whose header promises a gigabyte of numbers, as a few bytes of zeros."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 27,)})
+        archive.writestr("loss.npy", header.getvalue() + bytes(1 << 20))
+
+
+def hdf_bomb(file: Path) -> None:
+    with h5py.File(file, "w") as opened:
+        opened["xcoordinates"] = X
+        opened.create_dataset("train_loss", shape=(1 << 40,), dtype="f8", chunks=(1 << 16,))
+
+
+def external(file: Path) -> None:
+    with h5py.File(file.with_name("other.h5"), "w") as other:
+        other["x"] = X
+    with h5py.File(file, "w") as opened:
+        opened["xcoordinates"], opened["train_loss"] = h5py.ExternalLink("other.h5", "x"), X
+
+
+def long_header(file: Path) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("loss.npy", b"\x93NUMPY\x02\x00" + struct.pack("<I", 1 << 31))
+
+
+GRID = "x,y,loss\n0,0,1\n1,0,2\n0,1,3\n1,1,4\n"
+BAD = {
+    "no-hdf.h5": (text("hello"), "is no HDF5 file, or is damaged"),
+    "cut.h5": (truncated(li()), "is no HDF5 file, or is damaged"),
+    "other.h5": (lambda file: h5py.File(file, "w").close(), "has no array xcoordinates"),
+    "shape.h5": (li(test_loss=np.ones(3)), r"'test_loss' has shape \[3\], its coordinates make \[5, 4\]"),
+    "bomb.h5": (hdf_bomb, "'train_loss' must be at most 16777216 numbers"),
+    "external.h5": (external, "has no array xcoordinates"),
+    "nothing.h5": (li(missing=20), "has no point that was computed"),
+    "no-zip.npz": (text("hello"), "is no NPZ file, or is damaged"),
+    "cut.npz": (truncated(npz(x=X, y=Y, loss=BOWL)), "is no NPZ file, or is damaged"),
+    "pickle.npz": (npz(x=X, y=Y, loss=np.array([object()])), "'loss' holds pickled objects, which may run code"),
+    "bomb.npz": (bomb, "'loss' must be at most 16777216 numbers, not 134217728"),
+    "header.npz": (long_header, "is no NPZ file, or is damaged"),
+    "axes.npz": (npz(loss=BOWL), "has no coordinates; its arrays must include alpha and beta, or x and y"),
+    "loss.npz": (npz(x=X, y=Y, error=BOWL), "has no loss; one of its arrays must be called loss, train_loss"),
+    "turned.npz": (npz(x=X, y=Y, loss=BOWL.T), r"'loss' has shape \[5, 4\], its coordinates \[4, 5\]"),
+    "twice.npz": (npz(x=[0.0, 1, 1], loss=np.ones(3)), r"the coordinates of alpha must differ; 1.0 stands 2 times"),
+    "nan.npz": (npz(x=[0.0, np.nan], loss=np.ones(2)), "the coordinates of alpha must be finite numbers"),
+    "text.npz": (npz(x=X, loss=np.array(["a"] * 5)), "'loss' must hold numbers, not"),
+    "complex.npz": (npz(x=X, loss=np.ones(5) * 1j), "'loss' must hold numbers, not 'complex128'"),
+    "name.npz": (npz(x=X, loss=X, gamma=X), "'gamma' must not be the name of an observable"),
+    "empty.csv": (text(""), "is empty"),
+    "rows.csv": (text("x,y,loss\n"), "has no rows below its first line"),
+    "columns.csv": (text("a,b,loss\n1,2,3\n"), r"has no columns alpha and beta, or x and y"),
+    "word.csv": (text(GRID.replace("3", "three")), "line 4 must hold numbers"),
+    "short.csv": (text(GRID[:-3]), "line 5 has 2 values, the first line names 3 columns"),
+    "part.csv": (text(GRID[:-6]), "is no whole grid: 3 rows, but 2 × 2 different coordinates make 4 points"),
+    "double.csv": (text(GRID + "1,1,5\n"), "must have one row per point of a grid, not several rows for one point"),
+    "nan.csv": (text(GRID.replace("1,1,4", "1,nan,4")), "column y must hold finite numbers"),
+    "binary.csv": (lambda file: file.write_bytes(b"\xff\xfe\x00\x01"), "is no table of text"),
+    "unknown.txt": (text(GRID), r"its ending must say its format, not '\.txt'; .*known: \.h5, \.hdf5, \.npz, \.csv"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_file_that_holds_no_surface_is_refused_and_nothing_written(tmp_path, name):
+    write, told = BAD[name]
+    write(tmp_path / name)
+    write_li(tmp_path / "good.h5")
+    with pytest.raises(JobError, match=rf"file '.*{name}': .*{told}") as refused:
+        import_surfaces([tmp_path / "good.h5", tmp_path / name], tmp_path / "run")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_names_that_are_taken_or_missing_are_refused(imported, tmp_path):
+    file = tmp_path / "s.h5"
+    with pytest.raises(JobError, match="name: 's' is in the run already"):
+        import_surface(file, imported)
+    with pytest.raises(JobError, match="name: must be letters"):
+        import_surface(file, imported, "a/b")
+    with pytest.raises(JobError, match="name: must not be given for 2 files"):
+        import_surfaces([file, file], imported, "a")
+    with pytest.raises(JobError, match="name: several files would make landscapes called 's'"):
+        import_surfaces([file, file], tmp_path / "new")
+    with pytest.raises(NotFoundError, match="does not exist"):
+        import_surface(tmp_path / "absent.h5", imported, "b")
+    with run_lock(imported), pytest.raises(LandscapeError, match="is being written by process"):
+        import_surface(file, imported, "b")
+    assert list(open_run(imported)) == ["s"]
+
+
+def test_without_h5py_the_remedy_is_said(tmp_path, monkeypatch):
+    write_li(tmp_path / "s.h5")
+    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+    with pytest.raises(JobError, match=r"need the package h5py; `pip install 'loss-landscape-cluster\[h5\]'`"):
+        import_surface(tmp_path / "s.h5", tmp_path / "run")
+
+
+def test_an_import_that_was_killed_leaves_nothing_to_be_seen_and_is_done_again(tmp_path, monkeypatch):
+    write_li(tmp_path / "s.h5")
+
+    def die(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("landscape.store.imported.write_synced", die)
+        with pytest.raises(KeyboardInterrupt):
+            import_surface(tmp_path / "s.h5", tmp_path / "run")
+    assert list(open_run(tmp_path / "run")) == []
+    import_surface(tmp_path / "s.h5", tmp_path / "run")
+    assert (open_run(tmp_path / "run")["s"].loss == BOWL).all()
+    assert sorted(path.name for path in (tmp_path / "run" / "landscapes.zarr").iterdir()) == ["s", "zarr.json"]
