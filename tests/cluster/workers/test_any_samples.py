@@ -1,0 +1,114 @@
+"""Samples of any shape on workers: the same digest after the journey, and the bytes of a serial run."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+
+import pytest
+import torch
+from ragged import COLLATES, Reader, Sequences, as_items, observe_sequences, packed, padded, sequences, sequences_of
+from torch.utils.data import DataLoader
+
+import cluster
+from cluster.workers.packing import item_pieces, pack_samples, samples_of, unpack, unpack_samples
+from cluster.workers.sample_pieces import SamplePieces, gather
+from landscape import Job, Problem, open_run, run
+from landscape.memory import HOST_BYTES
+from landscape.problem.contents import digest_of
+from landscape.problem.items import PickledItems
+from landscape.problem.samples import Rows
+from landscape.problem.selection import select_samples
+
+
+def length_of(batch) -> int:
+    return len(sequences_of(batch)[1])
+
+
+def whole() -> list:
+    return [packed(sequences()[k : k + 4]) for k in range(0, 20, 4)]
+
+
+DATA = {
+    "items": lambda: DataLoader(Sequences(), batch_size=4, collate_fn=padded),
+    "whole batches": whole,
+    "jagged": lambda: [COLLATES["jagged"](sequences()[k : k + 4]) for k in range(0, 20, 4)],
+}
+
+
+def problem_of(kind: str) -> Problem:
+    return Problem(Reader(), DATA[kind](), observe_sequences, length=length_of)
+
+
+@pytest.mark.parametrize("limit", [1 << 30, 1])
+@pytest.mark.parametrize("kind", DATA)
+def test_packed_samples_are_the_same_samples(kind, limit):
+    problem = problem_of(kind)
+    samples = select_samples(problem.data, 12, 3, length=length_of, limit=limit).samples
+    found = unpack_samples(pack_samples(samples), problem)
+    assert found.digest() == samples.digest()
+    assert (found.length, found.cuts) == (samples.length, samples.cuts)
+    for edge in samples.edges(5):
+        assert digest_of([found.batch(*edge)]) == digest_of([samples.batch(*edge)])
+
+
+@pytest.mark.parametrize("size", [1, 1000, 1 << 20])
+@pytest.mark.parametrize("kind", DATA)
+def test_in_pieces_they_are_gathered_into_one_file(kind, size, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    problem = problem_of(kind)
+    samples = select_samples(problem.data, 12, 3, length=length_of).samples
+    *pieces, ends = item_pieces(samples, size)
+    pieces.insert(0, ends)
+    data = gather(SamplePieces("key", range(len(pieces))), lambda number: Rows(unpack(pieces[number].data)))
+    found = samples_of(PickledItems(data.tensors, ends.ends), ends, problem)
+    assert found.digest() == samples.digest()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.parametrize("kind, host_bytes", [("items", None), ("items", "100"), ("local", None), ("whole", "100")])
+def test_workers_give_the_serial_bytes(kind, host_bytes, tmp_path, monkeypatch):
+    @dataclass
+    class Pair:
+        """A class that no worker can import."""
+
+        items: tuple
+
+    def problem() -> Problem:
+        def observe(model, batch):
+            return observe_sequences(model, batch)
+
+        def collate(items):
+            noise = torch.rand(1)
+            return padded([item.items for item in items]) | {"noise": noise}
+
+        data = DATA["whole batches"]() if kind == "whole" else DATA["items"]()
+        if kind == "local":
+            data = DataLoader([Pair(item) for item in sequences()], collate_fn=collate)
+        return Problem(Reader(), data, observe, length=length_of)
+
+    def job(name: str) -> Job:
+        landscapes = [{"name": "plane", "size": 3, "directions": [{"kind": "random"}, {"kind": "random"}]}]
+        return Job(
+            run=str(tmp_path / name), problem=problem, num_samples=12, tile=[2, 2], landscapes=landscapes,
+            engine="eager", batch_size=5,
+        )  # fmt: skip
+
+    run(job("serial"))
+    if host_bytes:
+        monkeypatch.setenv(HOST_BYTES, host_bytes)
+    cluster.run(job("workers"), workers=1)
+    one, other = (open_run(str(tmp_path / name))["plane"] for name in ("serial", "workers"))
+    assert one.loss.tobytes() == other.loss.tobytes()
+    assert one.attributes["identity"] == other.attributes["identity"]
+
+
+def test_items_of_a_local_class_are_named_where_plain_pickle_must_do():
+    @dataclass
+    class Local:
+        items: tuple
+
+    samples = select_samples(DataLoader([Local(item) for item in sequences()], collate_fn=as_items), 3, 0).samples
+    with pytest.raises(Exception, match=r"data: a sample, Local, cannot be pickled .* a class that a module defines"):
+        pack_samples(samples)
