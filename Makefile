@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BROWSER := $(VENV)/.browser
 PEERS := .venv-peers
+FRAMEWORKS := .venv-frameworks
 # `loadgroup` hands the tests out one by one and in their order, the long ones first.
 # The suite stops Ray sessions of its own only. A third process computes while the others wait for Ray, S3 or a child.
 JOBS ?= 3
 
-.PHONY: compiled demo test test-quick lint types docs suite test-page test-slow chaos fuzz bench-peers bench-page format install clean help
+.PHONY: compiled demo test test-quick lint types docs suite test-page test-slow test-frameworks chaos fuzz bench-peers bench-page format install clean help
 
 help:
 	@echo "Use"
@@ -21,6 +22,7 @@ help:
 	@echo "  make test-quick   what needs no Ray, no browser and no second each: a minute, while you write"
 	@echo "  make test-slow    submission for real, the whole ResNet plane, a kill and a power cut at every change of the disk"
 	@echo "  make test-page    the page of \`landscape view\` in a browser: every view, every control, faults"
+	@echo "  make test-frameworks  every example beside PyTorch Geometric, transformers, Lightning's and Hugging Face's own loops"
 	@echo "  make docs         the documentation, in build/docs/index.html"
 	@echo "  make lint types   ruff and mypy alone"
 	@echo "  make format       let ruff format the sources"
@@ -90,6 +92,17 @@ test-slow: $(READY) compiled
 test-page: $(READY) $(BROWSER) compiled
 	$(BIN)/python -m pytest -q -m page
 
+# Data and models of other frameworks, in an environment of their own; where one is missing it fails. They warn of each other.
+test-frameworks: $(FRAMEWORKS)/.ready
+	@$(FRAMEWORKS)/bin/python -m pytest -q -W default -m frameworks tests/frameworks tests/docs/test_docs.py $(ARGS)
+
+$(FRAMEWORKS)/.ready: tests/frameworks/requirements.txt tests/frameworks/requirements-no-deps.txt pyproject.toml deploy/constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "make: needs $(PYTHON) with venv; set PYTHON=..." >&2; exit 1; }
+	test -x $(FRAMEWORKS)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check -r tests/frameworks/requirements.txt -e '.[recipes,xarray]'
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/frameworks/requirements-no-deps.txt
+	@touch $@
+
 # Public packages beside this one, in an environment of their own: tests/peers/README.md.
 bench-peers: $(PEERS)/.ready
 	$(PEERS)/bin/python tests/peers/bench_peers.py $(ARGS)
@@ -110,5 +123,5 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(PEERS) build/docs runs/demo
+	rm -rf $(VENV) $(PEERS) $(FRAMEWORKS) build/docs runs/demo
 	find landscape cluster tests docs -name __pycache__ -prune -exec rm -rf {} +

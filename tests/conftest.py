@@ -76,13 +76,14 @@ LONG_FOLDERS = {"bench", "chaos", "docs", "fuzz", "peers", "recipes", "scale"}
 def pytest_collection_modifyitems(config, items):
     """The long tests come first, and before them those that share a Ray, of which each process of the run has one.
 
-    What is slow or looks at the page at length is skipped unless asked for; what starts processes is long.
+    What is slow, looks at the page at length or needs frameworks is skipped unless asked for; what starts processes is
+    long.
     """
     for item in items:
         if PROCESSES & set(item.fixturenames) or LONG_FOLDERS & set(item.path.relative_to(config.rootpath).parts):
             item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: ("local_ray" not in item.fixturenames, item.get_closest_marker("long") is None))
-    for mark in ("slow", "page"):
+    for mark in ("slow", "page", "frameworks"):
         if mark not in (config.option.markexpr or ""):
             for item in items:
                 if item.get_closest_marker(mark):

@@ -73,11 +73,12 @@ def take_to_type(model: nn.Module, plan: Plan) -> None:
 
     That is float64 or float32; where the plan rounds weights what is in bfloat16 stays in it.
     """
-    # `Module.to(dtype)` would drop the imaginary part of complex weights; these leave them alone.
+    # `Module.to(dtype)` would drop the imaginary part of complex weights; these leave them alone. They are torch's own,
+    # as transformers refuses them to a model that was read from a quantised file, though its weights are plain numbers.
     if plan.precision == "float64":
-        model.double()
+        nn.Module.double(model)
     elif not plan.rounds_weights:
-        model.float()
+        nn.Module.float(model)
     else:
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.is_floating_point() and tensor.dtype is not torch.bfloat16:

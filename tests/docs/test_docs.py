@@ -31,6 +31,7 @@ from landscape import read_job
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("*.md", "docs/**/*.md", "deploy/*.md", ".github/**/*.md")
 PAGES = sorted(path for pattern in FOLDERS for path in ROOT.glob(pattern) if path.name != "CHANGELOG.md")
+WITH_FRAMEWORKS = [page for page in PAGES if any(block.frameworks for block in blocks_of(page))]
 OUTSIDE = [page for page in PAGES if ROOT / "docs" not in page.parents]  # of the site
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -67,9 +68,19 @@ def forget_modules() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_blocks_of_a_page_do_what_it_says(page: Path) -> None:
+    carry_out_page(page, with_frameworks=False)
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("page", WITH_FRAMEWORKS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_blocks_of_a_page_that_need_frameworks_do_what_it_says(page: Path) -> None:
+    carry_out_page(page, with_frameworks=True)
+
+
+def carry_out_page(page: Path, with_frameworks: bool) -> None:
     session: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks_of(page):
-        if block.not_run:
+        if block.not_run or (block.frameworks and not with_frameworks):
             check(block)
         elif block.file:
             Path(block.file).parent.mkdir(parents=True, exist_ok=True)

@@ -178,7 +178,10 @@ def sampling(surface: Surface, observable: str) -> str:
     """What every value is the mean of, as far as known: 'mean loss of 512 samples, float32, batch norm eval'."""
     name = observable_title(observable)
     samples = surface.record.num_samples
-    mean = name if observable.endswith("_stderr") else f"mean {name}"
+    formula = surface.record.derived.get(observable)
+    if formula is not None:  # such as the perplexity, which is no mean of perplexities
+        name = f"{name} = {formula} with the mean"
+    mean = name if observable.endswith("_stderr") or formula else f"mean {name}"
     text = f"{mean} of {samples} samples" if samples is not None else mean
     text += f", {precision_text(surface)}" if surface.record.precision else ""
     text += f", batch norm {batch_norm_text(surface)}" if batch_norm_text(surface) else ""

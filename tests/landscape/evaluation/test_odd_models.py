@@ -159,3 +159,26 @@ def test_the_values_are_the_same_in_every_tile_shape(tmp_path, kind):
     for name in ("loss", "loss_stderr"):
         assert one_by_one[name].tobytes() == whole[name].tobytes()
     assert one_by_one.rise_stderr.tobytes() == whole.rise_stderr.tobytes()
+
+
+class FromQuantisedFile(Model):
+    """As transformers has a model that it read from a file of quantised weights: it refuses to be cast."""
+
+    def float(self, *_):
+        raise ValueError("`.float()` is not supported for quantized model")
+
+    double = float
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_model_that_refuses_to_be_cast_is_computed_in_the_type_of_the_job(tmp_path, precision):
+    def computed(kind: type[Model]) -> np.ndarray:
+        torch.manual_seed(0)
+        model = kind()
+        problem = lambda: Problem(model, SAMPLES, lambda model, x: {"loss": model(x).square().mean(1)})  # noqa: E731
+        job = make_job(
+            tmp_path / kind.__name__, problem, [{"name": "a", "size": 3}], precision=precision, num_samples=10, tile=3
+        )
+        return run(job)["a"].loss
+
+    np.testing.assert_array_equal(computed(FromQuantisedFile), computed(Model))

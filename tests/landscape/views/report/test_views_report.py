@@ -196,6 +196,11 @@ def test_batch_norm_is_named_only_where_the_model_has_any(make: ModuleType) -> N
     assert caption(without, "loss")[0] == "Mean loss of 512 samples, float32"
 
 
+def test_a_derived_surface_is_not_called_a_mean(make: ModuleType) -> None:
+    surface = make.with_record(make.quadratic(5, 5), derived={"perplexity": "exp(loss)"})
+    assert caption(surface, "perplexity")[0].startswith("Perplexity = exp(loss) with the mean of 512 samples")
+
+
 def test_the_choice_of_an_engine_is_said_in_words(make: ModuleType) -> None:
     trials = [
         Trial(Engine.parse("eager"), 256, 1240.4).record(),

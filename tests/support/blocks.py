@@ -3,6 +3,7 @@
 A comment right before a block, which no reader sees, says what is special about it:
 
     <!-- file: NAME -->       the block is this file of the page's folder
+    <!-- frameworks: NAMES -->  the block needs these; `make test-frameworks` carries it out, other tests check it
     <!-- not run: REASON -->  the block needs what a test does not have; it is checked as far as that goes
 
 and `<!-- setup` begins Python lines, up to `-->`, that are carried out at their place and shown to nobody.
@@ -18,7 +19,7 @@ from pathlib import Path
 # A fence may be indented, in a list; `(?P=fence)` ends what it began.
 BLOCK = re.compile(
     r"^(?P<indent> *)(?P<fence>`{3,})(?P<language>[^\n`]*)\n(?P<code>.*?)^ *(?P=fence)$"
-    r"|^<!-- (?P<key>file|not run): (?P<value>[^\n]*?) -->$"
+    r"|^<!-- (?P<key>file|not run|frameworks): (?P<value>[^\n]*?) -->$"
     r"|^<!-- setup\n(?P<setup>.*?)^-->$",
     re.MULTILINE | re.DOTALL,
 )
@@ -35,6 +36,7 @@ class Block:
     code: str
     file: str = ""
     not_run: str = ""
+    frameworks: str = ""
     hidden: bool = False
 
     @property
@@ -57,7 +59,8 @@ def blocks_of(page: Path) -> list[Block]:
             language = match["language"].strip()
             if not language.startswith("{") and language not in SHOWN:
                 code = textwrap.dedent(match["code"])
-                blocks.append(Block(page, line, language, code, notes.get("file", ""), notes.get("not run", "")))
+                said = (notes.get(key, "") for key in ("file", "not run", "frameworks"))
+                blocks.append(Block(page, line, language, code, *said))
             notes = {}
     return blocks
 
