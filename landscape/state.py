@@ -106,7 +106,7 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
     counts = store.counts()
     missing, failed = int(counts[NOT_COMPUTED]), int(counts[QUARANTINED])
     state = state_of_counts(missing, failed, alive)
-    if record.imported and missing:
+    if record.is_imported and missing:
         state = PARTIAL  # nobody computes what is missing
     rate = progress.rate or 0.0
     return {

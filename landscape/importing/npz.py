@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from landscape.errors import message_of
+from landscape.errors import message_of, shown
 from landscape.grid import AXIS_NAMES
 from landscape.importing.surfaces import MOST_POINTS, ImportedSurface, NoSurfaceError, make_surface
 from landscape.store import PathPlan
@@ -54,7 +54,7 @@ def read_npz(file: Path) -> ImportedSurface:
         if axes and tuple(axes) == names[: len(axes)]:
             return _plain(arrays, axes)
     raise NoSurfaceError(
-        f"has no coordinates; its arrays must include alpha and beta, or x and y, not only {', '.join(sorted(arrays)[:9])}"
+        f"has no coordinates; its arrays must include alpha and beta, or x and y, not only {shown(sorted(arrays))}"
     )
 
 
@@ -140,8 +140,8 @@ def _path(
     arrays: Arrays, axes: list[str], unit: Any
 ) -> tuple[PathPlan, NDArray[np.float64], NDArray[np.float64]] | None:
     names = [f"path_{name}" for name in ("step", *axes, "distance", "loss", "projected_loss")]
-    if any(name not in arrays for name in names):
-        return None
+    if any(name not in arrays for name in names) or (arrays.get("path_status", np.ones(1)) == 0).any():
+        return None  # also where some snapshots were not computed: who reads it would take them for diverged ones
     count = len(arrays["path_step"]) if arrays["path_step"].ndim == 1 else 0
     if not count or any(arrays[name].shape != (count,) or arrays[name].dtype.kind not in "fiu" for name in names):
         raise NoSurfaceError("its path_* arrays must be rows of numbers of one length; leave them out, or mend them")

@@ -16,7 +16,15 @@ from landscape.store import PathPlan
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR
 
 MOST_POINTS = 1 << 24
-RESERVED = {"status", "directions", "loss_rise", "metadata", *AXIS_NAMES}  # what no observable may be called
+RESERVED = {
+    "status",
+    "directions",
+    "loss_rise",
+    "metadata",
+    "moments",
+    "sample_index",
+    *AXIS_NAMES,
+}  # what no observable may be called
 LOSSES = ("loss", "train_loss", "test_loss", "val_loss")  # the first of them that a file has is the loss
 
 Floats = NDArray[np.float64]

@@ -62,7 +62,7 @@ def borrowed_plan(job: Job, num_samples: int) -> Plan | None:
     place = locate(job.engine, job.folder)
     name = shown(job.engine)
     stores = [LandscapeStore.open(place, landscape) for landscape in landscape_names(place)]
-    plans = [recorded_plan(store) for store in stores if store.record.imported is None]
+    plans = [recorded_plan(store) for store in stores if not store.record.is_imported]
     if not plans:
         raise JobError(f"engine: must be a run that has landscapes, not {name}; name another one, or an engine")
     choices = {(plan.engine, plan.batch_size) for plan in plans}

@@ -104,6 +104,11 @@ class Record:
         return (*self.observables, *(name for name in self.derived if name not in self.observables))
 
     @property
+    def is_imported(self) -> bool:
+        """Whether other software computed the landscape, and no job."""
+        return self.imported is not None and not any(self.states(name) for name in ("job", "identity", "plan"))
+
+    @property
     def has_check(self) -> bool:
         """Whether the document has values that a process must reproduce; malformed ones count, as they are kept."""
         return self.states("check")

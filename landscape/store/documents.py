@@ -98,7 +98,7 @@ class Documents:
             return copied
         problems = [f"{self._place(name)}: {entry}: is malformed and left out" for entry in left_out]
         missing = missing_essentials(record)
-        if missing and not record.imported:
+        if missing and not record.is_imported:
             problem = f"{self._place(name)}: {missing[0]}: is missing"
             copied = self._copied(name, problem)
             if copied is not None:
@@ -111,7 +111,7 @@ class Documents:
             record, _ = landscape_of(self.copy.get(name, {}), name)
         except (BadMetadataError, JobError):
             return None
-        if missing_essentials(record) and not record.imported:
+        if missing_essentials(record) and not record.is_imported:
             return None
         return Described(record, (f"{problem}; its copy in the root stands in for it",), True)
 
@@ -244,9 +244,10 @@ def unreadable(name: str, problem: str, folder: str) -> str:
     )
 
 
-def imported_refusal(name: str, file: str | None) -> str:
+def imported_refusal(name: str, record: Record) -> str:
     """Why no job goes on with a landscape that was imported, and the remedy."""
+    file = (record.imported and record.imported.file) or "a file"
     return (
-        f"landscape {shown(name)} was imported from {shown(file or 'a file')}: no job computed it, so none goes on "
+        f"landscape {shown(name)} was imported from {shown(file)}: no job computed it, so none goes on "
         "with it; give the job's landscape another name or run"
     )

@@ -80,5 +80,5 @@ def write_imported(run: Place, name: str, imported: ImportedValues, record: Reco
         _, loss, projected = imported.path
         for start in range(0, len(loss), store.path_chunk):
             window = slice(start, min(start + store.path_chunk, len(loss)))
-            store.write_path(window, loss[window], projected[window])
+            store.write_path(window, {"path_loss": loss[window], "path_projected_loss": projected[window]})
     move_landscape(folder, Move(staged, name))

@@ -133,30 +133,28 @@ class LandscapeStore:
 
     def _needed(self, name: Essential, part: T | None) -> T:
         if part is None:
-            raise (JobError if self.record.imported else LandscapeError)(self._refusal(name))
+            raise (JobError if self.record.is_imported else LandscapeError)(self._refusal(name))
         return part
 
     def siblings(self) -> dict[str, Record]:
         """The records of the run's other landscapes by name, without those that cannot be read."""
-        readable = runs.survey_folder(self._folder).readable
-        return {name: described.record for name, described in readable.items() if name != self.name}
+        found = runs.survey_folder(self._folder).readable.items()
+        return {name: each.record for name, each in found if name != self.name}
 
     @property
     def refusal(self) -> str:
         """Why no job can go on with a landscape that can be read, and the remedy; empty where a job can."""
-        missing = missing_essentials(self.record)
-        return self._refusal(missing[0]) if missing else ""
+        return next(map(self._refusal, missing_essentials(self.record)), "")
 
     def _refusal(self, attribute: str) -> str:
-        if self.record.imported:
-            return imported_refusal(self.name, self.record.imported.file)
         place = self._folder.place(f"{FOLDER}/{self.name}")
-        return unreadable(self.name, f"{shown(f'{place}/{METADATA}', 300)}: {attribute}: is missing", place)
+        missing = unreadable(self.name, f"{shown(f'{place}/{METADATA}', 300)}: {attribute}: is missing", place)
+        return imported_refusal(self.name, self.record) if self.record.is_imported else missing
 
     @property
     def own_problems(self) -> tuple[str, ...]:
         """What is wrong with the landscape's own document, a sentence each, without the documents of its arrays."""
-        return (*self._described.problems, *filter(None, [self.refusal if not self.record.imported else ""]))
+        return (*self._described.problems, *filter(None, [self.refusal if not self.record.is_imported else ""]))
 
     def problems(self) -> list[str]:
         """What is wrong with the metadata of a landscape that can be read all the same, a sentence each."""

@@ -22,6 +22,7 @@ from landscape.progress import Failure
 from landscape.record import (
     CheckRecord,
     EngineChoice,
+    ImportRecord,
     PrecisionError,
     ProgressRecord,
     Provenance,
@@ -73,6 +74,7 @@ WRITTEN: dict[str, tuple[Any, Any]] = {
     "random_data": (RandomData(fields=("x",), unseeded=(), checked=16, unchecked=""), {"fields": 3}),
     "precision_error": (PrecisionError(max_abs_error=0.1, max_rel_error=0.01, points=3), {"max_rel_error": "x"}),
     "check": (CheckRecord(point=(0.1, -0.2), values={"loss": (0.1).hex()}, processor="p", repeatable=False), 7),
+    "imported": (ImportRecord(file="a.h5", format="HDF5", digest="00"), 7),
     "origin_loss": (0.5, "0.5"),
     "origin_loss_stderr": (None, []),
     "progress": (
@@ -92,7 +94,7 @@ REFUSED = {
     "observables": "observables: must be different names",
     "moment_rows": "moment_rows: must be a list of text",
 }
-STAYS = ("seed", "derived", "random_data", "check")  # malformed, they count as absent and are not touched
+STAYS = ("seed", "derived", "random_data", "check", "imported")  # malformed, they count as absent and are not touched
 
 
 def make_store(folder: Path, **changes: Any) -> LandscapeStore:
