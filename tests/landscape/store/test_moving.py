@@ -17,6 +17,7 @@ from typing import Any
 import disk
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 import zarr
 from object_stores import Raw, new_url, s3_server, use
@@ -277,6 +278,7 @@ def killed_at(place: str, number: int, seen: list[int]) -> Iterator[None]:
         for name, real in names.items():
             setattr(os, name, real)
         io.open = builtins.open = opening
+        safetensors.torch.save_file = disk.REAL_SAVE
 
 
 # What is done, and the values before and afterwards.
