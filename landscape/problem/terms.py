@@ -33,7 +33,8 @@ class Terms:
         return {name: self._losses(name, model, points) for name, points in batch.items()}
 
     def _losses(self, name: str, model: nn.Module, points: Batch) -> Tensor:
-        """The losses of one term; its graph is freed before the next one is computed."""
+        """The losses of one term; its graph is freed before the next one is made, unless the caller takes gradients."""
+        wanted = torch.is_grad_enabled()
         with torch.enable_grad():
             losses = self.functions[name](model, map_tensors(_differentiable, points))
         count = batch_length(points)
@@ -43,7 +44,7 @@ class Terms:
                 f"terms: the function of {shown(name)} must return a loss per point, shape ({count},), not {returned}; "
                 "do not average over the points"
             )
-        losses = losses.detach()
+        losses = losses if wanted else losses.detach()
         return losses.flatten(1).mean(1) if losses.dim() > 1 else losses
 
 

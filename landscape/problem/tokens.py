@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from landscape.errors import JobError, shown
 
+STREAMED = 16  # sequences of an iterable data set that are padded to one batch
 IGNORED = -100  # a label that does not count, as in torch and transformers
 FIELDS = ("input_ids", "attention_mask", "labels", "position_ids", "token_type_ids")
 FILLED = {"labels": IGNORED}  # what padding holds in a field; 0 in all others
@@ -83,11 +84,13 @@ def language_data(tokens: Any, reader: Reader) -> tuple[Any, bool]:
         pad = Padding(reader)
         for number, sequence in enumerate(tokens):
             pad.sequence(sequence, f"sequence {number}")
-    if isinstance(tokens, (Tensor, np.ndarray)) or (hasattr(tokens, "__getitem__") and len(tokens) == 0):
+    if isinstance(tokens, IterableDataset):
+        return DataLoader(tokens, batch_size=STREAMED, collate_fn=Padding(reader)), reader.vocabulary is not None
+    is_sized = hasattr(tokens, "__getitem__") and hasattr(tokens, "__len__") and not isinstance(tokens, DataLoader)
+    if isinstance(tokens, (Tensor, np.ndarray)) or (is_sized and len(tokens) == 0):
         size = tuple(tokens.shape) if hasattr(tokens, "shape") else "none"
         raise JobError(f"tokens: must be sequences [N, T] with N >= 1, not {size}; give token ids, a row per sequence")
-    is_list_like = hasattr(tokens, "__getitem__") and hasattr(tokens, "__len__") and not isinstance(tokens, DataLoader)
-    if is_list_like:
+    if is_sized:
         return DataLoader(tokens, collate_fn=Padding(reader)), reader.vocabulary is not None
     return tokens, False
 
@@ -120,7 +123,8 @@ class Padding:
             JobError: says what is wrong with it, and names its place.
         """
         fields = item if isinstance(item, Mapping) else {"input_ids": item[0] if _is_wrapped(item) else item}
-        _check_fields(fields)
+        # A data set keeps the columns that its tokens were made of, such as the text: they are left out.
+        _check_fields({name: fields[name] for name in FIELDS if name in fields} if "input_ids" in fields else fields)
         row = {name: _ids(fields[name], f"{place}: {name}", 1) for name in FIELDS if name in fields}
         row.setdefault("attention_mask", torch.ones_like(row["input_ids"]))
         lengths = {name: len(ids) for name, ids in row.items()}

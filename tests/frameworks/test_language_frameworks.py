@@ -95,9 +95,11 @@ def test_a_padded_batch_has_the_loss_of_labels_without_the_padding(tmp_path):
 
 
 def test_a_column_of_a_data_set_is_the_same_as_the_list(tmp_path):
-    columns = {"input_ids": sequences(), "attention_mask": [[1] * length for length in LENGTHS]}
-    surface = computed(tmp_path, lambda: Problem.causal_lm(model_of("llama"), Dataset.from_dict(columns)))
-    assert surface.origin_loss == pytest.approx(own_loss(model_of("llama")), rel=1e-6)
+    columns = {"text": ["left out"] * len(LENGTHS), "input_ids": sequences()}
+    rows = Dataset.from_dict(columns | {"attention_mask": [[1] * length for length in LENGTHS]})
+    for number, data in enumerate((rows, rows.with_format("torch"), rows.to_iterable_dataset())):
+        surface = computed(tmp_path / str(number), lambda data=data: Problem.causal_lm(model_of("llama"), data))
+        assert surface.origin_loss == pytest.approx(own_loss(model_of("llama")), rel=1e-6)
 
 
 def lora(rank: int = 4):

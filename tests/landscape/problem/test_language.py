@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from landscape import JobError, Problem
 from landscape.problem import language
@@ -165,6 +165,19 @@ def test_a_model_without_a_mask_takes_no_padding_on_the_left():
     ids, mask = torch.ones(1, 4, dtype=torch.long), torch.tensor([[0, 1, 1, 1]])
     with pytest.raises(JobError, match="attention_mask: sequence 0 of 1 is padded on the left"):
         Problem.causal_lm(Plain(), {"input_ids": ids, "attention_mask": mask})
+
+
+class Streamed(IterableDataset):
+    def __iter__(self):
+        return iter([{"text": "left out", "input_ids": tokens.tolist()} for tokens in sequences()])
+
+
+def test_an_iterable_data_set_is_padded_batch_by_batch_and_foreign_columns_are_left_out():
+    problem = Problem.causal_lm(Network(), Streamed())
+    (batch,) = problem.data
+    values, listed = observed(problem, batch), observed(Problem.causal_lm(Network(), sequences()))
+    for name, value in listed.items():
+        torch.testing.assert_close(values[name], value)
 
 
 def test_one_batch_and_batches_of_one_give_the_same():

@@ -56,6 +56,13 @@ def test_the_losses_of_every_term_are_those_of_a_plain_loop():
     assert problem.term_weights == {"inside": 1.0, "edge": 10.0, "seen": 0.5}
 
 
+def test_a_caller_that_takes_gradients_gets_them():
+    problem = terms_problem()
+    values = problem.observe(problem.model, {"inside": X, "edge": EDGE})
+    sum(losses.mean() for losses in values.values()).backward()
+    assert all(parameter.grad is not None for parameter in list(problem.model.parameters())[:-1])
+
+
 def test_batches_go_on_until_the_largest_set_is_used_up():
     samples = select_samples(terms_problem().data, 40, 0).samples
     batches = [samples.batch(start, start + 8) for start in range(0, samples.length, 8)]
