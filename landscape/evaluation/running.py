@@ -21,7 +21,7 @@ from landscape.parameters import State
 from landscape.plan import Plan
 from landscape.problem.batches import Batch, batch_length
 from landscape.problem.observables import Combination, check_observed, check_terms
-from landscape.problem.structure import exchanged, is_strided, tensors_in
+from landscape.problem.structure import exchanged, is_strided
 from landscape.problem.user_code import kept_alive
 
 log = logging.getLogger("landscape")
@@ -99,11 +99,18 @@ class RunningModel:
             SamplesChanged: user code has written to the batch.
             JobError: what `observe` returns is not one value per sample, or a graph of kernels would lose something.
         """
-        tensors = [tensor for tensor in tensors_in(batch) if is_strided(tensor)]
+        tensors: list[Tensor] = []
+
+        def met(tensor: Tensor) -> Tensor:
+            if is_strided(tensor):
+                tensors.append(tensor)
+            return tensor
+
+        # Copies of all but the tensors, so that what user code removes from a batch is there at the next point.
+        fresh = exchanged(met, batch)
         before = marks(tensors)
         with kept_alive(), self._autocast(), self._captured_whole(index):
-            # Copies of all but the tensors, so that what user code removes from a batch is there at the next point.
-            values = self._forward.observe(index, exchanged(_itself, batch))
+            values = self._forward.observe(index, fresh)
         if marks(tensors) != before:
             raise SamplesChanged
         for tensor in tensors:
