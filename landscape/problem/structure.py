@@ -85,7 +85,7 @@ def _is_record(value: Any) -> bool:
     kind = type(value)
     if not hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__slots__") or hasattr(kind, "__deepcopy__"):
         return False
-    defaults = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__getstate__ is object.__getstate__
+    defaults = all(getattr(kind, name) is getattr(object, name) for name in ("__reduce_ex__", "__getstate__"))
     members = [each for each in vars(value).values() if type(each) not in ATOMS]
     plain = all(type(each) is Tensor for each in members) and len({*map(id, members)}) == len(members)
     return defaults and kind.__base__ is object and not hasattr(kind, "__setstate__") and plain
