@@ -235,12 +235,21 @@ def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> t
         sampling(surface, observable),
         resolution(surface),
         f"origin: {origin_name(surface)}" if origin_name(surface) else "",
-        f"loss there: {origin_text(surface)}" if observable == "loss" and origin_text(surface) else "",
+        f"imported from {imported_from(surface)}" if imported_from(surface) else "",
+        f"loss {'there' if origin_name(surface) else 'at the origin'}: {origin_text(surface)}"
+        if observable == "loss" and origin_text(surface)
+        else "",
         f"barrier between 0 and 1: {barrier_text(surface)}" if observable == "loss" and barrier_text(surface) else "",
         state_text(surface),
         *notes,
     ]
     return tuple(part[:1].upper() + part[1:] for part in parts if part)
+
+
+def imported_from(surface: Surface) -> str:
+    """The file that a landscape of other software was imported from; '' for one that a job computed."""
+    imported = surface.record.imported
+    return (imported.file or "a file") if imported is not None and surface.record.is_imported else ""
 
 
 def origin_text(surface: Surface) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from object_stores import Raw, new_url, s3_server, use
 from small_models import conv_problem, make_job, quadratic_problem, wandering, write_trajectory
 
 from cluster.exporting import export_run
@@ -23,6 +24,7 @@ from landscape.page.describing import run_description
 from landscape.page.jobs import BoxQuery, box_job
 from landscape.page.places import FoundRun
 from landscape.page.runs import RunReader
+from landscape.views.prepared.wording import caption
 
 X, Y = np.linspace(-1, 1, 5), np.array([-2.0, -1.0, 0.0, 4.0])
 
@@ -133,6 +135,8 @@ def test_exports_the_page_and_other_names_take_it(imported, tmp_path):
     reader = RunReader(FoundRun("1", "run", imported))
     [described] = run_description(reader)["landscapes"]
     assert described["name"] == "s"
+    told = caption(open_run(imported)["s"], "loss")
+    assert {"Imported from s.h5", "Loss at the origin: 0"} <= set(told)
     with pytest.raises(LandscapeError, match="'s' does not record the job that began it"):
         box_job(reader, BoxQuery("1", "s", ((0.0, 1.0), (0.0, 1.0)), ()))
     rename_landscape(imported, "s", "li")
@@ -286,3 +290,15 @@ def test_an_import_that_was_killed_leaves_nothing_to_be_seen_and_is_done_again(t
     import_surface(tmp_path / "s.h5", tmp_path / "run")
     assert (open_run(tmp_path / "run")["s"].loss == BOWL).all()
     assert sorted(path.name for path in (tmp_path / "run" / "landscapes.zarr").iterdir()) == ["s", "zarr.json"]
+
+
+@pytest.mark.long
+def test_a_bucket_takes_surfaces_too(tmp_path, monkeypatch):
+    write_li(tmp_path / "s.h5")
+    with s3_server() as endpoint:
+        use(monkeypatch, endpoint, LANDSCAPE_STORE_LEASE="1.5")
+        place = new_url()
+        import_surface(tmp_path / "s.h5", place)
+        assert (open_run(place)["s"].loss == BOWL).all()
+        assert validate_run(place)["damaged"] == 0
+        assert {key.split("/")[1] for key in Raw(place, endpoint).keys()} == {"s", "zarr.json"}  # noqa: SIM118
