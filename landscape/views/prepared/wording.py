@@ -231,14 +231,13 @@ def precision_text(surface: Surface) -> str:
 
 def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> tuple[str, ...]:
     """What a reader must know to judge the figure: sentences without full stops, `notes` being the last of them."""
+    place = "there" if origin_name(surface) else "at the origin"
     parts = [
         sampling(surface, observable),
         resolution(surface),
         f"origin: {origin_name(surface)}" if origin_name(surface) else "",
         f"imported from {imported_from(surface)}" if imported_from(surface) else "",
-        f"loss {'there' if origin_name(surface) else 'at the origin'}: {origin_text(surface)}"
-        if observable == "loss" and origin_text(surface)
-        else "",
+        f"loss {place}: {origin_text(surface)}" if observable == "loss" and origin_text(surface) else "",
         f"barrier between 0 and 1: {barrier_text(surface)}" if observable == "loss" and barrier_text(surface) else "",
         state_text(surface),
         *notes,
