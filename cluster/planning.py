@@ -21,6 +21,7 @@ from landscape.problem.user_code import in_folder
 from landscape.record import plain
 from landscape.spec import Job
 from landscape.store import LandscapeStore
+from landscape.surface import MOMENT_PARTS
 
 CALIBRATED_BYTES = 8  # per value: float64
 LARGEST_GROWTH = 2  # of an axis that is proposed so that the origin becomes a point
@@ -41,7 +42,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
             tuned = tune(evaluator, first.grid, freedom)
     seconds = tuned.seconds_per_point
     landscapes = [_plan_landscape(prepared, each, seconds, count) for each in prepared.landscapes]
-    missing = sum(each["missing_points"] for each in landscapes)
+    missing = sum(each["missing_points"] * each["sample_share"] for each in landscapes)
     return {
         "run": prepared.run,
         "num_samples": prepared.landscapes[0].record.num_samples,
@@ -87,11 +88,16 @@ def _plan_landscape(
     tile_shape = stored.tile_shape if stored else tile_shape_for(prepared.job, grid, seconds, workers)
     values = grid.points * (2 * len(landscape.observables) * CALIBRATED_BYTES + 1)
     elements = sum(tensor.numel() for tensor in landscape.origin.values())
-    missing = landscape.points
+    missing, extension = landscape.points, landscape.extension
     if stored:
         examined = stored.examine()
         path = sum(2 * (window.stop - window.start) for window in examined.path_missing)
         missing = path + examined.missing_points(stored.shape, stored.tile_shape)
+    elif extension is not None:
+        missing -= extension.points_known + (missing - grid.points) * extension.gives_path
+    samples = prepared.samples.length
+    known_samples = 0 if extension is None else (extension.blocks or 0) * landscape.plan.batch_size
+    values += grid.points * CALIBRATED_BYTES * (1 + MOMENT_PARTS * len(landscape.record.moment_rows))
     return {
         "name": landscape.name,
         "origin": landscape.record.origin,
@@ -112,6 +118,8 @@ def _plan_landscape(
         "observables": list(landscape.observables),
         "points": landscape.points,
         "missing_points": missing,
+        "extends": None if extension is None else extension.store.name,
+        "sample_share": (samples - known_samples) / samples,
         "path_points": landscape.points - grid.points,
         "tile_shape": list(tile_shape),
         "tiles": math.prod(tile_counts(grid.shape, tile_shape)),
@@ -163,6 +171,13 @@ def plan_text(plan: dict[str, Any]) -> str:
             f"{each['tiles']} tiles of {tile}, {bytes_text(each['bytes'])}, {', '.join(each['observables'])}"
         )
         lines += [f"  {axis['name']}: {axis['low']:g} to {axis['high']:g}, {axis['what']}" for axis in each["axes"]]
+        if each["extends"]:
+            share = each["missing_points"] * each["sample_share"] / each["points"]
+            new = round(each["sample_share"] * plan["num_samples"])
+            lines.append(
+                f"  extends {each['extends']}: {each['missing_points']} points are evaluated, on {new} samples each: "
+                f"{100 * share:.3g} % of what all of it costs at once"
+            )
         if each["origin_remedy"]:
             lines.append(f"  no point of the grid is at the origin; {each['origin_remedy']}")
     lines.append(

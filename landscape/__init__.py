@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from landscape.collector import TrajectoryCollector
     from landscape.errors import JobError, LandscapeError, NotFoundError
     from landscape.evaluation.choice.questions import Limits
+    from landscape.extending import extend
     from landscape.importing import import_surface
     from landscape.listing import list_runs
     from landscape.pipeline import run
@@ -37,6 +38,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "errors": ("JobError", "LandscapeError", "NotFoundError"),
+    "extending": ("extend",),
     "importing": ("import_surface",),
     "listing": ("list_runs",),
     "pipeline": ("run",),
@@ -79,6 +81,7 @@ __all__ = [
     "Surface",
     "TowardsDirection",
     "TrajectoryCollector",
+    "extend",
     "import_checkpoints",
     "import_surface",
     "list_runs",

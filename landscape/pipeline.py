@@ -26,16 +26,15 @@ from landscape.tally import Tally
 from landscape.tasks import (
     GivenUp,
     OpenLandscape,
-    Task,
     commit,
     create_landscape,
-    make_work,
     open_landscape,
     quarantine,
     start_tally,
     task_points,
     try_task,
 )
+from landscape.work import Task, make_work
 
 # A landscape of the job that is on disk, open for writing; None for one that is new.
 OpenOne: TypeAlias = Callable[[PreparedJob, PreparedLandscape], OpenLandscape | None]
@@ -119,7 +118,7 @@ def compute_landscape(
         evaluator = make_evaluator(prepared, landscape, on_point)
         with recorded_end(tally):
             with in_folder(prepared.folder):
-                check_reproduction(opened.store, landscape.grid, evaluator)
+                check_reproduction(opened.store, landscape.grid, evaluator, landscape.extension)
             for task in opened.tasks:
                 compute_task(landscape, opened, task, evaluator, tally, prepared.folder)
                 observer(tally.progress())
@@ -137,7 +136,7 @@ def compute_task(
         quarantine(opened.store, task)
         tally.fail(Failure(task.label, outcome.attempts, "this process", outcome.cause, outcome.traceback))
     else:
-        commit(opened.store, task, outcome)
+        commit(opened.store, task, outcome, landscape.extension)
         reduced = evaluator.batch_size < evaluator.plan.batch_size
         tally.done(task.label, task_points(opened.store, task), evaluator.batch_size if reduced else None)
 

@@ -11,7 +11,7 @@ from landscape.batch_norm import STATISTICS, BatchNorm, Statistics
 from landscape.errors import shown
 
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
-# Of samples to means: planned batches merged in order, or all samples at once, as in landscapes of before 0.3.
+# Of samples to means: planned batches merged in order, or all samples at once, as in landscapes of earlier versions.
 Reduction = Literal["blocks", "whole"]
 
 DEFAULT_POINTS = 8
@@ -230,7 +230,7 @@ class Plan:
         if not self.bfloat16_weights:
             del fields["bfloat16_weights"]  # plans were recorded without it
         if self.reduction == "whole":
-            del fields["reduction"]  # so were those of before 0.3
+            del fields["reduction"]  # so were those of earlier versions
         return fields
 
     @classmethod

@@ -17,9 +17,11 @@ import numpy as np
 from landscape.devices import processor_name
 from landscape.errors import Interrupted, JobError
 from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.reduction import Before
 from landscape.evaluation.values import Values
 from landscape.grid import Grid
 from landscape.memory import is_out_of_memory
+from landscape.preparation.extension import Extension
 from landscape.record import CheckRecord, Record
 from landscape.store import LandscapeStore
 
@@ -88,11 +90,32 @@ def check_point(grid: Grid) -> tuple[float, ...]:
     return tuple(nearest(axis) for axis in grid.coordinates)
 
 
-def bear_witness(evaluator: Evaluator, point: Sequence[float]) -> Witness | None:
+def bear_witness(evaluator: Evaluator, point: Sequence[float], before: Before | None = None) -> Witness | None:
     """Evaluate the origin and the point; None where user code raises there, or the planned batch does not fit.
 
     An exception of user code is not raised here: the tile that holds the point raises it again, and reports it.
+
+    Args:
+        before: what the landscape that is extended holds of the point; this process must reproduce it.
+
+    Raises:
+        NotReproduced: the samples that it holds have other losses here.
     """
+    witness = _evaluated(evaluator, point)
+    if witness is None or before is None:
+        return witness
+    added = _numbers(evaluator.within_memory(lambda: evaluator.evaluate(np.array([point], np.float64), before=before)))
+    on_top = Witness(witness.point, added, {}, witness.processor, witness.repeatable)
+    difference = on_top.differs_from(witness)
+    if difference:
+        raise NotReproduced(
+            f"this landscape cannot be extended here: with its first samples {witness.processor} gives {difference}, "
+            "as computed on all of them; the code or a version has changed: go back to those, or compute it anew"
+        )
+    return witness
+
+
+def _evaluated(evaluator: Evaluator, point: Sequence[float]) -> Witness | None:
     try:
         points = np.array([point], np.float64)
         evaluated = evaluator.within_memory(lambda: evaluator.evaluate(points))
@@ -216,7 +239,9 @@ def refusal(name: str, expected: Witness | None, witness: Witness, difference: s
     )
 
 
-def check_reproduction(store: LandscapeStore, grid: Grid, evaluator: Evaluator) -> None:
+def check_reproduction(
+    store: LandscapeStore, grid: Grid, evaluator: Evaluator, extension: Extension | None = None
+) -> None:
     """Have this process compute what the landscape holds before it adds to it.
 
     Where the landscape holds nothing yet, what this process computes is kept as what every other one must reproduce.
@@ -225,7 +250,8 @@ def check_reproduction(store: LandscapeStore, grid: Grid, evaluator: Evaluator) 
         NotReproduced: this process computes something else.
     """
     expected = recorded(store, grid)
-    witness = bear_witness(evaluator, expected.point if expected else check_point(grid))
+    point = expected.point if expected else check_point(grid)
+    witness = bear_witness(evaluator, point, None if extension is None else extension.before_at(grid, point))
     if witness is None:
         return
     difference = witness.differs_from(expected) if expected else other_network(store, witness)

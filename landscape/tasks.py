@@ -16,30 +16,18 @@ from landscape.errors import Interrupted, JobError, shown
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.values import Values
 from landscape.grid import Index, coarse_to_fine_order, tile_counts
-from landscape.parameters import State
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, reopen_store
+from landscape.preparation.extension import Extension
 from landscape.problem.user_code import cause_of
 from landscape.retries import NotRetried, RetryRule
 from landscape.store import LandscapeStore
 from landscape.surface import MOMENTS, PATH_MOMENTS
+from landscape.takeover import completed, take_over
 from landscape.tally import Tally
+from landscape.work import Task, Work
 
 log = logging.getLogger("landscape")
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One unit of work of a landscape: a tile of the grid, or a stretch of the path."""
-
-    landscape: str
-    tile: Index | None = None
-    path: tuple[int, int] | None = None
-
-    @property
-    def label(self) -> str:
-        """What records and messages call the task: `tile (0, 1)` or `path 0-7`, ends included."""
-        return f"path {self.path[0]}-{self.path[1] - 1}" if self.path else f"tile {self.tile}"
 
 
 class TaskList(Sequence[Task]):
@@ -81,14 +69,6 @@ class TaskList(Sequence[Task]):
             number, component = divmod(number, count)
             index.append(component)
         return Task(self._landscape, tile=tuple(reversed(index)))
-
-
-@dataclass(frozen=True)
-class Work:
-    """A task as plain arrays, all that is needed to evaluate it: points on the plane, and whole weights."""
-
-    points: Floats
-    states: tuple[State, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -173,13 +153,20 @@ class OpenLandscape:
 def open_landscape(prepared: PreparedJob, landscape: PreparedLandscape) -> OpenLandscape | None:
     """A landscape of the job that is on disk, every chunk of it checked; None where it is new."""
     store = reopen_store(prepared, landscape)
-    return None if store is None else OpenLandscape(store, missing_tasks(store, landscape.name))
+    return None if store is None else _opened(store, landscape)
 
 
 def create_landscape(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape: Index) -> OpenLandscape:
     """A new landscape on disk, in tiles of so many points per dimension of the grid."""
     store = create_store(prepared, landscape, tile_shape)
-    return OpenLandscape(store, missing_tasks(store, landscape.name))
+    return _opened(store, landscape)
+
+
+def _opened(store: LandscapeStore, landscape: PreparedLandscape) -> OpenLandscape:
+    tasks = missing_tasks(store, landscape.name)
+    if landscape.extension is not None and take_over(landscape.extension, store, tasks):
+        tasks = missing_tasks(store, landscape.name)
+    return OpenLandscape(store, tasks)
 
 
 def missing_tasks(store: LandscapeStore, landscape: str) -> TaskList:
@@ -199,31 +186,25 @@ def task_points(store: LandscapeStore, task: Task) -> int:
     return store.tile(task.tile).points if task.tile is not None else 2 * (task.path[1] - task.path[0])  # type: ignore[index]
 
 
-def make_work(landscape: PreparedLandscape, store: LandscapeStore, task: Task) -> Work:
-    """What a process evaluates for a task: coordinates on the plane and, for the path, the weights of its snapshots."""
-    if task.tile is not None:
-        return Work(landscape.grid.tile_points(store.tile(task.tile)))
-    assert task.path is not None
-    assert landscape.path is not None
-    window = slice(*task.path)
-    states = tuple(landscape.snapshot_state(step) for step in landscape.path.step[window])
-    return Work(landscape.path.coordinates[window], states)
-
-
 def evaluate(evaluator: Evaluator, work: Work) -> Outcome:
     """One task: the only place where a landscape's numbers come from, in this process and in every worker."""
-    return Outcome(
-        evaluator.evaluate(work.points, rise=True), evaluator.evaluate_states(work.states) if work.states else None
-    )
+    states = evaluator.evaluate_states(work.states, work.states_before) if work.states else None
+    return Outcome(evaluator.evaluate(work.points, rise=True, before=work.before), states)
 
 
-def commit(store: LandscapeStore, task: Task, outcome: Outcome) -> None:
+def commit(store: LandscapeStore, task: Task, outcome: Outcome, extension: Extension | None = None) -> None:
     """Write a task's outcome to the store, whole."""
-    commit_all(store, [(task, outcome)])
+    commit_all(store, [(task, outcome)], extension)
 
 
-def commit_all(store: LandscapeStore, outcomes: Sequence[tuple[Task, Outcome]]) -> None:
-    """Write the outcomes of several tasks to the store, each whole; the tiles among them share their syncs."""
+def commit_all(
+    store: LandscapeStore, outcomes: Sequence[tuple[Task, Outcome]], extension: Extension | None = None
+) -> None:
+    """Write the outcomes of several tasks to the store, each whole; the tiles among them share their syncs.
+
+    Args:
+        extension: what gives the values of points that were not evaluated.
+    """
     for _, outcome in outcomes:
         names = set(outcome.points.mean)
         if names != set(store.observables):
@@ -232,9 +213,10 @@ def commit_all(store: LandscapeStore, outcomes: Sequence[tuple[Task, Outcome]]) 
                 f"{sorted(store.observables)}; return "
                 "the same ones at every point, or give the landscape another name"
             )
-    store.write_tiles(
-        [(store.tile(task.tile), outcome.points.arrays()) for task, outcome in outcomes if task.tile is not None]
-    )
+    tiles = [(store.tile(task.tile), outcome.points.arrays()) for task, outcome in outcomes if task.tile is not None]
+    if extension is not None:
+        tiles = [(tile, completed(extension, store.name, tile, arrays)) for tile, arrays in tiles]
+    store.write_tiles(tiles)
     for task, outcome in outcomes:
         if task.path is not None:
             store.write_path(slice(*task.path), _path_values(outcome))
@@ -251,10 +233,12 @@ def _path_values(outcome: Outcome) -> dict[str, Floats]:
     return values
 
 
-def well_formed(store: LandscapeStore, task: Task, outcome: Outcome) -> bool:
-    """Whether an outcome has one value per point of its task."""
+def well_formed(store: LandscapeStore, task: Task, outcome: Outcome, extension: Extension | None = None) -> bool:
+    """Whether an outcome has one value per point of its task that is evaluated."""
     path = task.path[1] - task.path[0] if task.path else 0
     expected = store.tile(task.tile).points if task.tile is not None else path
+    if extension is not None and task.tile is not None:
+        expected -= int(extension.known(store.tile(task.tile)).sum())
     whole = _shapes(outcome.states) if outcome.states else set()
     return _shapes(outcome.points) == {(expected,)} and whole == ({(path,)} if path else set())
 

@@ -22,10 +22,12 @@ LAYERS = [
     "landscape: devices fields folders memory parameters plan record retries; cluster: process",
     "landscape: directions problem surface trajectory; cluster: options scheduling",
     "landscape: evaluation spec store views; cluster: shipping",
-    "landscape: collector preparation reproduction results state tally; cluster: session",
-    "landscape: choosing importing page recipes tasks tidying; cluster: doctor exporting status",
-    "landscape: listing pipeline; cluster: planning submit viewing workers",
-    "landscape: bench; cluster: driver templates",
+    "landscape: collector preparation results state tally; cluster: session",
+    "landscape: choosing importing page recipes reproduction tidying work; cluster: doctor exporting status",
+    "landscape: listing takeover",
+    "landscape: tasks",
+    "landscape: pipeline; cluster: planning submit viewing workers",
+    "landscape: bench extending; cluster: driver templates",
     "cluster: commands",
 ]
 FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand names on, and are no rooms

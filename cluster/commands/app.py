@@ -19,6 +19,7 @@ from cluster.commands.demo import demo
 from cluster.commands.doctor import doctor
 from cluster.commands.ending import exit_code_of
 from cluster.commands.export import export
+from cluster.commands.extend import extend
 from cluster.commands.import_ import import_
 from cluster.commands.import_surface import import_surface
 from cluster.commands.init import init
@@ -50,6 +51,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "list": list_,
     "rm": rm,
     "rename": rename,
+    "extend": extend,
     "doctor": doctor,
     "bench": bench,
     "submit": submit,

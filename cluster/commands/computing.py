@@ -16,8 +16,13 @@ def compute(
     workers: int | None = None,
     address: str | None = None,
     allow_open: bool = False,
+    shown: bool = True,
 ) -> int:
-    """Run a job with progress on stderr; prints a line per landscape; 0 or 4 where something was given up."""
+    """Run a job with progress on stderr; prints a line per landscape; 0 or 4 where something was given up.
+
+    Args:
+        shown: whether the lines are printed.
+    """
     with diverted(), ProgressDisplay() as display:
         if serial:
             from cluster.driver.run import run_serially
@@ -30,6 +35,7 @@ def compute(
 
             found = run_on_ray(job, workers, address, display, allow_open=allow_open)
     status = run_status(found.path)
-    put(printable(status_text(status)))
+    if shown:
+        put(printable(status_text(status)))
     mine = [each for each in status["landscapes"] if each["name"] in display.landscapes]
     return PARTIAL if any(each["failed"] or each["missing"] for each in mine) else DONE

@@ -20,7 +20,7 @@ from landscape.evaluation.choice.questions import Limits
 from landscape.preparation import PreparedJob
 from landscape.progress import Observer
 from landscape.reproduction import NotReproduced
-from landscape.tasks import Task, make_work
+from landscape.work import Task, make_work
 
 if TYPE_CHECKING:
     from cluster.session.metrics import Metrics

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cluster.process.logs import TASKS, event_fields, relay
 from landscape.progress import Failure
 from landscape.reproduction import Witness
-from landscape.tasks import Task
+from landscape.work import Task
 
 if TYPE_CHECKING:
     from cluster.workers.protocol import WorkerHandle

@@ -21,7 +21,8 @@ class NewLandscape:
     """
 
     def __init__(self, landscape: PreparedLandscape) -> None:
-        self.sent = SentLandscape(landscape)
+        check = landscape.record.check  # that an extension takes over
+        self.sent = SentLandscape(landscape, None if check is None else check.point)
 
     @property
     def landscape(self) -> PreparedLandscape:

@@ -7,7 +7,8 @@ from typing import Any
 
 from cluster.driver.landscape_state import DrivenLandscape, LandscapeState, NewLandscape
 from landscape.tally import ReportingWorker
-from landscape.tasks import OpenLandscape, Task
+from landscape.tasks import OpenLandscape
+from landscape.work import Task
 
 
 class Landscapes:

@@ -14,7 +14,8 @@ from cluster.workers.protocol import MEASURE, START, Arrival, Crew, WorkerHandle
 from cluster.workers.worker import Receipt
 from landscape.errors import JobError
 from landscape.reproduction import Witness
-from landscape.tasks import Outcome, Task, well_formed
+from landscape.tasks import Outcome, well_formed
+from landscape.work import Task
 
 
 class Receipts:
@@ -79,7 +80,7 @@ class Receipts:
             self._failed(worker, task, receipt)
             self._results.report(state)
             return None
-        if not well_formed(state.store, task, receipt.outcome):
+        if not well_formed(state.store, task, receipt.outcome, state.landscape.extension):
             self._manager.lose(worker.name, f"its answer to {task.label} has the wrong shape", blame=False)
             return None
         self._manager.answered()

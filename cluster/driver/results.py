@@ -12,7 +12,8 @@ from cluster.driver.landscapes import Landscapes
 from cluster.scheduling.schedule import Schedule
 from cluster.workers.protocol import WorkerHandle
 from landscape.progress import Failure, Observer
-from landscape.tasks import Outcome, Task, commit_all, quarantine, task_points
+from landscape.tasks import Outcome, commit_all, quarantine, task_points
+from landscape.work import Task
 
 if TYPE_CHECKING:
     from cluster.session.metrics import Metrics
@@ -52,7 +53,8 @@ class Results:
         for one in accepted:
             by_landscape.setdefault(self._landscapes.of(one.task), []).append(one)
         for landscape, outcomes in by_landscape.items():
-            commit_all(landscape.store, [(one.task, one.outcome) for one in outcomes])
+            extension = landscape.landscape.extension
+            commit_all(landscape.store, [(one.task, one.outcome) for one in outcomes], extension)
             for one in outcomes:
                 self._count(one, landscape)
 

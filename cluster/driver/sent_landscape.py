@@ -49,6 +49,7 @@ class SentLandscape:
     def pack(self) -> LandscapeInputs:
         """What the workers need of it."""
         check = (self.point or check_point(self.landscape.grid)) if self.check_workers else None
+        extension = self.landscape.extension
         return LandscapeInputs(
             self.landscape.name,
             pack_state(self.landscape.origin),
@@ -56,4 +57,5 @@ class SentLandscape:
             self.landscape.grid,
             self.landscape.plan,
             check,
+            extension.before_at(self.landscape.grid, check) if extension and check else None,
         )

@@ -15,7 +15,7 @@ from cluster.workers.worker import Receipt
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.reproduction import NotReproduced, Witness
 from landscape.spec import Job
-from landscape.tasks import Task
+from landscape.work import Task
 
 if TYPE_CHECKING:
     from cluster.session.metrics import Metrics

@@ -36,7 +36,7 @@ from landscape.problem.collated import Collated, WholeBatches
 from landscape.problem.points import PointSets
 from landscape.problem.samples import Samples
 from landscape.progress import stage
-from landscape.tasks import Task, Work
+from landscape.work import Task, Work
 
 EXPLAIN_SECONDS = 20.0  # without any worker, until the reason is told
 MOST_ARRIVALS = 256  # at once; their values are in this process's memory
@@ -151,7 +151,7 @@ class RayCrew:
     def send(self, name: str, task: Task, inputs: Any, work: Work) -> None:
         """Give a worker a task."""
         states = [ray.put(pack_state(state)) for state in work.states]
-        self._ask(name, self.handles[name].actor.evaluate.remote([inputs], work.points, states), task)
+        self._ask(name, self.handles[name].actor.evaluate.remote([inputs], replace(work, states=()), states), task)
 
     def _ask(self, name: str, reference: Any, asked: Asked) -> None:
         queue = self._pending.setdefault(name, deque())

@@ -12,8 +12,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cluster.process.logs import Listener, Said
 from cluster.workers.packing import (
     Packed,
@@ -33,6 +31,7 @@ from landscape.evaluation.choice.questions import Request
 from landscape.evaluation.choice.trials import Trials
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import first_look
+from landscape.evaluation.reduction import Before
 from landscape.grid import Grid
 from landscape.memory import keep_freed_memory
 from landscape.parameters import describe_parameters
@@ -42,9 +41,10 @@ from landscape.problem.items import PickledItems
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Rows, Samples
 from landscape.problem.user_code import cause_of
-from landscape.reproduction import Witness, bear_witness
+from landscape.reproduction import NotReproduced, Witness, bear_witness
 from landscape.retries import NotRetried
-from landscape.tasks import Outcome, Work, evaluate
+from landscape.tasks import Outcome, evaluate
+from landscape.work import Work
 
 Fetch = Callable[[Any], Any]  # gets an object from the cluster by its reference
 
@@ -55,6 +55,7 @@ class LandscapeInputs:
 
     Attributes:
         check: the point that the worker reproduces before its first task; None where workers died of it.
+        before: what the landscape that is extended holds of that point.
     """
 
     name: str
@@ -63,6 +64,7 @@ class LandscapeInputs:
     grid: Grid
     plan: Plan
     check: tuple[float, ...] | None = None
+    before: Before | None = None
 
 
 @dataclass(frozen=True)
@@ -196,20 +198,20 @@ class Worker:
         return Receipt(details={"answer": answer})
 
     @_reporting
-    def evaluate(self, inputs: Sequence[Any], points: np.ndarray, states: Sequence[Any]) -> Receipt:
+    def evaluate(self, inputs: Sequence[Any], work: Work, states: Sequence[Any]) -> Receipt:
         """Evaluate a task.
 
         Args:
             inputs: a list of one reference to the `LandscapeInputs`; each node fetches them once.
-            points: coordinates on the plane, one row per point.
+            work: the task, without its whole weights.
             states: references to whole weights.
         """
         try:
             landscape, evaluator = self._load(inputs)
             if self._witness is None and landscape.check is not None:
-                self._witness = bear_witness(evaluator, landscape.check)
-            work = Work(points, tuple(unpack_state(self._fetch(state)) for state in states))
-            outcome = evaluator.within_memory(lambda: evaluate(evaluator, work))
+                self._witness = bear_witness(evaluator, landscape.check, landscape.before)
+            whole = replace(work, states=tuple(unpack_state(self._fetch(state)) for state in states))
+            outcome = evaluator.within_memory(lambda: evaluate(evaluator, whole))
         except Exception as error:
             return _failed(error)
         return Receipt(outcome, details={"witness": self._witness, **_reduced(evaluator)})
@@ -235,7 +237,9 @@ class Worker:
 
 
 def _failed(error: Exception) -> Receipt:
-    return Receipt(cause=cause_of(error), traceback=traceback.format_exc(), fatal=isinstance(error, NotRetried))
+    return Receipt(
+        cause=cause_of(error), traceback=traceback.format_exc(), fatal=isinstance(error, (NotRetried, NotReproduced))
+    )
 
 
 def _reduced(evaluator: Evaluator) -> dict[str, int]:

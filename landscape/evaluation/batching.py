@@ -51,7 +51,7 @@ def batching_of(samples: int, plan: Plan, batch_size: int, cuts: Sequence[Edge] 
 
     A planned batch is a block: samples [k·B, (k+1)·B), and what is left at the end. Where layers use the statistics of
     a batch no batch must be much smaller than the others, and the sizes differ by at most one; so they do in landscapes
-    of before 0.3, which are one block.
+    of earlier versions, which are one block.
 
     Args:
         batch_size: samples of a batch at most; smaller than planned where planned batches do not fit the memory. They

@@ -51,7 +51,7 @@ class Reduction(ABC):
 
 
 class WholeReduction(Reduction):
-    """Mean and standard error over all samples at once, as landscapes of before 0.3 have them to the last bit.
+    """Mean and standard error over all samples at once, as landscapes of earlier versions have them to the last bit.
 
     Args:
         origin: the observables at the origin, for the error of the rise; None where they are not known.

@@ -44,7 +44,7 @@ class Values:
 
     `rise_stderr` is the standard error of the loss's rise over the origin, sd(ℓᵢ(p) − ℓᵢ(0)) / √N over the N samples.
     All points share the samples, so that noise which they have in common cancels. None where it was not asked for.
-    `moments` are None for landscapes of before 0.3, which keep none.
+    `moments` are None for landscapes of earlier versions, which keep none.
     """
 
     mean: Mapping[str, Floats]
@@ -75,7 +75,7 @@ def values_of(names: Sequence[str], table: Floats) -> Values:
 def summary(samples: Tensor, losses: Tensor, origin_losses: Tensor | None) -> Tensor:
     """[2K + 1]: mean and standard error of each of the K observables, then the standard error of the loss's rise.
 
-    For landscapes of before 0.3.
+    For landscapes of earlier versions.
 
     SE_rise = sd(ℓᵢ(p) − ℓᵢ(0)) / √N over the samples i; NaN where the losses at the origin are not known.
     """

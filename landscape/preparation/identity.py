@@ -6,6 +6,7 @@ error says what changed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from landscape.errors import shown
 from landscape.preparation.axes import axis_ranges
 from landscape.preparation.context import LandscapeContext
 from landscape.spec.job import Job
+from landscape.store import LandscapeStore
 
 
 def identity_of(
@@ -48,6 +50,37 @@ def refusal(name: str, changed: Sequence[str], remedy: str) -> str:
         f"landscape {shown(name)} was computed with another job; changed: {'; '.join(changed)}: "
         f"{remedy}, or give it another name or run"
     )
+
+
+def remedy_of(stored: LandscapeStore, identity: Mapping[str, Any], run: str) -> str:
+    """What to do about a job that differs from the landscape on disk: the command that extends it, where one does."""
+    recorded = stored.identity.whole
+    differ = [key for key, value in identity.items() if recorded.get(key) != value]
+    has, wanted = recorded.get("num_samples"), identity["num_samples"]
+    options: list[str] = []
+    if "num_samples" in differ and isinstance(has, int) and wanted > has:
+        options.append(f"--samples {wanted}")
+    if "observables" in differ and set(recorded.get("observables", [])) < set(identity["observables"]):
+        more = sorted(set(identity["observables"]) - set(recorded["observables"]))
+        options += [f"--observable {name}" for name in more]
+    if "coordinates" in differ and _is_wider(recorded.get("coordinates"), identity["coordinates"]):
+        options.append("--range=" + ",".join(f"{end:g}" for _, *ends in identity["coordinates"] for end in ends))
+    extends = len(options) == len(set(differ) - {"samples"}) and bool(stored.record.moment_rows)
+    command = f"landscape extend {run} {stored.name} {' '.join(options)}"
+    return f"change it back, keep its values by `{command}`" if extends else "change it back"
+
+
+def _is_wider(before: Any, now: Sequence[Sequence[Any]]) -> bool:
+    """Whether all axes reach as far as before, or farther, in steps of one length."""
+    if not isinstance(before, list) or len(before) != len(now):
+        return False
+    for old, new in zip(before, now, strict=True):
+        if len(old) != 3 or len(new) != 3:
+            return False
+        steps = [(high - low) / (size - 1) for size, low, high in (old, new)]
+        if not (new[1] <= old[1] and new[2] >= old[2] and math.isclose(*steps, rel_tol=1e-9)):
+            return False
+    return True
 
 
 def changes(recorded: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:

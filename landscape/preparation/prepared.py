@@ -16,6 +16,7 @@ from landscape.evaluation.choice.questions import Tuned
 from landscape.grid import Grid
 from landscape.parameters import State
 from landscape.plan import Plan, default_plan
+from landscape.preparation.extension import Extension
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
 from landscape.record import Record
@@ -35,6 +36,7 @@ class PreparedLandscape:
         identity: what decides its values.
         record: what the store keeps of it beside its values.
         snapshot_state: the weights of a snapshot, by its number.
+        extension: what it takes over from the landscape that it extends; None where it is computed from the beginning.
     """
 
     name: str
@@ -47,6 +49,7 @@ class PreparedLandscape:
     record: Record
     observables: tuple[str, ...]
     snapshot_state: Callable[[int], State] = field(repr=False)
+    extension: Extension | None = None
 
     def in_batches(self, batch_size: int) -> PreparedLandscape:
         """The same landscape in batches of another size, which its record says."""

@@ -19,7 +19,7 @@ from landscape.digests import digest
 from landscape.directions.base import DirectionTensors
 from landscape.directions.context import Workers, in_this_process
 from landscape.directions.plane import cosines
-from landscape.errors import JobError
+from landscape.errors import JobError, shown
 from landscape.evaluation.first_look import FirstLook, first_look
 from landscape.evaluation.reduction import moment_rows, terms_of
 from landscape.grid import Grid
@@ -28,10 +28,11 @@ from landscape.plan import Plan, Reduction
 from landscape.preparation.asked import asked_of
 from landscape.preparation.axes import make_axes, make_coordinates, make_path
 from landscape.preparation.context import LandscapeContext
-from landscape.preparation.identity import changes, identity_of, refusal
+from landscape.preparation.extension import extension_of
+from landscape.preparation.identity import changes, identity_of, refusal, remedy_of
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.preparation.provenance import provenance
-from landscape.preparation.recorded import borrowed_plan, is_of_before, plan_of
+from landscape.preparation.recorded import borrowed_plan, is_of_before, plan_of, recorded_plan
 from landscape.preparation.rounding import rounding_warnings
 from landscape.preparation.warnings import data_warnings, origin_warnings, thread_warnings
 from landscape.preparation.weights import Weights
@@ -71,7 +72,10 @@ def prepare(job: Job, workers: Workers = in_this_process) -> PreparedJob:
     here = torch.device("cpu") if job.device == "cpu" else device_here()
     asked = asked_of(job)
     begun = set(landscape_names(run)) & {spec.name for spec in asked.landscapes}
+    extended = None if job.extends is None else LandscapeStore.open(run, job.extends)
     borrowed = None if begun else borrowed_plan(job, asked.num_samples)  # one job has one engine
+    if extended is not None:
+        borrowed = recorded_plan(extended)
     reduction: Reduction = "whole" if is_of_before(run, begun) else "blocks"
     with in_folder(job.folder):
         problem = load_problem(job.problem, job.folder)
@@ -88,7 +92,9 @@ def prepare(job: Job, workers: Workers = in_this_process) -> PreparedJob:
         folder = Path.cwd()
     weights = Weights(problem, read_trajectory(run), job.folder)
     device = here.type if job.device == "auto" else job.device
-    common = _Common(job, problem, weights, samples, digest_of_samples, look, device, randomness, workers, reduction)
+    common = _Common(
+        job, problem, weights, samples, digest_of_samples, look, device, randomness, workers, reduction, extended
+    )
     landscapes = tuple(_prepare_landscape(common, spec, place) for place, spec in enumerate(asked.landscapes))
     warnings = [*randomness_warnings(randomness), *data_warnings(samples), *look.warnings]
     warnings += immobile(problem.model, bfloat16_weights=look.bfloat16_weights)
@@ -152,10 +158,11 @@ class _Common:
     randomness: RandomData
     workers: Workers
     reduction: Reduction
+    extended: LandscapeStore | None = None
 
     @property
     def moment_rows(self) -> tuple[str, ...]:
-        """What moments are kept of; nothing in landscapes of before 0.3."""
+        """What moments are kept of; nothing in landscapes of earlier versions."""
         if self.reduction == "whole":
             return ()
         return moment_rows(self.observables, terms_of(self.problem.observe))
@@ -174,35 +181,46 @@ class _Common:
 def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> PreparedLandscape:
     job, weights = common.job, common.weights
     stored = LandscapeStore.find(job.run_path, asked.name)
-    defaults = DEFAULTS if stored is None else stored.record.defaults or 1
+    # An extension is laid out, and planned, as what it extends.
+    like = stored or common.extended
+    defaults = DEFAULTS if like is None else like.record.defaults or 1
     context = _context(common, asked, defaults)
     spec = context.spec
     for direction in spec.directions:
         direction.check(context)
     identity = identity_of(job, context, common.samples_digest, common.num_samples, common.observables)
     if stored is not None:
-        _refuse_another(stored, identity)
+        _refuse_another(stored, identity, job)
     refuse_not_finite(context.origin, context.infos, f"origin: {weights.label(context.reference)}")
-    directions = make_axes(context, stored)
+    directions = make_axes(context, like)
     # What is on disk wins: another machine may round a fitted range or a component differently.
-    path = (stored.path_plan() if stored else None) or make_path(context, directions)
+    path = (like.path_plan() if like else None) or make_path(context, directions)
     grid = (stored.grid() if stored else None) or Grid(spec.axis_names, make_coordinates(spec, path, defaults))
     plan = plan_of(
-        job, stored, common.num_samples, common.device,
+        job, like, common.num_samples, common.device,
         bfloat16_weights=common.look.bfloat16_weights, reduction=common.reduction,
     )  # fmt: skip
     check_tile(job, grid)
+    extended = common.extended
+    extension = None if extended is None else extension_of(extended, identity, grid, common.samples, plan, job.adds)
     record = Record().changed(
         job=job.model_dump(mode="json") | {"landscapes": [spec.model_dump(mode="json")]},
         defaults=defaults,
-        position=position,
+        position=position if extended is None else extended.record.position,
         identity=identity,
         digest=digest(identity),
     )
     record = _described(record, common, context, directions, plan)
+    if extension is not None and extension.blocks is None:
+        # The values of the first process stay what every other one must reproduce.
+        known = extension.store.record
+        record = record.changed(
+            check=known.check, origin_loss=known.origin_loss, origin_loss_stderr=known.origin_loss_stderr
+        )
     return PreparedLandscape(
-        spec.name, context.origin, directions, grid, path, plan, identity, record, common.observables, weights.state
-    )
+        spec.name, context.origin, directions, grid, path, plan, identity, record, common.observables, weights.state,
+        extension,
+    )  # fmt: skip
 
 
 def _context(common: _Common, asked: Landscape, defaults: int) -> LandscapeContext:
@@ -232,14 +250,14 @@ def _described(
         origin=common.weights.label(origin),
         origin_step=origin if isinstance(origin, int) else None,
         plan=plan.record(),
-        provenance=provenance(common.problem.model, context.infos),
+        provenance=provenance(common.problem.model, context.infos, job.folder),
         failures=[],
         random_data=common.randomness,
         **({"derived": dict(common.problem.derived)} if common.problem.derived else {}),
     )
 
 
-def _refuse_another(stored: LandscapeStore, identity: Mapping[str, Any]) -> None:
+def _refuse_another(stored: LandscapeStore, identity: Mapping[str, Any], job: Job) -> None:
     """Refuse a landscape on disk that has another identity.
 
     Raises:
@@ -247,7 +265,12 @@ def _refuse_another(stored: LandscapeStore, identity: Mapping[str, Any]) -> None
     """
     changed = changes(stored.identity.whole, identity)
     if changed:
-        raise JobError(refusal(stored.name, changed, "change it back"))
+        if job.extends is not None:
+            raise JobError(
+                f"extend: another extension of landscape {shown(job.extends)} is under way ({'; '.join(changed)}); "
+                f"finish it with the command that began it, or drop it by landscape rm RUN {stored.name}"
+            )
+        raise JobError(refusal(stored.name, changed, remedy_of(stored, identity, job.run)))
 
 
 def check_tile(job: Job, grid: Grid) -> None:

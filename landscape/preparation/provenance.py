@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,8 +18,8 @@ from landscape.parameters import ParameterInfo
 from landscape.record import Provenance
 
 
-def provenance(model: torch.nn.Module, infos: Sequence[ParameterInfo]) -> Provenance:
-    """This machine, now, and the model with its parameters."""
+def provenance(model: torch.nn.Module, infos: Sequence[ParameterInfo], folder: Path) -> Provenance:
+    """This machine, now, the model with its parameters, and the folder in which its callback is looked up."""
     return Provenance(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         host=socket.gethostname(),
@@ -26,6 +27,7 @@ def provenance(model: torch.nn.Module, infos: Sequence[ParameterInfo]) -> Proven
         versions={"python": platform.python_version(), **versions()},
         model=type(model).__name__,
         parameters=sum(int(np.prod(info.shape)) for info in infos),
+        folder=str(folder),
         batch_norm_layers=sum(map(_is_batch_norm, model.modules())),
     )
 

@@ -84,7 +84,7 @@ def borrowed_plan(job: Job, num_samples: int) -> Plan | None:
 
 
 def is_of_before(run: str, names: Collection[str]) -> bool:
-    """Whether one of these landscapes was begun by a version before 0.3, whose rules then hold for the whole job.
+    """Whether one of these landscapes was begun by an earlier version, whose rules then hold for the whole job.
 
     Its samples stand in the order of the data, and its means are taken over all samples at once.
     """

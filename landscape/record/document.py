@@ -58,7 +58,7 @@ class Record:
     batch_norm: Text | None = None
     seed: Whole | None = None
     observables: tuple[Text, ...] = ()
-    moment_rows: tuple[Text, ...] = ()  # what moments are kept of; none in landscapes of before 0.3
+    moment_rows: tuple[Text, ...] = ()  # what moments are kept of; none in landscapes of earlier versions
     derived: dict[Text, Text] = field(default_factory=dict)  # surfaces computed from these when they are read
     cosine: tuple[tuple[Real, ...], ...] | None = None  # between the axes
     origin: Text | None = None

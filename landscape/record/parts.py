@@ -149,6 +149,7 @@ class Provenance:
     versions: Annotated[Object, _default({})] = field(default_factory=dict)
     model: AnyText = None
     parameters: AnyWhole = None
+    folder: AnyText = field(default=None, metadata=OMITTED)  # that the callback is looked up in
     batch_norm_layers: AnyWhole = field(default=None, metadata=OMITTED)
     engine: Annotated[EngineChoice | None, _default(None)] = field(default=None, metadata=OMITTED)
     others: Mapping[str, Any] = field(default_factory=dict)

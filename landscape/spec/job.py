@@ -84,6 +84,8 @@ class Job(Frozen):
     """
 
     _folder: Path = PrivateAttr(default_factory=Path.cwd)
+    _extends: str | None = PrivateAttr(default=None)
+    _adds: tuple[str, ...] = PrivateAttr(default=())
 
     if TYPE_CHECKING:
 
@@ -182,12 +184,32 @@ class Job(Frozen):
         """The engine that the job names; None where it is to be chosen, or taken from a run."""
         return None if self.engine == "auto" or names_a_run(self.engine) else Engine.parse(self.engine)
 
+    @property
+    def extends(self) -> str | None:
+        """The landscape of the run whose values the job's one landscape takes over; None for all but extensions."""
+        return self._extends
+
+    @property
+    def adds(self) -> tuple[str, ...]:
+        """The observables that an extension adds."""
+        return self._adds
+
+    def extending(self, name: str, folder: Path, observables: tuple[str, ...] = ()) -> Job:
+        """A copy whose landscape extends the one of this name, by these observables.
+
+        Args:
+            folder: where the callback is looked up first.
+        """
+        copy = self.replace()
+        copy._folder, copy._extends, copy._adds = folder, name, observables
+        return copy
+
     def replace(self, **changes: Any) -> Job:
         """A checked copy with some fields changed; a change of None means 'as it was'."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         given.update({name: value for name, value in changes.items() if value is not None})
         copy = Job(**given)
-        copy._folder = self._folder
+        copy._folder, copy._extends, copy._adds = self._folder, self._extends, self._adds
         return copy
 
 

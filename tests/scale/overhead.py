@@ -26,7 +26,8 @@ from landscape import read_job
 from landscape.evaluation.choice.questions import Freedom, Measure
 from landscape.preparation import prepare
 from landscape.spec import Job
-from landscape.tasks import commit, create_landscape, make_work
+from landscape.tasks import commit, create_landscape
+from landscape.work import Work, make_work
 
 PROBLEM = """
 import time
@@ -85,7 +86,7 @@ def by_a_bare_loop(job: Job, workers: int) -> float:
     def send(actor) -> None:
         for task in tasks:
             points = make_work(landscape, work.store, task).points
-            pending[actor.evaluate.remote([inputs], points, [])] = (actor, task)
+            pending[actor.evaluate.remote([inputs], Work(points), [])] = (actor, task)
             return
 
     ends: list[float] = []

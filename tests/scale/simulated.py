@@ -32,7 +32,8 @@ from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.record import Record
 from landscape.spec import Job
 from landscape.store import Examination
-from landscape.tasks import OpenLandscape, Outcome, Work, missing_tasks
+from landscape.tasks import OpenLandscape, Outcome, missing_tasks
+from landscape.work import Work
 
 _STARTED = Receipt(
     details={"host": "simulated", "pid": 0, "node": "", "device": "cpu"},

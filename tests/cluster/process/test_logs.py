@@ -21,7 +21,7 @@ from cluster.workers.protocol import WorkerHandle
 from cluster.workers.worker import Receipt
 from landscape.errors import JobError
 from landscape.progress import Failure
-from landscape.tasks import Task
+from landscape.work import Task
 
 WORKER = WorkerHandle("worker-2", None, ready=True, host="node7", node="f" * 56, pid=41, device="cuda")
 TASK = Task("minimum", tile=(3, 1))

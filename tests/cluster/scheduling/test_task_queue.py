@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from cluster.scheduling.task_queue import TaskQueue
 from landscape.grid import coarse_to_fine_order
-from landscape.tasks import Task, TaskList
+from landscape.tasks import TaskList
+from landscape.work import Task
 
 
 @given(st.lists(st.text(max_size=4), max_size=5), st.integers(0, 12))

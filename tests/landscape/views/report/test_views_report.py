@@ -21,12 +21,12 @@ from landscape.evaluation.choice.questions import Trial
 from landscape.plan import Engine
 from landscape.progress import Failure
 from landscape.record import plain
-from landscape.tasks import Task
 from landscape.views import find_browser, write_report
 from landscape.views.prepared.history import Interval, name_rows, prepare_history
 from landscape.views.prepared.numbers import duration, landscape_rows, observable_rows, provenance_rows
 from landscape.views.prepared.wording import caption, state_text
 from landscape.views.report.page import render_report
+from landscape.work import Task
 
 NASTY = "</script><script>alert(1)</script>"
 

@@ -1,0 +1,229 @@
+"""More of a landscape that is there: more samples, more observables, a wider range, with every value that is known.
+
+The result is, to the bit, what asking for it at once would have given with the same plan. It is computed beside the
+landscape, under another name, and takes its place when it is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from landscape.errors import JobError, shown
+from landscape.folders.lock import run_lock
+from landscape.grid import AXIS_NAMES
+from landscape.pipeline import run as run_serially
+from landscape.results import Run, open_run
+from landscape.spec import Job
+from landscape.store import LandscapeStore, replace_landscape
+from landscape.surface import NOT_COMPUTED, QUARANTINED
+from landscape.tidying import remove_landscape
+
+SUFFIX = ".extending"  # of the name under which an extension is computed
+
+Ranges = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class More:
+    """What an extension adds; None for what stays.
+
+    Attributes:
+        num_samples: how many samples the landscape shall have.
+        observables: names that `observe` returns by now and the landscape does not hold.
+        ranges: [low, high] of all axes, or of each.
+    """
+
+    num_samples: int | None = None
+    observables: Sequence[str] = ()
+    ranges: Ranges | None = None
+
+    def one_by_one(self) -> Iterator[More]:
+        """The same in steps that add one kind of thing each."""
+        # Observables first: the later steps evaluate everything that `observe` returns.
+        if self.observables:
+            yield More(observables=self.observables)
+        if self.num_samples is not None:
+            yield More(num_samples=self.num_samples)
+        if self.ranges is not None:
+            yield More(ranges=self.ranges)
+
+
+def extend(
+    run: str | Path,
+    name: str,
+    *,
+    num_samples: int | None = None,
+    observables: Sequence[str] = (),
+    ranges: Ranges | None = None,
+    problem: str | Callable[[], Any] | None = None,
+    folder: Path | None = None,
+    compute: Callable[[Job], Run] = run_serially,
+) -> Run:
+    """Extend a landscape of a run; interrupted, the same call goes on.
+
+    Args:
+        num_samples: how many samples it shall have, more than it has.
+        observables: what `observe` returns by now, and the landscape does not hold yet.
+        ranges: a wider range, by whole steps: one [low, high] for all axes or one for each.
+        problem: the callback; default: the one that the landscape was computed with, by its name.
+        folder: where the callback is looked up first; default: where it was then.
+        compute: what computes a job, such as `cluster.run`; default: this process.
+
+    Returns:
+        The run, opened for reading.
+
+    Raises:
+        NotFoundError: there is no such run or landscape.
+        JobError: the landscape cannot be extended in this way; says why.
+        Interrupted: the same call goes on.
+    """
+    more = More(num_samples, observables, ranges)
+    for step in steps_left(run, name, more):
+        job = extension_job(run, name, step, problem, folder)
+        opened = _computed(job, compute, name + SUFFIX)
+        staged = LandscapeStore.open(opened.path, name + SUFFIX)
+        left = staged.counts()
+        if left[NOT_COMPUTED] or left[QUARANTINED]:
+            return opened  # partial: the failures are listed with it, and the landscape stays as it is
+        with run_lock(opened.path):
+            replace_landscape(opened.path, name + SUFFIX, name)
+    return open_run(run)
+
+
+def _computed(job: Job, compute: Callable[[Job], Run], staged: str) -> Run:
+    """What `compute` returns; a refused job leaves no landscape behind of which nothing is computed."""
+    try:
+        return compute(job)
+    except JobError:
+        begun = LandscapeStore.find(job.run_path, staged)
+        if begun is not None and not begun.counts()[NOT_COMPUTED + 1 :].any():
+            remove_landscape(job.run_path, staged)
+        raise
+
+
+def steps_left(run: str | Path, name: str, more: More) -> list[More]:
+    """The steps of an extension that are not done yet: it may have been interrupted between two of them.
+
+    Raises:
+        JobError: nothing is asked for, or nothing more than there is.
+    """
+    store = LandscapeStore.open(open_run(run).path, name)
+    asked = list(more.one_by_one())
+    if not asked:
+        raise JobError("extend: needs at least one of samples, observable and range")
+    left = [step for step in asked if not _is_done(store, step)]
+    if not left:
+        raise JobError(f"extend: landscape {shown(name)} has all of this already; ask for more")
+    return left
+
+
+def _is_done(store: LandscapeStore, step: More) -> bool:
+    if step.num_samples is not None:
+        return step.num_samples == store.identity.num_samples
+    if step.observables:
+        return set(step.observables) <= set(store.observables)
+    return _spec_of(store).get("range") == [list(limits) for limits in _per_axis(store, step.ranges or ())]
+
+
+def extension_job(
+    run: str | Path,
+    name: str,
+    step: More,
+    problem: str | Callable[[], Any] | None = None,
+    folder: Path | None = None,
+) -> Job:
+    """The job that computes one step of an extension; what it is planned for and costs, `landscape plan` tells.
+
+    Raises:
+        JobError: the landscape cannot be extended in this way.
+    """
+    path = open_run(run).path
+    store = LandscapeStore.open(path, name)
+    _refuse(store, step)
+    recorded, spec = dict(store.job.whole), _spec_of(store)
+    spec |= {"name": name + SUFFIX, **_origin(store)}
+    if step.ranges is not None:
+        spec |= _wider(store, spec, _per_axis(store, step.ranges))
+    if step.num_samples is not None:
+        recorded["num_samples"] = step.num_samples
+    else:
+        recorded["num_samples"] = store.identity.num_samples
+    recorded |= {"run": path, "problem": problem or recorded["problem"], "landscapes": [spec]}
+    recorded |= {"engine": "auto", "batch_size": None, "tile": list(reversed(store.tile_shape))}
+    fields = {key: value for key, value in recorded.items() if value is not None and key in Job.model_fields}
+    where = folder or Path(store.record.provenance.folder or ".")
+    return Job(**fields).extending(name, where, tuple(step.observables))
+
+
+def _refuse(store: LandscapeStore, step: More) -> None:
+    """Refuse what cannot be extended.
+
+    Raises:
+        JobError: says why.
+    """
+    record, name = store.record, shown(store.name)
+    if store.refusal:
+        raise JobError(store.refusal)
+    if not record.moment_rows:
+        raise JobError(
+            f"landscape {name} cannot be extended: an earlier version computed it, which kept no moments to go on "
+            "from; compute it anew under another name"
+        )
+    examined = store.examine()
+    if not examined.complete:
+        why = "a chunk of it is damaged" if examined.damaged else "it is not complete"
+        raise JobError(f"landscape {name} cannot be extended: {why}; run its own job first")
+    if step.num_samples is not None:
+        if record.batch_norm != "eval":
+            raise JobError(
+                f"samples: landscape {name} has batch_norm: {record.batch_norm}, whose values depend on all samples "
+                "of a batch; compute it anew under another name"
+            )
+        has = store.identity.num_samples or 0
+        if step.num_samples < has:
+            raise JobError(f"samples: must be more than the {has} of landscape {name}, not {step.num_samples}")
+
+
+def _spec_of(store: LandscapeStore) -> dict[str, Any]:
+    return dict(store.job.landscapes[0])
+
+
+def _origin(store: LandscapeStore) -> Mapping[str, Any]:
+    """The origin by its number: the run may have got more snapshots since."""
+    return {} if store.record.origin_step is None else {"origin": store.record.origin_step}
+
+
+def _per_axis(store: LandscapeStore, ranges: Ranges) -> list[tuple[float, float]]:
+    axes = len(store.shape)
+    if len(ranges) not in (1, axes):
+        raise JobError(f"range: must be one for all axes or one per axis ({axes}), not {len(ranges)}")
+    return [(float(low), float(high)) for low, high in (list(ranges) * axes)[:axes]]
+
+
+def _wider(store: LandscapeStore, spec: Mapping[str, Any], ranges: Ranges) -> dict[str, Any]:
+    """The range and the size of the wider grid.
+
+    Raises:
+        JobError: a range is not wider by whole steps.
+    """
+    sizes, grid = [], store.grid()
+    if grid is None:
+        raise JobError(
+            f"landscape {shown(store.name)} cannot be extended: its coordinates are damaged; mend them first"
+        )
+    for axis, coordinates, (low, high) in zip(AXIS_NAMES, grid.coordinates, ranges, strict=False):
+        first, last = (Fraction(repr(float(end))) for end in (coordinates[0], coordinates[-1]))
+        step = (last - first) / (len(coordinates) - 1)
+        below, above = (first - Fraction(repr(low))) / step, (Fraction(repr(high)) - last) / step
+        if below < 0 or above < 0 or below.denominator != 1 or above.denominator != 1:
+            near = (first - max(0, round(below)) * step, last + max(0, round(above)) * step)
+            raise JobError(
+                f"range: must be wider than [{float(first):g}, {float(last):g}] along {axis} by whole steps of "
+                f"{float(step):g}, not [{low:g}, {high:g}]; such as [{float(near[0]):g}, {float(near[1]):g}]"
+            )
+        sizes.append(len(coordinates) + int(below) + int(above))
+    return {"range": [list(limits) for limits in ranges], "size": sizes}

@@ -1,0 +1,218 @@
+"""What a landscape takes over from the one that it extends: values that are known, and moments to add samples to."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.errors import JobError, LandscapeError, shown
+from landscape.evaluation.moments import PARTS
+from landscape.evaluation.reduction import Before
+from landscape.grid import Floats, Grid, Index, Tile, tile_at
+from landscape.plan import Plan
+from landscape.preparation.identity import changes
+from landscape.problem.samples import Samples
+from landscape.store import LandscapeStore
+from landscape.store.layout import path_moment_rows
+from landscape.surface import MOMENTS, PATH_MOMENTS
+
+EXTENDED = ("num_samples", "samples", "observables", "coordinates")  # what of an identity an extension may change
+
+
+@dataclass(frozen=True)
+class Extension:
+    """A landscape that is complete, and what another one, which extends it, takes over.
+
+    Attributes:
+        store: the landscape that is extended.
+        offset: where its first point lies in the grid of the other one, per array dimension.
+        shape: of its grid.
+        blocks: how many blocks of its samples are complete; None where the other one has no more samples.
+        more_observables: whether the other one has more observables, so that every point is evaluated again.
+    """
+
+    store: LandscapeStore
+    offset: Index
+    shape: Index
+    blocks: int | None
+    more_observables: bool
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """What moments are kept of."""
+        return self.store.record.moment_rows
+
+    @property
+    def gives_values(self) -> bool:
+        """Whether values are taken over as they are."""
+        return self.blocks is None and not self.more_observables
+
+    @property
+    def points_known(self) -> int:
+        """How many points have values that are taken over."""
+        return math.prod(self.shape) if self.gives_values else 0
+
+    @property
+    def gives_path(self) -> bool:
+        """Whether the losses along the path are taken over as they are."""
+        return self.blocks is None
+
+    def known(self, tile: Tile) -> NDArray[np.bool_]:
+        """Which points of a tile have values that are taken over, in C order."""
+        mask = np.full(tile.shape, self.gives_values)
+        for dimension, (start, size) in enumerate(zip(self.offset, self.shape, strict=True)):
+            places = np.arange(tile.start[dimension], tile.stop[dimension]) - start
+            inside = (places >= 0) & (places < size)
+            mask &= inside.reshape([-1 if k == dimension else 1 for k in range(len(self.shape))])
+        return mask.reshape(-1)
+
+    def values(self, tile: Tile) -> dict[str, Floats]:
+        """Its values over a tile, by the names of the arrays, as `store.write_tiles` has them; NaN outside its grid."""
+        return {name: self._window(name, tile) for name in self.store.arrays.tile_names}
+
+    def values_of(self, name: str, tile: Tile) -> Floats:
+        """Those of one array, flat."""
+        return self._window(name, tile)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every process must compute the same bits: kernels that add in no fixed order cannot."""
+        check = self.store.record.check
+        return check is None or check.repeatable
+
+    def before(self, tile: Tile) -> Before:
+        """The moments over the complete blocks at the points of a tile."""
+        assert self.blocks is not None
+        return Before(self.blocks, self._window(MOMENTS, tile).reshape(tile.points, -1, PARTS))
+
+    def before_at(self, grid: Grid, point: Sequence[float]) -> Before | None:
+        """The same at one point of the grid; None where no samples are added."""
+        if self.blocks is None:
+            return None
+        pairs = zip(grid.coordinates, point, strict=True)
+        index = tuple(int(np.flatnonzero(axis == coordinate)[0]) for axis, coordinate in pairs)[::-1]
+        return self.before(Tile((), index, tuple(place + 1 for place in index)))
+
+    def path_values(self, window: slice) -> dict[str, Floats]:
+        """The values of a stretch of the path, as `store.write_path` has them."""
+        return {name: self.store.arrays.values(name)[window] for name in self.store.arrays.path_value_names}
+
+    def before_path(self, window: slice) -> tuple[Before, Before]:
+        """The moments over the complete blocks, at the snapshots and at their projections."""
+        assert self.blocks is not None
+        table = self.store.arrays.values(PATH_MOMENTS)[window]
+        kept = table.reshape(len(table), -1, PARTS)
+        names = path_moment_rows(self.rows)[: kept.shape[1] // 2]
+        rows = [self.rows.index(name) for name in names]
+        both = []
+        for part in np.split(kept, 2, axis=1):
+            moments = np.zeros((len(part), len(self.rows), PARTS))  # of what the path does not keep, nothing is needed
+            moments[:, rows] = part
+            both.append(Before(self.blocks, moments))
+        return both[0], both[1]
+
+    def _window(self, name: str, tile: Tile) -> Floats:
+        """The values of an array over a tile, flat over its points; NaN outside of the extended grid."""
+        arrays = self.store.arrays
+        beside = arrays[name].shape[len(self.shape) :]
+        values = np.full((*tile.shape, *beside), np.nan)
+        start = [max(a - o, 0) for a, o in zip(tile.start, self.offset, strict=True)]
+        stop = [min(b - o, n) for b, o, n in zip(tile.stop, self.offset, self.shape, strict=True)]
+        if all(a < b for a, b in zip(start, stop, strict=True)):
+            edges = arrays.tile_shape
+            ranges = [range(a // edge, -(-b // edge)) for a, b, edge in zip(start, stop, edges, strict=True)]
+            chunks = ((*index, *(0,) * len(beside)) for index in itertools.product(*ranges))
+            for index, chunk, _ in arrays.reader(name).read(chunks):
+                if chunk is None:
+                    raise LandscapeError(
+                        f"landscape {shown(self.store.name)} cannot be extended: {name} chunk "
+                        f"{'/'.join(map(str, index))} is damaged; run its own job, which mends it"
+                    )
+                self._place(values, tile, tile_at(index[: len(edges)], self.shape, edges), chunk)
+        return values.reshape(tile.points, *beside)
+
+    def _place(self, values: Floats, tile: Tile, chunk: Tile, data: NDArray[Any]) -> None:
+        """Put what a chunk and a tile share into the values of the tile."""
+        into, out_of = [], []
+        bounds = zip(tile.start, tile.stop, chunk.start, chunk.stop, self.offset, strict=True)
+        for first, last, begin, end, offset in bounds:
+            low, high = max(first, begin + offset), min(last, end + offset)
+            into.append(slice(low - first, max(high, low) - first))
+            out_of.append(slice(low - offset - begin, max(high, low) - offset - begin))
+        values[tuple(into)] = data[tuple(out_of)]
+
+
+def extension_of(
+    store: LandscapeStore, identity: Mapping[str, Any], grid: Grid, samples: Samples, plan: Plan, adds: Sequence[str]
+) -> Extension:
+    """What a landscape of this identity takes over from `store`.
+
+    Args:
+        adds: observables that it is to have besides those of `store`.
+
+    Raises:
+        JobError: it differs in more than what can be extended.
+    """
+    name, recorded = shown(store.name), store.identity
+    other = [
+        change
+        for key in identity
+        if key not in EXTENDED
+        for change in changes({key: recorded.whole.get(key)}, {key: identity[key]})
+    ]
+    if other:
+        raise JobError(
+            f"landscape {name} cannot be extended: it was computed with another job; changed: {'; '.join(other)}"
+        )
+    count = recorded.num_samples or 0
+    if samples.length < count or samples.few(count).digest() != recorded.samples:
+        raise JobError(
+            f"landscape {name} cannot be extended: its {count} samples are not the first of those that are there now; "
+            "bring back the data of then"
+        )
+    before, now = recorded.whole["observables"], list(identity["observables"])
+    if not set(before) <= set(now):
+        missing = ", ".join(sorted(set(before) - set(now)))
+        raise JobError(f"landscape {name} cannot be extended: observe returns no {missing} any more; return it again")
+    unasked = sorted(set(now) - set(before) - set(adds))
+    absent = sorted(set(adds) - set(now))
+    if absent:
+        raise JobError(
+            f"observable: observe returns no {', '.join(absent)}, only {', '.join(now)}; have it return them"
+        )
+    if unasked:
+        raise JobError(
+            f"landscape {name} cannot be extended: observe returns {', '.join(unasked)} by now, which it does not "
+            f"hold; extend it by --observable {unasked[0]} too"
+        )
+    old = store.grid()
+    if old is None:
+        raise JobError(f"landscape {name} cannot be extended: its coordinates are damaged; run its job again first")
+    more = samples.length > count
+    return Extension(
+        store, _offset(name, old, grid), old.shape, count // plan.batch_size if more else None, before != now
+    )
+
+
+def _offset(name: str, old: Grid, grid: Grid) -> Index:
+    """Where the first point of the old grid lies in the new one.
+
+    Raises:
+        JobError: a coordinate of the old grid is not one of the new, to the bit.
+    """
+    offset = []
+    for axis, before, now in zip(grid.names, old.coordinates, grid.coordinates, strict=True):
+        start = int(np.searchsorted(now, before[0]))
+        if not np.array_equal(now[start : start + len(before)], before):
+            raise JobError(
+                f"range: landscape {name} cannot be extended along {axis}: its coordinates would not be those of the "
+                "wider range; compute the wider range under another name"
+            )
+        offset.append(start)
+    return tuple(reversed(offset))

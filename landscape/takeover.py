@@ -1,0 +1,78 @@
+"""Values that an extension takes over: written where whole tiles are known, and put beside what was evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from landscape.errors import shown
+from landscape.grid import Floats, Tile
+from landscape.preparation.extension import Extension
+from landscape.reproduction import NotReproduced
+from landscape.store import LandscapeStore
+from landscape.work import Task
+
+AT_ONCE = 64  # tiles that share their syncs
+
+
+def take_over(extension: Extension, store: LandscapeStore, tasks: Iterable[Task]) -> bool:
+    """Write what needs no evaluation: tiles all of whose points are known, and a path that stays as it is.
+
+    Returns:
+        Whether there was any.
+    """
+    tiles: list[Tile] = []
+    written = False
+    for task in tasks:
+        if task.path is not None and extension.gives_path:
+            window = slice(*task.path)
+            store.write_path(window, extension.path_values(window))
+            written = True
+        elif task.tile is not None and extension.known(store.tile(task.tile)).all():
+            tiles.append(store.tile(task.tile))
+            written = True
+        if len(tiles) == AT_ONCE:
+            _write(extension, store, tiles)
+            tiles = []
+    _write(extension, store, tiles)
+    return written
+
+
+def _write(extension: Extension, store: LandscapeStore, tiles: Iterable[Tile]) -> None:
+    store.write_tiles([(tile, extension.values(tile)) for tile in tiles])
+
+
+def completed(extension: Extension, name: str, tile: Tile, evaluated: dict[str, Floats]) -> dict[str, Floats]:
+    """The arrays of a tile, of which only the points that are not known were evaluated.
+
+    Raises:
+        NotReproduced: what was evaluated again is not what is known.
+    """
+    if extension.more_observables:
+        if extension.blocks is None:
+            _refuse_other(extension, name, tile, evaluated)
+        return evaluated
+    known = extension.known(tile)
+    if not known.any():
+        return evaluated
+    whole = extension.values(tile)
+    arrays = {}
+    for array, values in evaluated.items():
+        filled = np.array(whole[array])
+        filled[~known] = values
+        arrays[array] = filled
+    return arrays
+
+
+def _refuse_other(extension: Extension, name: str, tile: Tile, evaluated: Mapping[str, Floats]) -> None:
+    """Refuse values of known observables that were evaluated again and are other ones."""
+    for observable in extension.store.observables:
+        before, now = extension.values_of(observable, tile), evaluated[observable]
+        differ = ~((before == now) | (np.isnan(before) & np.isnan(now)))
+        if differ.any() and extension.exact:
+            raise NotReproduced(
+                f"landscape {shown(name)} cannot be extended: {observable} {now[differ][0]:.9g} where it holds "
+                f"{before[differ][0]:.9g}; the code or a version has changed: go back to those, or compute it anew "
+                "under another name"
+            )

@@ -1,0 +1,64 @@
+"""One unit of work of a landscape: what it is called, and the arrays that a process evaluates for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.evaluation.reduction import Before
+from landscape.grid import Index
+from landscape.parameters import State
+from landscape.preparation import PreparedLandscape
+from landscape.store import LandscapeStore
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One unit of work of a landscape: a tile of the grid, or a stretch of the path."""
+
+    landscape: str
+    tile: Index | None = None
+    path: tuple[int, int] | None = None
+
+    @property
+    def label(self) -> str:
+        """What records and messages call the task: `tile (0, 1)` or `path 0-7`, ends included."""
+        return f"path {self.path[0]}-{self.path[1] - 1}" if self.path else f"tile {self.tile}"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A task as plain arrays, all that is needed to evaluate it: points on the plane, and whole weights.
+
+    `before` and `states_before` are what is known of the two over the first blocks of samples.
+    """
+
+    points: Floats
+    states: tuple[State, ...] = ()
+    before: Before | None = None
+    states_before: Before | None = None
+
+
+def make_work(landscape: PreparedLandscape, store: LandscapeStore, task: Task) -> Work:
+    """What a process evaluates for a task: coordinates on the plane and, for the path, the weights of its snapshots."""
+    extension = landscape.extension
+    adds_samples = extension is not None and extension.blocks is not None
+    if task.tile is not None:
+        tile = store.tile(task.tile)
+        points = landscape.grid.tile_points(tile)
+        if extension is None:
+            return Work(points)
+        return Work(points, before=extension.before(tile)) if adds_samples else Work(points[~extension.known(tile)])
+    assert task.path is not None
+    assert landscape.path is not None
+    window = slice(*task.path)
+    states = tuple(landscape.snapshot_state(step) for step in landscape.path.step[window])
+    coordinates = landscape.path.coordinates[window]
+    if extension is None or not adds_samples:
+        return Work(coordinates, states)
+    at_snapshots, projected = extension.before_path(window)
+    return Work(coordinates, states, projected, at_snapshots)
