@@ -180,6 +180,17 @@ def test_a_process_that_computes_other_values_extends_nothing(tmp_path):
     assert arrays_of(extended) == before
 
 
+def test_a_damaged_landscape_is_not_extended(tmp_path):
+    folder = computed(tmp_path, 20)
+    chunk = folder / "landscapes.zarr" / "a" / "moments" / "c" / "0" / "0" / "0"
+    chunk.write_bytes(chunk.read_bytes()[:-1])
+    with pytest.raises(JobError, match="a chunk of it is damaged; run its own job first"):
+        extend(folder, "a", num_samples=53, problem=problem_of())
+    computed(folder, 20)
+    extend(folder, "a", num_samples=53, problem=problem_of())
+    assert arrays_of(folder) == arrays_of(computed(tmp_path / "once", 53))
+
+
 def test_extensions_that_cannot_be_made_are_refused_in_words(tmp_path):
     folder = computed(tmp_path / "run", 20)
 
