@@ -25,8 +25,13 @@ from landscape.problem.reading import seed_of
 from landscape.problem.samples import Samples
 from landscape.problem.structure import are_one_kind, exchanged, kind_in_words
 from landscape.problem.user_code import calling
+from landscape.retries import NotRetried
 
 Length = Callable[[Any], int]
+
+
+class NoBatch(NotRetried):
+    """The collate function makes no batch of some samples, and would make none of them anywhere else either."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,14 +70,17 @@ class Collated(Samples):
         """What the collate function makes of the items from `start` to before `stop`, on the CPU.
 
         Raises:
-            JobError: it raises, returns nothing, or another kind of batch than before.
+            NoBatch: it raises, returns nothing, or another kind of batch than before.
         """
         # Copies, since a collate function may take its items apart, and they are collated again in other batches.
         items = [exchanged(_itself, self.items[k]) for k in range(start, min(stop, self.length))]
-        with fixed_seeds(seed_of(self.seed, "batch", start)):
-            with calling(f"data: the collate function, given {len(items)} samples of {self.name},"):
-                batch = self.collate(items)
-            return self._checked(batch, len(items))
+        try:
+            with fixed_seeds(seed_of(self.seed, "batch", start)):
+                with calling(f"data: the collate function, given {len(items)} samples of {self.name},"):
+                    batch = self.collate(items)
+                return self._checked(batch, len(items))
+        except JobError as error:
+            raise NoBatch(str(error)) from error.__cause__
 
     def _checked(self, batch: Batch, count: int) -> Batch:
         if batch is None or (hasattr(batch, "__len__") and _is_empty(batch)):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, default_collate
 
 from landscape.draws import fixed_seeds
 from landscape.memory import host_limit
@@ -75,6 +75,8 @@ def select_samples(
     source = source_of(data)
     with fixed_seeds(seed):
         if isinstance(source, Items):
+            if ascending and not isinstance(data, DataLoader):
+                source = replace(source, collate=default_collate)  # earlier versions asked loaders alone
             return _from_items(source, choice)
         if isinstance(source, Stream):
             return from_stream(source, choice)

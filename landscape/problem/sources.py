@@ -39,7 +39,7 @@ def source_of(data: Any) -> Batch | Items | Stream:
     if isinstance(data, Dataset) or (
         hasattr(data, "__getitem__") and hasattr(data, "__len__") and not _holds_batches(data)
     ):
-        return Items(data, default_collate)
+        return Items(data, collate_of(data))
     if isinstance(data, Iterable):
         return Stream(data)
     if hasattr(data, "val_dataloader"):
@@ -67,8 +67,9 @@ def _of_loader(loader: DataLoader[Any]) -> Items | Stream:
 
 
 def collate_of(data: Any) -> Callable[[list[Any]], Any]:
-    """The function that makes a batch of items of the data: a loader's own, else torch's."""
-    return data.collate_fn if isinstance(data, DataLoader) else default_collate
+    """The function that makes a batch of items of the data: its own `collate_fn`, as loaders have one, else torch's."""
+    own = getattr(data, "collate_fn", None)
+    return own if callable(own) else default_collate
 
 
 @dataclass(frozen=True)

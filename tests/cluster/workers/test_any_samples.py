@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 import cluster
 from cluster.workers.packing import item_pieces, pack_samples, samples_of, unpack, unpack_samples
 from cluster.workers.sample_pieces import SamplePieces, gather
-from landscape import Job, Problem, open_run, run
+from landscape import Job, JobError, Problem, open_run, run
 from landscape.memory import HOST_BYTES
 from landscape.problem.contents import digest_of
 from landscape.problem.items import PickledItems
@@ -102,6 +102,26 @@ def test_workers_give_the_serial_bytes(kind, host_bytes, tmp_path, monkeypatch):
     one, other = (open_run(str(tmp_path / name))["plane"] for name in ("serial", "workers"))
     assert one.loss.tobytes() == other.loss.tobytes()
     assert one.attributes["identity"] == other.attributes["identity"]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("local_ray")
+def test_a_collate_function_that_raises_on_a_worker_ends_the_job(tmp_path):
+    def problem() -> Problem:
+        def collate(items):
+            if any(len(tokens) == 7 for tokens, _ in items):
+                raise ValueError("too long")
+            return padded(items)
+
+        return Problem(Reader(), DataLoader(Sequences(), collate_fn=collate), lambda m, b: observe_sequences(m, b))
+
+    landscapes = [{"name": "plane", "size": 3, "directions": [{"kind": "random"}]}]
+    options = {"engine": "eager", "batch_size": 4, "tile": [1]}
+    job = Job(run=str(tmp_path), problem=problem, num_samples=23, landscapes=landscapes, **options)
+    with pytest.raises(
+        JobError, match="data: the collate function, given 4 samples of .*: too long"
+    ):
+        cluster.run(job, workers=1)
 
 
 def test_items_of_a_local_class_are_named_where_plain_pickle_must_do():

@@ -70,6 +70,16 @@ def test_tensors_and_torchs_own_collate_function_stay_rows():
         assert isinstance(select_samples(data, 5, 0).samples, Rows)
 
 
+def test_a_data_set_may_have_a_collate_function_of_its_own():
+    class Padding(Sequences):
+        def collate_fn(self, items):
+            return padded(items)
+
+    chosen, by_loader = select_samples(Padding(), 9, 0), select_samples(loader(), 9, 0)
+    assert isinstance(chosen.samples, Collated)
+    assert all_sequences(chosen.samples) == all_sequences(by_loader.samples)
+
+
 def test_words_beside_tensors_are_collated_by_torchs_own_function():
     samples = select_samples([{"x": torch.ones(3), "name": str(k)} for k in range(9)], 5, 0).samples
     assert isinstance(samples, Collated)
