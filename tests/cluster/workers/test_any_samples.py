@@ -118,9 +118,7 @@ def test_a_collate_function_that_raises_on_a_worker_ends_the_job(tmp_path):
     landscapes = [{"name": "plane", "size": 3, "directions": [{"kind": "random"}]}]
     options = {"engine": "eager", "batch_size": 4, "tile": [1]}
     job = Job(run=str(tmp_path), problem=problem, num_samples=23, landscapes=landscapes, **options)
-    with pytest.raises(
-        JobError, match="data: the collate function, given 4 samples of .*: too long"
-    ):
+    with pytest.raises(JobError, match=r"data: the collate function, given 4 samples of .*: too long"):
         cluster.run(job, workers=1)
 
 
