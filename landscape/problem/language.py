@@ -66,7 +66,8 @@ class CausalLM:
     def _of_tokens(self, model: nn.Module, fields: Mapping[str, Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of the token after every one, and whether it is the likeliest: [N, T] each."""
         parts = parts_of(model) if self.in_chunks else None
-        states = logits(model, fields) if parts is None else _hidden(parts.backbone, fields)
+        with _positions_named(model, fields["input_ids"].shape[1]):
+            states = logits(model, fields) if parts is None else _hidden(parts.backbone, fields)
         logits_of = _as_it_is if parts is None else parts.logits
         if states.dim() != 3 or states.shape[:2] != fields["input_ids"].shape:
             raise JobError(
@@ -92,12 +93,37 @@ def _losses(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return F.cross_entropy(wide, targets, reduction="none"), wide.argmax(-1) == targets
 
 
-def refuse_frozen_adapters(model: nn.Module) -> None:
-    """Refuse a model with adapters of which none is trained: peft loads adapters so, and no direction would move them.
+@contextmanager
+def _positions_named(model: nn.Module, length: int) -> Iterator[None]:
+    """Say what an index out of range means where sequences are longer than the model has positions.
 
     Raises:
-        JobError: none of its parameters requires gradients.
+        JobError: it is so.
     """
+    try:
+        yield
+    except IndexError as error:
+        most = getattr(getattr(network_of(model), "config", None), "max_position_embeddings", None)
+        if not isinstance(most, int) or length <= most:
+            raise
+        raise JobError(
+            f"tokens: sequences must have at most {most} tokens, the positions of the model, not {length}; cut them"
+        ) from error
+
+
+def refuse_other_models(model: nn.Module) -> None:
+    """Refuse a model that needs more than tokens, and one with adapters of which none is trained.
+
+    peft loads adapters so that they are not trained, and no direction would move them.
+
+    Raises:
+        JobError: it is an encoder with a decoder, or none of its parameters requires gradients.
+    """
+    if getattr(getattr(network_of(model), "config", None), "is_encoder_decoder", False):
+        raise JobError(
+            f"model: must predict the next token of what it reads, not {type(model).__name__}, which translates; write "
+            "an observe(model, batch) of your own for it"
+        )
     if hasattr(model, "peft_config") and not any(parameter.requires_grad for parameter in model.parameters()):
         raise JobError(
             "model: no adapter requires gradients, and directions move what does; load it by "

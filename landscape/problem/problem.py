@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from landscape.errors import JobError, shown
 from landscape.problem.batches import Batch
 from landscape.problem.derived import check_derived
-from landscape.problem.language import CausalLM, refuse_frozen_adapters
+from landscape.problem.language import CausalLM, refuse_other_models
 from landscape.problem.observables import Combination, Observe, check_names, check_term_weights
 from landscape.problem.supervised import Metric, Supervised
 from landscape.problem.terms import parse_terms
@@ -106,7 +106,7 @@ class Problem:
             JobError: the tokens are no ids of the model's vocabulary, a sequence predicts none, or nothing of the model
                 is trained.
         """
-        refuse_frozen_adapters(model)
+        refuse_other_models(model)
         observe = CausalLM(model)
         data, observe.checked = language_data(tokens, observe.reader(model))
         return cls(model, data, observe, CausalLM.names, derived={"perplexity": "exp(loss)"})

@@ -9,10 +9,11 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from small_models import make_job
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from landscape import JobError, Problem
+from landscape import JobError, Problem, run
 from landscape.problem import language
 from landscape.problem.language import logits
 from landscape.problem.tokens import Padding
@@ -281,6 +282,38 @@ def test_adapters_that_were_loaded_frozen_are_refused():
     model.peft_config = {}
     with pytest.raises(JobError, match="is_trainable=True"):
         Problem.causal_lm(model, IDS)
+
+
+def test_a_model_that_translates_is_refused():
+    model = Network()
+    model.config.is_encoder_decoder = True
+    with pytest.raises(JobError, match="must predict the next token of what it reads, not Network"):
+        Problem.causal_lm(model, IDS)
+
+
+def test_sequences_beyond_the_positions_of_a_model_are_refused():
+    model = Network()
+    model.config.max_position_embeddings = 16
+    problem = Problem.causal_lm(model, torch.ones(2, 17, dtype=torch.long))
+    with pytest.raises(JobError, match="must have at most 16 tokens, the positions of the model, not 17"):
+        observed(problem)
+
+
+@pytest.mark.parametrize("batch_size, order", [(1, 1), (3, 1), (64, 1), (2, -1)])
+def test_a_landscape_is_the_mean_over_tokens_in_batches_of_any_size_and_order(tmp_path, batch_size, order):
+    def problem() -> Problem:
+        return Problem.causal_lm(Network(), sorted(sequences(), key=len)[::order] if order < 0 else sequences())
+
+    job = make_job(
+        tmp_path, problem, [{"name": "a", "size": 3}], num_samples=4, batch_size=batch_size, tile=3, engine="eager"
+    )
+    surface = run(job)["a"]
+    pairs = [(expected(Network(), tokens)[0], len(tokens) - 1) for tokens in sequences()]
+    mean = sum(loss * count for loss, count in pairs) / sum(count for _, count in pairs)
+    assert surface.origin_loss == pytest.approx(mean, rel=1e-6)
+    np.testing.assert_array_equal(surface["perplexity"], np.exp(surface.loss))
+    error = sum((count * (loss - mean)) ** 2 for loss, count in pairs) ** 0.5 / sum(count for _, count in pairs)
+    assert surface.origin_loss_stderr == pytest.approx(error * (4 / 3) ** 0.5, rel=1e-5)
 
 
 def test_the_vocabulary_may_be_large_beside_the_chunk():

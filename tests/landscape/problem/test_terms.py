@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from small_models import make_job
 from torch import nn
 
-from landscape import JobError, Problem
+from landscape import JobError, Problem, run
 from landscape.problem.points import PointSets
 from landscape.problem.randomness import look_for_randomness
 from landscape.problem.selection import select_samples
@@ -122,3 +123,20 @@ def test_a_function_that_does_not_return_a_loss_per_point_is_refused(function):
     problem = Problem.terms(network(), {"inside": (X, function)})
     with pytest.raises(JobError, match=r"the function of 'inside' must return a loss per point, shape \(40,\), not"):
         problem.observe(problem.model, {"inside": X})
+
+
+@pytest.mark.parametrize("batch_size", [3, 64])
+def test_a_landscape_of_terms_has_the_means_of_a_plain_loop(tmp_path, batch_size):
+    landscapes = [{"name": "a", "size": 3}]
+    surface = run(make_job(tmp_path, terms_problem, landscapes, num_samples=40, batch_size=batch_size, tile=3))["a"]
+    x = X.clone().requires_grad_()
+    losses = {"inside": residual(network(), x), "edge": edge(network(), EDGE), "seen": seen(network(), SEEN)}
+    whole = error = 0.0
+    for name, values in losses.items():
+        values, weight = values.detach().double().reshape(-1), terms_problem().term_weights[name]
+        assert surface[name][1, 1] == pytest.approx(float(values.mean()), rel=1e-6)
+        stderr = float(values.std() / len(values) ** 0.5)
+        assert surface.stderr(name)[1, 1] == pytest.approx(stderr, rel=1e-6)
+        whole, error = whole + weight * float(values.mean()), error + (weight * stderr) ** 2
+    assert surface.origin_loss == pytest.approx(whole, rel=1e-6)
+    assert surface.origin_loss_stderr == pytest.approx(error**0.5, rel=1e-6)
