@@ -210,7 +210,7 @@ def unpack_samples(samples: Any, problem: Problem) -> Samples:
 def samples_of(items: PickledItems, packed: PackedItems, problem: Problem) -> Samples:
     """Items or whole batches as samples; `packed` says which, its bytes aside."""
     if packed.lengths is not None:
-        return WholeBatches(items, packed.lengths)
+        return WholeBatches(items, packed.lengths, problem.length is not None)
     return Collated(items, collate_of(problem.data), packed.seed, packed.name, problem.length)
 
 

@@ -195,9 +195,8 @@ def extension_of(
     if old is None:
         raise JobError(f"landscape {name} cannot be extended: its coordinates are damaged; run its job again first")
     more = samples.length > count
-    return Extension(
-        store, _offset(name, old, grid), old.shape, count // plan.batch_size if more else None, before != now
-    )
+    complete = count // plan.batch_size if samples.cuts is None else sum(stop <= count for _, stop in samples.cuts)
+    return Extension(store, _offset(name, old, grid), old.shape, complete if more else None, before != now)
 
 
 def _offset(name: str, old: Grid, grid: Grid) -> Index:

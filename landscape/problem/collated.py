@@ -126,10 +126,12 @@ class WholeBatches(Samples):
 
     Attributes:
         lengths: int64, how many samples each batch holds.
+        strict: whether the problem's `length` says so, and `observe` must return as many values.
     """
 
     batches: Sequence[Any]
     lengths: np.ndarray
+    strict: bool = False
 
     @property
     def length(self) -> int:
@@ -155,13 +157,14 @@ class WholeBatches(Samples):
         """The batch that begins at sample `start`."""
         return self.batches[int(np.searchsorted(np.cumsum([0, *self.lengths]), start))]
 
-    def count(self, start: int, stop: int, batch: Batch) -> int:
-        """How many samples the batch holds."""
-        return stop - start
+    def count(self, start: int, stop: int, batch: Batch) -> int | None:
+        """How many samples the batch holds, where the problem's `length` says it."""
+        return stop - start if self.strict else None
 
     def few(self, count: int) -> WholeBatches:
-        """The first batch."""
-        return WholeBatches(self.batches[:1], self.lengths[:1])
+        """The first batches that hold at least so many samples."""
+        enough = int(np.searchsorted(np.cumsum(self.lengths), count)) + 1
+        return WholeBatches(self.batches[:enough], self.lengths[:enough], self.strict)
 
     def digest(self) -> str:
         """SHA-256 of all batches."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,26 +144,27 @@ def _whole(data: Stream, choice: Choice, begun: Iterator[Batch] | None) -> Chose
     """Batches with the smallest keys, in the order of these, until there are as many samples as asked for."""
     limit = ReadingLimit(data.name, data.length(), choice.num_samples)
     generator = torch.Generator().manual_seed(choice.seed)
-    kept, taken, kind, seen = KeptItems(choice.limit), list[_Whole](), "", 0
+    kept, taken, kind = KeptItems(choice.limit), list[_Whole](), ""
+    seen = held = 0  # samples in all, and in the batches that are kept
     for number, batch in enumerate(begun or data.batches(choice.seed)):
         kind = _same_kind(kind, batch, data.name)
         length = _length_of(batch, number, data.name, choice)
         seen += length
         limit.check(number + 1, seen)
         key = float(torch.rand(1, generator=generator, dtype=torch.float64))
-        if _enough(taken, choice) and key > taken[-1].key:
+        if held >= choice.num_samples and key > taken[-1].key:
             continue
         bisect.insort(taken, _Whole(key, number, kept.add(batch, bytes_of(batch)), length))
-        while _enough(taken[:-1], choice):
+        held += length
+        while held - taken[-1].length >= choice.num_samples:
+            held -= taken[-1].length
             kept.drop(taken.pop().place)
     choice.check(seen)
     lengths = np.array([batch.length for batch in taken], np.int64)
     batches = kept.items([batch.place for batch in taken])
-    return Chosen(WholeBatches(batches, lengths), np.array([batch.number for batch in taken], np.int64))
-
-
-def _enough(taken: Sequence[_Whole], choice: Choice) -> bool:
-    return sum(batch.length for batch in taken) >= choice.num_samples
+    return Chosen(
+        WholeBatches(batches, lengths, choice.length is not None), np.array([batch.number for batch in taken], np.int64)
+    )
 
 
 def _same_kind(kind: str, batch: Any, name: str) -> str:

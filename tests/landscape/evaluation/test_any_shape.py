@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from small_models import make_job
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from landscape import JobError, Problem, run
+from landscape import JobError, Problem, extend, run
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.first_look import first_look
 from landscape.evaluation.unchanged import SamplesChanged
@@ -372,3 +373,32 @@ def test_an_iterable_data_set_of_ragged_items(tmp_path):
     data = DataLoader(Stream(), batch_size=4, collate_fn=padded)
     surface = run(make_job(tmp_path, lambda: problem(data=data), [PLANE], num_samples=COUNT))["plane"]
     assert surface.origin_loss == pytest.approx(plain_loop(range(COUNT), (0, 0)).mean(), rel=1e-6)
+
+
+def every_chunk(folder: Path) -> dict[str, bytes]:
+    place = folder / "landscapes.zarr" / "plane"
+    return {str(path.relative_to(place)): path.read_bytes() for path in sorted(place.rglob("c/**/*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("observe", [observe_sequences, observe_tokens])
+@pytest.mark.parametrize("kind", ["items", "whole batches", "iterable of items"])
+def test_more_samples_of_any_shape_give_the_bytes_of_all_at_once(kind, observe, tmp_path):
+    batches = [COLLATES["joined"](sequences()[k : k + 3]) for k in range(0, COUNT, 3)]
+    data = {
+        "items": lambda: DataLoader(Sequences(), batch_size=4, collate_fn=padded),
+        "whole batches": lambda: batches,
+        "iterable of items": lambda: DataLoader(Stream(), batch_size=4, collate_fn=COLLATES["packed"]),
+    }[kind]
+
+    def problem():
+        count = (lambda batch: len(batch.classes)) if kind == "whole batches" and observe is observe_sequences else None
+        return Problem(Reader(), data(), observe, length=count)
+
+    def job(name, count):
+        return make_job(tmp_path / name, problem, [PLANE], num_samples=count, batch_size=4, engine="eager")
+
+    run(job("once", 18))
+    run(job("extended", 7))
+    surface = extend(tmp_path / "extended", "plane", num_samples=18, problem=problem)["plane"]
+    assert every_chunk(tmp_path / "extended") == every_chunk(tmp_path / "once")
+    assert surface.record.num_samples >= 18
