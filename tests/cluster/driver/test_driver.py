@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -145,6 +146,27 @@ def test_a_worker_that_is_killed_or_hangs_is_replaced_and_its_tiles_computed(mak
     assert "no progress" in caplog.text
     assert found.attributes["progress"]["retries"] >= 2
     assert not found.attributes["failures"]
+
+
+def test_workers_extend_a_landscape_to_the_bytes_of_asking_at_once_though_one_is_killed(make_job):
+    job = make_job(
+        """
+        def trouble(x, y):
+            if (HERE / "extending").exists() and x > 0.6 and once("killed"):
+                os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        batch_size=4,
+        num_samples=10,
+    )
+    landscape.run(job)
+    (job.folder / "extending").touch()
+    compute = functools.partial(cluster.run, workers=2)
+    ranges = [(-1.0, 1.25), (0.0, 3.0)]
+    found = landscape.extend(job.run_path, "plane", num_samples=24, ranges=ranges, compute=compute)["plane"]
+    assert (job.folder / "killed").exists()
+    spec = job.landscapes[0].model_dump(mode="json") | {"range": [list(limits) for limits in ranges], "size": [10, 7]}
+    at_once = landscape.run(job.replace(run=job.run + "-at-once", num_samples=24, landscapes=[spec]))["plane"]
+    assert_same(at_once, found)
 
 
 def chunks(job: Job) -> dict[Path, tuple[int, int]]:
