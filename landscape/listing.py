@@ -8,8 +8,7 @@ from typing import Any
 
 from landscape.errors import LandscapeError
 from landscape.folders.sizes import bytes_of
-from landscape.page.listing import changed
-from landscape.page.places import FoundRun, open_place, search
+from landscape.page.places import FoundRun, changed, open_place, search
 from landscape.page.summaries import read_row
 
 

@@ -309,7 +309,7 @@ EVERY_NAME = "import {0} as package\nfor name in package.__all__: getattr(packag
 def test_all_that_computes_reads_and_measures_can_be_imported_without_ray_and_plotly():
     loaded = loaded_after(f"{EVERY_NAME.format('landscape')}\nimport landscape.bench.__main__")
     assert "torch" in loaded
-    assert not loaded & {"ray", "plotly", "cluster", "sklearn", "kaleido"}
+    assert not loaded & {"ray", "plotly", "cluster", "sklearn", "kaleido", *SERVING}
 
 
 @pytest.mark.long

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from landscape.page.places import Directory, FoundRun
+from landscape.page.places import Directory, FoundRun, changed
 from landscape.page.summaries import Row, Summaries
 from landscape.page.viewers import Viewer, event
 
@@ -24,15 +23,6 @@ SEARCH_SHARE = 0.03  # of a processor's time that searches take, at most
 WANTED_SECONDS = 30.0  # after the last question, for which the search goes on without viewers
 TOLD_SECONDS = 0.5  # between two events of rows, at least
 ROWS_AT_ONCE = 8
-
-
-def changed(run: FoundRun) -> int:
-    """When something was last made or begun in a local run, in nanoseconds; 0 in an object store."""
-    times = [0]
-    for place in (run.path, f"{run.path}/landscapes.zarr"):
-        with contextlib.suppress(OSError):
-            times.append(os.stat(place).st_mtime_ns)
-    return max(times)
 
 
 class Listing:
