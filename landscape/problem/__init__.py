@@ -3,7 +3,9 @@
 The value:
     problem         `Problem`: model, data and what to observe; its classmethods build the common kinds
     supervised      what `Problem.supervised` observes: a criterion and metrics
-    observables     the names and values that `observe` may return
+    language        what `Problem.causal_lm` observes: the cross entropy of tokens; `tokens` reads and pads these
+    terms           what `Problem.terms` observes: several losses, at the sets of `points`
+    observables     the names and values that `observe` may return; `derived` has the surfaces that follow from means
 The user's code:
     callback        importing and calling it
     user_code       running any code of the user's, with errors that name its line
