@@ -161,8 +161,11 @@ class BlockReduction(Reduction):
         errors = {row: np.ascontiguousarray(stderr_of(whole[:, number])) for number, row in enumerate(self._rows)}
         if self._terms:
             mean["loss"] = _summed(self._terms, mean)
-            errors["loss"] = _joint(self._terms, [errors[name] for name in self._terms])
-            errors[rise_of("loss")] = _joint(self._terms, [errors[rise_of(name)] for name in self._terms])
+            # A term of one point, such as the beginning of a curve, is a condition and no sample: it adds no error.
+            several = {name for row, name in enumerate(self._names) if (whole[:, row, 0] > 1).any()}
+            drawn = {name: factor for name, factor in self._terms.items() if name in several or not several}
+            errors["loss"] = _joint(drawn, [errors[name] for name in drawn])
+            errors[rise_of("loss")] = _joint(drawn, [errors[rise_of(name)] for name in drawn])
         names = ordered_names(mean)
         return Values(
             {name: mean[name] for name in names}, {name: errors[name] for name in names}, 0.0,

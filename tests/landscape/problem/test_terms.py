@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from small_models import make_job
@@ -140,3 +141,18 @@ def test_a_landscape_of_terms_has_the_means_of_a_plain_loop(tmp_path, batch_size
         whole, error = whole + weight * float(values.mean()), error + (weight * stderr) ** 2
     assert surface.origin_loss == pytest.approx(whole, rel=1e-6)
     assert surface.origin_loss_stderr == pytest.approx(error**0.5, rel=1e-6)
+
+
+def test_a_term_of_one_point_adds_no_error(tmp_path):
+    alone = {"inside": (X, residual, 2.0)}
+    both = alone | {"start": (EDGE[:1], edge, 10.0)}
+    surfaces = []
+    for terms in (alone, both):
+        folder, landscapes = tmp_path / str(len(terms)), [{"name": "a", "size": 3}]
+        job = make_job(folder, lambda of=terms: Problem.terms(network(), of), landscapes, num_samples=40, tile=3)
+        surfaces.append(run(job)["a"])
+    one, other = surfaces
+    assert np.isnan(other.stderr("start")).all()
+    np.testing.assert_array_equal(other.stderr(), one.stderr())
+    np.testing.assert_array_equal(other.rise_stderr, one.rise_stderr)
+    np.testing.assert_allclose(other.loss, one.loss + 10 * other["start"], rtol=1e-12)
