@@ -145,15 +145,15 @@ def _whole(data: Stream, choice: Choice, begun: Iterator[Batch] | None) -> Chose
     limit = ReadingLimit(data.name, data.length(), choice.num_samples)
     generator = torch.Generator().manual_seed(choice.seed)
     kept, taken, kind = KeptItems(choice.limit), list[_Whole](), ""
-    seen = held = 0  # samples in all, and in the batches that are kept
+    seen = held = 0  # samples in the batches that were ever kept, and in those that are
     for number, batch in enumerate(begun or data.batches(choice.seed)):
         kind = _same_kind(kind, batch, data.name)
+        key = float(torch.rand(1, generator=generator, dtype=torch.float64))
+        limit.check(number + 1, seen)
+        if held >= choice.num_samples and key > taken[-1].key:
+            continue  # whatever its length, which it may take a call of `observe` to tell
         length = _length_of(batch, number, data.name, choice)
         seen += length
-        limit.check(number + 1, seen)
-        key = float(torch.rand(1, generator=generator, dtype=torch.float64))
-        if held >= choice.num_samples and key > taken[-1].key:
-            continue
         bisect.insort(taken, _Whole(key, number, kept.add(batch, bytes_of(batch)), length))
         held += length
         while held - taken[-1].length >= choice.num_samples:
