@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -16,7 +17,20 @@ from landscape.problem.structure import dense_tensors_in, moved, tensor_bytes
 
 MOST_SHAPES = 4  # of batches; where there are more, an engine that prepares each shape would prepare too many
 
+Key = tuple[int, torch.device, torch.dtype, tuple[tuple[int, int], ...]]
+
 log = logging.getLogger("landscape")
+
+
+class _Kept:
+    """Batches on a device, shared by the evaluators that cut the same samples alike: the search compares two."""
+
+    def __init__(self, samples: Samples, batches: list[Batch]) -> None:
+        self.samples, self.batches = samples, batches  # the samples live as long, so that their number is theirs alone
+        self.size = tensor_bytes(batches)
+
+
+_KEPT: WeakValueDictionary[Key, _Kept] = WeakValueDictionary()
 
 
 class AnyShape:
@@ -33,7 +47,7 @@ class AnyShape:
         self.resident = True
         self.generation = 0  # how often batches were made for other edges, and so in other memory
         self._edges: list[tuple[int, int]] = []
-        self._kept: list[Batch] = []  # on the device, all of them or none
+        self._kept = _Kept(samples, [])  # on the device, all of them or none
         self._on_host: dict[int, Batch] = {}
         self._room = 0
 
@@ -41,19 +55,29 @@ class AnyShape:
         """Go on in these batches, each given by its first sample and the one after its last."""
         if self._edges == list(edges):
             return
-        self._edges, self._kept, self._on_host, size = list(edges), [], {}, 0
+        key = (id(self.samples), self._device, self._dtype, tuple(edges))
+        self._edges, self._kept, self._on_host = list(edges), _Kept(self.samples, []), {}
         self.generation += 1
         self._room = host_limit() if self._device.type == "cuda" else 0
+        kept = _KEPT.get(key)
+        if kept is None or kept.size > self._limit:
+            kept = _Kept(self.samples, self._fitting())
+        self.resident = len(kept.batches) == len(self._edges)
+        if self.resident:
+            self._kept = _KEPT[key] = kept
+
+    def _fitting(self) -> list[Batch]:
+        """All batches on the device; fewer where they do not fit."""
+        batches: list[Batch] = []
+        size = 0
         for index in range(len(self._edges)):
             batch = self._made(index)
             size += tensor_bytes(batch)
             if size > self._limit:
                 log.info("data: the batches take more than %.3g MB and are made anew at every point", self._limit / 1e6)
                 break
-            self._kept.append(batch)
-        self.resident = len(self._kept) == len(self._edges)
-        if not self.resident:
-            self._kept = []
+            batches.append(batch)
+        return batches
 
     def __len__(self) -> int:
         return len(self._edges)
@@ -61,7 +85,7 @@ class AnyShape:
     def batches(self, count: int | None = None, first: int = 0) -> Iterator[tuple[int, Batch]]:
         """The batches from number `first` on, or the first `count` of these, numbered."""
         for index in range(len(self._edges))[first:][:count]:
-            batch = self._kept[index] if self.resident else self._made(index)
+            batch = self._kept.batches[index] if self.resident else self._made(index)
             self.counts.begin(self._edges[index])
             yield index, batch
 
@@ -78,10 +102,10 @@ class AnyShape:
     @property
     def tensors(self) -> list[Tensor]:
         """What stays on the device from point to point."""
-        return [tensor for tensor in dense_tensors_in(self._kept) if tensor.numel()]
+        return [tensor for tensor in dense_tensors_in(self._kept.batches) if tensor.numel()]
 
     @property
     def same_shapes(self) -> bool:
         """Whether the batches have so few shapes that something can be prepared for each."""
-        shapes = {tuple(tensor.shape for tensor in dense_tensors_in(batch)) for batch in self._kept}
+        shapes = {tuple(tensor.shape for tensor in dense_tensors_in(batch)) for batch in self._kept.batches}
         return self.resident and len(shapes) <= MOST_SHAPES

@@ -28,7 +28,8 @@ class Problem:
         model: the network. Its weights as returned are the origin, unless the job names a snapshot. It is never
             changed: all work is done on a copy.
         data: tensors with one first dimension (a tensor, or tuples, lists and dicts of them), a map-style `Dataset`,
-            a `DataLoader`, or an iterable of batches.
+            a `DataLoader`, or an iterable of batches. A batch of a loader is what its `collate_fn` returns, of any
+            structure.
         observe: `observe(model, batch)` → {"loss": Tensor[N], …}, one value per sample of the batch; `loss` is
             required. It must use the model that it is given. It runs under `torch.no_grad`; a function that needs
             derivatives with respect to its inputs (a physics-informed network) opens `torch.enable_grad` itself.

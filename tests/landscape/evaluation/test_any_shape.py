@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +116,31 @@ def test_batches_made_anew_at_every_point_have_the_bits_of_those_that_stay(colla
     on_disk = evaluator(chosen(COLLATES[collate], limit=1).samples, limit=0, **fields)
     assert (kept.resident, on_disk.resident) == (True, False)
     assert bits(kept) == bits(on_disk)
+
+
+def test_evaluators_that_cut_the_same_samples_alike_share_the_batches_and_let_go_of_them():
+    collated, seen = [], weakref.WeakValueDictionary()
+
+    def counting(items):
+        collated.append(len(items))
+        return padded(items)
+
+    def observe(model, batch):
+        seen[id(batch["tokens"])] = batch["tokens"]
+        return observe_sequences(model, batch)
+
+    samples = chosen(counting).samples
+    one = evaluator(samples, observe)
+    twin = one.twin(one.plan)
+    assert collated == [5, 5, 5, 5, 3]
+    assert bits(one) == bits(twin)
+    assert len(seen) == 5
+    twin.use(twin.plan.engine, 8)
+    assert collated[5:] == [8, 8, 7]
+    assert bits(one) == bits(evaluator(samples))
+    del one, twin
+    gc.collect()
+    assert len(seen) == 0
 
 
 def test_batches_cut_for_the_memory_have_the_means_up_to_rounding():
