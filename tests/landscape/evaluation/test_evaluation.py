@@ -168,7 +168,7 @@ def test_every_observable_has_its_own_mean_and_standard_error():
         assert len(samples) == 23
         assert found.mean[name][0] == pytest.approx(samples.mean(), rel=1e-13)
         assert found.stderr[name][0] == pytest.approx(samples.std(ddof=1) / math.sqrt(23), rel=1e-12)
-    assert set(found.arrays()) == {f"{name}{end}" for name in raw for end in ("", "_stderr")}
+    assert set(found.arrays()) - {"moments"} == {f"{name}{end}" for name in raw for end in ("", "_stderr")}
 
 
 def test_no_sample_is_dropped_where_they_do_not_fill_a_batch():
@@ -192,8 +192,8 @@ def test_values_do_not_depend_on_the_batch_size_beyond_rounding(batch_size):
     problem, samples, points = conv_problem(), image_samples(), np.array([[0.3], [-1.0]])
     whole = evaluator(model, samples, problem.observe, [drawn(model, 1)], batch_size=29).evaluate(points)
     parts = evaluator(model, samples, problem.observe, [drawn(model, 1)], batch_size=batch_size).evaluate(points)
-    for name, values in whole.arrays().items():
-        np.testing.assert_allclose(parts.arrays()[name], values, rtol=2e-6, err_msg=name)
+    for name in set(whole.arrays()) - {"moments"}:  # which are those of the complete blocks
+        np.testing.assert_allclose(parts.arrays()[name], whole.arrays()[name], rtol=2e-6, err_msg=name)
 
 
 # -- batch normalisation -------------------------------------------------------------------------------------
