@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from landscape.digests import digest
 from landscape.errors import JobError, shown
+from landscape.fields.names import LONGEST_LANDSCAPE_NAME
 from landscape.folders.lock import run_lock
-from landscape.grid import AXIS_NAMES
 from landscape.pipeline import run as run_serially
+from landscape.preparation.widening import Ranges, parse_ranges, per_axis, wider_sizes
 from landscape.results import Run, open_run
 from landscape.spec import Job
 from landscape.store import LandscapeStore, replace_landscape
@@ -23,8 +24,6 @@ from landscape.surface import NOT_COMPUTED, QUARANTINED
 from landscape.tidying import remove_landscape
 
 SUFFIX = ".extending"  # of the name under which an extension is computed
-
-Ranges = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,23 @@ class More:
         num_samples: how many samples the landscape shall have.
         observables: names that `observe` returns by now and the landscape does not hold.
         ranges: [low, high] of all axes, or of each.
+
+    Raises:
+        JobError: one of them is none.
     """
 
     num_samples: int | None = None
     observables: Sequence[str] = ()
     ranges: Ranges | None = None
+
+    def __post_init__(self) -> None:
+        count, names = self.num_samples, self.observables
+        if count is not None and (type(count) is not int or count < 1):
+            raise JobError(f"samples: must be a whole number from 1 on, not {shown(count)}")
+        if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+            raise JobError(f"observable: must be a list of names, such as ['accuracy'], not {shown(names)}")
+        if self.ranges is not None:
+            object.__setattr__(self, "ranges", parse_ranges(self.ranges))
 
     def one_by_one(self) -> Iterator[More]:
         """The same in steps that add one kind of thing each."""
@@ -84,18 +95,29 @@ def extend(
     more = More(num_samples, observables, ranges)
     for step in steps_left(run, name, more):
         job = extension_job(run, name, step, problem, folder)
-        opened = _computed(job, compute, name + SUFFIX)
-        staged = LandscapeStore.open(opened.path, name + SUFFIX)
-        left = staged.counts()
+        opened = _computed(job, compute)
+        staged = job.landscapes[0].name
+        left = LandscapeStore.open(opened.path, staged).counts()
         if left[NOT_COMPUTED] or left[QUARANTINED]:
             return opened  # partial: the failures are listed with it, and the landscape stays as it is
         with run_lock(opened.path):
-            replace_landscape(opened.path, name + SUFFIX, name)
+            replace_landscape(opened.path, staged, name)
     return open_run(run)
 
 
-def _computed(job: Job, compute: Callable[[Job], Run], staged: str) -> Run:
+def staged_name(name: str) -> str:
+    """The name under which an extension is computed: NAME.extending, a long NAME cut and followed by its digest.
+
+    >>> staged_name("plane"), len(staged_name(100 * "a"))
+    ('plane.extending', 100)
+    """
+    longest = LONGEST_LANDSCAPE_NAME - len(SUFFIX)
+    return (name if len(name) <= longest else f"{name[: longest - 9]}-{digest(name)[:8]}") + SUFFIX
+
+
+def _computed(job: Job, compute: Callable[[Job], Run]) -> Run:
     """What `compute` returns; a refused job leaves no landscape behind of which nothing is computed."""
+    staged = job.landscapes[0].name
     try:
         return compute(job)
     except JobError:
@@ -123,10 +145,13 @@ def steps_left(run: str | Path, name: str, more: More) -> list[More]:
 
 def _is_done(store: LandscapeStore, step: More) -> bool:
     if step.num_samples is not None:
-        return step.num_samples == store.identity.num_samples
+        # Batches that are taken whole may hold a few samples more than were asked for.
+        return step.num_samples in (store.identity.num_samples, store.job.whole.get("num_samples"))
     if step.observables:
         return set(step.observables) <= set(store.observables)
-    return _spec_of(store).get("range") == [list(limits) for limits in _per_axis(store, step.ranges or ())]
+    grid = store.grid()
+    ends = [] if grid is None else [(float(axis[0]), float(axis[-1])) for axis in grid.coordinates]
+    return ends == per_axis(step.ranges or (), len(store.shape))
 
 
 def extension_job(
@@ -145,14 +170,14 @@ def extension_job(
     store = LandscapeStore.open(path, name)
     _refuse(store, step)
     recorded, spec = dict(store.job.whole), _spec_of(store)
-    spec |= {"name": name + SUFFIX, **_origin(store)}
+    spec |= {"name": staged_name(name), **_origin(store)}
     if step.ranges is not None:
-        spec |= _wider(store, spec, _per_axis(store, step.ranges))
+        spec |= _wider(store, step.ranges)
     if step.num_samples is not None:
         recorded["num_samples"] = step.num_samples
     else:
         recorded["num_samples"] = store.identity.num_samples
-    recorded |= {"run": path, "problem": problem or recorded["problem"], "landscapes": [spec]}
+    recorded |= {"run": path, "problem": problem or _problem_of(store), "landscapes": [spec]}
     recorded |= {"engine": "auto", "batch_size": None, "tile": list(reversed(store.tile_shape))}
     fields = {key: value for key, value in recorded.items() if value is not None and key in Job.model_fields}
     where = folder or Path(store.record.provenance.folder or ".")
@@ -188,6 +213,21 @@ def _refuse(store: LandscapeStore, step: More) -> None:
             raise JobError(f"samples: must be more than the {has} of landscape {name}, not {step.num_samples}")
 
 
+def _problem_of(store: LandscapeStore) -> str:
+    """The callback that the landscape was computed with.
+
+    Raises:
+        JobError: it was a function without a name of its own, which cannot be found again.
+    """
+    recorded = str(store.job.whole.get("problem"))
+    if "<" in recorded:
+        raise JobError(
+            f"problem: landscape {shown(store.name)} was computed with a function that cannot be found by its name "
+            f"({shown(recorded)}); name one, module:function"
+        )
+    return recorded
+
+
 def _spec_of(store: LandscapeStore) -> dict[str, Any]:
     return dict(store.job.landscapes[0])
 
@@ -197,33 +237,16 @@ def _origin(store: LandscapeStore) -> Mapping[str, Any]:
     return {} if store.record.origin_step is None else {"origin": store.record.origin_step}
 
 
-def _per_axis(store: LandscapeStore, ranges: Ranges) -> list[tuple[float, float]]:
-    axes = len(store.shape)
-    if len(ranges) not in (1, axes):
-        raise JobError(f"range: must be one for all axes or one per axis ({axes}), not {len(ranges)}")
-    return [(float(low), float(high)) for low, high in (list(ranges) * axes)[:axes]]
-
-
-def _wider(store: LandscapeStore, spec: Mapping[str, Any], ranges: Ranges) -> dict[str, Any]:
+def _wider(store: LandscapeStore, ranges: Ranges) -> dict[str, Any]:
     """The range and the size of the wider grid.
 
     Raises:
         JobError: a range is not wider by whole steps.
     """
-    sizes, grid = [], store.grid()
+    grid = store.grid()
     if grid is None:
         raise JobError(
             f"landscape {shown(store.name)} cannot be extended: its coordinates are damaged; mend them first"
         )
-    for axis, coordinates, (low, high) in zip(AXIS_NAMES, grid.coordinates, ranges, strict=False):
-        first, last = (Fraction(repr(float(end))) for end in (coordinates[0], coordinates[-1]))
-        step = (last - first) / (len(coordinates) - 1)
-        below, above = (first - Fraction(repr(low))) / step, (Fraction(repr(high)) - last) / step
-        if below < 0 or above < 0 or below.denominator != 1 or above.denominator != 1:
-            near = (first - max(0, round(below)) * step, last + max(0, round(above)) * step)
-            raise JobError(
-                f"range: must be wider than [{float(first):g}, {float(last):g}] along {axis} by whole steps of "
-                f"{float(step):g}, not [{low:g}, {high:g}]; such as [{float(near[0]):g}, {float(near[1]):g}]"
-            )
-        sizes.append(len(coordinates) + int(below) + int(above))
-    return {"range": [list(limits) for limits in ranges], "size": sizes}
+    limits = per_axis(ranges, len(store.shape))
+    return {"range": [list(ends) for ends in limits], "size": wider_sizes(store.name, grid, limits)}

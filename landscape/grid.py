@@ -37,6 +37,16 @@ def axis_coordinates(size: int, low: float, high: float) -> Floats:
     return np.array(values, np.float64)
 
 
+def as_written(number: float) -> str:
+    """A number in the fewest digits that are read as the same number.
+
+    >>> as_written(-2.0), as_written(0.123456789)
+    ('-2', '0.123456789')
+    """
+    short = f"{number:g}"
+    return short if float(short) == number else repr(float(number))
+
+
 def coordinates_through_zero(size: int, low: float, high: float) -> Floats:
     """`size` evenly spaced float64 coordinates that cover [low, high], low < 0 < high, and of which one is 0.
 

@@ -34,6 +34,8 @@ class Before:
     moments: Floats
 
 
+LEAST_SQUARES = 1e-200  # of weights, and the largest its inverse: numbers of any sense lie far within
+
 Places = NDArray[np.int64]
 Pieces = Sequence[Observed]  # the observables of one point, of every batch
 
@@ -247,11 +249,18 @@ def _refuse_weights(table: Floats) -> None:
     Raises:
         JobError: says which one.
     """
-    least, total = table[..., PARTS], table[..., 1]
+    least, total, squares = table[..., PARTS], table[..., 1], table[..., 2]
     wrong = ~(least > 0)
     if wrong.any() or not np.isfinite(total).all():
         value = least[wrong].flat[0] if wrong.any() else total[~np.isfinite(total)].flat[0]
         raise JobError(
             f"observe: 'weight' must be a positive number for every sample, not {value:.6g}; leave out samples that "
             "weigh nothing"
+        )
+    # Elsewhere the squares, of which standard errors are made, would round to zero or infinity.
+    far = ((squares < LEAST_SQUARES) | (squares > 1 / LEAST_SQUARES)) & (table[..., 0] > 0)
+    if far.any():
+        raise JobError(
+            f"observe: 'weight' must have a sum of squares from {LEAST_SQUARES:g} to {1 / LEAST_SQUARES:g}, not "
+            f"{squares[far].flat[0]:.6g}; scale all weights by one number"
         )

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from landscape.errors import shown
+from landscape.grid import as_written
 from landscape.preparation.axes import axis_ranges
 from landscape.preparation.context import LandscapeContext
 from landscape.spec.job import Job
@@ -58,21 +59,41 @@ def remedy_of(stored: LandscapeStore, identity: Mapping[str, Any], run: str) -> 
     differ = [key for key, value in identity.items() if recorded.get(key) != value]
     has, wanted = recorded.get("num_samples"), identity["num_samples"]
     options: list[str] = []
+    if remedy := _remedy_of_less(stored, identity, differ):
+        return remedy
     if "num_samples" in differ and isinstance(has, int) and wanted > has:
         options.append(f"--samples {wanted}")
     if "observables" in differ and set(recorded.get("observables", [])) < set(identity["observables"]):
         more = sorted(set(identity["observables"]) - set(recorded["observables"]))
         options += [f"--observable {name}" for name in more]
     if "coordinates" in differ and _is_wider(recorded.get("coordinates"), identity["coordinates"]):
-        options.append("--range=" + ",".join(f"{end:g}" for _, *ends in identity["coordinates"] for end in ends))
+        options.append("--range=" + ",".join(as_written(end) for _, *ends in identity["coordinates"] for end in ends))
     extends = len(options) == len(set(differ) - {"samples"}) and bool(stored.record.moment_rows)
     command = f"landscape extend {run} {stored.name} {' '.join(options)}"
     return f"change it back, keep its values by `{command}`" if extends else "change it back"
 
 
-def _is_wider(before: Any, now: Sequence[Sequence[Any]]) -> bool:
+def _remedy_of_less(stored: LandscapeStore, identity: Mapping[str, Any], differ: Sequence[str]) -> str:
+    """What to write in a job that asks for less than the landscape, once extended, holds; empty where other differs."""
+    recorded, fields = stored.identity.whole, dict[str, Any]()
+    has, asks = recorded.get("num_samples"), identity["num_samples"]
+    if "num_samples" in differ and isinstance(has, int) and has > asks:
+        fields["num_samples"] = has
+    before = recorded.get("coordinates")
+    if "coordinates" in differ and _is_wider(identity["coordinates"], before):
+        assert isinstance(before, list)
+        fields |= {"size": [size for size, *_ in before], "range": [ends for _, *ends in before]}
+    explained = {"num_samples", "samples"} if "num_samples" in fields else set()
+    explained |= {"coordinates"} if "size" in fields else set()
+    if not fields or set(differ) - explained:
+        return ""
+    written = ", ".join(f"{name}: {value}" for name, value in fields.items())
+    return f"it holds more than the job asks for: write {written} in the job"
+
+
+def _is_wider(before: Any, now: Any) -> bool:
     """Whether all axes reach as far as before, or farther, in steps of one length."""
-    if not isinstance(before, list) or len(before) != len(now):
+    if not isinstance(before, list) or not isinstance(now, list) or len(before) != len(now):
         return False
     for old, new in zip(before, now, strict=True):
         if len(old) != 3 or len(new) != 3:

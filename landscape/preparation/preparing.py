@@ -195,7 +195,8 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     directions = make_axes(context, like)
     # What is on disk wins: another machine may round a fitted range or a component differently.
     path = (like.path_plan() if like else None) or make_path(context, directions)
-    grid = (stored.grid() if stored else None) or Grid(spec.axis_names, make_coordinates(spec, path, defaults))
+    of_grid = like if like and like.identity.whole.get("coordinates") == identity["coordinates"] else None
+    grid = (of_grid.grid() if of_grid else None) or Grid(spec.axis_names, make_coordinates(spec, path, defaults))
     plan = plan_of(
         job, like, common.num_samples, common.device,
         bfloat16_weights=common.look.bfloat16_weights, reduction=common.reduction,
@@ -203,8 +204,10 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     check_tile(job, grid)
     extended = common.extended
     extension = None if extended is None else extension_of(extended, identity, grid, common.samples, plan, job.adds)
+    asked_before = {} if extended is None else {key: extended.job.whole.get(key) for key in ("engine", "batch_size")}
     record = Record().changed(
-        job=job.model_dump(mode="json") | {"landscapes": [spec.model_dump(mode="json")]},
+        # What was asked for when an extended landscape was made is no change, also where its plan is another.
+        job=job.model_dump(mode="json") | asked_before | {"landscapes": [spec.model_dump(mode="json")]},
         defaults=defaults,
         position=position if extended is None else extended.record.position,
         identity=identity,

@@ -159,6 +159,30 @@ def test_a_weight_that_is_no_positive_number_is_refused(wrong):
         evaluator_of(weighted, (inputs, weights)).evaluate(POINTS)
 
 
+@pytest.mark.parametrize("scale", [1e300, 1e-300])
+def test_weights_whose_squares_cannot_be_held_are_refused_and_give_no_error_of_zero(scale):
+    def scaled(model, batch):
+        observed = weighted(model, batch)
+        return {**observed, "weight": observed["weight"].double() * scale}
+
+    with pytest.raises(JobError, match=r"^observe: 'weight' must have a sum of squares from 1e-200 to 1e\+200, not"):
+        evaluator_of(scaled, data()).evaluate(POINTS)
+
+
+@pytest.mark.parametrize("scale", [1e90, 1e-90])
+def test_the_scale_of_weights_changes_nothing_but_rounding(scale):
+    def scaled(model, batch):
+        observed = weighted(model, batch)
+        return {**observed, "weight": observed["weight"].double() * scale}
+
+    plain = evaluator_of(weighted, data()).evaluate(POINTS, rise=True)
+    values = evaluator_of(scaled, data()).evaluate(POINTS, rise=True)
+    for name in ("loss", "norm"):
+        np.testing.assert_allclose(values.mean[name], plain.mean[name], rtol=1e-12)
+        np.testing.assert_allclose(values.stderr[name], plain.stderr[name], rtol=1e-12)
+    assert values.rise_stderr[0] == 0.0
+
+
 @pytest.mark.parametrize("engine", ["eager", "vmap:2"])
 @pytest.mark.parametrize("few, many", [(8, 29), (11, 29), (16, 24), (5, 29)])
 def test_more_samples_are_added_to_what_is_known_bit_for_bit(engine, few, many):

@@ -1,0 +1,118 @@
+"""Extensions that are asked for wrongly, names that are long, and jobs that are given again after an extension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples, wandering, write_trajectory
+
+from landscape import Problem, extend, open_run, run
+from landscape.errors import JobError
+from landscape.extending import More
+from landscape.grid import Grid
+from landscape.preparation.widening import wider_sizes
+from landscape.store import LandscapeStore
+
+LANDSCAPE = {"name": "a", "size": [5, 4], "range": [[-1, 1], [-0.5, 1]]}
+
+
+def problem() -> Problem:
+    return Problem(Quadratic(), quadratic_samples(97), observe_quadratic)
+
+
+def computed(folder: Path, samples: int = 20, spec: dict[str, Any] | None = None, **fields: Any) -> Path:
+    fields = {"batch_size": 8, "seed": 3, **fields}
+    run(make_job(folder, problem, [spec or LANDSCAPE], num_samples=samples, **fields))
+    return folder
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    with pytest.raises(JobError) as caught:
+        call()
+    assert str(caught.value).count("\n") <= 1
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"num_samples": value} for value in (0, -5, True, "30", 30.5, float("nan"))]
+    + [{"observables": value} for value in ("accuracy", [5], [""])]
+    + [
+        {"ranges": value}
+        for value in ([], 5, "ab", [(2, -2)], [(0, 0)], [(-2, 1, 3)], [(-2, "x")], [(float("nan"), 1)], [(-2, 10**400)])
+    ],
+)  # fmt: skip
+def test_what_is_no_extension_is_refused_by_name(wrong):
+    name = {"num_samples": "samples", "observables": "observable", "ranges": "range"}[next(iter(wrong))]
+    assert refusal(lambda: More(**wrong)).startswith(f"{name}: must be ")
+
+
+def test_a_job_from_before_an_extension_is_told_what_to_write(tmp_path):
+    folder = computed(tmp_path)
+    extend(folder, "a", num_samples=53, problem=problem)
+    assert "write num_samples: 53 in the job" in refusal(lambda: computed(folder, 20))
+    computed(folder, 53)
+    extend(folder, "a", ranges=[(-2, 1), (-0.5, 1)], problem=problem)
+    told = refusal(lambda: computed(folder, 53))
+    assert "write size: [7, 4], range: [[-2.0, 1.0], [-0.5, 1.0]] in the job" in told
+    computed(folder, 53, {**LANDSCAPE, "size": [7, 4], "range": [[-2.0, 1.0], [-0.5, 1.0]]})
+    # More is asked for with the narrower range, or with another seed: what to write would not do.
+    assert "write" not in refusal(lambda: computed(folder, 20, {**LANDSCAPE, "size": [9, 4]}))
+    assert "write" not in refusal(lambda: computed(folder, 20, seed=4))
+
+
+def test_a_batch_size_that_was_asked_for_is_no_change_after_an_extension(tmp_path):
+    folder = computed(tmp_path, batch_size=64)
+    extend(folder, "a", num_samples=53, problem=problem)
+    store = LandscapeStore.open(folder, "a")
+    assert (store.job.batch_size, store.record.plan.batch_size) == (64, 20)
+    computed(folder, 53, batch_size=64)
+
+
+def test_a_landscape_of_the_longest_name_is_extended(tmp_path):
+    name = "n" * 100
+    folder = computed(tmp_path, spec={**LANDSCAPE, "name": name})
+    opened = extend(folder, name, num_samples=30, problem=problem)
+    assert list(opened) == [name]
+    assert opened[name].record.num_samples == 30
+
+
+def test_a_function_without_a_name_is_asked_for(tmp_path):
+    run(make_job(tmp_path, lambda: problem(), [LANDSCAPE], num_samples=20))
+    assert "cannot be found by its name" in refusal(lambda: extend(tmp_path, "a", num_samples=30))
+
+
+def test_the_range_that_is_proposed_can_be_taken(tmp_path):
+    spec = {"name": "a", "directions": [{"kind": "random"}], "size": 4, "range": [-1, 1]}  # steps of 2/3
+    folder = computed(tmp_path, spec=spec)
+    told = refusal(lambda: extend(folder, "a", ranges=[(-2, 1)], problem=problem))
+    assert told.endswith("not [-2, 1]; such as [-3, 1]")
+    extended = extend(folder, "a", ranges=[(-3, 1)], problem=problem)["a"]
+    np.testing.assert_allclose(extended.alpha, np.linspace(-3, 1, 7), atol=1e-15)
+
+
+def test_every_digit_of_a_range_is_in_the_command_that_is_named(tmp_path):
+    spec = {"name": "a", "directions": [{"kind": "random"}], "size": 5, "range": [-0.12345678, 0.12345678]}
+    folder = computed(tmp_path, spec=spec)
+    wider = {**spec, "size": 9, "range": [-0.24691356, 0.24691356]}
+    assert "--range=-0.24691356,0.24691356" in refusal(lambda: computed(folder, spec=wider))
+
+
+def test_axes_that_were_fitted_take_more_samples(tmp_path):
+    write_trajectory(tmp_path, wandering(Quadratic(), 4))
+    folder = computed(tmp_path, spec={"name": "a", "trajectory": "all", "size": [4, 3]})
+    before = open_run(folder)["a"]
+    after = extend(folder, "a", num_samples=30, problem=problem)["a"]
+    for one, other in ((before.alpha, after.alpha), (before.beta, after.beta)):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_coordinates_that_no_range_has_are_not_continued():
+    fitted = Grid(("alpha",), (np.arange(-3, 5) * 0.1,))
+    told = refusal(lambda: wider_sizes("a", fitted, [(-1, 1)]))
+    assert "its coordinates were fitted" in told
+    low, *_, high = fitted.coordinates[0]
+    assert wider_sizes("a", fitted, [(low, high)]) == [8]
