@@ -17,6 +17,8 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.fields import MAX_SIZE
 from landscape.grid import Grid, size_through_zero, tile_counts
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
+from landscape.preparation.kept import bytes_of_losses
+from landscape.preparation.prepared import kept_samples
 from landscape.problem.user_code import in_folder
 from landscape.record import plain
 from landscape.spec import Job
@@ -84,8 +86,8 @@ def _plan_landscape(
     prepared: PreparedJob, landscape: PreparedLandscape, seconds: float, workers: int
 ) -> dict[str, Any]:
     grid = landscape.grid
-    stored = _stored(prepared.run, landscape.name)
-    tile_shape = stored.tile_shape if stored else tile_shape_for(prepared.job, grid, seconds, workers)
+    stored, kept = _stored(prepared.run, landscape.name), kept_samples(prepared, landscape)
+    tile_shape = stored.tile_shape if stored else tile_shape_for(prepared.job, grid, seconds, workers, kept)
     values = grid.points * (2 * len(landscape.observables) * CALIBRATED_BYTES + 1)
     elements = sum(tensor.numel() for tensor in landscape.origin.values())
     missing, extension = landscape.points, landscape.extension
@@ -123,7 +125,8 @@ def _plan_landscape(
         "path_points": landscape.points - grid.points,
         "tile_shape": list(tile_shape),
         "tiles": math.prod(tile_counts(grid.shape, tile_shape)),
-        "bytes": values + 4 * elements * len(landscape.directions),
+        "kept_bytes": bytes_of_losses(grid.points, kept),
+        "bytes": values + bytes_of_losses(grid.points, kept) + 4 * elements * len(landscape.directions),
     }
 
 
@@ -171,6 +174,8 @@ def plan_text(plan: dict[str, Any]) -> str:
             f"{each['tiles']} tiles of {tile}, {bytes_text(each['bytes'])}, {', '.join(each['observables'])}"
         )
         lines += [f"  {axis['name']}: {axis['low']:g} to {axis['high']:g}, {axis['what']}" for axis in each["axes"]]
+        if each["kept_bytes"]:
+            lines.append(f"  keeps the loss of every sample: {bytes_text(each['kept_bytes'])} of these")
         if each["extends"]:
             share = each["missing_points"] * each["sample_share"] / each["points"]
             new = round(each["sample_share"] * plan["num_samples"])

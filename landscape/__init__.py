@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from landscape.listing import list_runs
     from landscape.pipeline import run
     from landscape.problem.problem import Problem
+    from landscape.resampling import Bootstrap, bootstrap, by_class, subset
     from landscape.results import Run, open_run
     from landscape.spec import (
         CollectLandscape,
@@ -54,6 +55,7 @@ _HOMES = {
         "TowardsDirection",
         "read_job",
     ),
+    "resampling": ("Bootstrap", "bootstrap", "by_class", "subset"),
     "results": ("Run", "open_run"),
     "surface": ("Axis", "Path", "ProjectedPath", "Surface"),
     "tidying": ("remove_landscape", "rename_landscape"),
@@ -64,6 +66,7 @@ _HOMES = {
 
 __all__ = [
     "Axis",
+    "Bootstrap",
     "CollectLandscape",
     "FileDirection",
     "Job",
@@ -81,6 +84,8 @@ __all__ = [
     "Surface",
     "TowardsDirection",
     "TrajectoryCollector",
+    "bootstrap",
+    "by_class",
     "extend",
     "import_checkpoints",
     "import_surface",
@@ -91,6 +96,7 @@ __all__ = [
     "remove_landscape",
     "rename_landscape",
     "run",
+    "subset",
 ]
 
 

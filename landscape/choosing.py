@@ -12,15 +12,18 @@ from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.questions import Freedom, Limits
 from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.evaluator import Evaluator
-from landscape.grid import Grid, Index, choose_tile_shape
+from landscape.grid import Grid, Index, choose_tile_shape, within
 from landscape.plan import Plan
 from landscape.preparation import PreparedJob, PreparedLandscape
+from landscape.preparation.kept import bytes_of_losses
 from landscape.problem.user_code import in_folder
 from landscape.progress import CHOOSING, stage
 from landscape.spec import Job
 from landscape.store import landscape_names
 
 log = logging.getLogger("landscape")
+
+TILE_BYTES = 8 << 20  # of the losses of single samples
 
 
 def freedom_of(prepared: PreparedJob) -> tuple[Freedom, Plan | None]:
@@ -85,9 +88,15 @@ def make_evaluator(
         )  # fmt: skip
 
 
-def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int) -> Index:
-    """The job's own tile shape, given per axis, or the one that suits the cost of a point."""
+def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int, kept_samples: int = 0) -> Index:
+    """The job's own tile shape, given per axis, or the one that suits the cost of a point.
+
+    Args:
+        kept_samples: of how many samples the losses are stored; a tile has at most `TILE_BYTES` of them where one
+            point has, as a worker hands them over in one piece.
+    """
     if job.tile is None:
-        return choose_tile_shape(grid.shape, seconds_per_point, workers)
+        shape = choose_tile_shape(grid.shape, seconds_per_point, workers)
+        return within(shape, TILE_BYTES // bytes_of_losses(1, kept_samples) if kept_samples else None)
     per_axis = job.tile * len(grid.shape) if len(job.tile) == 1 else job.tile
     return tuple(min(t, n) for t, n in zip(reversed(per_axis), grid.shape, strict=True))

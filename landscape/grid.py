@@ -207,6 +207,19 @@ def coarse_to_fine_order(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.asarray(numbers[np.argsort(-stride, kind="stable")], np.int64)
 
 
+def within(shape: Index, most: int | None) -> Index:
+    """A shape of tiles with its longest edges halved until it has at most so many points, or is one point.
+
+    >>> within((64, 64), 512), within((64, 64), None), within((3, 2), 0)
+    ((16, 32), (64, 64), (1, 1))
+    """
+    edges = list(shape)
+    while most is not None and math.prod(edges) > max(1, most):
+        longest = max(range(len(edges)), key=edges.__getitem__)
+        edges[longest] = -(-edges[longest] // 2)
+    return tuple(edges)
+
+
 def choose_tile_shape(shape: Sequence[int], seconds_per_point: float, workers: int) -> Index:
     """The shape of a tile that costs about 10 s, shorter in short jobs, with at least four tiles per worker.
 

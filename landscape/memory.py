@@ -13,6 +13,8 @@ from landscape.errors import JobError, shown
 from landscape.host_memory import free_host_bytes
 
 HOST_BYTES, DEVICE_BYTES = "LANDSCAPE_HOST_BYTES", "LANDSCAPE_DEVICE_BYTES"  # environment variables
+KEPT_BYTES = "LANDSCAPE_KEPT_BYTES"  # another one
+MOST_KEPT = 1 << 30  # bytes of the losses of single samples that a landscape may keep
 SHARE_OF_HOST = 0.25  # of the free memory: while samples are read and sent to workers, there are up to three copies
 SHARE_OF_DEVICE = 0.5  # of the free memory: the rest is for the model and its activations
 
@@ -36,6 +38,15 @@ def device_limit(device: torch.device) -> int:
     if limit is not None:
         return limit
     return int(SHARE_OF_DEVICE * free_bytes(device)) if device.type == "cuda" else host_limit()
+
+
+def kept_limit() -> int:
+    """The bytes that the losses of single samples may take in one landscape.
+
+    Raises:
+        JobError: the variable LANDSCAPE_KEPT_BYTES holds no number of bytes.
+    """
+    return _from_environment(KEPT_BYTES) or MOST_KEPT
 
 
 def free_bytes(device: torch.device) -> int:

@@ -16,6 +16,7 @@ from landscape.evaluation.choice.questions import Limits
 from landscape.evaluation.evaluator import Evaluator
 from landscape.folders.lock import run_lock
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
+from landscape.preparation.prepared import kept_samples
 from landscape.problem.user_code import in_folder
 from landscape.progress import PREPARING, Failure, Observer, stage
 from landscape.reproduction import NotReproduced, check_reproduction
@@ -94,7 +95,7 @@ def run_prepared(
             planned, seconds = tune_landscape(prepared, in_batches, freedom, on_point, limits)
             # One job has one engine: what was chosen for this landscape holds for the rest.
             job_plan, freedom = planned.plan, bound_to(freedom, planned.plan)
-            tile_shape = tile_shape_for(prepared.job, planned.grid, seconds, workers=1)
+            tile_shape = tile_shape_for(prepared.job, planned.grid, seconds, 1, kept_samples(prepared, planned))
             opened = create_landscape(prepared, planned, tile_shape)
         compute_landscape(prepared, planned, opened, observer, on_point)
 

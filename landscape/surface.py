@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from landscape.barrier import Barrier, loss_barrier
 from landscape.errors import JobError, nearest, shown
 from landscape.record import AxisRecord, Record, parse_axis
+from landscape.sample_losses import SampleLosses
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -95,7 +96,8 @@ class Surface:
 
     `observables` are means over the samples and their standard errors, `NAME_stderr`; NaN where not computed.
     `status` is per point one of NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED. `attributes` are what the landscape's
-    record holds: the job, the samples, the engine, the progress.
+    record holds: the job, the samples, the engine, the progress. `sample_index` are the places of the samples in the
+    data, and `loss_samples` their losses, read when they are asked for, where the job has kept them.
 
     >>> axes = (Axis("alpha", np.array([-1.0, 0.0, 1.0])), Axis("beta", np.array([0.0, 0.5])))
     >>> surface = Surface("bowl", axes, {"loss": np.zeros((2, 3))}, status=np.full((2, 3), OK, np.uint8))
@@ -114,6 +116,8 @@ class Surface:
     status: NDArray[np.uint8]
     path: ProjectedPath | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    loss_samples: SampleLosses | None = field(default=None, repr=False, compare=False)
+    sample_index: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         size = " x ".join(str(len(axis.coordinates)) for axis in self.axes)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from landscape.errors import shown
 from landscape.grid import Floats, Tile
 from landscape.preparation.extension import Extension
 from landscape.reproduction import NotReproduced
+from landscape.sample_losses import OVER_SAMPLES
 from landscape.store import LandscapeStore
 from landscape.work import Task
 
 AT_ONCE = 64  # tiles that share their syncs
+VALUES_AT_ONCE = 1 << 26  # losses of single samples that they may have, as they are in memory together
 
 
 def take_over(extension: Extension, store: LandscapeStore, tasks: Iterable[Task]) -> bool:
@@ -23,7 +28,7 @@ def take_over(extension: Extension, store: LandscapeStore, tasks: Iterable[Task]
         Whether there was any.
     """
     tiles: list[Tile] = []
-    written = False
+    written, at_once = False, _at_once(store)
     for task in tasks:
         if task.path is not None and extension.gives_path:
             window = slice(*task.path)
@@ -32,18 +37,26 @@ def take_over(extension: Extension, store: LandscapeStore, tasks: Iterable[Task]
         elif task.tile is not None and extension.known(store.tile(task.tile)).all():
             tiles.append(store.tile(task.tile))
             written = True
-        if len(tiles) == AT_ONCE:
+        if len(tiles) == at_once:
             _write(extension, store, tiles)
             tiles = []
     _write(extension, store, tiles)
     return written
 
 
+def _at_once(store: LandscapeStore) -> int:
+    """How many tiles share their syncs."""
+    each = max(1, math.prod(store.tile_shape) * store.arrays.kept_samples)
+    return max(1, min(AT_ONCE, VALUES_AT_ONCE // each))
+
+
 def _write(extension: Extension, store: LandscapeStore, tiles: Iterable[Tile]) -> None:
     store.write_tiles([(tile, extension.values(tile)) for tile in tiles])
 
 
-def completed(extension: Extension, name: str, tile: Tile, evaluated: dict[str, Floats]) -> dict[str, Floats]:
+def completed(
+    extension: Extension, name: str, tile: Tile, evaluated: dict[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
     """The arrays of a tile, of which only the points that are not known were evaluated.
 
     Raises:
@@ -53,12 +66,18 @@ def completed(extension: Extension, name: str, tile: Tile, evaluated: dict[str, 
         if extension.blocks is None:
             _refuse_other(extension, name, tile, evaluated)
         return evaluated
+    before = extension.samples_before(tile)
+    if before:
+        return evaluated | {name: np.concatenate([kept, evaluated[name]], -1) for name, kept in before.items()}
     known = extension.known(tile)
     if not known.any():
         return evaluated
     whole = extension.values(tile)
     arrays = {}
     for array, values in evaluated.items():
+        if array in OVER_SAMPLES:
+            arrays[array] = values
+            continue
         filled = np.array(whole[array])
         filled[~known] = values
         arrays[array] = filled

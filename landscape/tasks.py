@@ -20,6 +20,7 @@ from landscape.preparation import PreparedJob, PreparedLandscape, create_store, 
 from landscape.preparation.extension import Extension
 from landscape.problem.user_code import cause_of
 from landscape.retries import NotRetried, RetryRule
+from landscape.sample_losses import LOSS_SAMPLES, OVER_SAMPLES
 from landscape.store import LandscapeStore
 from landscape.surface import MOMENTS, PATH_MOMENTS
 from landscape.takeover import completed, take_over
@@ -189,7 +190,7 @@ def task_points(store: LandscapeStore, task: Task) -> int:
 def evaluate(evaluator: Evaluator, work: Work) -> Outcome:
     """One task: the only place where a landscape's numbers come from, in this process and in every worker."""
     states = evaluator.evaluate_states(work.states, work.states_before) if work.states else None
-    return Outcome(evaluator.evaluate(work.points, rise=True, before=work.before), states)
+    return Outcome(evaluator.evaluate(work.points, rise=True, before=work.before, keep=work.keep), states)
 
 
 def commit(store: LandscapeStore, task: Task, outcome: Outcome, extension: Extension | None = None) -> None:
@@ -244,8 +245,10 @@ def well_formed(store: LandscapeStore, task: Task, outcome: Outcome, extension: 
 
 
 def _shapes(values: Values) -> set[tuple[int, ...]]:
-    """The shapes of the arrays, those of moments without the moments of a point."""
-    return {array.shape[:1] if name == MOMENTS else array.shape for name, array in values.arrays().items()}
+    """The shapes of the arrays over the points, without the moments and the samples of a point."""
+    beside = (MOMENTS, LOSS_SAMPLES)
+    over_points = ((name, each) for name, each in values.arrays().items() if name not in OVER_SAMPLES)
+    return {array.shape[:1] if name in beside else array.shape for name, array in over_points}
 
 
 def quarantine(store: LandscapeStore, task: Task) -> None:

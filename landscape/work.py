@@ -34,13 +34,15 @@ class Task:
 class Work:
     """A task as plain arrays, all that is needed to evaluate it: points on the plane, and whole weights.
 
-    `before` and `states_before` are what is known of the two over the first blocks of samples.
+    `before` and `states_before` are what is known of the two over the first blocks of samples. `keep` asks for the
+    losses of the single samples at the points.
     """
 
     points: Floats
     states: tuple[State, ...] = ()
     before: Before | None = None
     states_before: Before | None = None
+    keep: bool = False
 
 
 def make_work(landscape: PreparedLandscape, store: LandscapeStore, task: Task) -> Work:
@@ -48,11 +50,13 @@ def make_work(landscape: PreparedLandscape, store: LandscapeStore, task: Task) -
     extension = landscape.extension
     adds_samples = extension is not None and extension.blocks is not None
     if task.tile is not None:
-        tile = store.tile(task.tile)
+        tile, keep = store.tile(task.tile), store.record.keep_samples
         points = landscape.grid.tile_points(tile)
         if extension is None:
-            return Work(points)
-        return Work(points, before=extension.before(tile)) if adds_samples else Work(points[~extension.known(tile)])
+            return Work(points, keep=keep)
+        if adds_samples:
+            return Work(points, before=extension.before(tile), keep=keep)
+        return Work(points[~extension.known(tile)], keep=keep)
     assert task.path is not None
     assert landscape.path is not None
     window = slice(*task.path)

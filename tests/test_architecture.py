@@ -19,10 +19,10 @@ ROOT = Path(__file__).resolve().parents[1]
 # The rooms of both packages, from the ground up: a room is a folder or a file, and uses rooms of lower layers only.
 LAYERS = [
     "landscape: barrier batch_norm digests draws errors grid host_memory lazy_names processes progress",
-    "landscape: devices fields folders memory parameters plan record retries; cluster: process",
+    "landscape: devices fields folders memory parameters plan record retries sample_losses; cluster: process",
     "landscape: directions problem surface trajectory; cluster: options scheduling",
     "landscape: evaluation spec store views; cluster: shipping",
-    "landscape: collector preparation results state tally; cluster: session",
+    "landscape: collector preparation resampling results state tally; cluster: session",
     "landscape: choosing importing page recipes reproduction tidying work; cluster: doctor exporting status",
     "landscape: listing takeover",
     "landscape: tasks",
@@ -38,7 +38,8 @@ INNER = {
         "arithmetic batching checksum containers counts flat moments values",
         "any_shape",
         "feed",
-        "arrays moving reduction unchanged",
+        "arrays kept moving unchanged",
+        "reduction",
         "module_state private",
         "engines",
         "loaded",

@@ -16,6 +16,7 @@ from landscape.choosing import freedom_of, tile_shape_for
 from landscape.evaluation.choice.questions import Limits, Measure, Request, follow
 from landscape.evaluation.choice.search import Search
 from landscape.preparation import PreparedJob
+from landscape.preparation.prepared import kept_samples
 from landscape.progress import CHOOSING, stage
 from landscape.tasks import create_landscape
 
@@ -55,7 +56,8 @@ class Measuring:
             return
         seconds = self._plan(new)
         for each in new:
-            shape = tile_shape_for(self._prepared.job, each.landscape.grid, seconds, self._crew.size)
+            kept = kept_samples(self._prepared, each.landscape)
+            shape = tile_shape_for(self._prepared.job, each.landscape.grid, seconds, self._crew.size, kept)
             landscapes.created(each, create_landscape(self._prepared, each.landscape, shape))
 
     def _plan(self, new: Sequence[NewLandscape]) -> float:

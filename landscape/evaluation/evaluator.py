@@ -80,11 +80,7 @@ class Evaluator:
         self._restart()
 
     def origin(self) -> Values:
-        """The observables at θ₀, computed as a point of the landscape is; computed once.
-
-        Raises:
-            Exception: whatever user code raises there.
-        """
+        """The observables at θ₀, computed as a point of the landscape is, once; raises what user code raises there."""
         return self._settled(lambda: self._gather(lambda: iter([self._at_origin()]), np.arange(1), self._reduction()))
 
     def use(self, engine: Engine, batch_size: int | None = None) -> None:
@@ -98,8 +94,10 @@ class Evaluator:
         self._set_batches(self.plan.batch_size)
         self._restart()
 
-    def evaluate(self, points: Floats, *, rise: bool = False, before: Before | None = None) -> Values:
-        """The observables at `points` [P, axes]; with `rise` the standard error of the loss's rise over the origin.
+    def evaluate(
+        self, points: Floats, *, rise: bool = False, before: Before | None = None, keep: bool = False
+    ) -> Values:
+        """The observables at `points` [P, axes]; with `rise` the error of the rise, with `keep` all losses.
 
         Args:
             before: what is known of the first blocks of samples, which are not evaluated again.
@@ -109,7 +107,7 @@ class Evaluator:
         known = before and Before(before.blocks, before.moments[order])
 
         def compute() -> Values:
-            reduction = self._reduction(self._known_at_origin() if rise else None, known)
+            reduction = self._reduction(self._known_at_origin() if rise else None, known, keep)
             walk = self._walk(known)
             return self._gather(partial(walk.points, points[order].tolist()), np.argsort(order), reduction)
 
@@ -251,8 +249,8 @@ class Evaluator:
         batches = partial(self._feed.batches, first=first)
         return walk(self._running(), batches, self.samples, self._batching.begins, self.on_point, recalibrates)
 
-    def _reduction(self, origin: Pieces | None = None, before: Before | None = None) -> Reduction:
-        return reduction_of(self.plan, self._batching, self.observe, origin, before)
+    def _reduction(self, origin: Pieces | None = None, before: Before | None = None, keep: bool = False) -> Reduction:
+        return reduction_of(self.plan, self._batching, self.observe, origin, before, keep)
 
     def _at_origin(self) -> Pieces:
         if self.batch_size not in self._origin_pieces:

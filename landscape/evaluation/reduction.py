@@ -13,6 +13,7 @@ from torch import Tensor
 
 from landscape.errors import JobError
 from landscape.evaluation.batching import Batching
+from landscape.evaluation.kept import SampleKeeper
 from landscape.evaluation.moments import PARTS, Floats, block_moments, mean_of, merged, stderr_of
 from landscape.evaluation.values import Moments, Observed, Values, summary, values_of
 from landscape.plan import Plan
@@ -84,14 +85,16 @@ class BlockReduction(Reduction):
         origin: the observables at the origin, of every batch, for the error of the rise; None where they are not known.
         terms: what the loss is the sum of, each with its factor; None where `observe` returns the loss.
         before: of the blocks before those of the batches, in the order of the points; None where there are none.
+        keep: whether the losses of all these samples are returned too.
     """
 
     def __init__(
         self, batching: Batching, origin: Pieces | None, terms: Mapping[str, float] | None = None,
-        before: Before | None = None,
+        before: Before | None = None, keep: bool = False,
     ) -> None:  # fmt: skip
         self._batching, self._terms, self._before = batching, terms, before
         self._origin = None if origin is None else self._in_blocks(origin)
+        self._keeper = SampleKeeper(origin) if keep else None
         self._names: tuple[str, ...] = ()
         self._pending: list[list[Observed]] = []
         self._size = 0
@@ -101,6 +104,8 @@ class BlockReduction(Reduction):
     def add(self, pieces: Pieces) -> None:
         """Take the observables of the next point, of every batch."""
         observed = self._in_blocks(pieces)
+        if self._keeper is not None:
+            self._keeper.add(pieces)
         self._pending.append(observed)
         self._size += sum(tensor.numel() for block in observed for tensor in block.values())
         if self._size >= AT_ONCE:
@@ -169,26 +174,28 @@ class BlockReduction(Reduction):
             errors["loss"] = _joint(drawn, [errors[name] for name in drawn])
             errors[rise_of("loss")] = _joint(drawn, [errors[rise_of(name)] for name in drawn])
         names = ordered_names(mean)
+        kept = None if self._keeper is None else self._keeper.values(places)
         return Values(
             {name: mean[name] for name in names}, {name: errors[name] for name in names}, 0.0,
-            errors[rise_of("loss")], Moments(self._rows, prefix),
+            errors[rise_of("loss")], Moments(self._rows, prefix), kept,
         )  # fmt: skip
 
 
 def reduction_of(
-    plan: Plan, batching: Batching, observe: Observe, origin: Pieces | None, before: Before | None
+    plan: Plan, batching: Batching, observe: Observe, origin: Pieces | None, before: Before | None, keep: bool = False
 ) -> Reduction:
     """What reduces samples as a plan says.
 
     Args:
         origin: the observables at the origin, of all batches, for the error of the rise; None where they are not known.
         before: what is known of the points already; the batches of its blocks are left out.
+        keep: whether the losses of single samples are returned too.
     """
     if plan.reduction == "whole":
         return WholeReduction(origin)
     terms = terms_of(observe)
     first = batching.of_block(before.blocks) if before else 0
-    return BlockReduction(batching, origin and origin[first:], terms, before)
+    return BlockReduction(batching, origin and origin[first:], terms, before, keep)
 
 
 def terms_of(observe: Observe) -> Mapping[str, float] | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from landscape.sample_losses import LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS
 from landscape.surface import MOMENTS, RISE_STDERR
 
 Floats = NDArray[np.float64]
@@ -39,12 +41,31 @@ class Moments:
 
 
 @dataclass(frozen=True)
+class SampleValues:
+    """The loss of every one of N samples at P points, and what belongs to the samples.
+
+    Attributes:
+        losses: float32 [P, N].
+        origin: float32 [N], at the origin; NaN where that is not known.
+        weights: float64 [N], the same at every point; 1 where `observe` returns none.
+    """
+
+    losses: NDArray[np.float32]
+    origin: NDArray[np.float32]
+    weights: Floats
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """By their names in the store."""
+        return {LOSS_SAMPLES: self.losses, ORIGIN_SAMPLES: self.origin, SAMPLE_WEIGHTS: self.weights}
+
+
+@dataclass(frozen=True)
 class Values:
     """Observables at P points: mean and standard error, float64 [P] each, by name; and the seconds they took.
 
     `rise_stderr` is the standard error of the loss's rise over the origin, sd(ℓᵢ(p) − ℓᵢ(0)) / √N over the N samples.
     All points share the samples, so that noise which they have in common cancels. None where it was not asked for.
-    `moments` are None for landscapes of earlier versions, which keep none.
+    `moments` are None for landscapes of earlier versions, which keep none; `samples` where they are not to be kept.
     """
 
     mean: Mapping[str, Floats]
@@ -52,16 +73,19 @@ class Values:
     seconds: float = 0.0
     rise_stderr: Floats | None = None
     moments: Moments | None = None
+    samples: SampleValues | None = None
 
-    def arrays(self) -> dict[str, Floats]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
         """The values by their names in the store, `loss`, `loss_stderr`, …, `loss_rise_stderr`: float64 [P] each."""
-        arrays = {
+        arrays: dict[str, NDArray[Any]] = {
             name: values
             for key in self.mean
             for name, values in ((key, self.mean[key]), (f"{key}_stderr", self.stderr[key]))
         }
         if self.moments is not None:
             arrays[MOMENTS] = self.moments.flat()
+        if self.samples is not None:
+            arrays |= self.samples.arrays()
         return arrays if self.rise_stderr is None else arrays | {RISE_STDERR: self.rise_stderr}
 
 

@@ -220,6 +220,6 @@ def thinned_view(view: View, most: int) -> View:
         replace(axis, coordinates=axis.coordinates[pick]) for axis, pick in zip(surface.axes, inner, strict=True)
     )
     observables = {name: values[index] for name, values in surface.observables.items()}
-    thin = replace(surface, axes=axes, observables=observables, status=surface.status[index])
+    thin = replace(surface, axes=axes, observables=observables, status=surface.status[index], loss_samples=None)
     picks = inner if view.picks is None else tuple(base[pick] for base, pick in zip(view.picks, inner, strict=True))
     return replace(view, surface=thin, picks=picks)

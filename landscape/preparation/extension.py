@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from landscape.grid import Floats, Grid, Index, Tile, tile_at
 from landscape.plan import Plan
 from landscape.preparation.identity import changes
 from landscape.problem.samples import Samples
+from landscape.sample_losses import LOSS_SAMPLES
 from landscape.store import LandscapeStore
 from landscape.store.layout import path_moment_rows
 from landscape.surface import MOMENTS, PATH_MOMENTS
@@ -74,11 +76,24 @@ class Extension:
 
     def values(self, tile: Tile) -> dict[str, Floats]:
         """Its values over a tile, by the names of the arrays, as `store.write_tiles` has them; NaN outside its grid."""
-        return {name: self._window(name, tile) for name in self.store.arrays.tile_names}
+        return {name: self._window(name, tile) for name in self.store.arrays.tile_names} | self._over_samples
 
     def values_of(self, name: str, tile: Tile) -> Floats:
         """Those of one array, flat."""
         return self._window(name, tile)
+
+    @cached_property
+    def _over_samples(self) -> dict[str, NDArray[Any]]:
+        """The arrays over its samples, where it keeps their losses."""
+        return {name: self.store.arrays.values(name) for name in self.store.arrays.over_samples}
+
+    def samples_before(self, tile: Tile) -> dict[str, NDArray[Any]]:
+        """What it keeps of the samples of the complete blocks: losses at the points of a tile, and the rest."""
+        if self.blocks is None or not self.store.record.keep_samples:
+            return {}
+        kept = self._over_samples | {LOSS_SAMPLES: self._window(LOSS_SAMPLES, tile)}
+        samples = self.blocks * Plan.from_record(self.store.plan.whole).batch_size
+        return {name: values[..., :samples] for name, values in kept.items()}
 
     @property
     def exact(self) -> bool:
@@ -121,7 +136,7 @@ class Extension:
         """The values of an array over a tile, flat over its points; NaN outside of the extended grid."""
         arrays = self.store.arrays
         beside = arrays[name].shape[len(self.shape) :]
-        values = np.full((*tile.shape, *beside), np.nan)
+        values = np.full((*tile.shape, *beside), np.nan, arrays[name].dtype)
         start = [max(a - o, 0) for a, o in zip(tile.start, self.offset, strict=True)]
         stop = [min(b - o, n) for b, o, n in zip(tile.stop, self.offset, self.shape, strict=True)]
         if all(a < b for a, b in zip(start, stop, strict=True)):

@@ -108,3 +108,8 @@ class PreparedJob:
         """Log the warnings; to be called once, before the first value."""
         for warning in self.warnings:
             log.warning("%s", warning)
+
+
+def kept_samples(prepared: PreparedJob, landscape: PreparedLandscape) -> int:
+    """Of how many samples the landscape stores the losses; 0 where it stores none."""
+    return prepared.samples.length if landscape.record.keep_samples else 0

@@ -30,6 +30,7 @@ from landscape.preparation.axes import make_axes, make_coordinates, make_path
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.extension import extension_of
 from landscape.preparation.identity import changes, identity_of, refusal, remedy_of
+from landscape.preparation.kept import keeps_samples
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.preparation.provenance import provenance
 from landscape.preparation.recorded import borrowed_plan, is_of_before, plan_of, recorded_plan
@@ -214,6 +215,10 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
         digest=digest(identity),
     )
     record = _described(record, common, context, directions, plan)
+    if keeps_samples(
+        job, spec.name, stored, extended, common.problem.observe, common.reduction, grid, common.num_samples
+    ):
+        record = record.changed(keep_samples=True)
     if extension is not None and extension.blocks is None:
         # The values of the first process stay what every other one must reproduce.
         known = extension.store.record

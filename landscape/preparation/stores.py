@@ -6,7 +6,7 @@ from landscape.errors import JobError, LandscapeError, shown
 from landscape.grid import Index
 from landscape.parameters import describe_parameters, layout
 from landscape.preparation.identity import changes
-from landscape.preparation.prepared import PreparedJob, PreparedLandscape
+from landscape.preparation.prepared import PreparedJob, PreparedLandscape, kept_samples
 from landscape.store import LandscapeStore, NewArrays
 
 
@@ -56,5 +56,6 @@ def create_store(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape
         landscape.grid, tile_shape, landscape.observables, [axis.attributes for axis in landscape.directions], states,
         layout(landscape.origin, names), landscape.path, landscape.record.moment_rows,
         prepared.sample_index if landscape.record.moment_rows else None,
+        kept_samples(prepared, landscape),
     )  # fmt: skip
     return LandscapeStore.create(prepared.run, landscape.name, new, landscape.record)

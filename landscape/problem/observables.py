@@ -21,7 +21,7 @@ WEIGHT = "weight"  # how much each sample counts, beside the observables
 RESERVED = frozenset(
     [
         *("status", "directions", "moments", "alpha", "beta", "gamma", "axis", "parameter", "snapshot", "moment"),
-        *("sample", "sample_index", "loss_samples", WEIGHT),
+        *("sample", "sample_index", "loss_samples", "origin_loss_samples", "sample_weights", WEIGHT),
     ]
 )
 
@@ -45,6 +45,10 @@ class Combination:
 
 class OtherObservables(NotRetried):
     """`observe` returns other names than it did elsewhere; trying again on another worker cannot mend that."""
+
+
+class OtherWeights(NotRetried):
+    """Samples weigh otherwise than at another point, where that must not be."""
 
 
 def ordered_names(names: Iterable[str]) -> tuple[str, ...]:

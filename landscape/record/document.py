@@ -19,6 +19,7 @@ from landscape.record.parts import (
     AxisRecord,
     CheckRecord,
     Count,
+    Flag,
     IdentityRecord,
     ImportRecord,
     JobRecord,
@@ -59,6 +60,7 @@ class Record:
     seed: Whole | None = None
     observables: tuple[Text, ...] = ()
     moment_rows: tuple[Text, ...] = ()  # what moments are kept of; none in landscapes of earlier versions
+    keep_samples: Flag = False  # whether the losses of single samples are stored
     derived: dict[Text, Text] = field(default_factory=dict)  # surfaces computed from these when they are read
     cosine: tuple[tuple[Real, ...], ...] | None = None  # between the axes
     origin: Text | None = None

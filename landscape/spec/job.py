@@ -43,6 +43,7 @@ class Job(Frozen):
             "num_gpus",
             "device_ids",
             "tile",
+            "keep_samples",
         ]
     )
 
@@ -82,6 +83,8 @@ class Job(Frozen):
     """Points per axis of a tile, the unit that is computed and written at once; default: chosen so that a tile takes
     about 10 s.
     """
+    keep_samples: bool = False
+    """Whether the loss of every single sample is stored at every point, beside the means."""
 
     _folder: Path = PrivateAttr(default_factory=Path.cwd)
     _extends: str | None = PrivateAttr(default=None)

@@ -12,6 +12,7 @@ from zarr.abc.store import Store
 
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.record import Record, parse_axis
+from landscape.sample_losses import LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS
 from landscape.store.chunks import Checked
 from landscape.store.described import DescribedArray, Expected
 from landscape.store.documents import Documents
@@ -33,6 +34,7 @@ class LandscapeArrays:
         """
         self.name, self.store, self._documents, self._path = name, store, documents, path
         self.observables, self.moment_rows = record.observables, record.moment_rows
+        self.kept_samples = record.num_samples or 0 if record.keep_samples else 0
         self._described: dict[str, DescribedArray] = {}
         self.has_path = documents.has(path, "path_status")
         # A landscape of version 0.1.0 has no such array, and records no version of its defaults. In a later one the
@@ -45,7 +47,8 @@ class LandscapeArrays:
     def names(self) -> list[str]:
         """Every array that a landscape of these axes and observables has."""
         path = [*self.path_constants, "path_status", *self.path_value_names] if self.has_path else []
-        return ["status", *self.tile_names, *self.axis_names, "directions", *self._sample_index, *path]
+        constants = [*self.axis_names, "directions", *self._sample_index]
+        return ["status", *self.tile_names, *constants, *self.over_samples, *path]
 
     def describe(self, name: str) -> DescribedArray:
         """What the document of an array says, or the root's copy of it.
@@ -75,6 +78,10 @@ class LandscapeArrays:
         if name == MOMENTS:
             width = MOMENT_PARTS * len(self.moment_rows)
             return Expected((*self.shape, width), (*self.tile_shape, width)), self.axis_names
+        if name == LOSS_SAMPLES:
+            return Expected((*self.shape, self.kept_samples), (*self.tile_shape, self.kept_samples)), self.axis_names
+        if name in (ORIGIN_SAMPLES, SAMPLE_WEIGHTS):
+            return Expected((self.kept_samples,), (self.kept_samples,)), self.axis_names
         if name == PATH_MOMENTS:
             width, path = MOMENT_PARTS * len(path_moment_rows(self.moment_rows)), self["path_status"]
             return Expected((*path.shape, width), (*path.chunks, width)), self.axis_names
@@ -101,8 +108,14 @@ class LandscapeArrays:
 
     @property
     def tile_names(self) -> tuple[str, ...]:
-        """The arrays that are written with a tile before its status: values, and moments where they are kept."""
-        return (*self.value_names, *([MOMENTS] if self.moment_rows else []))
+        """The arrays that are written with a tile before its status: values; moments and losses of samples if kept."""
+        moments, losses = [MOMENTS] if self.moment_rows else [], [LOSS_SAMPLES] if self.kept_samples else []
+        return (*self.value_names, *moments, *losses)
+
+    @property
+    def over_samples(self) -> tuple[str, ...]:
+        """The arrays over the samples that are written with the first tile, where the losses of samples are kept."""
+        return (SAMPLE_WEIGHTS, ORIGIN_SAMPLES) if self.kept_samples else ()
 
     @property
     def path_value_names(self) -> tuple[str, ...]:

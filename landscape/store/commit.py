@@ -18,6 +18,7 @@ from landscape.grid import Grid, Index, Tile
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.chunks import status_of
 from landscape.store.durable import DurableStore
+from landscape.store.kept import arrays_over_samples
 from landscape.store.layout import PathPlan, parameter_layout, rows_written
 from landscape.store.writing import write_chunks
 from landscape.surface import MOMENTS, QUARANTINED, RISE_STDERR, SAMPLE_INDEX
@@ -47,11 +48,17 @@ def write_tiles(arrays: LandscapeArrays, tiles: Sequence[tuple[Tile, Mapping[str
 
     Args:
         tiles: each with `loss`, `loss_stderr`, … as flat arrays over its points in C order.
+
+    Raises:
+        JobError: losses of samples are kept, and do not fit the landscape.
     """
     if not tiles:
         return
     names = arrays.tile_names
     chunks = [(name, tile.index, _over(arrays, tile, values, name)) for tile, values in tiles for name in names]
+    chunks += [
+        (name, (0,), values) for name, values in arrays_over_samples(arrays, [each for _, each in tiles]).items()
+    ]
     write_synced(arrays, chunks)
     states = [("status", tile.index, status_of(values["loss"]).reshape(tile.shape)) for tile, values in tiles]
     write_synced(arrays, states)

@@ -32,7 +32,7 @@ def create_landscape(
         JobError: its tiles are too large.
     """
     folder, store = open_folder(run), open_zarr(run, read_only=False)
-    most = MOST_CHUNK_POINTS // max(1, MOMENT_PARTS * len(new.moment_rows))
+    most = MOST_CHUNK_POINTS // max(1, MOMENT_PARTS * len(new.moment_rows), new.kept_samples)
     if int(np.prod(new.tile_shape)) > most:
         raise JobError(f"tile: must be at most {most} points, not {shown(new.tile_shape)}; make it smaller")
     folder.make()

@@ -16,6 +16,7 @@ from landscape.store.arrays import LandscapeArrays
 from landscape.store.chunks import Examination, chunks_where
 from landscape.store.constants import stored_directions
 from landscape.store.inspection import count_statuses, examine_tiles, indices_of, lowest
+from landscape.store.kept import spoilt_over_samples
 from landscape.store.layout import with_stderr
 from landscape.surface import NOT_COMPUTED, OK, QUARANTINED
 
@@ -24,6 +25,7 @@ def examine(arrays: LandscapeArrays) -> Examination:
     """Read and check every chunk of the grid and the path: what is left to compute, and which chunks are damaged."""
     readers = {name: arrays.reader(name) for name in arrays.tile_names}
     missing, damaged = examine_tiles(arrays.reader("status"), readers)
+    damaged += spoilt_over_samples(arrays, missing)
     path_missing, path_damaged = _examine_path(arrays) if arrays.has_path else ([], [])
     return Examination(missing, tuple(path_missing), tuple(dict.fromkeys(damaged + path_damaged)))
 

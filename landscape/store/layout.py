@@ -15,6 +15,7 @@ from landscape import parameters
 from landscape.directions import is_seeded
 from landscape.grid import Grid, Index
 from landscape.record import parse_axis
+from landscape.sample_losses import LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS
 from landscape.store.metadata import StoredArray
 from landscape.surface import MOMENT_PARTS, MOMENTS, PATH_MOMENTS, RISE_STDERR, SAMPLE_INDEX
 
@@ -49,6 +50,7 @@ class NewArrays:
         path: the snapshots on the plane; None where the landscape has no path.
         moment_rows: what moments are kept of, see `evaluation.reduction`; empty where none are kept.
         sample_index: the places of the samples in the data, int64, in the order of the samples.
+        kept_samples: of how many samples the losses are stored; 0 where they are not.
     """
 
     grid: Grid
@@ -60,6 +62,7 @@ class NewArrays:
     path: PathPlan | None = None
     moment_rows: Sequence[str] = ()
     sample_index: NDArray[np.int64] | None = None
+    kept_samples: int = 0
 
 
 def path_moment_rows(moment_rows: Sequence[str]) -> list[str]:
@@ -82,6 +85,10 @@ def expected_array(name: str, axes: Sequence[str]) -> tuple[str, tuple[str, ...]
         return "float64", (*reversed(axes), "moment")
     if name == PATH_MOMENTS:
         return "float64", ("snapshot", "moment")
+    if name == LOSS_SAMPLES:
+        return "float32", (*reversed(axes), "sample")
+    if name in (ORIGIN_SAMPLES, SAMPLE_WEIGHTS):
+        return ("float32" if name == ORIGIN_SAMPLES else "float64"), ("sample",)
     if name == SAMPLE_INDEX:
         return "int64", ("sample",)
     if name in ("path_status", "path_step"):
@@ -117,11 +124,22 @@ def lay_out(group: zarr.Group, new: NewArrays) -> None:
     if new.moment_rows:
         width, dimensions = MOMENT_PARTS * len(new.moment_rows), (*grid.dimensions, "moment")
         _make_empty(group, MOMENTS, np.float64, np.nan, (*grid.shape, width), (*new.tile_shape, width), dimensions)
+    if new.kept_samples:
+        _make_samples(group, new, new.kept_samples)
     if new.sample_index is not None:
         _make(group, SAMPLE_INDEX, np.asarray(new.sample_index, np.int64), ("sample",))
     make_directions(group, new)
     if new.path is not None:
         _make_path(group, grid, new.path, int(np.prod(new.tile_shape)), len(path_moment_rows(new.moment_rows)))
+
+
+def _make_samples(group: zarr.Group, new: NewArrays, count: int) -> None:
+    grid, tile = new.grid, new.tile_shape
+    _make_empty(
+        group, LOSS_SAMPLES, np.float32, np.nan, (*grid.shape, count), (*tile, count), (*grid.dimensions, "sample")
+    )
+    _make_empty(group, ORIGIN_SAMPLES, np.float32, np.nan, (count,), (count,), ("sample",))
+    _make_empty(group, SAMPLE_WEIGHTS, np.float64, np.nan, (count,), (count,), ("sample",))
 
 
 def with_stderr(observables: Sequence[str]) -> Iterator[str]:

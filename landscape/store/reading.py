@@ -22,7 +22,8 @@ from landscape.grid import Index, tile_at, tile_counts
 from landscape.store.codec import Damaged, decode, longest
 from landscape.store.metadata import StoredArray
 
-BATCH = 512  # chunks in memory at once
+BATCH = 512  # chunks in memory at once, and
+BATCH_BYTES = 1 << 28  # no more than so many bytes of them
 CONCURRENT = 32
 
 
@@ -49,8 +50,8 @@ class ChunkReader:
 
     def read(self, indices: Iterable[Index]) -> Iterator[tuple[Index, NDArray[Any] | None, bool]]:
         """Each chunk's index, its values (None where it is absent or damaged), and whether it is damaged."""
-        left = iter(indices)
-        while batch := list(islice(left, BATCH)):
+        left, at_once = iter(indices), max(1, min(BATCH, BATCH_BYTES // max(1, self._array.chunk_bytes)))
+        while batch := list(islice(left, at_once)):
             for index, data in zip(batch, self._fetch(batch), strict=True):
                 if data is None:
                     yield index, None, False

@@ -16,6 +16,7 @@ from landscape.store.arrays import LandscapeArrays
 from landscape.store.attributes import axis_attributes
 from landscape.store.chunks import chunks_where
 from landscape.store.constants import stored_path
+from landscape.store.kept import sample_index, stored_losses
 from landscape.surface import NOT_COMPUTED, Axis, ProjectedPath, Surface
 
 log = logging.getLogger("landscape")
@@ -40,7 +41,10 @@ def read_surface(arrays: LandscapeArrays, record: Record) -> Surface:
     # A tile whose status is not written yet is not committed, whatever its chunks hold.
     observables = {name: np.where(status == NOT_COMPUTED, np.nan, array.values) for name, array in values.items()}
     observables |= derive(record.derived, observables)
-    return Surface(arrays.name, read_axes(arrays), observables, status, read_path(arrays), dict(record.attributes))
+    return Surface(
+        arrays.name, read_axes(arrays), observables, status, read_path(arrays), dict(record.attributes),
+        stored_losses(arrays), sample_index(arrays),
+    )  # fmt: skip
 
 
 def read_axes(arrays: LandscapeArrays) -> tuple[Axis, ...]:

@@ -1,0 +1,71 @@
+"""The losses of single samples, gathered from point to point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from landscape.evaluation.values import Floats, Observed, SampleValues
+from landscape.problem.observables import WEIGHT, OtherWeights
+
+AT_ONCE = 1 << 20  # losses that are brought to the host at once
+
+Pieces = Sequence[Observed]  # the observables of one point, of every batch
+
+
+class SampleKeeper:
+    """Keeps the losses of point after point in float32, and the weights of the samples, which all points share.
+
+    Args:
+        origin: the observables at the origin, of every batch; None where they are not known.
+    """
+
+    def __init__(self, origin: Pieces | None) -> None:
+        self._origin = origin
+        self._losses: list[NDArray[np.float32]] = []
+        self._pending: list[tuple[Tensor, Tensor | None]] = []  # of points, on the device
+        self._size = 0
+        self._weights: Floats | None = None
+
+    def add(self, pieces: Pieces) -> None:
+        """Take the observables of the next point.
+
+        Raises:
+            OtherWeights: the samples weigh otherwise than at the points before.
+        """
+        losses = torch.cat([piece["loss"] for piece in pieces]).float()
+        weights = torch.cat([piece[WEIGHT] for piece in pieces]).double() if WEIGHT in pieces[0] else None
+        self._pending.append((losses, weights))
+        self._size += len(losses)
+        if self._size >= AT_ONCE:
+            self._take()
+
+    def _take(self) -> None:
+        """Bring what is pending to the host."""
+        pending, self._pending, self._size = self._pending, [], 0
+        if not pending:
+            return
+        self._losses.append(torch.stack([losses for losses, _ in pending]).cpu().numpy())
+        given = [weights for _, weights in pending if weights is not None]
+        table = torch.stack(given).cpu().numpy() if given else np.ones((1, len(pending[0][0])))
+        self._weights = table[0] if self._weights is None else self._weights
+        if not (table == self._weights).all():
+            raise OtherWeights(
+                "observe: 'weight' must be the same at every point where keep_samples is set; return weights that "
+                "depend on the data alone, or leave keep_samples out"
+            )
+
+    def values(self, places: NDArray[np.int64]) -> SampleValues | None:
+        """The losses of the points, put in their places; None of no points."""
+        self._take()
+        if self._weights is None:
+            return None
+        losses = np.concatenate(self._losses)[places]
+        origin = np.full(losses.shape[1], np.nan, np.float32)
+        if self._origin is not None:
+            origin = torch.cat([piece["loss"] for piece in self._origin]).float().cpu().numpy()
+        return SampleValues(losses, origin, self._weights)
