@@ -55,6 +55,7 @@ WRITTEN: dict[str, tuple[Any, Any]] = {
     "seed": (3, "3"),
     "observables": (["loss"], ["loss", "loss"]),
     "moment_rows": (["loss", "loss-rise"], ["loss", 3]),
+    "keep_samples": (True, "yes"),
     "derived": ({"perplexity": "exp(loss)"}, {"perplexity": 2}),
     "cosine": ([[1.0, 0.25], [0.25, 1.0]], [["x"]]),
     "origin": ("epoch 3", 3),
@@ -93,6 +94,7 @@ REFUSED = {
     "plan": "plan: must be a JSON object",
     "observables": "observables: must be different names",
     "moment_rows": "moment_rows: must be a list of text",
+    "keep_samples": "keep_samples: must be true or false",
 }
 STAYS = ("seed", "derived", "random_data", "check", "imported")  # malformed, they count as absent and are not touched
 
@@ -104,7 +106,7 @@ def make_store(folder: Path, **changes: Any) -> LandscapeStore:
     axes = [{"kind": "random", "label": "axis"}]
     new = NewArrays(
         grid, (2,), ["loss"], axes, [direction], layout(direction, ["w"]),
-        moment_rows=["loss", "loss-rise"], sample_index=np.arange(7),
+        moment_rows=["loss", "loss-rise"], sample_index=np.arange(7), kept_samples=WHOLE["num_samples"],
     )  # fmt: skip
     return LandscapeStore.create(str(folder), "a", new, Record().changed(**WHOLE | changes))
 
