@@ -42,6 +42,12 @@ GROUPS = {
         "landscape.ProjectedPath",
         "landscape.Path",
     ),
+    "Take other means over samples": (
+        "landscape.subset",
+        "landscape.by_class",
+        "landscape.bootstrap",
+        "landscape.Bootstrap",
+    ),
     "Draw": ("landscape.views.figure", "landscape.views.compare", "landscape.views.compare_figures"),
     "Collect": ("landscape.TrajectoryCollector", "landscape.import_checkpoints", "landscape.read_trajectory"),
     "Tidy": (
@@ -55,6 +61,7 @@ GROUPS = {
         "landscape.trajectory.snapshots.Trajectory",
         "landscape.trajectory.snapshots.Snapshot",
         "landscape.barrier.Barrier",
+        "landscape.sample_losses.SampleLosses",
         "landscape.progress.Progress",
         "cluster.scheduling.policy.Policy",
     ),
