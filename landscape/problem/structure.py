@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -82,13 +83,18 @@ def _is_record(value: Any) -> bool:
 
     It could be left to `copy.deepcopy`, which takes several times as long; a small batch takes not much longer itself.
     """
-    kind = type(value)
-    if not hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__slots__") or hasattr(kind, "__deepcopy__"):
+    if not _copies_by_default(type(value)):  # type: ignore[arg-type]
         return False
-    defaults = all(getattr(kind, name) is getattr(object, name) for name in ("__reduce_ex__", "__getstate__"))
     members = [each for each in vars(value).values() if type(each) not in ATOMS]
-    plain = all(type(each) is Tensor for each in members) and len({*map(id, members)}) == len(members)
-    return defaults and kind.__base__ is object and not hasattr(kind, "__setstate__") and plain
+    return all(type(each) is Tensor for each in members) and len({*map(id, members)}) == len(members)
+
+
+@cache
+def _copies_by_default(kind: type) -> bool:
+    """Whether it is a dataclass with a dictionary of members, and no way of its own to be copied."""
+    own = [hasattr(kind, name) for name in ("__slots__", "__deepcopy__", "__setstate__")]
+    defaults = [getattr(kind, name) is getattr(object, name) for name in ("__reduce_ex__", "__getstate__")]
+    return hasattr(kind, "__dataclass_fields__") and kind.__base__ is object and all(defaults) and not any(own)
 
 
 def tensors_in(value: Any) -> list[Tensor]:
