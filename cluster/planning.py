@@ -98,7 +98,7 @@ def _plan_landscape(
     elif extension is not None:
         missing -= extension.points_known + (missing - grid.points) * extension.gives_path
     samples = prepared.samples.length
-    known_samples = 0 if extension is None else (extension.blocks or 0) * landscape.plan.batch_size
+    known_samples = 0 if extension is None else extension.known_samples
     values += grid.points * CALIBRATED_BYTES * (1 + MOMENT_PARTS * len(landscape.record.moment_rows))
     return {
         "name": landscape.name,

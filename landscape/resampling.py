@@ -150,7 +150,8 @@ def _means(
             name=name, observables=["loss"], derived={}, num_samples=len(group),
             origin_loss=_or_none(at_origin[0]), origin_loss_stderr=_or_none(at_origin[1]),
         )  # fmt: skip
-        places = None if surface.sample_index is None else surface.sample_index[group]
+        index = surface.sample_index  # of whole batches it has a place for each batch
+        places = None if index is None or len(index) != losses.shape[-1] else index[group]
         # The losses along the path are those of all samples.
         found.append(
             Surface(name, surface.axes, table, surface.status, _bare(surface), record.attributes, None, places)

@@ -37,6 +37,7 @@ class Extension:
         shape: of its grid.
         blocks: how many blocks of its samples are complete; None where the other one has no more samples.
         more_observables: whether the other one has more observables, so that every point is evaluated again.
+        known_samples: how many samples the complete blocks have; 0 where the other one has no more samples.
     """
 
     store: LandscapeStore
@@ -44,6 +45,7 @@ class Extension:
     shape: Index
     blocks: int | None
     more_observables: bool
+    known_samples: int = 0
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -92,8 +94,7 @@ class Extension:
         if self.blocks is None or not self.store.record.keep_samples:
             return {}
         kept = self._over_samples | {LOSS_SAMPLES: self._window(LOSS_SAMPLES, tile)}
-        samples = self.blocks * Plan.from_record(self.store.plan.whole).batch_size
-        return {name: values[..., :samples] for name, values in kept.items()}
+        return {name: values[..., : self.known_samples] for name, values in kept.items()}
 
     @property
     def exact(self) -> bool:
@@ -211,7 +212,11 @@ def extension_of(
         raise JobError(f"landscape {name} cannot be extended: its coordinates are damaged; run its job again first")
     more = samples.length > count
     complete = count // plan.batch_size if samples.cuts is None else sum(stop <= count for _, stop in samples.cuts)
-    return Extension(store, _offset(name, old, grid), old.shape, complete if more else None, before != now)
+    ends = [complete * plan.batch_size] if samples.cuts is None else [0, *(stop for _, stop in samples.cuts[:complete])]
+    offset = _offset(name, old, grid)
+    return Extension(
+        store, offset, old.shape, complete if more else None, before != now, max(ends) if more else 0
+    )  # fmt: skip
 
 
 def _offset(name: str, old: Grid, grid: Grid) -> Index:

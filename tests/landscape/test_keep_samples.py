@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ import pytest
 import torch
 from small_models import Quadratic, make_job, quadratic_samples
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
 
 import landscape
-from landscape import Problem, Surface, extend, open_run
+from landscape import Problem, Surface, by_class, extend, open_run, subset
 from landscape.errors import Interrupted, JobError
 from landscape.memory import KEPT_BYTES
 from landscape.problem.observables import Combination
@@ -137,6 +138,33 @@ def test_more_samples_give_the_bytes_of_all_at_once(tmp_path, few, many, functio
     computed(tmp_path / "run", few, batch_size=min(8, few), function=function)
     extend(tmp_path / "run", "a", num_samples=many, problem=problem_of(function))
     assert chunks_of(tmp_path / "run") == chunks_of(tmp_path / "once")
+
+
+class Stream(IterableDataset):
+    """Batches of 7, which cannot be cut."""
+
+    def __iter__(self) -> Iterator[Any]:
+        rows = quadratic_samples(97)
+        return ({"rows": rows[start : start + 7], "name": "batch"} for start in range(0, 90, 7))
+
+
+def test_whole_batches_are_extended_too_and_subsets_of_them_have_no_places(tmp_path):
+    def of_batches() -> Problem:
+        data = DataLoader(Stream(), batch_size=None)
+        return Problem(
+            Quadratic(), data, lambda model, batch: observe_weighted(model, batch["rows"]),
+            length=lambda batch: len(batch["rows"]),
+        )  # fmt: skip
+
+    for folder, samples in (("once", 40), ("run", 20)):
+        job = make_job(tmp_path / folder, of_batches, [LANDSCAPE], num_samples=samples, tile=2, keep_samples=True)
+        landscape.run(job)
+    surface = extend(tmp_path / "run", "a", num_samples=42, problem=of_batches)["a"]
+    assert chunks_of(tmp_path / "run") == chunks_of(tmp_path / "once")
+    assert surface.loss_samples.shape == (4, 5, 42)
+    assert subset(surface, [41, 0]).sample_index is None
+    with pytest.raises(JobError, match="have no places in the data"):
+        by_class(surface, np.arange(97))
 
 
 def test_a_wider_range_and_another_observable_give_the_bytes_of_asking_at_once(tmp_path):

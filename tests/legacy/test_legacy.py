@@ -116,6 +116,17 @@ def test_a_field_that_the_job_states_is_compared_as_it_stands(runs):
         run(read_job(runs / "spelled.yaml"))
 
 
+def test_a_landscape_of_an_earlier_version_and_those_beside_it_keep_no_losses_of_samples(runs):
+    before = files_of(runs / "line")
+    job = read_job(runs / "line.yaml").replace(keep_samples=True)
+    with pytest.raises(JobError, match=r"keep_samples: landscape 'line' .* as an earlier version began it"):
+        run(job)
+    beside = job.landscapes[0].model_dump(exclude_unset=True) | {"name": "beside"}
+    with pytest.raises(JobError, match="keep_samples: an earlier version began a landscape of this job"):
+        run(job.replace(landscapes=(beside, job.landscapes[0])))
+    assert files_of(runs / "line") == before
+
+
 def go_on(job: Path) -> bool:
     """Whether this machine's bits are those of the one that made the runs; refused with that reason where not."""
     try:
