@@ -193,6 +193,8 @@ def _refuse(store: LandscapeStore, step: More) -> None:
     record, name = store.record, shown(store.name)
     if store.refusal:
         raise JobError(store.refusal)
+    if not store.job.landscapes:
+        raise JobError(f"landscape {name} cannot be extended: its record holds no job; compute it anew")
     if not record.moment_rows:
         raise JobError(
             f"landscape {name} cannot be extended: an earlier version computed it, which kept no moments to go on "

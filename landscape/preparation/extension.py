@@ -102,6 +102,42 @@ class Extension:
         check = self.store.record.check
         return check is None or check.repeatable
 
+    def refuse_other_moments(self, rows: Sequence[str], terms: Mapping[str, float] | None) -> None:
+        """Refuse to add samples to moments of something else.
+
+        Args:
+            rows: what moments are to be of, in their order.
+            terms: what the loss is the sum of by now, each with its weight; None where it is observed.
+
+        Raises:
+            JobError: the record is damaged, or the terms of the loss or their weights have changed.
+        """
+        if self.blocks is None:
+            return
+        name, was = shown(self.store.name), ", ".join(self.rows)
+        remedy = "bring back the terms of then in their order, or compute it anew under another name"
+        if tuple(rows) != self.rows:
+            raise JobError(
+                f"landscape {name} cannot be extended: it keeps moments of {was}, not of {', '.join(rows)}; {remedy}"
+            )
+        loss, total = self._loss_and_sum(terms or {})
+        if not np.isclose(total, loss, rtol=1e-9, atol=0.0, equal_nan=True):
+            raise JobError(
+                f"landscape {name} cannot be extended: its loss is {loss:.9g} where its terms with the weights of now "
+                f"make {total:.9g}; {remedy}"
+            )
+
+    def _loss_and_sum(self, terms: Mapping[str, float]) -> tuple[float, float]:
+        """The loss at one point, as the landscape holds it, and the sum of its terms there with these weights."""
+        check = self.store.record.check
+        try:
+            values = {} if check is None else {name: float.fromhex(text) for name, text in check.values.items()}
+        except (ValueError, OverflowError):
+            values = {}
+        if not terms or "loss" not in values or not set(terms) <= set(values):
+            return 0.0, 0.0
+        return values["loss"], sum(weight * values[name] for name, weight in terms.items())
+
     def before(self, tile: Tile) -> Before:
         """The moments over the complete blocks at the points of a tile."""
         assert self.blocks is not None

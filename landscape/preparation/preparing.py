@@ -204,7 +204,10 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     )  # fmt: skip
     check_tile(job, grid)
     extended = common.extended
-    extension = None if extended is None else extension_of(extended, identity, grid, common.samples, plan, job.adds)
+    extension = None
+    if extended is not None:
+        extension = extension_of(extended, identity, grid, common.samples, plan, job.adds)
+        extension.refuse_other_moments(common.moment_rows, terms_of(common.problem.observe))
     asked_before = {} if extended is None else {key: extended.job.whole.get(key) for key in ("engine", "batch_size")}
     record = Record().changed(
         # What was asked for when an extended landscape was made is no change, also where its plan is another.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples, wandering, write_trajectory
+from torch import Tensor
 
 from landscape import Problem, extend, open_run, run
 from landscape.errors import JobError
@@ -116,3 +118,51 @@ def test_coordinates_that_no_range_has_are_not_continued():
     assert "its coordinates were fitted" in told
     low, *_, high = fitted.coordinates[0]
     assert wider_sizes("a", fitted, [(low, high)]) == [8]
+
+
+def attributes_changed(folder: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
+    document = folder / "landscapes.zarr" / "a" / "zarr.json"
+    content = json.loads(document.read_text())
+    change(content["attributes"])
+    document.write_text(json.dumps(content))
+    return folder
+
+
+def observe_two(model: Quadratic, batch: Tensor) -> dict[str, Tensor]:
+    losses = model(batch)
+    return {"loss": losses, "far": (losses > 4).double()}
+
+
+def test_moments_of_something_else_are_not_added_to(tmp_path):
+    """Else the losses along the path would be those of another observable."""
+    write_trajectory(tmp_path, wandering(Quadratic(), 3))
+    spec = {"name": "a", "trajectory": "all", "size": [4, 3], "range": [-1, 1]}
+
+    def two() -> Problem:
+        return Problem(Quadratic(), quadratic_samples(97), observe_two)
+
+    run(make_job(tmp_path, two, [spec], num_samples=20, batch_size=8))
+    attributes_changed(tmp_path, lambda record: record.update(moment_rows=["far", "loss", "loss-rise"]))
+    told = refusal(lambda: extend(tmp_path, "a", num_samples=53, problem=two))
+    assert "it keeps moments of far, loss, loss-rise, not of loss, far, loss-rise" in told
+
+
+def test_a_record_without_its_job_is_refused(tmp_path):
+    folder = attributes_changed(computed(tmp_path), lambda record: record["job"].update(landscapes=[]))
+    assert "its record holds no job" in refusal(lambda: extend(folder, "a", num_samples=53, problem=problem))
+
+
+def test_terms_that_weigh_otherwise_by_now_are_not_added_to(tmp_path):
+    def weighing(factor: float) -> Callable[[], Problem]:
+        points = quadratic_samples(40)
+        terms = {"inside": (points, observe_inside, 1.0), "edge": (points[:13], observe_inside, factor)}
+        return lambda: Problem.terms(Quadratic(), terms)
+
+    run(make_job(tmp_path, weighing(3.0), [LANDSCAPE], num_samples=20, batch_size=8))
+    told = refusal(lambda: extend(tmp_path, "a", num_samples=40, problem=weighing(4.0)))
+    assert "where its terms with the weights of now make" in told
+    assert extend(tmp_path, "a", num_samples=40, problem=weighing(3.0))["a"].record.num_samples == 40
+
+
+def observe_inside(model: Quadratic, points: Tensor) -> Tensor:
+    return model(points)
