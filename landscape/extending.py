@@ -20,6 +20,7 @@ from landscape.preparation.widening import Ranges, parse_ranges, per_axis, wider
 from landscape.results import Run, open_run
 from landscape.spec import Job
 from landscape.store import LandscapeStore, replace_landscape
+from landscape.store.moving import finish_move
 from landscape.surface import NOT_COMPUTED, QUARANTINED
 from landscape.tidying import remove_landscape
 
@@ -93,6 +94,11 @@ def extend(
         Interrupted: the same call goes on.
     """
     more = More(num_samples, observables, ranges)
+    path = open_run(run).path
+    with run_lock(path):
+        finished = finish_move(path)  # of a process that was killed while an extension took the place of its landscape
+    if finished is not None and finished.target == name and not _left(path, name, more):
+        return open_run(run)
     for step in steps_left(run, name, more):
         job = extension_job(run, name, step, problem, folder)
         opened = _computed(job, compute)
@@ -133,14 +139,18 @@ def steps_left(run: str | Path, name: str, more: More) -> list[More]:
     Raises:
         JobError: nothing is asked for, or nothing more than there is.
     """
+    left = _left(run, name, more)
+    if not left:
+        raise JobError(f"extend: landscape {shown(name)} has all of this already; ask for more")
+    return left
+
+
+def _left(run: str | Path, name: str, more: More) -> list[More]:
     store = LandscapeStore.open(open_run(run).path, name)
     asked = list(more.one_by_one())
     if not asked:
         raise JobError("extend: needs at least one of samples, observable and range")
-    left = [step for step in asked if not _is_done(store, step)]
-    if not left:
-        raise JobError(f"extend: landscape {shown(name)} has all of this already; ask for more")
-    return left
+    return [step for step in asked if not _is_done(store, step)]
 
 
 def _is_done(store: LandscapeStore, step: More) -> bool:

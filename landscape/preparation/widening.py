@@ -88,8 +88,8 @@ def _exact(number: float) -> Fraction:
 
 
 def _near(end: Fraction, step: Fraction, wanted: Fraction) -> float:
-    """The end moved by whole steps, about as many as wanted, so that it can be written: not by thirds of one."""
-    about = max(0, round(wanted))
+    """The end moved by whole steps, those wanted or a few more, so that it can be written: not by thirds of one."""
+    about = max(0, math.ceil(wanted))  # a narrower range than was asked for would not do
     tried = sorted(range(max(0, about - FARTHEST), about + FARTHEST), key=lambda steps: abs(steps - about))
     exact = (float(end + steps * step) for steps in tried if _exact(float(end + steps * step)) == end + steps * step)
     return next(exact, float(end))

@@ -180,6 +180,22 @@ def test_a_process_that_computes_other_values_extends_nothing(tmp_path):
     assert arrays_of(extended) == before
 
 
+def test_an_extension_killed_while_it_takes_the_place_of_its_landscape_is_finished(tmp_path, monkeypatch):
+    at_once, extended = computed(tmp_path / "once", 53), computed(tmp_path / "extended", 20)
+
+    def killed(run):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("landscape.store.moving.finish_move", killed)
+        with pytest.raises(KeyboardInterrupt):
+            extend(extended, "a", num_samples=53, problem=problem_of())
+    assert open_run(extended)["a"].record.num_samples == 53
+    extend(extended, "a", num_samples=53, problem=problem_of())
+    assert arrays_of(extended) == arrays_of(at_once)
+    assert list(open_run(extended)) == ["a"]
+
+
 def test_a_damaged_landscape_is_not_extended(tmp_path):
     folder = computed(tmp_path, 20)
     chunk = folder / "landscapes.zarr" / "a" / "moments" / "c" / "0" / "0" / "0"
