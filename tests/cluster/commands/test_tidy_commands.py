@@ -20,8 +20,9 @@ Called = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    run(make_job(tmp_path, quadratic_problem, [{"name": name, "size": 3} for name in ("a", "b")], tile=3))
-    return tmp_path
+    folder = tmp_path / "one"  # in a folder that no other test writes to, as the runs beside it are listed
+    run(make_job(folder, quadratic_problem, [{"name": name, "size": 3} for name in ("a", "b")], tile=3))
+    return folder
 
 
 class Terminal(io.StringIO):

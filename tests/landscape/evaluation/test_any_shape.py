@@ -359,7 +359,7 @@ def test_low_limits_and_an_interruption_keep_the_bytes(collate, tmp_path, monkey
 
 
 def test_a_job_on_whole_batches_counts_them_by_observe(tmp_path, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "landscape")
     batches = [COLLATES["joined"](sequences()[k : k + 4]) for k in range(0, 20, 4)]
     surface = run(make_job(tmp_path, lambda: problem(data=batches), [PLANE], num_samples=10))["plane"]
     assert surface.record.num_samples == 12

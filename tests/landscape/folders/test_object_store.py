@@ -94,7 +94,10 @@ def test_a_store_that_is_down_for_good_ends_in_one_line_and_going_on_gives_the_s
 
         with pytest.raises(StoreError) as caught:
             run(small_job(place), break_down)
-        refused = {path.partition("/c/")[2] for _, path in trouble.refused if not path.endswith(CARD)}
+        chunks = [path.partition("/c/")[2] for _, path in trouble.refused if not path.endswith(CARD)]
+        refused = {
+            chunk.removesuffix("/0") if chunk.count("/") == 2 else chunk for chunk in chunks
+        }  # moments have 0/2/0
         assert refused == {"0/2"}, "one tile's chunks are tried for a while, and nothing else"
         assert caught.value.exit_code == 1
         assert str(caught.value) == (

@@ -235,7 +235,7 @@ def test_every_batch_is_as_likely_to_be_the_first():
 
 
 def test_batches_that_are_padded_to_different_lengths_are_taken_whole(caplog):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "landscape")
     chosen = select_samples(ready_batches(padded), 8, 3)
     assert isinstance(chosen.samples, WholeBatches)
     assert "the batches of list are taken whole" in caplog.text
