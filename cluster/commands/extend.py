@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,7 +36,7 @@ def extend(
 ) -> int:
     """Add samples, observables or a wider range to a landscape that is complete; every value that is known is kept.
 
-    The result is what asking for all of it at once would have given, to the bit. It is computed under the name
+    The result is what asking for all of it at once with the same plan would have given, to the bit. It is computed as
     NAME.extending and takes the place of NAME when it is complete; interrupted, the same command goes on.
 
     Parameters
@@ -82,13 +81,15 @@ def extend(
             planned = plan_job(extension_job(run, name, steps_left(run, name, more)[0], problem, folder), workers)
         show(planned, json, plan_text(planned))
         return DONE
-    compute = functools.partial(_computed, serial=serial, workers=workers, address=address, allow_open=allow_open)
+    from cluster.commands.computing import compute
+    from landscape.results import open_run
+
     codes: list[int] = []
 
     def run_job(job: Job) -> Run:
-        code, opened = compute(job)
+        code = compute(job, serial=serial, workers=workers, address=address, allow_open=allow_open, shown=False)
         codes.append(code)
-        return opened
+        return open_run(job.run_path)
 
     extend_landscape(
         run, name, num_samples=more.num_samples, observables=more.observables, ranges=more.ranges, problem=problem,
@@ -96,14 +97,6 @@ def extend(
     )  # fmt: skip
     put(printable(status_text(run_status(run))))
     return max(codes, default=DONE)
-
-
-def _computed(job: Job, *, serial: bool, workers: int | None, address: str | None, allow_open: bool) -> tuple[int, Run]:
-    from cluster.commands.computing import compute
-    from landscape.results import open_run
-
-    code = compute(job, serial=serial, workers=workers, address=address, allow_open=allow_open, shown=False)
-    return code, open_run(job.run_path)
 
 
 def _ranges(text: str) -> Sequence[tuple[float, float]]:

@@ -78,11 +78,7 @@ class Extension:
 
     def values(self, tile: Tile) -> dict[str, Floats]:
         """Its values over a tile, by the names of the arrays, as `store.write_tiles` has them; NaN outside its grid."""
-        return {name: self._window(name, tile) for name in self.store.arrays.tile_names} | self._over_samples
-
-    def values_of(self, name: str, tile: Tile) -> Floats:
-        """Those of one array, flat."""
-        return self._window(name, tile)
+        return {name: self.values_of(name, tile) for name in self.store.arrays.tile_names} | self._over_samples
 
     @cached_property
     def _over_samples(self) -> dict[str, NDArray[Any]]:
@@ -93,7 +89,7 @@ class Extension:
         """What it keeps of the samples of the complete blocks: losses at the points of a tile, and the rest."""
         if self.blocks is None or not self.store.record.keep_samples:
             return {}
-        kept = self._over_samples | {LOSS_SAMPLES: self._window(LOSS_SAMPLES, tile)}
+        kept = self._over_samples | {LOSS_SAMPLES: self.values_of(LOSS_SAMPLES, tile)}
         return {name: values[..., : self.known_samples] for name, values in kept.items()}
 
     @property
@@ -141,7 +137,7 @@ class Extension:
     def before(self, tile: Tile) -> Before:
         """The moments over the complete blocks at the points of a tile."""
         assert self.blocks is not None
-        return Before(self.blocks, self._window(MOMENTS, tile).reshape(tile.points, -1, PARTS))
+        return Before(self.blocks, self.values_of(MOMENTS, tile).reshape(tile.points, -1, PARTS))
 
     def before_at(self, grid: Grid, point: Sequence[float]) -> Before | None:
         """The same at one point of the grid; None where no samples are added."""
@@ -169,7 +165,7 @@ class Extension:
             both.append(Before(self.blocks, moments))
         return both[0], both[1]
 
-    def _window(self, name: str, tile: Tile) -> Floats:
+    def values_of(self, name: str, tile: Tile) -> Floats:
         """The values of an array over a tile, flat over its points; NaN outside of the extended grid."""
         arrays = self.store.arrays
         beside = arrays[name].shape[len(self.shape) :]
@@ -212,15 +208,11 @@ def extension_of(
         JobError: it differs in more than what can be extended.
     """
     name, recorded = shown(store.name), store.identity
-    other = [
-        change
-        for key in identity
-        if key not in EXTENDED
-        for change in changes({key: recorded.whole.get(key)}, {key: identity[key]})
-    ]
+    other = changes(recorded.whole, {key: value for key, value in identity.items() if key not in EXTENDED})
     if other:
         raise JobError(
-            f"landscape {name} cannot be extended: it was computed with another job; changed: {'; '.join(other)}"
+            f"landscape {name} cannot be extended: it was computed with another job; changed: {'; '.join(other)}: "
+            "change it back"
         )
     count = recorded.num_samples or 0
     if samples.length < count or samples.few(count).digest() != recorded.samples:
