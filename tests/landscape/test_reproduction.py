@@ -177,8 +177,12 @@ def test_the_origin_is_that_of_the_landscape_and_not_of_the_callback(tmp_path):
 
 def test_a_run_of_an_earlier_version_gets_its_origin_when_it_goes_on(tmp_path, monkeypatch):
     job = legacy(tmp_path, monkeypatch)
+    for chunks in (tmp_path / "interrupted/landscapes.zarr/plane").glob("*/c"):
+        if chunks.parent.name not in ("alpha", "beta", "directions"):
+            shutil.rmtree(chunks)  # values of the processor that made the run, whose bits another one may not reproduce
     assert np.isnan(open_run(tmp_path / "interrupted")["plane"].origin_loss)
     found = run(job)["plane"]
+    assert (found.status == 1).all()
     assert np.isfinite(found.origin_loss)
     assert "loss_rise_stderr" not in found.observables
 
