@@ -278,6 +278,7 @@ def test_several_points_at_once_of_weights_of_two_types():
     np.testing.assert_allclose(found, plain, rtol=2e-2)
 
 
+@pytest.mark.xdist_group("compiler")  # one process imports it and warms it up
 @pytest.mark.long
 def test_compiled_code_reads_the_rounded_weights():
     problem = mixed_problem()

@@ -213,6 +213,7 @@ class Branching(nn.Module):
 
 
 @pytest.mark.long
+@pytest.mark.xdist_group("compiler")  # one process imports it and warms it up
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")
 @pytest.mark.parametrize(
     ("make", "engine"),
