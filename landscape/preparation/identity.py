@@ -7,7 +7,8 @@ error says what changed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from landscape.errors import shown
@@ -16,6 +17,8 @@ from landscape.preparation.axes import axis_ranges
 from landscape.preparation.context import LandscapeContext
 from landscape.spec.job import Job
 from landscape.store import LandscapeStore
+
+SLACK = 1e-6  # of a step: by how much rounding may have moved the end of a range
 
 
 def identity_of(
@@ -56,24 +59,35 @@ def refusal(name: str, changed: Sequence[str], remedy: str) -> str:
 def remedy_of(stored: LandscapeStore, identity: Mapping[str, Any], run: str) -> str:
     """What to do about a job that differs from the landscape on disk: the command that extends it, where one does."""
     recorded = stored.identity.whole
-    differ = [key for key, value in identity.items() if recorded.get(key) != value]
-    has, wanted = recorded.get("num_samples"), identity["num_samples"]
-    options: list[str] = []
+    differ = {key for key, value in identity.items() if recorded.get(key) != value}
     if remedy := _remedy_of_less(stored, identity, differ):
         return remedy
-    if "num_samples" in differ and isinstance(has, int) and wanted > has:
-        options.append(f"--samples {wanted}")
-    if "observables" in differ and set(recorded.get("observables", [])) < set(identity["observables"]):
-        more = sorted(set(identity["observables"]) - set(recorded["observables"]))
-        options += [f"--observable {name}" for name in more]
+    options = _options_that_extend(recorded, identity, differ)
+    explained = {*options, "samples"} if "num_samples" in options else set(options)
+    if not options or differ - explained or not stored.record.moment_rows:
+        return "change it back"
+    words = ["landscape", "extend", run, stored.name, *(word for words in options.values() for word in words)]
+    return f"change it back, keep its values by `{shlex.join(words)}`"
+
+
+def _options_that_extend(
+    recorded: Mapping[str, Any], identity: Mapping[str, Any], differ: Collection[str]
+) -> dict[str, list[str]]:
+    """What `landscape extend` is given for each field of the identity in which a job only asks for more."""
+    options: dict[str, list[str]] = {}
+    has, asks = recorded.get("num_samples"), identity["num_samples"]
+    if isinstance(has, int) and asks > has and recorded.get("batch_norm") == "eval":
+        options["num_samples"] = ["--samples", str(asks)]
+    held, returned = set(recorded.get("observables", [])), set(identity["observables"])
+    if held < returned:
+        options["observables"] = [word for name in sorted(returned - held) for word in ("--observable", name)]
     if "coordinates" in differ and _is_wider(recorded.get("coordinates"), identity["coordinates"]):
-        options.append("--range=" + ",".join(as_written(end) for _, *ends in identity["coordinates"] for end in ends))
-    extends = len(options) == len(set(differ) - {"samples"}) and bool(stored.record.moment_rows)
-    command = f"landscape extend {run} {stored.name} {' '.join(options)}"
-    return f"change it back, keep its values by `{command}`" if extends else "change it back"
+        ends = (as_written(end) for _, *ends in identity["coordinates"] for end in ends)
+        options["coordinates"] = [f"--range={','.join(ends)}"]
+    return options
 
 
-def _remedy_of_less(stored: LandscapeStore, identity: Mapping[str, Any], differ: Sequence[str]) -> str:
+def _remedy_of_less(stored: LandscapeStore, identity: Mapping[str, Any], differ: Collection[str]) -> str:
     """What to write in a job that asks for less than the landscape, once extended, holds; empty where other differs."""
     recorded, fields = stored.identity.whole, dict[str, Any]()
     has, asks = recorded.get("num_samples"), identity["num_samples"]
@@ -92,14 +106,16 @@ def _remedy_of_less(stored: LandscapeStore, identity: Mapping[str, Any], differ:
 
 
 def _is_wider(before: Any, now: Any) -> bool:
-    """Whether all axes reach as far as before, or farther, in steps of one length."""
+    """Whether all axes reach as far as before, or farther by whole steps of the same length."""
     if not isinstance(before, list) or not isinstance(now, list) or len(before) != len(now):
         return False
     for old, new in zip(before, now, strict=True):
         if len(old) != 3 or len(new) != 3:
             return False
-        steps = [(high - low) / (size - 1) for size, low, high in (old, new)]
-        if not (new[1] <= old[1] and new[2] >= old[2] and math.isclose(*steps, rel_tol=1e-9)):
+        step, other = ((high - low) / (size - 1) for size, low, high in (old, new))
+        steps = (old[1] - new[1]) / step, (new[2] - old[2]) / step
+        whole = all(count > -SLACK and abs(count - round(count)) < SLACK for count in steps)
+        if not (whole and math.isclose(step, other, rel_tol=1e-9)):
             return False
     return True
 

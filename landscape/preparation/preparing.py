@@ -281,7 +281,7 @@ def _refuse_another(stored: LandscapeStore, identity: Mapping[str, Any], job: Jo
                 f"extend: another extension of landscape {shown(job.extends)} is under way ({'; '.join(changed)}); "
                 f"finish it with the command that began it, or drop it by landscape rm RUN {stored.name}"
             )
-        raise JobError(refusal(stored.name, changed, remedy_of(stored, identity, job.run)))
+        raise JobError(refusal(stored.name, changed, remedy_of(stored, identity, job.run_path)))
 
 
 def check_tile(job: Job, grid: Grid) -> None:

@@ -66,6 +66,29 @@ def test_a_job_from_before_an_extension_is_told_what_to_write(tmp_path):
     assert "write" not in refusal(lambda: computed(folder, 20, seed=4))
 
 
+def test_the_command_that_is_named_is_one_that_extends(tmp_path):
+    folder = computed(tmp_path / "my run")
+
+    def told(given: Callable[[], Problem] = problem, spec: dict[str, Any] | None = None, **fields: Any) -> str:
+        fields = {"num_samples": 20, "batch_size": 8, "seed": 3, **fields}
+        return refusal(lambda: run(make_job(folder, given, [spec or LANDSCAPE], **fields)))
+
+    def more(model: Quadratic, batch: Tensor) -> dict[str, Tensor]:
+        values = observe_quadratic(model, batch)
+        return {**values, "root": values["loss"].sqrt(), "half": values["loss"] / 2}
+
+    assert f"`landscape extend '{folder}' a --samples 53`" in told(num_samples=53)
+    named = told(lambda: Problem(Quadratic(), quadratic_samples(97), more), num_samples=53)
+    assert "a --samples 53 --observable half --observable root`" in named
+    other_data = told(lambda: Problem(Quadratic(), 1 + quadratic_samples(97), observe_quadratic))
+    assert "samples (other data)" in other_data
+    half_a_step = told(spec={**LANDSCAPE, "range": [[-1.25, 1.25], [-0.5, 1]], "size": [6, 4]})
+    for refused in (other_data, half_a_step, told(num_samples=53, batch_norm="batch")):
+        assert "landscape extend" not in refused
+    batch_norm = computed(tmp_path / "batch", batch_norm="batch")
+    assert "landscape extend" not in refusal(lambda: computed(batch_norm, 53, batch_norm="batch"))
+
+
 def test_a_batch_size_that_was_asked_for_is_no_change_after_an_extension(tmp_path):
     folder = computed(tmp_path, batch_size=64)
     extend(folder, "a", num_samples=53, problem=problem)
