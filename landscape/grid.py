@@ -184,6 +184,18 @@ def tile_at(index: Index, shape: Sequence[int], tile_shape: Sequence[int]) -> Ti
     return Tile(tuple(index), start, stop)
 
 
+def overlap(starts: Sequence[int], stops: Sequence[int], tile: Tile) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Where what a window shares with a tile lies in the window, and where in the tile; they must share something.
+
+    >>> overlap((-1, 2), (4, 5), tile_at((0, 1), (6, 6), (3, 3)))
+    ((slice(1, 4, None), slice(1, 3, None)), (slice(0, 3, None), slice(0, 2, None)))
+    """
+    ends = list(zip(starts, stops, tile.start, tile.stop, strict=True))
+    shared = [(start, first, max(start, first), min(stop, last)) for start, stop, first, last in ends]
+    in_window = tuple(slice(low - start, high - start) for start, _, low, high in shared)
+    return in_window, tuple(slice(low - first, high - first) for _, first, low, high in shared)
+
+
 def coarse_to_fine_order(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     """The tiles in `mask` by their number in C order: first those on a coarse lattice, then on ever finer ones.
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.errors import LandscapeError, shown
-from landscape.grid import Index, tile_at
+from landscape.grid import Index, overlap, tile_at
 
 # Arrays of the store: the losses over the grid and the samples, and what is known of the samples alone.
 LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS = "loss_samples", "origin_loss_samples", "sample_weights"
@@ -109,13 +109,8 @@ class SampleLosses:
         chunk = self._read(index)
         if chunk is None:
             return
-        into, out_of = [], []
-        tile = tile_at(index, self.shape, self._chunks)
-        for low, high, first, last in zip(starts, stops, tile.start, tile.stop, strict=True):
-            a, b = max(low, first), min(high, last)
-            into.append(slice(a - low, b - low))
-            out_of.append(slice(a - first, b - first))
-        values[tuple(into)] = chunk[tuple(out_of)]
+        in_window, in_chunk = overlap(starts, stops, tile_at(index, self.shape, self._chunks))
+        values[in_window] = chunk[in_chunk]
 
     def _bounds(self, window: tuple[Any, ...]) -> tuple[list[int], list[int], list[bool]]:
         """Where a window begins and ends in each dimension, and in which of them it is a single place."""

@@ -15,16 +15,11 @@ from numpy.typing import NDArray
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.evaluation.moments import PARTS
 from landscape.evaluation.reduction import Before
-from landscape.grid import Floats, Grid, Index, Tile, tile_at
-from landscape.plan import Plan
-from landscape.preparation.identity import changes
-from landscape.problem.samples import Samples
+from landscape.grid import Floats, Grid, Index, Tile, overlap, tile_at
 from landscape.sample_losses import LOSS_SAMPLES
 from landscape.store import LandscapeStore
 from landscape.store.layout import path_moment_rows
 from landscape.surface import MOMENTS, PATH_MOMENTS
-
-EXTENDED = ("num_samples", "samples", "observables", "coordinates")  # what of an identity an extension may change
 
 
 @dataclass(frozen=True)
@@ -83,7 +78,30 @@ class Extension:
     @cached_property
     def _over_samples(self) -> dict[str, NDArray[Any]]:
         """The arrays over its samples, where it keeps their losses."""
-        return {name: self.store.arrays.values(name) for name in self.store.arrays.over_samples}
+        return {name: self._whole(name) for name in self.store.arrays.over_samples}
+
+    @cached_property
+    def _over_path(self) -> dict[str, NDArray[Any]]:
+        """The values of its whole path, as they are asked for stretch by stretch."""
+        return {name: self._whole(name) for name in self.store.arrays.path_value_names}
+
+    def _whole(self, name: str) -> NDArray[Any]:
+        """A whole array, read anew.
+
+        Raises:
+            LandscapeError: a chunk of it is damaged.
+        """
+        values, damaged, present = self.store.arrays.reader(name).whole()
+        spoilt = [*damaged, *map(tuple, np.argwhere(~present).tolist())]
+        if spoilt:
+            raise self._damaged(name, spoilt[0])
+        return values
+
+    def _damaged(self, name: str, index: Index) -> LandscapeError:
+        return LandscapeError(
+            f"landscape {shown(self.store.name)} cannot be extended: {name} chunk {'/'.join(map(str, index))} is "
+            "damaged; run its own job, which mends it"
+        )
 
     def samples_before(self, tile: Tile) -> dict[str, NDArray[Any]]:
         """What it keeps of the samples of the complete blocks: losses at the points of a tile, and the rest."""
@@ -149,12 +167,12 @@ class Extension:
 
     def path_values(self, window: slice) -> dict[str, Floats]:
         """The values of a stretch of the path, as `store.write_path` has them."""
-        return {name: self.store.arrays.values(name)[window] for name in self.store.arrays.path_value_names}
+        return {name: values[window] for name, values in self._over_path.items()}
 
     def before_path(self, window: slice) -> tuple[Before, Before]:
         """The moments over the complete blocks, at the snapshots and at their projections."""
         assert self.blocks is not None
-        table = self.store.arrays.values(PATH_MOMENTS)[window]
+        table = self._over_path[PATH_MOMENTS][window]
         kept = table.reshape(len(table), -1, PARTS)
         names = path_moment_rows(self.rows)[: kept.shape[1] // 2]
         rows = [self.rows.index(name) for name in names]
@@ -170,96 +188,16 @@ class Extension:
         arrays = self.store.arrays
         beside = arrays[name].shape[len(self.shape) :]
         values = np.full((*tile.shape, *beside), np.nan, arrays[name].dtype)
-        start = [max(a - o, 0) for a, o in zip(tile.start, self.offset, strict=True)]
-        stop = [min(b - o, n) for b, o, n in zip(tile.stop, self.offset, self.shape, strict=True)]
-        if all(a < b for a, b in zip(start, stop, strict=True)):
+        starts = [place - first for place, first in zip(tile.start, self.offset, strict=True)]
+        stops = [place - first for place, first in zip(tile.stop, self.offset, strict=True)]
+        inside = [(max(a, 0), min(b, n)) for a, b, n in zip(starts, stops, self.shape, strict=True)]
+        if all(a < b for a, b in inside):
             edges = arrays.tile_shape
-            ranges = [range(a // edge, -(-b // edge)) for a, b, edge in zip(start, stop, edges, strict=True)]
+            ranges = [range(a // edge, -(-b // edge)) for (a, b), edge in zip(inside, edges, strict=True)]
             chunks = ((*index, *(0,) * len(beside)) for index in itertools.product(*ranges))
             for index, chunk, _ in arrays.reader(name).read(chunks):
                 if chunk is None:
-                    raise LandscapeError(
-                        f"landscape {shown(self.store.name)} cannot be extended: {name} chunk "
-                        f"{'/'.join(map(str, index))} is damaged; run its own job, which mends it"
-                    )
-                self._place(values, tile, tile_at(index[: len(edges)], self.shape, edges), chunk)
+                    raise self._damaged(name, index)
+                in_tile, in_chunk = overlap(starts, stops, tile_at(index[: len(edges)], self.shape, edges))
+                values[in_tile] = chunk[in_chunk]
         return values.reshape(tile.points, *beside)
-
-    def _place(self, values: Floats, tile: Tile, chunk: Tile, data: NDArray[Any]) -> None:
-        """Put what a chunk and a tile share into the values of the tile."""
-        into, out_of = [], []
-        bounds = zip(tile.start, tile.stop, chunk.start, chunk.stop, self.offset, strict=True)
-        for first, last, begin, end, offset in bounds:
-            low, high = max(first, begin + offset), min(last, end + offset)
-            into.append(slice(low - first, max(high, low) - first))
-            out_of.append(slice(low - offset - begin, max(high, low) - offset - begin))
-        values[tuple(into)] = data[tuple(out_of)]
-
-
-def extension_of(
-    store: LandscapeStore, identity: Mapping[str, Any], grid: Grid, samples: Samples, plan: Plan, adds: Sequence[str]
-) -> Extension:
-    """What a landscape of this identity takes over from `store`.
-
-    Args:
-        adds: observables that it is to have besides those of `store`.
-
-    Raises:
-        JobError: it differs in more than what can be extended.
-    """
-    name, recorded = shown(store.name), store.identity
-    other = changes(recorded.whole, {key: value for key, value in identity.items() if key not in EXTENDED})
-    if other:
-        raise JobError(
-            f"landscape {name} cannot be extended: it was computed with another job; changed: {'; '.join(other)}: "
-            "change it back"
-        )
-    count = recorded.num_samples or 0
-    if samples.length < count or samples.few(count).digest() != recorded.samples:
-        raise JobError(
-            f"landscape {name} cannot be extended: its {count} samples are not the first of those that are there now; "
-            "bring back the data of then"
-        )
-    before, now = recorded.whole["observables"], list(identity["observables"])
-    if not set(before) <= set(now):
-        missing = ", ".join(sorted(set(before) - set(now)))
-        raise JobError(f"landscape {name} cannot be extended: observe returns no {missing} any more; return it again")
-    unasked = sorted(set(now) - set(before) - set(adds))
-    absent = sorted(set(adds) - set(now))
-    if absent:
-        raise JobError(
-            f"observable: observe returns no {', '.join(absent)}, only {', '.join(now)}; have it return them"
-        )
-    if unasked:
-        raise JobError(
-            f"landscape {name} cannot be extended: observe returns {', '.join(unasked)} by now, which it does not "
-            f"hold; extend it by --observable {unasked[0]} too"
-        )
-    old = store.grid()
-    if old is None:
-        raise JobError(f"landscape {name} cannot be extended: its coordinates are damaged; run its job again first")
-    more = samples.length > count
-    complete = count // plan.batch_size if samples.cuts is None else sum(stop <= count for _, stop in samples.cuts)
-    ends = [complete * plan.batch_size] if samples.cuts is None else [0, *(stop for _, stop in samples.cuts[:complete])]
-    offset = _offset(name, old, grid)
-    return Extension(
-        store, offset, old.shape, complete if more else None, before != now, max(ends) if more else 0
-    )  # fmt: skip
-
-
-def _offset(name: str, old: Grid, grid: Grid) -> Index:
-    """Where the first point of the old grid lies in the new one.
-
-    Raises:
-        JobError: a coordinate of the old grid is not one of the new, to the bit.
-    """
-    offset = []
-    for axis, before, now in zip(grid.names, old.coordinates, grid.coordinates, strict=True):
-        start = int(np.searchsorted(now, before[0]))
-        if not np.array_equal(now[start : start + len(before)], before):
-            raise JobError(
-                f"range: landscape {name} cannot be extended along {axis}: its coordinates would not be those of the "
-                "wider range; compute the wider range under another name"
-            )
-        offset.append(start)
-    return tuple(reversed(offset))

@@ -28,7 +28,7 @@ from landscape.plan import Plan, Reduction
 from landscape.preparation.asked import asked_of
 from landscape.preparation.axes import make_axes, make_coordinates, make_path
 from landscape.preparation.context import LandscapeContext
-from landscape.preparation.extension import extension_of
+from landscape.preparation.extendable import extension_of
 from landscape.preparation.identity import changes, identity_of, refusal, remedy_of
 from landscape.preparation.kept import keeps_samples
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
