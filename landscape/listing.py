@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from landscape.errors import LandscapeError
+from landscape.errors import LandscapeError, shown
+from landscape.folders import Folder, open_folder
 from landscape.folders.sizes import bytes_of
-from landscape.page.places import FoundRun, changed, open_place, search
+from landscape.page.places import MARKS, FoundRun, changed, open_place, search
 from landscape.page.summaries import read_row
+
+# A run that another process is removing looks damaged until it is gone. What looks so is therefore read again after a
+# pause, until none of its files has vanished meanwhile; at most so often.
+PAUSE_SECONDS, MOST_READINGS = 0.2, 25
 
 
 def list_runs(folder: str | Path = ".") -> list[dict[str, Any]]:
     """The runs in a folder or at a URL, at every depth, sorted by name; the folder itself may be a run.
+
+    What other processes remove meanwhile is left out.
 
     Returns:
         A dict per run: `run` (its path), `name` (its path below the folder), `state` (running, unreadable, interrupted,
@@ -37,21 +45,58 @@ def list_runs(folder: str | Path = ".") -> list[dict[str, Any]]:
     """
     place = search(open_place(str(folder)))
     if place.problem:
-        raise LandscapeError(f"folder {place.name!r} cannot be searched: {place.problem}")
-    return [_row(run) for run in place.runs]
+        open_place(str(folder))  # refuses one that was removed meanwhile
+        raise LandscapeError(f"folder {shown(place.name)} cannot be searched: {place.problem}")
+    rows = [_row(run) for run in place.runs]
+    return [row for row in rows if row is not None]
 
 
-def _row(run: FoundRun) -> dict[str, Any]:
-    row = read_row(run)
+def _row(run: FoundRun) -> dict[str, Any] | None:
+    """The row of a run; None where it was removed meanwhile."""
+    row = _settled_row(run)
     when = _changed(run, row.get("when"))
     kept = {key: row.get(key) for key in ("name", "state", "done", "points", "landscapes", "model", "problem")}
+    size = _bytes(run)
+    if not _is_there(run):
+        return None
     return {
         "run": run.path,
         **kept,
-        "bytes": _bytes(run),
+        "bytes": size,
         "changed": when.isoformat(timespec="seconds") if when else None,
         "age_seconds": max(0.0, (datetime.now(UTC) - when).total_seconds()) if when else None,
     }
+
+
+def _settled_row(run: FoundRun) -> dict[str, Any]:
+    """What the files of a run say; where something cannot be read, when nothing vanishes any more."""
+    row, folder = read_row(run), open_folder(run.path)
+    if not row["problem"]:
+        return row
+    now = _files(folder)
+    for _ in range(MOST_READINGS):
+        time.sleep(PAUSE_SECONDS)
+        before, row, now = now, read_row(run), _files(folder)
+        if before <= now or not _is_there(run):
+            break
+    return row
+
+
+def _is_there(run: FoundRun) -> bool:
+    """Whether what makes a folder a run is still there, or cannot be looked at."""
+    folder = open_folder(run.path)
+    try:
+        return not {*folder.names(""), *folder.folders("")}.isdisjoint(MARKS)
+    except (LandscapeError, OSError):
+        return True
+
+
+def _files(folder: Folder) -> set[str]:
+    """The paths of the files of all landscapes; empty where they cannot be looked at."""
+    try:
+        return set(folder.stamps("landscapes.zarr"))
+    except (LandscapeError, OSError):
+        return set()
 
 
 def _bytes(run: FoundRun) -> int | None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from object_stores import Raw, new_url, s3_server, use
 from small_models import make_job, quadratic_problem
 
 from cluster.commands.list_ import age_text, list_text, size_text
-from landscape import NotFoundError, list_runs, run
+from landscape import NotFoundError, list_runs, listing, run
 from landscape.folders.lock import run_lock
+from landscape.page.places import FoundRun, Place
 from landscape.store import LandscapeStore
 
 
@@ -69,6 +72,53 @@ def test_a_run_that_is_written_and_one_that_cannot_be_read_say_so(tmp_path):
     assert len(lines) == 5
     assert lines[1].split()[:3] == ["one", "complete", "9/9"]
     assert lines[4].startswith("  landscape 'a' cannot be read")
+
+
+REMOVED = {
+    "at once": [["run.json", "landscapes.zarr"]],
+    "bit by bit": [
+        ["landscapes.zarr/zarr.json", "landscapes.zarr/a/zarr.json"],
+        ["landscapes.zarr/a/status"],
+        ["landscapes.zarr/a"],
+        ["landscapes.zarr", "run.json"],
+    ],
+    "its landscape alone": [["landscapes.zarr/zarr.json", "landscapes.zarr/a/zarr.json"], ["landscapes.zarr/a"]],
+}
+
+
+@pytest.mark.parametrize("how", REMOVED)
+def test_what_other_processes_remove_meanwhile_is_left_out(tmp_path, monkeypatch, how):
+    for name in ("one", "two"):
+        compute(f"{tmp_path}/{name}", "a")
+        (tmp_path / name / "run.json").write_text("{}")
+    steps = iter(REMOVED[how])
+
+    def read(run: FoundRun) -> dict[str, Any]:
+        for path in next(steps, []) if run.name == "two" else []:
+            place = tmp_path / "two" / path
+            shutil.rmtree(place) if place.is_dir() else place.unlink()
+        return read_row(run)
+
+    read_row = listing.read_row
+    monkeypatch.setattr(listing, "read_row", read)
+    monkeypatch.setattr(listing, "PAUSE_SECONDS", 0.0)
+    rows = list_runs(tmp_path)
+    left = [("one", "complete"), *([("two", "empty")] if how == "its landscape alone" else [])]
+    assert [(row["name"], row["state"]) for row in rows] == left
+    assert not any(row["problem"] for row in rows)
+
+
+def test_a_folder_that_is_removed_while_it_is_searched_is_none(tmp_path, monkeypatch):
+    (tmp_path / "studies").mkdir()
+
+    def search(place: Place) -> Place:
+        shutil.rmtree(place.path)
+        return searched(place)
+
+    searched = listing.search
+    monkeypatch.setattr(listing, "search", search)
+    with pytest.raises(NotFoundError, match="does not exist"):
+        list_runs(tmp_path / "studies")
 
 
 def test_a_folder_that_is_not_there_is_no_empty_one(tmp_path):
