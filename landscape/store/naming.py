@@ -5,6 +5,7 @@ from __future__ import annotations
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.fields import landscape_name
 from landscape.folders import Folder, Place, open_folder
+from landscape.folders.files import PARTIAL
 from landscape.grid import AXIS_NAMES
 from landscape.record import Record
 from landscape.store.documents import FOLDER, METADATA, Documents
@@ -101,7 +102,8 @@ def replace_landscape(run: Place, staged: str, name: str) -> None:
 
     At every moment readers find one whole landscape of that name: the one before, or the one that takes its place.
     What is read of one while the other takes its place is refused. Killed in the middle, it is done to the end by
-    whoever opens a landscape of the run for writing next; `staged` is then gone, and `name` is the new one.
+    whoever opens a landscape of the run for writing next; `staged` is then gone, and `name` is the new one. Files that
+    processes were writing to `staged` when they were killed are not taken along.
 
     Raises:
         NotFoundError: there is no landscape `staged`.
@@ -114,7 +116,20 @@ def replace_landscape(run: Place, staged: str, name: str) -> None:
         removable(folder, name)
     elif not is_free(folder, name):
         raise LandscapeError(f"landscape {shown(name)}: what lies there is no landscape of this software; move it away")
+    _delete_partial(folder, f"{FOLDER}/{staged}")
     move_landscape(folder, Move(staged, name, before.record.position if before else None))
+
+
+def _delete_partial(folder: Folder, path: str) -> None:
+    """Delete the files below a folder that a killed process was writing; nobody else writes there under the lock."""
+    for file in folder.stamps(path):
+        if _is_partial(file.rpartition("/")[2]):
+            folder.delete(f"{path}/{file}")
+
+
+def _is_partial(name: str) -> bool:
+    """Whether a file is one that is written before it takes its name: by this software, or by Zarr."""
+    return PARTIAL in name
 
 
 def _refuse_foreign(folder: Folder, landscape: LandscapeStore) -> None:
@@ -130,7 +145,7 @@ def _refuse_foreign(folder: Folder, landscape: LandscapeStore) -> None:
         store.refuse_elsewhere(f"{landscape.path}/{METADATA}")
     observables = landscape.record.observables
     ours = {"status", "directions", RISE_STDERR, *with_stderr(observables), *AXIS_NAMES}
-    foreign = [name for name in folder.names(path) if name != METADATA and ".partial" not in name]
+    foreign = [name for name in folder.names(path) if name != METADATA and not _is_partial(name)]
     for name in folder.folders(path):
         known = name in ours or name.startswith("path_")
         if not known and not documents.has(landscape.path, name):

@@ -156,6 +156,18 @@ def test_a_staged_landscape_takes_the_place_of_another_one(place, endpoint):
         replace_landscape(place, staged_name("ab"), "ab")
 
 
+def test_what_a_killed_process_was_writing_is_not_taken_along(place, endpoint):
+    make_all(place)
+    staged, raw = staged_name("a"), Raw(place, endpoint)
+    make(place, staged, 7.0)
+    left = ["loss/c/0/0.3f2a.partial", "status/c/0/.0-12-0a1b2c3d.partial", ".zarr-12-0a1b2c3d.partial.json"]
+    for file in left:
+        raw.write(f"landscapes.zarr/{staged}/{file}", b"half")
+    replace_landscape(place, staged, "a")
+    at_rest(place, endpoint, VALUES | {"a": 7.0})
+    assert not [key for key in Raw(place, endpoint).keys() if "partial" in key]  # noqa: SIM118
+
+
 def test_what_was_begun_to_replace_a_landscape_is_removed_with_it(place, endpoint):
     make_all(place)
     make(place, staged_name("a"), 7.0)
