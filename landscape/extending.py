@@ -11,20 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from landscape.digests import digest
 from landscape.errors import JobError, shown
-from landscape.fields.names import LONGEST_LANDSCAPE_NAME
 from landscape.folders.lock import run_lock
 from landscape.pipeline import run as run_serially
 from landscape.preparation.widening import Ranges, parse_ranges, per_axis, wider_sizes
 from landscape.results import Run, open_run
 from landscape.spec import Job
-from landscape.store import LandscapeStore, replace_landscape
+from landscape.store import LandscapeStore, extension_name, replace_landscape
 from landscape.store.moving import finish_move
 from landscape.surface import NOT_COMPUTED, QUARANTINED
 from landscape.tidying import remove_landscape
-
-SUFFIX = ".extending"  # of the name under which an extension is computed
 
 
 @dataclass(frozen=True)
@@ -111,16 +107,6 @@ def extend(
     return open_run(run)
 
 
-def staged_name(name: str) -> str:
-    """The name under which an extension is computed: NAME.extending, a long NAME cut and followed by its digest.
-
-    >>> staged_name("plane"), len(staged_name(100 * "a"))
-    ('plane.extending', 100)
-    """
-    longest = LONGEST_LANDSCAPE_NAME - len(SUFFIX)
-    return (name if len(name) <= longest else f"{name[: longest - 9]}-{digest(name)[:8]}") + SUFFIX
-
-
 def _computed(job: Job, compute: Callable[[Job], Run]) -> Run:
     """What `compute` returns; a refused job leaves no landscape behind of which nothing is computed."""
     staged = job.landscapes[0].name
@@ -180,7 +166,7 @@ def extension_job(
     store = LandscapeStore.open(path, name)
     _refuse(store, step)
     recorded, spec = dict(store.job.whole), _spec_of(store)
-    spec |= {"name": staged_name(name), **_origin(store)}
+    spec |= {"name": extension_name(name), **_origin(store)}
     if step.ranges is not None:
         spec |= _wider(store, step.ranges)
     if step.num_samples is not None:

@@ -9,11 +9,13 @@ from pathlib import Path
 from landscape.errors import LandscapeError
 from landscape.folders.lock import driver_alive, run_lock
 from landscape.results import open_run
-from landscape.store import removable, remove_stored, rename_stored, write_error
+from landscape.store import begun_extension, removable, remove_stored, rename_stored, write_error
 
 
 def remove_landscape(run: str | Path, name: str) -> None:
-    """Remove a landscape from a run, with all its values. Nothing brings it back but computing it again.
+    """Remove a landscape from a run, with all its values, and an extension of it that is begun.
+
+    Nothing brings it back but computing it again.
 
     Readers find it whole, or not at all. Killed in the middle, it is gone for all readers, and what is left of its
     files is removed by the same call, or by the next job of the run.
@@ -39,30 +41,32 @@ def remove_landscape(run: str | Path, name: str) -> None:
 
 def remove_landscapes(
     run: str | Path, names: Sequence[str], confirmed: Callable[[str, list[str]], bool] = lambda run, names: True
-) -> bool:
-    """Remove landscapes from a run; none of them where one cannot be removed.
+) -> list[str]:
+    """Remove landscapes from a run, each with its extension where one is begun; none where one cannot be removed.
 
     Args:
         confirmed: is asked with the run's path and the names before anything is removed; no lock is held meanwhile.
 
     Returns:
-        Whether it was confirmed.
+        The names of what was removed; none where it was not confirmed.
 
     Raises:
         NotFoundError, LandscapeError: as `remove_landscape` has them.
     """
-    path, wanted = open_run(run).path, list(dict.fromkeys(names))
+    path = open_run(run).path
     _refuse_driven(path)
+    extensions = [begun_extension(path, name) for name in names]
+    wanted = list(dict.fromkeys([*names, *(name for name in extensions if name is not None)]))
     for name in wanted:
         removable(path, name)
     if not confirmed(path, wanted):
-        return False
+        return []
     with _writing(path):
         for name in wanted:
             removable(path, name)
         for name in wanted:
             remove_stored(path, name)
-    return True
+    return wanted
 
 
 def rename_landscape(run: str | Path, name: str, new: str) -> None:
@@ -74,8 +78,8 @@ def rename_landscape(run: str | Path, name: str, new: str) -> None:
     Raises:
         NotFoundError: there is no such run or landscape.
         JobError: the new name is taken, differs from another one in case alone, or is none that a landscape can have.
-        LandscapeError: a driver writes the run, the landscape cannot be read, or files lie in it that this software did
-            not write.
+        LandscapeError: a driver writes the run, the landscape is being extended or cannot be read, or files lie in it
+            that this software did not write.
 
     Example:
         >>> import torch

@@ -14,8 +14,9 @@ from landscape.errors import DONE, FAILED, JobError, flat
 def rm(run: str, *names: str, yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="")] = False) -> int:
     """Remove landscapes from a run, with all their values; on a terminal it asks first.
 
-    Refused where a driver writes the run, and where something lies in a landscape that this software did not write;
-    then none of them is removed. Killed in the middle, the same command goes on.
+    An extension that is begun, NAME.extending, goes with its landscape; by its own name it is removed alone. Refused
+    where a driver writes the run, and where something lies in a landscape that this software did not write; then none
+    of them is removed. Killed in the middle, the same command goes on.
 
     Parameters
     ----------
@@ -32,10 +33,11 @@ def rm(run: str, *names: str, yes: Annotated[bool, Parameter(name=["--yes", "-y"
         raise JobError("names: must name one landscape or more; `landscape status RUN` lists them")
     if not yes and not sys.stdin.isatty():
         raise JobError("yes: is needed where nobody can be asked; give --yes to remove without asking")
-    if not remove_landscapes(run, names, (lambda path, asked: True) if yes else _ask):
+    removed = remove_landscapes(run, names, (lambda path, asked: True) if yes else _ask)
+    if not removed:
         write_remark("nothing was removed")
         return FAILED
-    for name in dict.fromkeys(names):
+    for name in removed:
         write_remark(f"removed {flat(name)} from {flat(run)}", "removed", landscape=name)
     return DONE
 

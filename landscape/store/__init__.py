@@ -7,6 +7,8 @@ from landscape.store.imported import ImportedValues, write_imported
 from landscape.store.landscape import LandscapeStore
 from landscape.store.layout import SCHEMA_VERSION, NewArrays, PathPlan
 from landscape.store.naming import (
+    begun_extension,
+    extension_name,
     refuse_taken,
     removable,
     remove_stored,
@@ -38,7 +40,9 @@ __all__ = [
     "PathPlan",
     "PickedValues",
     "Survey",
+    "begun_extension",
     "chunk_changes",
+    "extension_name",
     "is_there",
     "landscape_names",
     "open_zarr",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from landscape.digests import digest
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.fields import landscape_name
+from landscape.fields.names import LONGEST_LANDSCAPE_NAME
 from landscape.folders import Folder, Place, open_folder
 from landscape.folders.files import PARTIAL
 from landscape.grid import AXIS_NAMES
@@ -17,15 +19,31 @@ from landscape.store.moving import finish_move, move_landscape
 from landscape.store.runs import describe, is_free, open_zarr
 from landscape.surface import RISE_STDERR
 
-STAGED = ".staged-"
+STAGED, EXTENDING = ".staged-", ".extending"
 
 
 def staged_name(name: str) -> str:
-    """The name under which a landscape is made that is to take the place of another one.
+    """The name under which an imported landscape is written, until it is whole.
 
     Survey and page leave names out that begin with a dot, and no job can have them.
     """
     return f"{STAGED}{name}"
+
+
+def extension_name(name: str) -> str:
+    """The name under which an extension is computed: NAME.extending, a long NAME cut and followed by its digest.
+
+    >>> extension_name("plane"), len(extension_name(100 * "a"))
+    ('plane.extending', 100)
+    """
+    longest = LONGEST_LANDSCAPE_NAME - len(EXTENDING)
+    return (name if len(name) <= longest else f"{name[: longest - 9]}-{digest(name)[:8]}") + EXTENDING
+
+
+def begun_extension(run: Place, name: str) -> str | None:
+    """The name of the extension of a landscape that is begun and not complete; None where there is none."""
+    folder, extension = open_folder(run), extension_name(name)
+    return extension if folder.folders(f"{FOLDER}/{extension}") else None
 
 
 def removable(run: Place, name: str) -> Record | None:
@@ -47,7 +65,7 @@ def removable(run: Place, name: str) -> Record | None:
 
 
 def remove_stored(run: Place, name: str) -> None:
-    """Remove a landscape, and what was begun to take its place. One half removed is removed to the end.
+    """Remove a landscape, and what an import had begun to write in its place. One half removed is removed to the end.
 
     Raises:
         NotFoundError, LandscapeError: as `removable` has them.
@@ -67,6 +85,7 @@ def rename_stored(run: Place, name: str, new: str) -> None:
 
     Raises:
         NotFoundError, LandscapeError: as `removable` has them.
+        LandscapeError: it is being extended.
         JobError: the new name is taken, or is none.
     """
     folder = open_folder(run)
@@ -74,8 +93,10 @@ def rename_stored(run: Place, name: str, new: str) -> None:
     refuse_taken(folder, new)
     if removable(folder, name) is None:
         raise LandscapeError(f"landscape {shown(name)} is half made; run its job again, or remove it")
-    if folder.folders(f"{FOLDER}/{staged_name(name)}"):
-        raise LandscapeError(f"landscape {shown(name)} is being extended; give that command again first")
+    if extension := begun_extension(folder, name):
+        raise LandscapeError(
+            f"landscape {shown(name)} is being extended; give that command again first, or remove {shown(extension)}"
+        )
     LandscapeStore.open(folder, name, write=True)  # mends its documents, for which the root's copies may stand in
     move_landscape(folder, Move(name, new))
 

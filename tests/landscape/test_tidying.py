@@ -13,11 +13,13 @@ from landscape import (
     LandscapeError,
     NotFoundError,
     Problem,
+    extend,
     open_run,
     remove_landscape,
     rename_landscape,
     run,
 )
+from landscape.errors import Interrupted
 from landscape.folders.lock import run_lock
 from landscape.page.places import FoundRun, GoneError
 from landscape.page.reading import LandscapeReader
@@ -77,8 +79,31 @@ def test_of_several_landscapes_none_is_removed_where_one_cannot_be(place):
         remove_landscapes(place, ["a", "c"])
     assert not remove_landscapes(place, ["a", "b"], lambda run, names: False)
     assert files(place) == before
-    assert remove_landscapes(place, ["a", "b", "a"])
+    assert remove_landscapes(place, ["a", "b", "a"]) == ["a", "b"]
     assert list(open_run(place)) == []
+
+
+def test_an_extension_that_is_begun_goes_with_its_landscape_and_keeps_its_name(place):
+    asked: list[list[str]] = []
+
+    def extend_half() -> None:
+        calls = iter(range(100))
+        with pytest.raises(Interrupted):
+            extend(
+                place, "a", ranges=[(-2, 2)], problem=quadratic_problem,
+                compute=lambda job: run(job, stop=lambda: next(calls) > 8),
+            )  # fmt: skip
+        assert "a.extending" in open_run(place)
+
+    extend_half()
+    with pytest.raises(LandscapeError, match=r"'a' is being extended; .* first, or remove 'a.extending'"):
+        rename_landscape(place, "a", "z")
+    remove_landscape(place, "a.extending")
+    assert list(open_run(place)) == ["a", "b"]
+    extend_half()
+    assert remove_landscapes(place, ["a"], lambda run, names: not asked.append(names)) == ["a", "a.extending"]
+    assert asked == [["a", "a.extending"]]
+    assert list(open_run(place)) == ["b"]
 
 
 def test_a_run_that_is_not_there_is_not_made(tmp_path):
