@@ -125,6 +125,7 @@ class Evaluator:
     def within_memory(self, compute: Callable[[], Result]) -> Result:
         """Call `compute`; where the memory does not suffice, again with half the batch, as often as it takes.
 
+        Batches that the data itself cuts stay whole: what `compute` raises is raised at once.
         Each call starts from the planned batch size. `batch_size` tells afterwards what was used: the values are
         the same up to rounding only.
         """
@@ -134,7 +135,7 @@ class Evaluator:
             try:
                 return compute()
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-                if self.batch_size == 1 or not is_out_of_memory(error):
+                if self.batch_size == 1 or self._feed.samples.cuts or not is_out_of_memory(error):
                     raise
             self._use_batches(self.batch_size // 2)
 

@@ -22,12 +22,14 @@ class Slices:
         count: batches of `first` that are timed at once.
         row: assumed number of points per row when the cost of what they share is divided.
         samples: how many samples a point takes.
+        mean_batch: samples of a batch on average, where the data itself cuts the batches.
     """
 
     first: Candidate
     count: int
     row: int
     samples: int
+    mean_batch: float | None = None
 
     @classmethod
     def for_cost(cls, first: Candidate, seconds_per_point: float, facts: Facts, row: int | None) -> Slices:
@@ -37,7 +39,8 @@ class Slices:
             row: points in a row of the job's tiles; None where the tiles suit the cost of a point.
         """
         count = max(1, round(SLICE_SECONDS / (seconds_per_point / facts.batches)))
-        return cls(first, count, row or row_points(seconds_per_point, facts.axes), facts.samples)
+        mean_batch = facts.samples / facts.batches if facts.whole_batches else None
+        return cls(first, count, row or row_points(seconds_per_point, facts.axes), facts.samples, mean_batch)
 
     def of(self, candidate: Candidate) -> Slice:
         """The batches of a candidate that hold about as many samples as those of `first` do; at least one."""
@@ -46,7 +49,7 @@ class Slices:
 
     def speed(self, candidate: Candidate, answers: Sequence[Any]) -> float:
         """Samples per second of one process while all compute, as the mean over the processes that answered."""
-        samples = min(self.of(candidate).count * candidate.batch_size, self.samples)
+        samples = min(self.of(candidate).count * (self.mean_batch or candidate.batch_size), self.samples)
         seconds = [answer.seconds for answer in answers if isinstance(answer, Timed)]
         return fmean(samples / max(taken, 1e-9) for taken in seconds) if seconds else 0.0
 

@@ -153,6 +153,7 @@ class Facts:
     modules: int
     moved_parameters: int
     resident: bool
+    whole_batches: bool = False  # the data itself cuts them, whatever the batch size
 
 
 @dataclass(frozen=True)

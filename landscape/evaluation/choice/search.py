@@ -188,7 +188,7 @@ class Search:
         for name in single_options(facts):
             size = self._size_for_rows() if OPTIONS[name].shares_rows else None
             yield from self._try(with_option(self._engine, name, facts), size)
-        if self._freedom.may_choose_batch_size and self._plan.statistics.fixed:
+        if self._may_choose_batches and self._plan.statistics.fixed:
             yield from self._other_batches()
         for engine, gain in self._bases():
             yield from self._try(engine, gain=gain)
@@ -196,7 +196,7 @@ class Search:
     def _foreseen(self, facts: Facts, rewrites: Sequence[str]) -> int:
         """About how many candidates will be tried; how many batch sizes depends on which of them win."""
         variants = len(list(self._first.engine.variants(tuple(rewrites)))) - 1  # without the first itself
-        batches = 2 if self._freedom.may_choose_batch_size and self._plan.statistics.fixed else 0
+        batches = 2 if self._may_choose_batches and self._plan.statistics.fixed else 0
         return variants + len(single_options(facts)) + batches + len(list(self._bases()))
 
     def _tell(self, candidate: Candidate) -> None:
@@ -211,7 +211,12 @@ class Search:
     def _size_for_rows(self) -> int:
         """Half the batch size, where it may be chosen, for an engine that keeps two outputs of a batch in memory."""
         size = self._best.batch_size
-        return max(1, size // 2) if self._freedom.may_choose_batch_size else size
+        return max(1, size // 2) if self._may_choose_batches else size
+
+    @property
+    def _may_choose_batches(self) -> bool:
+        """Whether another batch size may be chosen, and gives other batches."""
+        return self._freedom.may_choose_batch_size and not self._facts.whole_batches
 
     def _other_batches(self) -> Asking[None]:
         """Try smaller batches while that is faster; then larger ones, unless outputs are kept that grow with them."""

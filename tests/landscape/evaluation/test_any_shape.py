@@ -158,6 +158,20 @@ def test_batches_cut_for_the_memory_have_the_means_up_to_rounding():
     assert tried == [8, 4, 2]
 
 
+def test_batches_that_the_data_cuts_are_not_halved_where_the_memory_does_not_suffice():
+    batches = [COLLATES["joined"](sequences()[k : k + 4]) for k in range(0, COUNT, 4)]
+    samples = select_samples(batches, COUNT, 3, length=lambda batch: len(batch.classes)).samples
+    made, tried = evaluator(samples, batch_size=8), []
+
+    def compute():
+        tried.append(made.batch_size)
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        made.within_memory(compute)
+    assert tried == [8]
+
+
 def test_images_of_different_sizes():
     class Network(nn.Module):
         def __init__(self):

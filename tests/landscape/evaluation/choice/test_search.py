@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from landscape.evaluation.choice.contest import Slices
 from landscape.evaluation.choice.kept import Choice, Record
 from landscape.evaluation.choice.questions import (
     Candidate,
@@ -81,8 +82,8 @@ class Machine:
         processes: that answer where everyone is asked.
     """
 
-    def __init__(self, alone, loaded=None, processes=2, noise=0.0, kept=None, refused=(), dies=()):
-        self.alone, self.loaded, self.processes = alone, loaded or alone, processes
+    def __init__(self, alone, loaded=None, processes=2, noise=0.0, kept=None, refused=(), dies=(), facts=FACTS):
+        self.alone, self.loaded, self.processes, self.facts = alone, loaded or alone, processes, facts
         self.kept, self.refused, self.dies = kept, set(refused), set(dies)
         self.noise, self.chance, self.now = noise, random.Random(0), 0.0
         self.asked, self.checked = [], []
@@ -92,7 +93,7 @@ class Machine:
         if isinstance(request, Measure):
             return [Measured(PLAN, 1.0, FACTS.samples, "key", self.kept)]
         if isinstance(request, Look):
-            return [FACTS]
+            return [self.facts]
         if isinstance(request, SetUp):
             self.now += 0.01
             return [] if request.one.candidate in self.dies else [Ready()] * self.processes
@@ -142,6 +143,24 @@ def test_a_batch_that_spoils_the_shared_cache_does_not_win():
     together = Machine(by_batch(4096), loaded=by_batch(64), processes=2).search()
     assert together.plan.batch_size == 64
     assert together.processes == 2
+
+
+@pytest.mark.parametrize("options", [(), ("superposed",)])
+def test_other_batch_sizes_are_not_tried_where_the_data_itself_cuts_the_batches(options):
+    def speed(candidate):
+        return by_batch(64)(candidate) * (1.5 if "superposed" in candidate.engine.options else 1.0)
+
+    machine = Machine(speed, facts=replace(FACTS, options=options, whole_batches=True))
+    assert {each.batch_size for each in machine.search().trials} == {256}
+    assert {each.one.candidate.batch_size for each in machine.asked if isinstance(each, Time)} <= {256}
+
+
+def test_samples_per_second_count_the_samples_of_batches_that_the_data_itself_cuts():
+    first = Candidate(Engine.parse("eager"), 256)
+    facts = replace(FACTS, samples=300, batches=100, whole_batches=True)
+    slices = Slices.for_cost(first, 10.0, facts, None)
+    assert slices.of(first).count == 1
+    assert slices.speed(first, [Timed(0.5)]) == 6.0
 
 
 def test_the_best_of_all_combinations_wins():
