@@ -92,11 +92,17 @@ def tile_shape_for(job: Job, grid: Grid, seconds_per_point: float, workers: int,
     """The job's own tile shape, given per axis, or the one that suits the cost of a point.
 
     Args:
-        kept_samples: of how many samples the losses are stored; a tile has at most `TILE_BYTES` of them where one
-            point has, as a worker hands them over in one piece.
+        kept_samples: of how many samples the losses are stored.
     """
     if job.tile is None:
-        shape = choose_tile_shape(grid.shape, seconds_per_point, workers)
-        return within(shape, TILE_BYTES // bytes_of_losses(1, kept_samples) if kept_samples else None)
+        return within_tile_bytes(choose_tile_shape(grid.shape, seconds_per_point, workers), kept_samples)
     per_axis = job.tile * len(grid.shape) if len(job.tile) == 1 else job.tile
     return tuple(min(t, n) for t, n in zip(reversed(per_axis), grid.shape, strict=True))
+
+
+def within_tile_bytes(shape: Index, kept_samples: int) -> Index:
+    """The shape of tiles, made smaller where the losses of so many samples would take more than `TILE_BYTES` in a tile.
+
+    A worker hands the losses of a tile over in one piece.
+    """
+    return within(shape, TILE_BYTES // bytes_of_losses(1, kept_samples) if kept_samples else None)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from landscape.choosing import within_tile_bytes
 from landscape.errors import JobError, shown
 from landscape.folders.lock import run_lock
 from landscape.pipeline import run as run_serially
@@ -142,7 +143,8 @@ def _left(run: str | Path, name: str, more: More) -> list[More]:
 def _is_done(store: LandscapeStore, step: More) -> bool:
     if step.num_samples is not None:
         # Batches that are taken whole may hold a few samples more than were asked for.
-        return step.num_samples in (store.identity.num_samples, store.job.whole.get("num_samples"))
+        has, asked = store.identity.num_samples or 0, store.job.whole.get("num_samples")
+        return has == step.num_samples or (has > step.num_samples and asked == step.num_samples)
     if step.observables:
         return set(step.observables) <= set(store.observables)
     grid = store.grid()
@@ -174,7 +176,9 @@ def extension_job(
     else:
         recorded["num_samples"] = store.identity.num_samples
     recorded |= {"run": path, "problem": problem or _problem_of(store), "landscapes": [spec]}
-    recorded |= {"engine": "auto", "batch_size": None, "tile": list(reversed(store.tile_shape))}
+    # Tiles as they are, unless the losses of more samples need smaller ones.
+    tile = within_tile_bytes(store.tile_shape, recorded["num_samples"] if store.record.keep_samples else 0)
+    recorded |= {"engine": "auto", "batch_size": None, "tile": list(reversed(tile))}
     fields = {key: value for key, value in recorded.items() if value is not None and key in Job.model_fields}
     where = folder or Path(store.record.provenance.folder or ".")
     return Job(**fields).extending(name, where, tuple(step.observables))

@@ -12,7 +12,7 @@ import pytest
 from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples, wandering, write_trajectory
 from torch import Tensor
 
-from landscape import Problem, extend, open_run, run
+from landscape import Job, Problem, extend, open_run, run
 from landscape.errors import JobError
 from landscape.extending import More
 from landscape.grid import Grid
@@ -87,6 +87,17 @@ def test_the_command_that_is_named_is_one_that_extends(tmp_path):
         assert "landscape extend" not in refused
     batch_norm = computed(tmp_path / "batch", batch_norm="batch")
     assert "landscape extend" not in refusal(lambda: computed(batch_norm, 53, batch_norm="batch"))
+
+
+def test_more_samples_than_the_data_had_are_not_there_already(tmp_path):
+    def few() -> Problem:
+        return Problem(Quadratic(), quadratic_samples(30), observe_quadratic)
+
+    run(Job(run=str(tmp_path), problem=few, landscapes=[LANDSCAPE], batch_size=8))
+    assert open_run(tmp_path)["a"].record.num_samples == 30
+    default = Job.model_fields["num_samples"].default
+    told = refusal(lambda: extend(tmp_path, "a", num_samples=default, problem=few))
+    assert "must be at most the 30 samples" in told
 
 
 def test_a_batch_size_that_was_asked_for_is_no_change_after_an_extension(tmp_path):

@@ -167,6 +167,16 @@ def test_whole_batches_are_extended_too_and_subsets_of_them_have_no_places(tmp_p
         by_class(surface, np.arange(97))
 
 
+def test_more_samples_get_tiles_that_hold_no_more_of_their_losses(tmp_path, monkeypatch):
+    at_once = computed(tmp_path / "once", 53)
+    computed(tmp_path / "run", 20)
+    monkeypatch.setattr("landscape.choosing.TILE_BYTES", 4 * 53 * 3)
+    surface = extend(tmp_path / "run", "a", num_samples=53, problem=problem_of())["a"]
+    assert np.prod(LandscapeStore.open(str(tmp_path / "run"), "a").tile_shape) <= 3
+    assert surface.loss.tobytes() == at_once.loss.tobytes()
+    np.testing.assert_array_equal(surface.loss_samples, at_once.loss_samples)
+
+
 def test_a_wider_range_and_another_observable_give_the_bytes_of_asking_at_once(tmp_path):
     wider = {**LANDSCAPE, "range": [[-1.5, 1], [-0.5, 2]], "size": [6, 6]}
     computed(tmp_path / "once", 41, wider, function=observe_more)
