@@ -10,8 +10,8 @@ from cyclopts import Parameter
 
 from cluster.commands.output import Json, show
 from cluster.options import Flag, MaybeWhole, Words, checked_workers
-from cluster.process.streams import diverted, put
-from landscape.errors import DONE, JobError, printable, shown
+from cluster.process.streams import diverted
+from landscape.errors import DONE, JobError, shown
 
 if TYPE_CHECKING:
     from landscape.results import Run
@@ -95,7 +95,8 @@ def extend(
         run, name, num_samples=more.num_samples, observables=more.observables, ranges=more.ranges, problem=problem,
         folder=folder, compute=run_job,
     )  # fmt: skip
-    put(printable(status_text(run_status(run))))
+    status = run_status(run)
+    show(status, json, status_text(status))
     return max(codes, default=DONE)
 
 
