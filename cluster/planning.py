@@ -88,7 +88,9 @@ def _plan_landscape(
     grid = landscape.grid
     stored, kept = _stored(prepared.run, landscape.name), kept_samples(prepared, landscape)
     tile_shape = stored.tile_shape if stored else tile_shape_for(prepared.job, grid, seconds, workers, kept)
-    values = grid.points * (2 * len(landscape.observables) * CALIBRATED_BYTES + 1)
+    # Per point: each observable and its error, the error of the rise, the moments, and the status, which is a byte.
+    numbers = 2 * len(landscape.observables) + 1 + MOMENT_PARTS * len(landscape.record.moment_rows)
+    values = grid.points * (numbers * CALIBRATED_BYTES + 1)
     elements = sum(tensor.numel() for tensor in landscape.origin.values())
     missing, extension = landscape.points, landscape.extension
     if stored:
@@ -99,7 +101,6 @@ def _plan_landscape(
         missing -= extension.points_known + (missing - grid.points) * extension.gives_path
     samples = prepared.samples.length
     known_samples = 0 if extension is None else extension.known_samples
-    values += grid.points * CALIBRATED_BYTES * (1 + MOMENT_PARTS * len(landscape.record.moment_rows))
     return {
         "name": landscape.name,
         "origin": landscape.record.origin,

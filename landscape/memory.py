@@ -12,8 +12,8 @@ import torch
 from landscape.errors import JobError, shown
 from landscape.host_memory import free_host_bytes
 
-HOST_BYTES, DEVICE_BYTES = "LANDSCAPE_HOST_BYTES", "LANDSCAPE_DEVICE_BYTES"  # environment variables
-KEPT_BYTES = "LANDSCAPE_KEPT_BYTES"  # another one
+# Environment variables.
+HOST_BYTES, DEVICE_BYTES, KEPT_BYTES = "LANDSCAPE_HOST_BYTES", "LANDSCAPE_DEVICE_BYTES", "LANDSCAPE_KEPT_BYTES"
 MOST_KEPT = 1 << 30  # bytes of the losses of single samples that a landscape may keep
 SHARE_OF_HOST = 0.25  # of the free memory: while samples are read and sent to workers, there are up to three copies
 SHARE_OF_DEVICE = 0.5  # of the free memory: the rest is for the model and its activations

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from landscape.errors import JobError, shown
 from landscape.sample_losses import SampleLosses
-from landscape.surface import NOT_COMPUTED, RISE_STDERR, Floats, Surface
+from landscape.surface import NOT_COMPUTED, RISE_STDERR, Floats, ProjectedPath, Surface
 
 DRAWS_AT_ONCE = 1 << 22  # numbers of the counts that are in memory at once
 
@@ -143,6 +143,7 @@ def _means(
             own = values[..., group]
             table["loss"][slab], table["loss_stderr"][slab] = _mean_and_stderr(own, weights[group])
             table[RISE_STDERR][slab] = _mean_and_stderr(own - origin[group], weights[group])[1]
+    path = _path_without_losses(surface)  # which are those of all samples
     found = []
     for name, table, group in zip(names, tables, groups, strict=True):
         at_origin = [float(value) for value in _mean_and_stderr(origin[group], weights[group])]
@@ -152,15 +153,11 @@ def _means(
         )  # fmt: skip
         index = surface.sample_index  # of whole batches it has a place for each batch
         places = None if index is None or len(index) != losses.shape[-1] else index[group]
-        # The losses along the path are those of all samples.
-        found.append(
-            Surface(name, surface.axes, table, surface.status, _bare(surface), record.attributes, None, places)
-        )
+        found.append(Surface(name, surface.axes, table, surface.status, path, record.attributes, None, places))
     return found
 
 
-def _bare(surface: Surface) -> Any:
-    """The path without losses."""
+def _path_without_losses(surface: Surface) -> ProjectedPath | None:
     path = surface.path
     if path is None:
         return None

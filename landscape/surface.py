@@ -143,7 +143,7 @@ class Surface:
         return self["accuracy"]
 
     def stderr(self, observable: str = "loss") -> Floats:
-        """Standard error of the mean per point: s/√n, s the sample standard deviation over the n samples.
+        """Standard error of the mean per point: √(Σw²(ℓ−m)²)/Σw · √(n/(n−1)); of samples that weigh the same, s/√n.
 
         Raises:
             JobError: it was not kept, or there is no such observable.
@@ -154,8 +154,8 @@ class Surface:
     def rise_stderr(self) -> Floats:
         """Standard error of the rise L(point) − L(origin) per point.
 
-        sd(ℓᵢ(p) − ℓᵢ(0))/√n over the same n samples. All points share their samples, so this is the error to judge a
-        shape by, and not `stderr`. Landscapes of version 0.1.0 do not have it.
+        That of the mean of ℓᵢ(p) − ℓᵢ(0) over the same samples i. All points share their samples, so this is the error
+        to judge a shape by, and not `stderr`. Landscapes of version 0.1.0 do not have it.
 
         Raises:
             JobError: the surface does not have it.

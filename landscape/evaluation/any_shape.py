@@ -93,10 +93,10 @@ class AnyShape:
         if index in self._on_host:
             return moved(self._on_host[index], self._device, self._dtype)
         batch = self.samples.batch(*self._edges[index])
-        if not self._on_host or self._room > 0:
-            self._room -= tensor_bytes(batch)
-            if self._room > 0:
-                self._on_host[index] = batch
+        size = tensor_bytes(batch) if self._room else 0
+        if 0 < size < self._room:
+            self._room -= size
+            self._on_host[index] = batch
         return moved(batch, self._device, self._dtype)
 
     @property

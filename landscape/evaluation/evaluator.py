@@ -23,8 +23,8 @@ from landscape.evaluation.moving import MovingWeights
 from landscape.evaluation.reduction import Before, Places, Reduction, reduction_of
 from landscape.evaluation.running import RunningModel
 from landscape.evaluation.unchanged import SamplesChanged, UnchangedSamples
-from landscape.evaluation.values import Floats, Values
-from landscape.evaluation.walks import Pieces, Walk, walk_of
+from landscape.evaluation.values import Floats, Pieces, Values
+from landscape.evaluation.walks import Walk, walk_of
 from landscape.memory import is_out_of_memory
 from landscape.parameters import State
 from landscape.plan import Engine, Plan

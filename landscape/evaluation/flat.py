@@ -86,12 +86,6 @@ class FlatWeights:
         """How many numbers a point sets."""
         return sum(slot.shape.numel() for slot in self._slots)
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes on the device: the tensors, θ₀, the directions, and what a point is summed in."""
-        row = () if self._row is None else (self._row,)
-        return sum(each.nbytes for each in (self._flat, self._theta0, *self._axes, *row, self._sum))
-
     def parts(self, tensor: Tensor) -> list[Tensor | None]:
         """What one of the tensors is in θ₀ and in every direction: [1 + axes]; empty where it is none of them."""
         for slot in self._slots:

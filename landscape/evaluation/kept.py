@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscape.evaluation.values import Floats, Observed, SampleValues
+from landscape.evaluation.values import Floats, Pieces, SampleValues
 from landscape.problem.observables import WEIGHT, OtherWeights
 
 AT_ONCE = 1 << 20  # losses that are brought to the host at once
-
-Pieces = Sequence[Observed]  # the observables of one point, of every batch
 
 
 class SampleKeeper:

@@ -63,11 +63,6 @@ class MovingWeights:
         """How many numbers a point sets."""
         return sum(flat.count for flat in self._flats)
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes on the device of the moved tensors, of θ₀ and the directions there, and of what a sum takes."""
-        return sum(flat.nbytes for flat in self._flats)
-
     def parts(self, tensor: Tensor | None) -> list[Tensor | None]:
         """What a tensor of the model is in θ₀ and in every direction: [1 + axes]; None stands for zeros.
 

@@ -15,11 +15,12 @@ from landscape.errors import JobError
 from landscape.evaluation.batching import Batching
 from landscape.evaluation.kept import SampleKeeper
 from landscape.evaluation.moments import PARTS, Floats, block_moments, mean_of, merged, stderr_of
-from landscape.evaluation.values import Moments, Observed, Values, summary, values_of
+from landscape.evaluation.values import Moments, Observed, Pieces, Values, summary, values_of
 from landscape.plan import Plan
 from landscape.problem.observables import WEIGHT, Combination, Observe, ordered_names
 
 AT_ONCE = 1 << 18  # values that are reduced at once: enough to hide what a call costs, few enough for the caches
+LEAST_SQUARES = 1e-200  # the least sum of squared weights of a block; the largest is its inverse
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,7 @@ class Before:
     moments: Floats
 
 
-LEAST_SQUARES = 1e-200  # of weights, and the largest its inverse: numbers of any sense lie far within
-
 Places = NDArray[np.int64]
-Pieces = Sequence[Observed]  # the observables of one point, of every batch
 
 
 class Reduction(ABC):

@@ -16,6 +16,7 @@ from landscape.surface import MOMENTS, RISE_STDERR
 
 Floats = NDArray[np.float64]
 Observed = dict[str, Tensor]  # per observable, float64 [samples]; `weight` among them where samples weigh differently
+Pieces = Sequence[Observed]  # the observables of one point, of every batch
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,9 @@ class SampleValues:
 class Values:
     """Observables at P points: mean and standard error, float64 [P] each, by name; and the seconds they took.
 
-    `rise_stderr` is the standard error of the loss's rise over the origin, sd(ℓᵢ(p) − ℓᵢ(0)) / √N over the N samples.
-    All points share the samples, so that noise which they have in common cancels. None where it was not asked for.
+    `rise_stderr` is the standard error of the loss's rise over the origin, that of the mean of ℓᵢ(p) − ℓᵢ(0) over the
+    samples i. All points share the samples, so that noise which they have in common cancels. None where it was not
+    asked for.
     `moments` are None for landscapes of earlier versions, which keep none; `samples` where they are not to be kept.
     """
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from landscape.draws import seed_draws
 from landscape.evaluation.running import RunningModel
-from landscape.evaluation.values import Observed
+from landscape.evaluation.values import Observed, Pieces
 from landscape.parameters import State
 from landscape.plan import Engine
 from landscape.problem.batches import Batch
@@ -21,7 +21,6 @@ from landscape.problem.reading import seed_of
 LARGEST_GROUP = 1 << 22  # values of one observable that a group of points may have, as all are kept until its end
 
 Point = Sequence[float]
-Pieces = list[Observed]  # the observables of one point, of every batch
 
 
 @dataclass(frozen=True)
@@ -112,9 +111,9 @@ class Rows(Walk):
         """All points of the row."""
         return neighbours
 
-    def _group(self, points: Sequence[Point]) -> list[Pieces]:
+    def _group(self, points: Sequence[Point]) -> Sequence[Pieces]:
         """The observables at points of one row."""
-        pieces: list[Pieces] = [[] for _ in points]
+        pieces: list[list[Observed]] = [[] for _ in points]
         try:
             for index, batch in self._seeded():
                 self.running.forget()

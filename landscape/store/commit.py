@@ -65,11 +65,10 @@ def write_tiles(arrays: LandscapeArrays, tiles: Sequence[tuple[Tile, Mapping[str
 
 
 def _over(arrays: LandscapeArrays, tile: Tile, values: Mapping[str, Floats], name: str) -> Floats:
-    """The values of that name in the shape of the tile; NaN for what comes beside the means and was not computed."""
-    shape = tile.shape + arrays[name].shape[len(tile.shape) :]
-    return (
-        values[name].reshape(shape) if name in values or name not in (RISE_STDERR, MOMENTS) else np.full(shape, np.nan)
-    )
+    """The values of that name in the shape of the tile; NaN for errors of the rise and moments that are not given."""
+    if name in (RISE_STDERR, MOMENTS) and name not in values:
+        return _nothing(arrays, tile.shape, name)
+    return values[name].reshape(tile.shape + arrays[name].shape[len(tile.shape) :])
 
 
 def quarantine_tile(arrays: LandscapeArrays, tile: Tile) -> None:

@@ -279,8 +279,11 @@ def test_what_observe_takes_out_of_a_batch_is_there_again():
     assert bits(evaluator(samples, taking)) == bits(evaluator(samples))
 
 
-@pytest.mark.parametrize("limit", [None, 0])
-@pytest.mark.parametrize("collate", COLLATES)
+@pytest.mark.parametrize(
+    ("collate", "limit"),
+    # One of jagged tensors that is made anew at every point may be written to: nothing is changed for the next one.
+    [(collate, limit) for collate in COLLATES for limit in (None, 0) if (collate, limit) != ("jagged", 0)],
+)
 def test_a_batch_that_observe_writes_to_ends_the_job(collate, limit):
     def writing(model, batch):
         values = observe_sequences(model, batch)
@@ -294,8 +297,6 @@ def test_a_batch_that_observe_writes_to_ends_the_job(collate, limit):
         (tokens.values() if tokens.is_nested else tokens).mul_(0.5)
         return values
 
-    if collate == "jagged" and limit == 0:
-        return  # a batch that is made anew at every point: nothing is changed for the next one
     with pytest.raises(SamplesChanged):
         evaluator(chosen(COLLATES[collate]).samples, writing, limit=limit).evaluate(POINTS)
 
@@ -362,7 +363,7 @@ def test_a_job_on_ragged_data_reaches_the_loss_of_a_plain_loop(tmp_path):
 
 
 @pytest.mark.parametrize("collate", ["joined", "as_items"])
-def test_low_limits_and_an_interruption_keep_the_bytes(collate, tmp_path, monkeypatch):
+def test_low_limits_keep_the_bytes(collate, tmp_path, monkeypatch):
     def job(name):
         return make_job(tmp_path / name, lambda: problem(COLLATES[collate]), [PLANE], num_samples=15, engine="eager")
 
