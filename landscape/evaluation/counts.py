@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from landscape.errors import JobError
-from landscape.problem.batches import Batch
+from landscape.problem.batches import Batch, batch_length
+from landscape.problem.observables import Combination, Observe, check_observed, check_terms
 from landscape.problem.samples import Samples
 
 Edge = tuple[int, int]
+
+
+class Names(Protocol):
+    """What keeps the names of the observables, in their order, once they were seen."""
+
+    names: tuple[str, ...] | None
 
 
 class Counts:
@@ -71,3 +78,25 @@ def _losses(values: Any) -> int | None:
     """The number of losses; None where what was returned is refused anyway."""
     loss = values.get("loss") if isinstance(values, Mapping) else None
     return len(loss) if isinstance(loss, Tensor) and loss.dim() == 1 else None
+
+
+def checked_observables(
+    values: Any, batch: Batch, observe: Observe, counts: Counts | None, names: Names
+) -> dict[str, Tensor]:
+    """What `observe` returned for a batch, checked, in the order that is always the same; its names are remembered.
+
+    Args:
+        counts: of batches that are made of samples of any kind; None where a batch has a value for each row.
+        names: where the names of the first batch are kept.
+
+    Raises:
+        JobError: it is not one value per sample, or has other names than before.
+    """
+    if isinstance(observe, Combination):
+        return check_terms(values, observe.factors)
+    count = batch_length(batch) if counts is None else counts.expected(batch, values)
+    observed = check_observed(values, count, names.names)
+    names.names = tuple(observed)
+    if counts is not None:
+        counts.note(len(observed["loss"]))
+    return observed

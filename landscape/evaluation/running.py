@@ -12,6 +12,7 @@ from torch import Tensor
 
 from landscape.errors import JobError
 from landscape.evaluation.arithmetic import autocast
+from landscape.evaluation.counts import checked_observables
 from landscape.evaluation.engines.rewrite import Rewrite, Target
 from landscape.evaluation.engines.table import make_forward, possible_options
 from landscape.evaluation.loaded import LoadedModel
@@ -19,8 +20,7 @@ from landscape.evaluation.unchanged import SamplesChanged, marks
 from landscape.evaluation.values import Observed
 from landscape.parameters import State
 from landscape.plan import Plan
-from landscape.problem.batches import Batch, batch_length
-from landscape.problem.observables import Combination, check_observed, check_terms
+from landscape.problem.batches import Batch
 from landscape.problem.structure import exchanged, is_strided
 from landscape.problem.user_code import kept_alive
 
@@ -131,16 +131,7 @@ class RunningModel:
 
     def _checked(self, values: Any, batch: Batch) -> dict[str, Tensor]:
         """What `observe` returned for a batch, checked, in the order that is always the same."""
-        observe = self._target.observe
-        if isinstance(observe, Combination):
-            return check_terms(values, observe.factors)
-        counts = self._target.counts
-        count = batch_length(batch) if counts is None else counts.expected(batch, values)
-        observed = check_observed(values, count, self._loaded.names)
-        self._loaded.names = tuple(observed)
-        if counts is not None:
-            counts.note(len(observed["loss"]))
-        return observed
+        return checked_observables(values, batch, self._target.observe, self._target.counts, self._loaded)
 
     def recalibrate(self, batches: Iterable[tuple[int, Batch]]) -> None:
         """Compute running statistics anew from the samples, as the mean over batches."""

@@ -1,0 +1,310 @@
+"""Gradients and Hessian products of the loss at one set of weights, block by block of the samples."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from landscape.draws import seed_draws
+from landscape.errors import JobError, one_line
+from landscape.evaluation.arithmetic import arithmetic
+from landscape.evaluation.batching import batching_of
+from landscape.evaluation.counts import checked_observables
+from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.feed import make_feed
+from landscape.evaluation.loaded import LoadedModel
+from landscape.parameters import State, describe_parameters
+from landscape.plan import Engine, Plan
+from landscape.problem.batches import Batch
+from landscape.problem.observables import WEIGHT, Combination, Observe
+from landscape.problem.reading import seed_of
+from landscape.problem.samples import Samples
+from landscape.problem.user_code import kept_alive
+from landscape.retries import NotRetried
+
+Products = Literal["autograd", "differences"]
+"""How Hessian products are computed: by differentiating twice, or by central differences of gradients."""
+
+
+class NoSecondDerivative(NotRetried):
+    """The model has an operation whose gradient torch cannot differentiate; differences of gradients can be taken."""
+
+
+class Differentiation:
+    """The loss L(θ) = Σᵢ wᵢ·ℓᵢ(θ) / Σᵢ wᵢ of the samples at one θ; for a loss of several terms, Σₜ λₜ·Lₜ(θ).
+
+    Every sum over samples is split into the blocks of the plan, so that a block's part is the same wherever it is
+    computed; adding the parts in the order of the blocks gives the whole. Vectors are float64 [P], the trainable
+    parameters one after another in the model's order. The model computes in float32, or float64 where the plan does;
+    parts are summed in float64.
+
+    Args:
+        model: is copied; in eval mode, its normalisation layers as the plan's `batch_norm` says.
+        plan: batches, threads, statistics and seed. Its engine and lower precisions are for values alone.
+        weights: θ.
+
+    Raises:
+        JobError: no parameter is trainable, or the plan takes running statistics anew at every point.
+    """
+
+    def __init__(
+        self, model: nn.Module, samples: Samples, observe: Observe, plan: Plan, device: torch.device, weights: State
+    ) -> None:
+        if plan.statistics.recalibrated:
+            raise JobError(
+                "batch_norm: recalibrate computes the statistics anew at every point, and has no derivatives; use eval"
+            )
+        self._plan = _for_derivatives(plan)
+        self._observe, self._device = observe, device
+        self._loaded = LoadedModel(model, self._plan, device)
+        self._loaded.place(weights, [], self._plan.engine)
+        trainable = [info.name for info in describe_parameters(model) if info.trainable]
+        own = dict(self._loaded.model.named_parameters())
+        self.parameters = [own[name].requires_grad_() for name in trainable if name in weights]
+        if not self.parameters:
+            raise JobError("model: no parameter requires gradients, so the loss has no derivatives; train some")
+        self._feed = make_feed(samples, device, self._loaded.dtype)
+        self.use_batches(plan.batch_size)
+
+    @classmethod
+    def beside(cls, evaluator: Evaluator, weights: State) -> Differentiation:
+        """Of the model, the samples and the plan of an evaluator, in batches that fit the memory like its own."""
+        found = cls(
+            evaluator.model, evaluator.held_samples, evaluator.observe, evaluator.plan, evaluator.device, weights
+        )
+        found.use_batches(evaluator.batch_size)
+        return found
+
+    @property
+    def size(self) -> int:
+        """P, how many numbers the trainable parameters are."""
+        return sum(parameter.numel() for parameter in self.parameters)
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks the samples are split into."""
+        return len(self._batching.blocks)
+
+    def use_batches(self, batch_size: int) -> None:
+        """Go on in batches of at most so many samples; the blocks stay what they are."""
+        self._batching = batching_of(self._feed.samples.length, self._plan, batch_size, self._feed.samples.cuts)
+        self._feed.split(self._batching.edges)
+
+    def totals(self, block: int) -> dict[str, float]:
+        """Σ wᵢ over a block, of the loss or of each of its terms."""
+        found: dict[str, float] = {}
+        with self._computing(), torch.no_grad():
+            for batch in self._batches(block):
+                for name, _, weights in self._losses(batch):
+                    found[name] = found.get(name, 0.0) + float(weights.sum())
+        return found
+
+    def gradient(self, block: int, factors: Mapping[str, float]) -> Tensor:
+        """The part of a block in ∇L: Σₜ fₜ·Σᵢ wᵢ·∇ℓᵢ, float64 [P] on the CPU.
+
+        Args:
+            factors: fₜ = λₜ / Σ wᵢ, the sum over all blocks, of the loss or of each term, see `loss_factors`.
+        """
+        total = self._zeros()
+        with self._computing():
+            for batch in self._batches(block):
+                gradients = torch.autograd.grad(
+                    self._weighted(batch, factors), self.parameters, allow_unused=True, materialize_grads=True
+                )
+                total += _flat(gradients)
+        return total.cpu()
+
+    def products(
+        self, block: int, factors: Mapping[str, float], vectors: Sequence[Tensor], how: Products = "autograd"
+    ) -> list[Tensor]:
+        """The part of a block in H·v for some vectors, float64 [P] each on the CPU; H = ∇²L.
+
+        `autograd` differentiates g·v, g = ∇L, once more (Pearlmutter 1994, "Fast exact multiplication by the
+        Hessian"). `differences` takes (∇L(θ + εv) − ∇L(θ − εv)) / 2ε with ε = u^⅓·max(1, ‖θ‖)/‖v‖, u the unit roundoff
+        of the type: two gradients, and an error of about u^⅔.
+
+        Raises:
+            NoSecondDerivative: `autograd` was asked for, and an operation of the model has no second derivative.
+        """
+        assert how in get_args(Products)
+        compute = self._by_autograd if how == "autograd" else self._by_differences
+        with self._computing():
+            return [each.cpu() for each in compute(block, factors, [each.to(self._device) for each in vectors])]
+
+    def _by_autograd(self, block: int, factors: Mapping[str, float], vectors: Sequence[Tensor]) -> list[Tensor]:
+        totals = [self._zeros() for _ in vectors]
+        split = [self._split(vector) for vector in vectors]
+        for batch in self._batches(block):
+            loss = self._weighted(batch, factors)
+            _refuse_once_differentiable(loss)
+            with _second_derivatives():
+                gradients = torch.autograd.grad(
+                    loss, self.parameters, create_graph=True, allow_unused=True, materialize_grads=True
+                )
+            # A gradient that depends on no parameter, as of a linear loss, has no graph; its derivative is zero.
+            rows = [k for k, gradient in enumerate(gradients) if gradient.requires_grad]
+            for total, parts in zip(totals, split, strict=True):
+                if not rows:
+                    continue
+                with _second_derivatives():
+                    products = torch.autograd.grad(
+                        [gradients[k] for k in rows], self.parameters, [parts[k] for k in rows],
+                        retain_graph=parts is not split[-1], allow_unused=True, materialize_grads=True,
+                    )  # fmt: skip
+                total += _flat(products)
+        return totals
+
+    def _by_differences(self, block: int, factors: Mapping[str, float], vectors: Sequence[Tensor]) -> list[Tensor]:
+        home = [parameter.detach().clone() for parameter in self.parameters]
+        length = math.sqrt(sum(float(each.double().square().sum()) for each in home))
+        found = []
+        try:
+            for vector in vectors:
+                size = float(vector.norm())
+                if size == 0:
+                    found.append(self._zeros())
+                    continue
+                step = torch.finfo(self._loaded.dtype).eps ** (1 / 3) * max(1.0, length) / size
+                ends = []
+                for sign in (1, -1):
+                    self._set(
+                        [
+                            each.double() + sign * step * v
+                            for each, v in zip(home, self._split(vector, torch.float64), strict=True)
+                        ]
+                    )
+                    ends.append(self.gradient(block, factors).to(self._device))
+                found.append((ends[0] - ends[1]) / (2 * step))
+        finally:
+            self._set(home)
+        return found
+
+    # -- samples ----------------------------------------------------------------------------------------------
+
+    def _batches(self, block: int) -> Iterator[Batch]:
+        """The batches of a block, the generators seeded as they are where values are computed."""
+        seed_draws(seed_of(self._plan.seed, "block", block) if block else self._plan.seed)
+        first = self._batching.of_block(block)
+        for _, batch in self._feed.batches(self._batching.blocks[block], first):
+            yield batch
+
+    def _losses(self, batch: Batch) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Name, ℓᵢ and wᵢ of the loss, or of each of its terms."""
+        self._loaded.state.restore()
+        with kept_alive():
+            values = self._observe(self._loaded.model, batch)
+        observed = checked_observables(values, batch, self._observe, self._feed.counts, self._loaded)
+        names = list(observed) if isinstance(self._observe, Combination) else ["loss"]
+        for name in names:
+            losses = observed[name]
+            weights = observed.get(WEIGHT)
+            yield name, losses, torch.ones_like(losses) if weights is None else weights.detach()
+
+    def _weighted(self, batch: Batch, factors: Mapping[str, float]) -> Tensor:
+        """Σₜ fₜ·Σᵢ wᵢ·ℓᵢ of a batch, as the number that is differentiated."""
+        parts = [
+            factors[name] * (weights.double() * losses.double()).sum() for name, losses, weights in self._losses(batch)
+        ]
+        total = torch.stack(parts).sum()
+        if not total.requires_grad:
+            raise JobError(
+                "observe: the loss has no graph of gradients, so it has no derivatives; compute it without no_grad, "
+                "detach, item or numpy"
+            )
+        return total
+
+    @contextlib.contextmanager
+    def _computing(self) -> Iterator[None]:
+        # Attention kernels that fuse have no second derivative; the plain one has.
+        with arithmetic(self._plan, self._device), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            yield
+
+    # -- vectors ----------------------------------------------------------------------------------------------
+
+    def _zeros(self) -> Tensor:
+        return torch.zeros(self.size, dtype=torch.float64, device=self._device)
+
+    def _split(self, vector: Tensor, dtype: torch.dtype | None = None) -> list[Tensor]:
+        """A vector in the shapes of the parameters."""
+        parts = torch.split(vector, [each.numel() for each in self.parameters])
+        return [
+            part.view_as(each).to(dtype or each.dtype) for part, each in zip(parts, self.parameters, strict=True)
+        ]  # fmt: skip
+
+    @torch.no_grad()
+    def _set(self, values: Sequence[Tensor]) -> None:
+        for parameter, value in zip(self.parameters, values, strict=True):
+            parameter.copy_(value)
+
+
+def loss_factors(totals: Sequence[Mapping[str, float]], observe: Observe) -> dict[str, float]:
+    """f = λ / Σ wᵢ of the loss or of each of its terms, from the totals of all blocks in their order.
+
+    >>> loss_factors([{"loss": 3.0}, {"loss": 1.0}], lambda model, batch: {})
+    {'loss': 0.25}
+    """
+    sums: dict[str, float] = {}
+    for block in totals:
+        for name, total in block.items():
+            sums[name] = sums.get(name, 0.0) + total
+    weights = observe.factors if isinstance(observe, Combination) else dict.fromkeys(sums, 1.0)
+    return {name: weights[name] / total for name, total in sums.items()}
+
+
+def _for_derivatives(plan: Plan) -> Plan:
+    precision: Literal["float32", "float64"] = "float64" if plan.precision == "float64" else "float32"
+    return replace(plan, precision=precision, engine=Engine(), bfloat16_weights=False)
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([each.detach().double().flatten() for each in tensors])
+
+
+# Decorated functions share this code.
+_ONCE_DIFFERENTIABLE = once_differentiable(lambda context: None).__code__
+
+
+def _refuse_once_differentiable(loss: Tensor) -> None:
+    """Refuse a graph with a function of the user's whose gradient is marked as not differentiable.
+
+    torch itself takes such a gradient for a constant where only the inputs, and not the incoming gradient, have a
+    graph, and its second derivatives are then silently wrong.
+
+    Raises:
+        NoSecondDerivative: there is one.
+    """
+    seen: set[Any] = set()
+    nodes = [loss.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        nodes += [following for following, _ in node.next_functions]
+        backward = getattr(getattr(node, "_forward_cls", None), "backward", None)
+        if getattr(backward, "__code__", None) is _ONCE_DIFFERENTIABLE:
+            raise NoSecondDerivative(f"{node.name()} is marked with once_differentiable")
+
+
+@contextlib.contextmanager
+def _second_derivatives() -> Iterator[None]:
+    """Say of an operation without a second derivative that it is one.
+
+    Raises:
+        NoSecondDerivative: torch says that it has none.
+    """
+    try:
+        yield
+    except (RuntimeError, NotImplementedError) as error:
+        text = str(error)
+        if "derivative" in text or "double backward" in text or "once_differentiable" in text:
+            raise NoSecondDerivative(one_line(error)) from error
+        raise

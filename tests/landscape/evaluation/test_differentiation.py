@@ -1,0 +1,283 @@
+"""Gradients and Hessian products against dense algebra, closed forms, and other cuts of the samples."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from small_models import Quadratic, observe_quadratic, quadratic_samples
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.func import functional_call, hessian
+
+from landscape import JobError, Problem
+from landscape.evaluation.differentiation import Differentiation, NoSecondDerivative, loss_factors
+from landscape.parameters import state_of
+from landscape.plan import Plan
+from landscape.problem.points import PointSets
+from landscape.problem.samples import as_samples
+
+CPU = torch.device("cpu")
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func itself
+
+
+def plan(batch_size=7, **fields) -> Plan:
+    return Plan(**{"batch_size": batch_size, "threads": 1, "device": "cpu", "precision": "float64", **fields})
+
+
+def differentiation(model, data, observe, **fields) -> Differentiation:
+    return Differentiation(model, as_samples(data), observe, plan(**fields), CPU, state_of(model))
+
+
+def factors_of(found: Differentiation, observe) -> dict[str, float]:
+    return loss_factors([found.totals(block) for block in range(found.blocks)], observe)
+
+
+def whole(found: Differentiation, observe, vectors=None, how="autograd"):
+    """The gradient, or the products, of all samples."""
+    factors = factors_of(found, observe)
+    if vectors is None:
+        return sum(found.gradient(block, factors) for block in range(found.blocks))
+    parts = [torch.stack(found.products(block, factors, vectors, how)) for block in range(found.blocks)]
+    return sum(parts[1:], parts[0])
+
+
+def mlp(widths=(5, 12, 8, 4), activation=nn.Tanh, seed=0) -> nn.Module:
+    torch.manual_seed(seed)
+    pairs = itertools.pairwise(widths)
+    layers = [module for a, b in pairs for module in (nn.Linear(a, b), activation())]
+    return nn.Sequential(*layers[:-1]).double()
+
+
+def classify(model, batch):
+    x, y = batch
+    return {"loss": nn.functional.cross_entropy(model(x), y, reduction="none")}
+
+
+def images(count=17):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(count, 5, generator=generator).double(), torch.randint(0, 4, (count,), generator=generator)
+
+
+def dense(model, loss) -> torch.Tensor:
+    """∇² of `loss(parameters by name)` as a matrix."""
+    parameters = dict(model.named_parameters())
+    names = list(parameters)
+    found = hessian(loss)({name: each.detach() for name, each in parameters.items()})
+    rows = [
+        torch.cat([found[a][b].reshape(parameters[a].numel(), parameters[b].numel()) for b in names], 1) for a in names
+    ]
+    return torch.cat(rows)
+
+
+def probes(size, count=3):
+    return list(torch.randn(count, size, generator=torch.Generator().manual_seed(2), dtype=torch.float64))
+
+
+def test_a_quadratic_has_its_matrix_and_its_slope():
+    model, data = Quadratic(torch.float64), quadratic_samples(17, torch.float64)
+    found = differentiation(model, data, observe_quadratic)
+    vectors = probes(18)
+    expected = torch.stack([model.curvature * each for each in vectors])
+    torch.testing.assert_close(whole(found, observe_quadratic, vectors), expected, rtol=1e-12, atol=1e-13)
+    theta = torch.cat([each.detach().reshape(-1) for each in model.parameters()])
+    slope = model.curvature * (theta - data.mean(0))
+    torch.testing.assert_close(whole(found, observe_quadratic), slope, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("how", ["autograd", "differences"])
+def test_products_are_those_of_the_dense_hessian(how):
+    model, data = mlp(), images()
+    found = differentiation(model, data, classify)
+    assert found.blocks == 3
+    matrix = dense(model, lambda p: nn.functional.cross_entropy(functional_call(model, p, data[0]), data[1]))
+    vectors = probes(found.size)
+    expected = torch.stack([matrix @ each for each in vectors])
+    atol = 1e-12 if how == "autograd" else 1e-8
+    torch.testing.assert_close(whole(found, classify, vectors, how), expected, rtol=1e-9, atol=atol)
+
+
+def test_the_blocks_decide_and_not_the_batches_that_fit():
+    model, data = mlp(), images()
+    found, one = differentiation(model, data, classify), differentiation(model, data, classify, batch_size=17)
+    vectors = probes(found.size)
+    torch.testing.assert_close(whole(found, classify, vectors), whole(one, classify, vectors), rtol=1e-12, atol=1e-14)
+    before = found.products(1, factors_of(found, classify), vectors)
+    found.use_batches(2)
+    assert found.blocks == 3
+    torch.testing.assert_close(found.products(1, factors_of(found, classify), vectors), before, rtol=1e-12, atol=1e-14)
+
+
+def test_weights_count():
+    model, (x, y) = mlp(), images()
+    weights = torch.linspace(0.5, 3, len(x)).double()
+
+    def observe(model, batch):
+        return {**classify(model, batch[:2]), "weight": batch[2]}
+
+    found = differentiation(model, (x, y, weights), observe)
+
+    def loss(p):
+        losses = nn.functional.cross_entropy(functional_call(model, p, x), y, reduction="none")
+        return (weights * losses).sum() / weights.sum()
+
+    vectors = probes(found.size)
+    expected = torch.stack([dense(model, loss) @ each for each in vectors])
+    torch.testing.assert_close(whole(found, observe, vectors), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_terms_of_different_sizes_count_by_their_factors():
+    model = mlp((2, 6, 1))
+    inside, rim = torch.rand(9, 2).double(), torch.rand(4, 2).double()
+
+    def residual(model, x):
+        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        return slope.square().sum(1)
+
+    def level(model, x):
+        return (model(x)[:, 0] - 1) ** 2
+
+    problem = Problem.terms(model, {"inside": (inside, residual, 0.3), "rim": (rim, level, 2.0)})
+    samples = PointSets({"inside": inside, "rim": rim})
+    found = Differentiation(model, samples, problem.observe, plan(batch_size=4), CPU, state_of(model))
+    assert found.blocks > 1
+    assert factors_of(found, problem.observe) == pytest.approx({"inside": 0.3 / 9, "rim": 2.0 / 4})
+
+    def loss(p):
+        points = inside.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(functional_call(model, p, points).sum(), points, create_graph=True)
+        return 0.3 * slope.square().sum(1).mean() + 2.0 * (functional_call(model, p, rim)[:, 0] - 1).square().mean()
+
+    parameters = {name: each.detach().requires_grad_() for name, each in model.named_parameters()}
+    first = torch.autograd.grad(loss(parameters), list(parameters.values()), create_graph=True)
+    vectors = probes(found.size)
+    expected = []
+    for vector in vectors:
+        parts = torch.split(vector, [each.numel() for each in first])
+        dot = sum((a * b.view_as(a)).sum() for a, b in zip(first, parts, strict=True))
+        rows = torch.autograd.grad(dot, list(parameters.values()), retain_graph=True, materialize_grads=True)
+        expected.append(torch.cat([row.flatten() for row in rows]))
+    torch.testing.assert_close(whole(found, problem.observe, vectors), torch.stack(expected), rtol=1e-10, atol=1e-12)
+
+
+def test_the_callers_model_is_left_alone_and_frozen_parameters_are_no_part():
+    model, data = mlp(), images()
+    model[0].weight.requires_grad_(False)
+    before = state_of(model)
+    found = differentiation(model, data, classify)
+    assert found.size == sum(each.numel() for each in model.parameters() if each.requires_grad)
+    whole(found, classify, probes(found.size), "differences")
+    after = state_of(model)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(each.grad is None for each in model.parameters())
+
+
+def test_a_linear_loss_has_no_curvature():
+    model = nn.Linear(3, 1, bias=False).double()
+    data = torch.randn(8, 3).double()
+
+    def observe(model, x):
+        return {"loss": model(x)[:, 0]}
+
+    found = differentiation(model, data, observe)
+    assert torch.equal(whole(found, observe, probes(3)), torch.zeros(3, 3, dtype=torch.float64))
+    torch.testing.assert_close(whole(found, observe), data.mean(0))
+
+
+class Cube(torch.autograd.Function):
+    """x³, whose gradient torch cannot differentiate."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * 3 * x**2
+
+
+def test_where_there_is_no_second_derivative_differences_of_gradients_serve():
+    model = nn.Linear(3, 1, bias=False).double()
+    data = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)).double()
+
+    def cubes(model, x):
+        return {"loss": Cube.apply(model(x)[:, 0])}
+
+    def plain(model, x):
+        return {"loss": model(x)[:, 0] ** 3}
+
+    vectors = probes(3)
+    with pytest.raises(NoSecondDerivative):
+        whole(differentiation(model, data, cubes), cubes, vectors)
+    expected = whole(differentiation(model, data, plain), plain, vectors)
+    found = whole(differentiation(model, data, cubes), cubes, vectors, "differences")
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
+
+
+def test_attention_has_products_either_way():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.5, activation="gelu", batch_first=True)
+    data = torch.randn(6, 5, 8)
+
+    def observe(model, x):
+        return {"loss": model(x).square().mean((1, 2)) + model(x)[:, 0, 0]}
+
+    found = differentiation(layer, data, observe, precision="float32", batch_size=4)
+    vectors = [each / each.norm() for each in probes(found.size)]
+    exact = whole(found, observe, vectors)
+    differences = whole(found, observe, vectors, "differences")
+    assert torch.isfinite(exact).all()
+    assert float((exact - differences).norm() / exact.norm()) < 1e-3
+
+
+@pytest.mark.parametrize("mode", ["eval", "batch"])
+def test_the_statistics_of_batch_normalisation_are_those_of_the_mode(mode):
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(6)
+    model = nn.Sequential(nn.Linear(5, 6), norm, nn.Tanh(), nn.Linear(6, 4)).double()
+    data = images()
+    found = differentiation(model, data, classify, batch_norm=mode, batch_size=17)
+    vectors = probes(found.size)
+    # Not with torch.func, whose second derivatives of batch normalisation by a batch's statistics are wrong in 2.13.
+    model.eval()
+    if mode == "batch":
+        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
+        norm.track_running_stats = False
+
+    def gradient(shift):
+        moved, start = {}, 0
+        for name, each in model.named_parameters():
+            moved[name] = (each.detach() + shift[start : start + each.numel()].view_as(each)).requires_grad_()
+            start += each.numel()
+        loss = nn.functional.cross_entropy(functional_call(model, moved, data[0]), data[1])
+        return torch.cat([each.flatten() for each in torch.autograd.grad(loss, list(moved.values()))])
+
+    expected = torch.stack([(gradient(1e-5 * each) - gradient(-1e-5 * each)) / 2e-5 for each in vectors])
+    torch.testing.assert_close(whole(found, classify, vectors), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_what_has_no_derivatives_is_refused():
+    model, data = mlp(), images()
+
+    def detached(model, batch):
+        return {"loss": classify(model, batch)["loss"].detach()}
+
+    with pytest.raises(JobError, match="observe: the loss has no graph of gradients"):
+        differentiation(model, data, detached).gradient(0, {"loss": 1.0})
+    with pytest.raises(JobError, match=r"batch_norm: recalibrate .* has no derivatives; use eval"):
+        differentiation(model, data, classify, batch_norm="recalibrate")
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    with pytest.raises(JobError, match="model: no parameter requires gradients"):
+        differentiation(model, data, classify)
+
+
+def test_factors_are_shares_of_the_whole():
+    found = differentiation(mlp(), images(), classify)
+    assert factors_of(found, classify) == {"loss": pytest.approx(1 / 17)}
+    assert np.isclose(sum(found.totals(block)["loss"] for block in range(3)), 17)
