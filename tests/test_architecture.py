@@ -24,7 +24,7 @@ LAYERS = [
     "landscape: evaluation spec store views; cluster: shipping",
     "landscape: collector preparation resampling results state tally; cluster: session",
     "landscape: choosing importing page recipes reproduction tidying work; cluster: doctor exporting status",
-    "landscape: listing takeover",
+    "landscape: calculation listing takeover",
     "landscape: tasks",
     "landscape: pipeline; cluster: planning submit viewing workers",
     "landscape: bench extending; cluster: driver templates",
@@ -46,7 +46,7 @@ INNER = {
         "running",
         "walks",
         "evaluator",
-        "choice first_look",
+        "choice differentiation first_look",
     ],
 }
 # The only places that import a module by its name: what it gives is asked for by users of the values here.

@@ -51,10 +51,10 @@ class Driver:
             limits: how long the search for the fastest engine may take.
         """
         self._run, self._crew, self._stop, self._clock = prepared.run, crew, stop, clock
-        self._landscapes = Landscapes(landscapes)
+        self._landscapes = Landscapes(landscapes, prepared.job)
         self._schedule: Schedule[Task] = Schedule(policy=policy)
         results = Results(self._landscapes, self._schedule, metrics, observer)
-        self._manager = WorkerManager(prepared.job, self._landscapes, crew, self._schedule, results, metrics, clock)
+        self._manager = WorkerManager(results, crew, self._schedule, metrics, clock)
         self._receipts = Receipts(self._landscapes, crew, self._schedule, self._manager, results, clock)
         self._measuring = Measuring(
             prepared, crew, self._manager, self._receipts, self._wait, clock, tries=policy.kills, limits=limits

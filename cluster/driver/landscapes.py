@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cluster.driver.landscape_state import DrivenLandscape, LandscapeState, NewLandscape
+from cluster.workers.protocol import WorkerHandle
+from landscape.errors import JobError, shown
+from landscape.spec import Job
 from landscape.tally import ReportingWorker
 from landscape.tasks import OpenLandscape
 from landscape.work import Task
@@ -16,9 +19,11 @@ class Landscapes:
 
     Args:
         landscapes: in the order in which their tasks are done.
+        job: whose landscapes they are.
     """
 
-    def __init__(self, landscapes: Iterable[DrivenLandscape]) -> None:
+    def __init__(self, landscapes: Iterable[DrivenLandscape], job: Job) -> None:
+        self._job = job
         self._in_order = list(landscapes)
         self._workers: Mapping[str, ReportingWorker] = {}
         self._by_name = {each.landscape.name: each for each in self.on_disk}
@@ -49,6 +54,23 @@ class Landscapes:
             each.sent.share(share)
         for state in self.on_disk:
             state.workers = workers
+
+    def admit(self, worker: WorkerHandle) -> None:
+        """Plan those that are new for the kind of device of a worker.
+
+        Raises:
+            JobError: one that is on disk was computed on another kind.
+        """
+        for new in self.new:
+            new.plan_for(worker.device, self._job)
+        for state in self.on_disk:
+            if not state.finished and state.landscape.plan.device != worker.device:
+                planned = state.landscape.plan.device
+                raise JobError(
+                    f"device: landscape {shown(state.landscape.name)} is computed on {planned}, {worker.place} has "
+                    f"{worker.device}, and the bits would differ; go on where it was begun, "
+                    "or give it another name or run"
+                )
 
     def created(self, new: NewLandscape, opened: OpenLandscape) -> None:
         """Go on with a landscape that was new, and is on disk now."""

@@ -19,6 +19,7 @@ from landscape.preparation import PreparedJob
 from landscape.preparation.prepared import kept_samples
 from landscape.progress import CHOOSING, stage
 from landscape.tasks import create_landscape
+from landscape.work import Task
 
 MEASURE_SECONDS = 600.0  # a worker that takes longer to measure is taken for hung
 GATHER_SECONDS = 10.0  # how long the first worker waits for others of its node to be timed together with it
@@ -31,7 +32,7 @@ class Measuring:
         self,
         prepared: PreparedJob,
         crew: Crew,
-        manager: WorkerManager,
+        manager: WorkerManager[Task],
         receipts: Receipts,
         wait: Callable[[], None],
         clock: Callable[[], float],

@@ -30,7 +30,7 @@ class Receipts:
         landscapes: Landscapes,
         crew: Crew,
         schedule: Schedule[Task],
-        manager: WorkerManager,
+        manager: WorkerManager[Task],
         results: Results,
         clock: Callable[[], float],
     ) -> None:
@@ -66,6 +66,7 @@ class Receipts:
         if arrival.asked == MEASURE:
             self.measurements[name] = receipt
             return
+        assert isinstance(arrival.asked, Task)  # a driver asks no queries
         outcome = self._decide(self._crew.handles[name], arrival.asked, receipt)
         if outcome is not None:
             accepted.append(outcome)

@@ -47,6 +47,18 @@ class Results:
     ) -> None:
         self._landscapes, self._schedule, self._metrics, self._observer = landscapes, schedule, metrics, observer
 
+    def admit(self, worker: WorkerHandle) -> None:
+        """Plan what is new for a worker's device.
+
+        Raises:
+            JobError: a landscape that is on disk was computed on another kind of device.
+        """
+        self._landscapes.admit(worker)
+
+    def excuses(self, task: Task) -> bool:
+        """Whether a worker's death is charged to the point that it was to reproduce, and not to its task."""
+        return self._landscapes.of(task).died_before_agreement(self._schedule.policy.kills)
+
     def commit(self, accepted: Sequence[AcceptedOutcome]) -> None:
         """Write outcomes to their landscapes' stores; those of one landscape share their syncs."""
         by_landscape: dict[LandscapeState, list[AcceptedOutcome]] = {}

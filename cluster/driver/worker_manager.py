@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from cluster.driver import journal
 from cluster.driver.landscape_state import LandscapeState
-from cluster.driver.landscapes import Landscapes
-from cluster.driver.results import Results
 from cluster.scheduling.schedule import Schedule
 from cluster.workers.protocol import LOOK_SECONDS, NODE_LOST, Crew, WorkerHandle
 from cluster.workers.worker import Receipt
-from landscape.errors import JobError, LandscapeError, shown
+from landscape.errors import JobError, LandscapeError
 from landscape.reproduction import NotReproduced, Witness
-from landscape.spec import Job
-from landscape.work import Task
 
 if TYPE_CHECKING:
     from cluster.session.metrics import Metrics
@@ -25,7 +21,28 @@ DEATHS = 3  # in a row and per worker, without a task done in between, until the
 IDLE_SECONDS = 120.0  # with no worker but those that are left out, until the job ends
 
 
-class WorkerManager:
+T = TypeVar("T", bound=Hashable)
+TaskT = TypeVar("TaskT", contravariant=True)
+
+
+class Computed(Protocol[TaskT]):
+    """What the workers compute, as far as it bears on who may work for it."""
+
+    def admit(self, worker: WorkerHandle) -> None:
+        """Take note of a worker that has loaded the problem.
+
+        Raises:
+            JobError: its device does not suit.
+        """
+
+    def excuses(self, task: TaskT) -> bool:
+        """Whether the death of a worker that had this task first is not charged to the task."""
+
+    def give_up(self, task: TaskT, worker: WorkerHandle, cause: str) -> None:
+        """Note that a task will not be tried again."""
+
+
+class WorkerManager(Generic[T]):
     """Decides who works for a job: the crew hires and dismisses, and the schedule learns which workers there are.
 
     A worker whose values have other bits than those that are stored is *left out*: it gets no task, and keeps its
@@ -34,16 +51,14 @@ class WorkerManager:
 
     def __init__(
         self,
-        job: Job,
-        landscapes: Landscapes,
+        computed: Computed[T],
         crew: Crew,
-        schedule: Schedule[Task],
-        results: Results,
+        schedule: Schedule[T],
         metrics: Metrics,
         clock: Callable[[], float],
     ) -> None:
-        self._job, self._landscapes, self._crew = job, landscapes, crew
-        self._schedule, self._results, self._metrics, self._clock = schedule, results, metrics, clock
+        self._computed, self._crew = computed, crew
+        self._schedule, self._metrics, self._clock = schedule, metrics, clock
         self._looked = 0.0
         self._failed_loads = 0  # since a worker last loaded the problem
         self._deaths_in_a_row = 0
@@ -108,16 +123,7 @@ class WorkerManager:
                 f"device: {worker.place} has {worker.device}, the other workers {other.device}, and their bits would "
                 "differ; set device: cpu or cuda, or leave out the nodes that have no GPU"
             )
-        for new in self._landscapes.new:
-            new.plan_for(worker.device, self._job)
-        for state in self._landscapes.on_disk:
-            if not state.finished and state.landscape.plan.device != worker.device:
-                planned = state.landscape.plan.device
-                raise JobError(
-                    f"device: landscape {shown(state.landscape.name)} is computed on {planned}, {worker.place} has "
-                    f"{worker.device}, and the bits would differ; go on where it was begun, "
-                    "or give it another name or run"
-                )
+        self._computed.admit(worker)
         self._schedule.join(name)
         journal.ready(worker)
 
@@ -159,11 +165,11 @@ class WorkerManager:
         worker = self._crew.dismiss(name)
         self._left_out.discard(name)
         tasks = self._schedule.in_flight.get(name)
-        if blame and tasks and self._landscapes.of(tasks[0]).died_before_agreement(self._schedule.policy.kills):
+        if blame and tasks and self._computed.excuses(tasks[0]):
             blame = False
         for task, fate in self._schedule.lost(name, self._clock(), blame=blame):
             if fate == "quarantine":
-                self._results.give_up(task, worker, f"worker died: {cause}")
+                self._computed.give_up(task, worker, f"worker died: {cause}")
 
     # -- workers with other bits ------------------------------------------------------------------------------
 

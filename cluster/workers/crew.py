@@ -9,7 +9,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -25,9 +25,10 @@ from cluster.session.session import (
     supply,
 )
 from cluster.workers.packing import item_pieces, pack_samples, pack_state
-from cluster.workers.protocol import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Asked, WorkerHandle
+from cluster.workers.protocol import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Asked, Query, WorkerHandle
 from cluster.workers.sample_pieces import PIECE_BYTES, SamplePieces, pieces_of
 from cluster.workers.worker import Look, ProblemSource, Receipt, Worker
+from landscape.calculation import Question, Shared
 from landscape.errors import printable
 from landscape.evaluation.choice.questions import Request
 from landscape.memory import host_limit
@@ -41,6 +42,17 @@ from landscape.work import Task, Work
 EXPLAIN_SECONDS = 20.0  # without any worker, until the reason is told
 MOST_ARRIVALS = 256  # at once; their values are in this process's memory
 FETCH_SECONDS = 600.0  # 28 GB to 125 nodes take less than 3 minutes at 10 Gbit/s
+
+
+@dataclass(frozen=True)
+class InStore:
+    """A value in Ray's store, which the workers of a node share."""
+
+    reference: Any
+
+    def get(self) -> Any:
+        """The value; fetched to a node once."""
+        return fetch(self.reference)
 
 
 class RayCrew:
@@ -76,6 +88,10 @@ class RayCrew:
     def share(self, value: Any) -> Any:
         """Make a value available to every worker; returns a reference to send in its place."""
         return ray.put(value)
+
+    def share_value(self, value: Any) -> Shared[Any]:
+        """Make a value available to the questions that hold what is returned."""
+        return InStore(ray.put(value))
 
     # -- who there is -----------------------------------------------------------------------------------------
 
@@ -152,6 +168,10 @@ class RayCrew:
         """Give a worker a task."""
         states = [ray.put(pack_state(state)) for state in work.states]
         self._ask(name, self.handles[name].actor.evaluate.remote([inputs], replace(work, states=()), states), task)
+
+    def query(self, name: str, query: Query, inputs: Any, question: Question[Any]) -> None:
+        """Ask a worker a question."""
+        self._ask(name, self.handles[name].actor.answer.remote([inputs], question), query)
 
     def _ask(self, name: str, reference: Any, asked: Asked) -> None:
         queue = self._pending.setdefault(name, deque())

@@ -15,7 +15,16 @@ LOOK_SECONDS = 2.0  # between two questions for what the cluster has
 NODE_LOST = "its node is lost"
 START: Final = "start"  # START and MEASURE are asked of a worker apart from its tasks
 MEASURE: Final = "measure"
-Asked: TypeAlias = Task | Literal["start", "measure"]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A question that a worker is asked, by its number."""
+
+    number: int
+
+
+Asked: TypeAlias = Task | Query | Literal["start", "measure"]
 
 
 @dataclass(slots=True)
@@ -57,7 +66,7 @@ class Arrival:
     """What came in from a worker.
 
     Attributes:
-        asked: START, MEASURE or the task.
+        asked: START, MEASURE, the task or the query.
         receipt: the answer; None where the worker will never give one.
         lost: why not.
     """

@@ -24,6 +24,7 @@ from cluster.workers.packing import (
     unpack_state,
 )
 from cluster.workers.sample_pieces import SamplePieces, gather
+from landscape.calculation import Question, Station
 from landscape.devices import pick_device
 from landscape.errors import JobError
 from landscape.evaluation.choice.kept import KeptChoices
@@ -134,6 +135,7 @@ class Worker:
         self._evaluator: Evaluator | None = None
         self._witness: Witness | None = None  # of the landscape that is loaded
         self._trials: Trials | None = None
+        self._station: Station | None = None
         self._listener = Listener()
 
     @_reporting
@@ -216,12 +218,29 @@ class Worker:
             return _failed(error)
         return Receipt(outcome, details={"witness": self._witness, **_reduced(evaluator)})
 
+    @_reporting
+    def answer(self, inputs: Sequence[Any], question: Question[Any]) -> Receipt:
+        """Answer a question about the problem.
+
+        Args:
+            inputs: a list of one reference to the `LandscapeInputs` of its setting.
+        """
+        try:
+            landscape, evaluator = self._load(inputs)
+            if self._station is None:
+                self._station = Station(evaluator, unpack_state(landscape.origin))
+            station = self._station
+            answer = evaluator.within_memory(lambda: question.answer(station))
+        except Exception as error:
+            return _failed(error)
+        return Receipt(details={"answer": answer})
+
     def _load(self, inputs: Sequence[Any]) -> tuple[LandscapeInputs, Evaluator]:
         """The landscape and an evaluator that is set to it; both are kept until a task of another landscape comes."""
         key = repr(inputs[0])
         if self._evaluator is None or key != self._loaded:
             self._inputs: LandscapeInputs = self._fetch(inputs[0])
-            self._loaded, self._trials = "", None
+            self._loaded, self._trials, self._station = "", None, None
             if self._evaluator is not None and self._evaluator.plan != self._inputs.plan:
                 self._evaluator = None  # first, as the device may hold model and samples only once
             origin = unpack_state(self._inputs.origin)

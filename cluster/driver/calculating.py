@@ -1,0 +1,188 @@
+"""Questions answered by the workers of a crew: sent, tried again where a worker is lost, gathered in their order."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cluster.driver import journal
+from cluster.driver.worker_manager import WorkerManager
+from cluster.scheduling.policy import Policy
+from cluster.scheduling.schedule import Schedule
+from cluster.workers.packing import pack_directions, pack_state
+from cluster.workers.protocol import START, Arrival, Query, WorkerHandle
+from cluster.workers.worker import LandscapeInputs
+from landscape.calculation import Calculator, Question, Setting, Shared
+from landscape.calculation.calculator import unanswered
+from landscape.errors import Interrupted, JobError
+from landscape.grid import Grid
+
+if TYPE_CHECKING:
+    from cluster.session.metrics import Metrics
+    from cluster.workers.crew import RayCrew
+
+Answer = TypeVar("Answer")
+
+POLL_SECONDS = 0.25
+GATHER_SECONDS = 10.0  # how long a question for several workers waits for more of them to start
+NO_GRID = Grid((), ())
+
+
+class RayCalculator(Calculator):
+    """Has questions answered by the workers of a crew.
+
+    A question whose worker is lost goes to another one, and one that raises is tried as often as a task is. A worker
+    that takes far longer than others gets company, and one that hangs is replaced.
+
+    Args:
+        crew: is ended by `close`.
+        stop: is asked several times a second; when true, `Interrupted` is raised.
+    """
+
+    def __init__(
+        self,
+        crew: RayCrew,
+        stop: Callable[[], bool],
+        policy: Policy,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._crew, self._stop, self._clock = crew, stop, clock
+        self._schedule: Schedule[Query] = Schedule(policy=policy)
+        self._manager = WorkerManager[Query](self, crew, self._schedule, metrics, clock)
+        self._numbers = itertools.count()
+        self._settings: dict[int, tuple[Setting, Any]] = {}  # by identity; the setting is kept, so that it stays unique
+        self._asked: dict[Query, tuple[Any, Question[Any]]] = {}  # what each is about, and the question
+        self._answers: dict[Query, Any] = {}
+        self._device = ""
+
+    def close(self) -> None:
+        """End all workers."""
+        self._crew.close()
+
+    # -- what a calculator does -------------------------------------------------------------------------------
+
+    def share(self, value: Any) -> Shared[Any]:
+        """Make a value available to all workers; each node fetches it once."""
+        return self._crew.share_value(value)
+
+    def ask(self, setting: Setting, questions: Sequence[Question[Answer]]) -> list[Answer]:
+        """The answers, in the order of the questions."""
+        queries = self._put(self._inputs(setting), setting, questions)
+        self._schedule.enqueue(queries)
+        try:
+            while not self._schedule.finished:
+                self._round()
+            return [self._answers[query] for query in queries]
+        finally:
+            self._schedule.abandon()  # where one of them cannot be answered
+            self._forget(queries)
+
+    def ask_apart(self, setting: Setting, question: Question[Answer], times: int) -> list[Answer]:
+        """The answers of several workers, each set anew; of as many different ones as start within a while."""
+        end = self._clock() + GATHER_SECONDS
+        while (len(self._crew.ready) < min(times, self._crew.size) and self._clock() < end) or not self._crew.ready:
+            self._round()
+        answers: list[Answer] = []
+        while len(answers) < times:
+            (query,) = self._put(self._pack(setting), setting, [question])
+            names = sorted(self._crew.ready)
+            self._send(names[len(answers) % len(names)], query)
+            answers += self._answer_of(query, names[len(answers) % len(names)])
+            self._forget([query])
+        return answers
+
+    def _answer_of(self, query: Query, name: str) -> list[Any]:
+        """The answer of one worker; none where it is lost."""
+        while query not in self._answers and name in self._crew.handles:
+            self._round()
+        while not self._crew.ready:
+            self._round()
+        return [self._answers[query]] if query in self._answers else []
+
+    # -- the loop ---------------------------------------------------------------------------------------------
+
+    def _round(self) -> None:
+        if self._stop():
+            raise Interrupted("interrupted; nothing of this is kept: the same command begins it anew")
+        self._manager.patrol()
+        for name, query in self._schedule.assign(self._clock()):
+            self._send(name, query)
+        for arrival in self._crew.arrivals(POLL_SECONDS):
+            if arrival.worker in self._crew.handles:  # it may have been lost in this very round
+                self._handle(arrival)
+
+    def _send(self, name: str, query: Query) -> None:
+        inputs, question = self._asked[query]
+        self._crew.query(name, query, inputs, question)
+
+    def _handle(self, arrival: Arrival) -> None:
+        name, receipt, query = arrival.worker, arrival.receipt, arrival.asked
+        if receipt is None:
+            self._manager.lose(name, arrival.lost)
+            return
+        journal.said(self._crew.handles[name], receipt)
+        if query == START:
+            self._manager.started(name, receipt)
+            return
+        assert isinstance(query, Query)
+        awaited = query in self._asked  # else another worker was quicker, or the call that asked it has ended
+        if receipt.fatal and awaited:
+            raise JobError(receipt.cause)
+        self._manager.answered()
+        if "answer" in receipt.details or not awaited:
+            self._schedule.completed(name, query, self._clock())
+            if awaited:
+                self._answers.setdefault(query, receipt.details["answer"])
+        elif self._schedule.failed(name, query, self._clock()) == "quarantine":
+            raise unanswered(self._asked[query][1].label, receipt.cause)
+
+    # -- what the manager of the workers asks -----------------------------------------------------------------
+
+    def admit(self, worker: WorkerHandle) -> None:
+        """Take note of a worker's device.
+
+        Raises:
+            JobError: it is of another kind than that of the questions.
+        """
+        if self._device and worker.device != self._device:
+            raise JobError(
+                f"device: {worker.place} has {worker.device}, the landscape is computed on {self._device}, and the "
+                "values would differ; ask where it was computed"
+            )
+
+    def excuses(self, task: Query) -> bool:
+        """No: a question may be what kills its worker."""
+        return False
+
+    def give_up(self, task: Query, worker: WorkerHandle, cause: str) -> None:
+        """Raise for a question that workers died of."""
+        raise unanswered(self._asked[task][1].label, cause)
+
+    # -- what is asked ----------------------------------------------------------------------------------------
+
+    def _put(self, inputs: Any, setting: Setting, questions: Sequence[Question[Any]]) -> list[Query]:
+        self._device = setting.plan.device
+        for worker in self._crew.ready.values():
+            self.admit(worker)
+        queries = [Query(next(self._numbers)) for _ in questions]
+        self._asked |= {query: (inputs, question) for query, question in zip(queries, questions, strict=True)}
+        return queries
+
+    def _forget(self, queries: Sequence[Query]) -> None:
+        for query in queries:
+            self._asked.pop(query, None)
+            self._answers.pop(query, None)
+
+    def _inputs(self, setting: Setting) -> Any:
+        """A reference to what the workers are set to."""
+        if id(setting) not in self._settings:
+            self._settings[id(setting)] = (setting, self._pack(setting))
+        return self._settings[id(setting)][1]
+
+    def _pack(self, setting: Setting) -> Any:
+        return self._crew.share(
+            LandscapeInputs("", pack_state(setting.origin), pack_directions(setting.directions), NO_GRID, setting.plan)
+        )

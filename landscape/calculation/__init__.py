@@ -1,0 +1,28 @@
+"""Questions about a network at chosen weights, and who answers them: this process, or the workers of a cluster."""
+
+from landscape.calculation.calculator import (
+    Calculator,
+    LocalCalculator,
+    Question,
+    Setting,
+    Shared,
+    Station,
+    setting_of,
+)
+from landscape.calculation.derivatives import BlockGradient, BlockProduct, BlockTotals
+from landscape.calculation.points import AtPoints, AtWeights
+
+__all__ = [
+    "AtPoints",
+    "AtWeights",
+    "BlockGradient",
+    "BlockProduct",
+    "BlockTotals",
+    "Calculator",
+    "LocalCalculator",
+    "Question",
+    "Setting",
+    "Shared",
+    "Station",
+    "setting_of",
+]

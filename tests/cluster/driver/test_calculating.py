@@ -1,0 +1,116 @@
+"""Questions answered by workers: the bytes of this process's answers, whatever happens to the workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from cluster.driver.calculating import RayCalculator
+from cluster.scheduling.policy import Policy
+from cluster.session.metrics import Metrics
+from cluster.session.session import ray_session
+from cluster.workers.crew import RayCrew
+from landscape.calculation import (
+    AtPoints,
+    AtWeights,
+    BlockGradient,
+    BlockProduct,
+    BlockTotals,
+    LocalCalculator,
+    Setting,
+    setting_of,
+)
+from landscape.errors import Interrupted, JobError
+from landscape.preparation import PreparedJob, prepare
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+NO_SUCH_POINT = """
+def trouble(x, y):
+    if abs(x - 1.0) < 1e-6:
+        raise RuntimeError("no such point")
+"""
+POINTS = np.array([[0.0, 0.0], [0.5, -0.5], [1.0, 0.25]])
+
+
+class RayAnswers:
+    """A calculator of workers, and the processes of these."""
+
+    def __init__(self, prepared: PreparedJob, workers: int, stop=lambda: False) -> None:
+        self._session = ray_session(prepared.job, None, workers)
+        self.crew = RayCrew(prepared, self._session.__enter__(), workers)
+        self.calculator = RayCalculator(self.crew, stop, Policy(), Metrics())
+
+    def __enter__(self) -> RayAnswers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.calculator.close()
+        self._session.__exit__(None, None, None)
+
+
+def questions_of(calculator, setting: Setting) -> list[NDArray[np.float64]]:
+    """What a few questions of every kind are answered, as numbers."""
+    values = calculator.ask(setting, [AtPoints(POINTS[:2], keep=True), AtPoints(POINTS[2:])])
+    weights = calculator.ask(setting, [AtWeights(calculator.share(setting.origin))])
+    numbers = [array for value in values + weights for _, array in sorted(value.arrays().items())]
+    totals = calculator.ask(setting, [BlockTotals(block) for block in range(2)])
+    factors = {"loss": 1 / sum(total["loss"] for total in totals)}
+    vectors = calculator.share(np.eye(2))
+    numbers += calculator.ask(setting, [BlockGradient(block, factors) for block in range(2)])
+    return numbers + calculator.ask(setting, [BlockProduct(block, factors, vectors) for block in range(2)])
+
+
+def test_workers_answer_with_the_bytes_of_this_process_and_one_may_be_killed(make_job):
+    prepared = prepare(make_job(batch_size=2, num_samples=4))
+    (landscape,) = prepared.landscapes
+    setting = setting_of(landscape)
+    expected = questions_of(LocalCalculator(prepared, landscape), setting)
+    with RayAnswers(prepared, 2) as ray:
+        found = questions_of(ray.calculator, setting)
+        assert [each.tobytes() for each in found] == [each.tobytes() for each in expected]
+        apart = ray.calculator.ask_apart(setting, AtPoints(POINTS), 3)
+        assert len({each.mean["loss"].tobytes() for each in apart}) == 1
+        victim = next(iter(ray.crew.ready.values())).pid
+        killing = threading.Thread(target=lambda: (time.sleep(0.05), os.kill(victim, signal.SIGKILL)))
+        killing.start()
+        again = [questions_of(ray.calculator, setting) for _ in range(3)]
+        killing.join()
+        ray.calculator.ask(setting, [AtPoints(POINTS)] * 8)
+        assert victim not in {each.pid for each in ray.crew.ready.values()}
+    assert all([a.tobytes() for a in each] == [b.tobytes() for b in expected] for each in again)
+
+
+def test_a_question_that_cannot_be_answered_says_why_and_others_still_are(make_job):
+    prepared = prepare(make_job(NO_SUCH_POINT))
+    (landscape,) = prepared.landscapes
+    setting = setting_of(landscape)
+    for calculator in (LocalCalculator(prepared, landscape), None):
+        if calculator is None:
+            with RayAnswers(prepared, 1) as ray:
+                refuses_one_and_answers_another(ray.calculator, setting)
+        else:
+            refuses_one_and_answers_another(calculator, setting)
+
+
+def refuses_one_and_answers_another(calculator, setting: Setting) -> None:
+    with pytest.raises(JobError, match="1 points: RuntimeError: no such point"):
+        calculator.ask(setting, [AtPoints(POINTS[:1]), AtPoints(POINTS[2:]), AtPoints(POINTS[1:2])])
+    (values,) = calculator.ask(setting, [AtPoints(POINTS[:2])])
+    assert np.isfinite(values.mean["loss"]).all()
+
+
+def test_a_stop_ends_it(make_job):
+    prepared = prepare(make_job())
+    (landscape,) = prepared.landscapes
+    for calculator in (LocalCalculator(prepared, landscape, stop=lambda: True),):
+        with pytest.raises(Interrupted):
+            calculator.ask(setting_of(landscape), [AtPoints(POINTS)])
+    with RayAnswers(prepared, 1, stop=lambda: True) as ray, pytest.raises(Interrupted):
+        ray.calculator.ask(setting_of(landscape), [AtPoints(POINTS)])
