@@ -6,21 +6,21 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from landscape.draws import seed_draws
-from landscape.errors import JobError, one_line
+from landscape.errors import JobError
 from landscape.evaluation.arithmetic import arithmetic
 from landscape.evaluation.batching import batching_of
 from landscape.evaluation.counts import checked_observables
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import make_feed
 from landscape.evaluation.loaded import LoadedModel
+from landscape.evaluation.second_derivatives import refuse_once_differentiable, second_derivatives
 from landscape.parameters import State, describe_parameters
 from landscape.plan import Engine, Plan
 from landscape.problem.batches import Batch
@@ -28,14 +28,9 @@ from landscape.problem.observables import WEIGHT, Combination, Observe
 from landscape.problem.reading import seed_of
 from landscape.problem.samples import Samples
 from landscape.problem.user_code import kept_alive
-from landscape.retries import NotRetried
 
 Products = Literal["autograd", "differences"]
 """How Hessian products are computed: by differentiating twice, or by central differences of gradients."""
-
-
-class NoSecondDerivative(NotRetried):
-    """The model has an operation whose gradient torch cannot differentiate; differences of gradients can be taken."""
 
 
 class Differentiation:
@@ -144,8 +139,8 @@ class Differentiation:
         split = [self._split(vector) for vector in vectors]
         for batch in self._batches(block):
             loss = self._weighted(batch, factors)
-            _refuse_once_differentiable(loss)
-            with _second_derivatives():
+            refuse_once_differentiable(loss)
+            with second_derivatives():
                 gradients = torch.autograd.grad(
                     loss, self.parameters, create_graph=True, allow_unused=True, materialize_grads=True
                 )
@@ -154,7 +149,7 @@ class Differentiation:
             for total, parts in zip(totals, split, strict=True):
                 if not rows:
                     continue
-                with _second_derivatives():
+                with second_derivatives():
                     products = torch.autograd.grad(
                         [gradients[k] for k in rows], self.parameters, [parts[k] for k in rows],
                         retain_graph=parts is not split[-1], allow_unused=True, materialize_grads=True,
@@ -266,45 +261,3 @@ def _for_derivatives(plan: Plan) -> Plan:
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([each.detach().double().flatten() for each in tensors])
-
-
-# Decorated functions share this code.
-_ONCE_DIFFERENTIABLE = once_differentiable(lambda context: None).__code__
-
-
-def _refuse_once_differentiable(loss: Tensor) -> None:
-    """Refuse a graph with a function of the user's whose gradient is marked as not differentiable.
-
-    torch itself takes such a gradient for a constant where only the inputs, and not the incoming gradient, have a
-    graph, and its second derivatives are then silently wrong.
-
-    Raises:
-        NoSecondDerivative: there is one.
-    """
-    seen: set[Any] = set()
-    nodes = [loss.grad_fn]
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        nodes += [following for following, _ in node.next_functions]
-        backward = getattr(getattr(node, "_forward_cls", None), "backward", None)
-        if getattr(backward, "__code__", None) is _ONCE_DIFFERENTIABLE:
-            raise NoSecondDerivative(f"{node.name()} is marked with once_differentiable")
-
-
-@contextlib.contextmanager
-def _second_derivatives() -> Iterator[None]:
-    """Say of an operation without a second derivative that it is one.
-
-    Raises:
-        NoSecondDerivative: torch says that it has none.
-    """
-    try:
-        yield
-    except (RuntimeError, NotImplementedError) as error:
-        text = str(error)
-        if "derivative" in text or "double backward" in text or "once_differentiable" in text:
-            raise NoSecondDerivative(one_line(error)) from error
-        raise

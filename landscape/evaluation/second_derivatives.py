@@ -1,0 +1,59 @@
+"""Whether what a model computes can be differentiated twice."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from landscape.errors import one_line
+from landscape.retries import NotRetried
+
+
+class NoSecondDerivative(NotRetried):
+    """The model has an operation whose gradient torch cannot differentiate; differences of gradients can be taken."""
+
+
+# Decorated functions share this code.
+_ONCE_DIFFERENTIABLE = once_differentiable(lambda context: None).__code__
+
+
+def refuse_once_differentiable(loss: Tensor) -> None:
+    """Refuse a graph with a function of the user's whose gradient is marked as not differentiable.
+
+    torch itself takes such a gradient for a constant where only the inputs, and not the incoming gradient, have a
+    graph, and its second derivatives are then silently wrong.
+
+    Raises:
+        NoSecondDerivative: there is one.
+    """
+    seen: set[Any] = set()
+    nodes = [loss.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        nodes += [following for following, _ in node.next_functions]
+        backward = getattr(getattr(node, "_forward_cls", None), "backward", None)
+        if getattr(backward, "__code__", None) is _ONCE_DIFFERENTIABLE:
+            raise NoSecondDerivative(f"{node.name()} is marked with once_differentiable")
+
+
+@contextlib.contextmanager
+def second_derivatives() -> Iterator[None]:
+    """Say of an operation without a second derivative that it is one.
+
+    Raises:
+        NoSecondDerivative: torch says that it has none.
+    """
+    try:
+        yield
+    except (RuntimeError, NotImplementedError) as error:
+        text = str(error)
+        if "derivative" in text or "double backward" in text or "once_differentiable" in text:
+            raise NoSecondDerivative(one_line(error)) from error
+        raise
