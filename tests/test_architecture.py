@@ -21,7 +21,7 @@ LAYERS = [
     "landscape: barrier batch_norm digests draws errors grid host_memory lazy_names processes progress",
     "landscape: devices fields folders memory parameters plan record retries sample_losses; cluster: process",
     "landscape: directions problem surface trajectory; cluster: options scheduling",
-    "landscape: evaluation spec store views; cluster: shipping",
+    "landscape: evaluation spec store topology views; cluster: shipping",
     "landscape: collector preparation resampling results state tally; cluster: session",
     "landscape: choosing importing page recipes reproduction tidying work; cluster: doctor exporting status",
     "landscape: calculation listing takeover",
