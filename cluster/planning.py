@@ -92,35 +92,19 @@ def _plan_landscape(
     numbers = 2 * len(landscape.observables) + 1 + MOMENT_PARTS * len(landscape.record.moment_rows)
     values = grid.points * (numbers * CALIBRATED_BYTES + 1)
     elements = sum(tensor.numel() for tensor in landscape.origin.values())
-    missing, extension = landscape.points, landscape.extension
-    if stored:
-        examined = stored.examine()
-        path = sum(2 * (window.stop - window.start) for window in examined.path_missing)
-        missing = path + examined.missing_points(stored.shape, stored.tile_shape)
-    elif extension is not None:
-        missing -= extension.points_known + (missing - grid.points) * extension.gives_path
-    samples = prepared.samples.length
+    extension, samples = landscape.extension, prepared.samples.length
     known_samples = 0 if extension is None else extension.known_samples
     return {
         "name": landscape.name,
         "origin": landscape.record.origin,
-        "axes": [
-            {
-                "name": name,
-                "size": len(values_),
-                "low": float(values_[0]),
-                "high": float(values_[-1]),
-                "what": axis.record.label,
-            }
-            for name, values_, axis in zip(grid.names, grid.coordinates, landscape.directions, strict=True)
-        ],
+        "axes": _axes(landscape),
         "origin_on_grid": not _without_zero(grid),
         # A landscape that is begun keeps its grid, and the collector's have the size of the tutorial that it follows.
         "origin_remedy": origin_remedy(grid) if stored is None and prepared.job.landscapes else None,
         "cosine": plain(landscape.record.cosine),
         "observables": list(landscape.observables),
         "points": landscape.points,
-        "missing_points": missing,
+        "missing_points": _missing_points(landscape, stored),
         "extends": None if extension is None else extension.store.name,
         "sample_share": (samples - known_samples) / samples,
         "path_points": landscape.points - grid.points,
@@ -129,6 +113,27 @@ def _plan_landscape(
         "kept_bytes": bytes_of_losses(grid.points, kept),
         "bytes": values + bytes_of_losses(grid.points, kept) + 4 * elements * len(landscape.directions),
     }
+
+
+def _axes(landscape: PreparedLandscape) -> list[dict[str, Any]]:
+    axes = zip(landscape.grid.names, landscape.grid.coordinates, landscape.directions, strict=True)
+    return [
+        {"name": name, "size": len(each), "low": float(each[0]), "high": float(each[-1]), "what": axis.record.label}
+        for name, each, axis in axes
+    ]
+
+
+def _missing_points(landscape: PreparedLandscape, stored: LandscapeStore | None) -> int:
+    """How many evaluations are left to do."""
+    grid, extension = landscape.grid, landscape.extension
+    if stored is not None:
+        examined = stored.examine()
+        path = sum(2 * (window.stop - window.start) for window in examined.path_missing)
+        return int(path) + examined.missing_points(stored.shape, stored.tile_shape)
+    if extension is None:
+        return landscape.points
+    path = 0 if extension.gives_path else landscape.points - grid.points
+    return path + grid.points - extension.points_known
 
 
 def _without_zero(grid: Grid) -> list[int]:
