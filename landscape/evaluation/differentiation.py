@@ -24,7 +24,8 @@ from landscape.evaluation.second_derivatives import refuse_once_differentiable, 
 from landscape.parameters import State, describe_parameters
 from landscape.plan import Engine, Plan
 from landscape.problem.batches import Batch
-from landscape.problem.observables import WEIGHT, Combination, Observe
+from landscape.problem.names import WEIGHT
+from landscape.problem.observables import Combination, Observe
 from landscape.problem.reading import seed_of
 from landscape.problem.samples import Samples
 from landscape.problem.user_code import kept_alive

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.evaluation.values import Floats, Pieces, SampleValues
-from landscape.problem.observables import WEIGHT, OtherWeights
+from landscape.problem.names import WEIGHT
+from landscape.problem.observables import OtherWeights
 
 AT_ONCE = 1 << 20  # losses that are brought to the host at once
 

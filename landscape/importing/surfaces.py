@@ -12,19 +12,12 @@ from numpy.typing import NDArray
 from landscape.errors import JobError, shown
 from landscape.fields import MAX_SIZE
 from landscape.grid import AXIS_NAMES, Grid
+from landscape.problem.names import RESERVED, WEIGHT
 from landscape.store import PathPlan
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR
 
 MOST_POINTS = 1 << 24
-RESERVED = {
-    "status",
-    "directions",
-    "loss_rise",
-    "metadata",
-    "moments",
-    "sample_index",
-    *AXIS_NAMES,
-}  # what no observable may be called
+OTHER_MEANING = RESERVED - {WEIGHT} | {"loss_rise", "metadata"}  # what no array of a surface may be called
 LOSSES = ("loss", "train_loss", "test_loss", "val_loss")  # the first of them that a file has is the loss
 
 Floats = NDArray[np.float64]
@@ -95,7 +88,7 @@ def make_surface(
     order = np.ix_(*(np.argsort(axis, kind="stable") for axis in reversed(axes)))
     values: dict[str, Floats] = {"loss": _ordered(named, arrays[named], shape, order)}
     for name in arrays:
-        if not name or set(name) & set("/\\\0") or name.startswith((".", "path_")) or name in RESERVED:
+        if not name or set(name) & set("/\\\0") or name.startswith((".", "path_")) or name in OTHER_MEANING:
             raise NoSurfaceError(f"{shown(name)} must not be the name of an observable; rename the array")
     values |= {name: _ordered(name, each, shape, order) for name, each in arrays.items() if name != named}
     states = np.where(np.isfinite(values["loss"]), OK, NOT_FINITE).astype(np.uint8)

@@ -5,7 +5,8 @@ The value:
     supervised      what `Problem.supervised` observes: a criterion and metrics
     language        what `Problem.causal_lm` observes: the cross entropy of tokens; `tokens` reads and pads these
     terms           what `Problem.terms` observes: several losses, at the sets of `points`
-    observables     the names and values that `observe` may return; `derived` has the surfaces that follow from means
+    observables     the values that `observe` may return; `names` says how these may be called
+    derived         surfaces that follow from means
 The user's code:
     callback        importing and calling it
     user_code       running any code of the user's, with errors that name its line

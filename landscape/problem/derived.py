@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.errors import JobError, nearest, shown
+from landscape.problem.names import why_unusable
 
 Floats = NDArray[np.float64]
 
@@ -42,8 +43,8 @@ def check_derived(derived: Any, observables: Sequence[str] | None) -> None:
     if not isinstance(derived, Mapping):
         raise JobError(f"derived: must be a dict such as {{'perplexity': 'exp(loss)'}}, not {shown(derived)}")
     for name, text in derived.items():
-        if not isinstance(name, str) or not name.isidentifier() or name.endswith("_stderr"):
-            raise JobError(f"derived: {shown(name)} cannot name a surface: it must be a plain word")
+        if (reason := why_unusable(name)) is not None:
+            raise JobError(f"derived: {shown(name)} cannot name a surface: {reason}")
         of = source_of_derived(name, text)
         if name in (observables or ()):
             raise JobError(f"derived: {shown(name)} is what observe returns; give the derived surface another name")

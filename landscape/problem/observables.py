@@ -1,29 +1,21 @@
-"""What `observe` returns: the names that an observable may have, and the check of the values."""
+"""What `observe` returns, and the check of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 from torch import Tensor, nn
 
 from landscape.errors import JobError, shown
 from landscape.problem.batches import Batch
+from landscape.problem.names import WEIGHT, why_unusable
 from landscape.retries import NotRetried
 
 Observe = Callable[[nn.Module, Batch], Mapping[str, Tensor]]
-
-WEIGHT = "weight"  # how much each sample counts, beside the observables
-
-# Arrays and dimensions of the store have these names, and the weight of a sample its own.
-RESERVED = frozenset(
-    [
-        *("status", "directions", "moments", "alpha", "beta", "gamma", "axis", "parameter", "snapshot", "moment"),
-        *("sample", "sample_index", "loss_samples", "origin_loss_samples", "sample_weights", WEIGHT),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -115,7 +107,7 @@ def check_terms(values: Any, factors: Mapping[str, float]) -> dict[str, Tensor]:
 
 
 def _check_value(name: Any, value: Any, count: int) -> None:
-    if name != WEIGHT and (reason := _why_unusable(name)) is not None:
+    if name != WEIGHT and (reason := why_unusable(name)) is not None:
         raise JobError(f"observe: {shown(name)} cannot name an observable: {reason}")
     if not isinstance(value, Tensor):
         raise JobError(f"observe: {shown(name)} must be a tensor with one value per sample, not {type(value).__name__}")
@@ -157,7 +149,7 @@ def check_names(field: str, names: Any, *, with_loss: bool) -> None:
         raise JobError(f"{field}: must be a list of names, not {type(names).__name__}")
     names = list(names)
     for name in names:
-        if (reason := _why_unusable(name)) is not None:
+        if (reason := why_unusable(name)) is not None:
             raise JobError(f"{field}: {shown(name)} cannot name an observable: {reason}")
         if names.count(name) > 1:
             raise JobError(f"{field}: must name each once, not {shown(name)} {names.count(name)} times")
@@ -177,19 +169,9 @@ def check_term_weights(weights: Any) -> None:
         raise JobError(f"terms: must be a dict of at least one term, not {shown(weights)}; name each term of the loss")
     check_names("terms", weights, with_loss=False)
     for name, weight in weights.items():
-        is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
+        is_number = isinstance(weight, Real) and not isinstance(weight, bool)
         if not is_number or not math.isfinite(weight) or weight <= 0:
             raise JobError(
                 f"terms: the weight of {shown(name)} must be a positive finite number, not {shown(weight)}; leave out "
                 "a term that does not count"
             )
-
-
-def _why_unusable(name: Any) -> str | None:
-    """Why this cannot name an observable; None where it can."""
-    if not isinstance(name, str):
-        return f"it must be a word, not {type(name).__name__}"
-    if not name.isidentifier():
-        return "it must be a plain word of letters, digits and underscores"
-    taken = name in RESERVED or name.startswith("path_") or name.endswith("_stderr")
-    return "the store uses it itself; take another word" if taken else None

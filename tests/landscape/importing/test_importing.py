@@ -228,6 +228,8 @@ BAD = {
     "text.npz": (npz(x=X, loss=np.array(["a"] * 5)), "'loss' must hold numbers, not"),
     "complex.npz": (npz(x=X, loss=np.ones(5) * 1j), "'loss' must hold numbers, not 'complex128'"),
     "name.npz": (npz(x=X, loss=X, gamma=X), "'gamma' must not be the name of an observable"),
+    "dimension.npz": (npz(x=X, loss=X, parameter=X), "'parameter' must not be the name of an observable"),
+    "losses.npz": (npz(x=X, loss=X, loss_samples=X), "'loss_samples' must not be the name of an observable"),
     "empty.csv": (text(""), "is empty"),
     "rows.csv": (text("x,y,loss\n"), "has no rows below its first line"),
     "columns.csv": (text("a,b,loss\n1,2,3\n"), r"has no columns alpha and beta, or x and y"),

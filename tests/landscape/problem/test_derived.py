@@ -74,6 +74,8 @@ def test_a_landscape_without_derived_surfaces_records_none(tmp_path):
         ({"perplexity": "log(loss)"}, r"must be a function of one observable such as 'exp\(loss\)', not 'log\(loss\)'"),
         ({"perplexity": 3}, "must be a function of one observable"),
         ({"a b": "exp(loss)"}, "cannot name a surface"),
+        ({"alpha": "exp(loss)"}, "'alpha' cannot name a surface: the store uses it itself"),
+        ({"moments": "exp(loss)"}, "'moments' cannot name a surface: the store uses it itself"),
         ({"loss": "exp(loss)"}, "is what observe returns"),
         (["perplexity"], "must be a dict"),
     ],
