@@ -15,6 +15,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from landscape.errors import JobError, flat
+from landscape.memory import is_out_of_memory
+from landscape.problem.user_code import in_words
+
 Exchange = Callable[[Tensor], Tensor]
 
 ATOMS = (type(None), bool, int, float, complex, str, bytes)
@@ -154,10 +158,26 @@ def moved(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
 
     def move_leaf(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) and callable(getattr(leaf, "to", None)):
-            leaf = _exchanged_in(lambda tensor: tensor, leaf).to(device)  # a copy, as `to` may move in place
+            leaf = _exchanged_in(lambda tensor: tensor, leaf)  # a copy, as `to` may move in place, and return nothing
+            there = _moving_itself(leaf, device)
+            leaf = leaf if there is None else there
         return _exchanged_in(move, leaf)
 
     return _with_leaves(move_leaf, value)
+
+
+def _moving_itself(leaf: Any, device: torch.device) -> Any:
+    """What the method `to` of an object returns.
+
+    Raises:
+        JobError: it raises, for another reason than too little memory.
+    """
+    try:
+        return leaf.to(device)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise JobError(f"data: {flat(type(leaf).__name__, 60)}.to({str(device)!r}) {in_words(error)}") from error
 
 
 def first_dimension(value: Any) -> int | None:

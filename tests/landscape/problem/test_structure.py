@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from landscape import JobError
 from landscape.problem.structure import dense_tensors_in, exchanged, first_dimension, moved, tensor_bytes, tensors_in
 
 CPU = torch.device("cpu")
@@ -101,6 +102,36 @@ def test_an_object_that_moves_itself_is_copied_first():
     made = moved({"batch": value}, CPU, torch.float64)["batch"]
     assert (value.moves, made.moves) == (0, 1)
     assert (value.x.dtype, made.x.dtype) == (torch.float32, torch.float64)
+
+
+def test_an_object_that_moves_in_place_and_returns_nothing_is_there_all_the_same():
+    class Moving:
+        def __init__(self):
+            self.x = ones()
+
+        def to(self, device):
+            self.x = self.x.to(device)
+
+    made = moved([Moving()], CPU, torch.float64)[0]
+    assert made.x.dtype is torch.float64
+
+
+def test_an_object_whose_own_method_fails_is_named():
+    class Quantity:
+        def to(self, unit):
+            raise KeyError("no such unit")
+
+    with pytest.raises(JobError, match=r"^data: Quantity\.to\('cpu'\) raised KeyError: 'no such unit' \(.*test_struct"):
+        moved(Quantity(), CPU, torch.float64)
+
+
+def test_too_little_memory_stays_what_it_is_so_that_batches_are_halved():
+    class Large:
+        def to(self, device):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        moved(Large(), CPU, torch.float64)
 
 
 def test_bytes_are_those_of_all_tensors():
