@@ -44,9 +44,9 @@ class Supervised:
         outputs = for_loss(model, model(inputs))
         if self._same_shape:
             _refuse_other_shape(outputs, targets)
-        values = {"loss": _mean_per_sample(self.criterion(outputs, targets))}
+        values = {"loss": mean_per_sample(self.criterion(outputs, targets))}
         for name, metric in self.metrics.items():
-            values[name] = _mean_per_sample(metric(outputs, targets))
+            values[name] = mean_per_sample(metric(outputs, targets))
         return values
 
 
@@ -89,7 +89,7 @@ def _shape_in_words(tensor: Tensor, samples: torch.Size) -> str:
     return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
 
 
-def _mean_per_sample(values: Tensor) -> Tensor:
+def mean_per_sample(values: Tensor) -> Tensor:
     """[N, …] → [N], the mean over all dimensions after the first."""
     if values.dim() <= 1:
         return values

@@ -13,7 +13,8 @@ from landscape.errors import JobError, shown
 from landscape.problem.batches import Batch, batch_length, map_tensors
 from landscape.problem.observables import check_term_weights
 from landscape.problem.points import PointData
-from landscape.problem.reading import numpy_to_tensors
+from landscape.problem.reading import as_rows
+from landscape.problem.supervised import mean_per_sample
 
 Residual = Callable[[nn.Module, Any], Tensor]
 
@@ -44,8 +45,7 @@ class Terms:
                 f"terms: the function of {shown(name)} must return a loss per point, shape ({count},), not {returned}; "
                 "do not average over the points"
             )
-        losses = losses if wanted else losses.detach()
-        return losses.flatten(1).mean(1) if losses.dim() > 1 else losses
+        return mean_per_sample(losses if wanted else losses.detach())
 
 
 def _differentiable(points: Tensor) -> Tensor:
@@ -70,8 +70,9 @@ def parse_terms(terms: Any) -> tuple[PointData, Terms, dict[str, float]]:
                 f"terms: the function of {shown(name)} must be function(model, points) -> Tensor[n], not "
                 f"{shown(term[1])}; give (points, function, weight) in this order"
             )
-    weights = {name: term[2] if len(term) == 3 else 1.0 for name, term in terms.items()}
-    check_term_weights(weights)
+    given = {name: term[2] if len(term) == 3 else 1.0 for name, term in terms.items()}
+    check_term_weights(given)
+    weights = {name: float(weight) for name, weight in given.items()}
     points = PointData({name: _points(name, term[0]) for name, term in terms.items()})
     return points, Terms({name: term[1] for name, term in terms.items()}), weights
 
@@ -82,13 +83,11 @@ def _points(name: str, given: Any) -> Batch:
     Raises:
         JobError: they do not, or there is none.
     """
-    points = map_tensors(lambda tensor: tensor.detach().cpu(), numpy_to_tensors(given))
     try:
+        points = as_rows(given)
         count = batch_length(points)
     except JobError as error:
-        raise JobError(
-            str(error).replace("data: all tensors of a batch", f"terms: all tensors of {shown(name)}")
-        ) from None
+        raise JobError(f"terms: the points of {shown(name)}: {str(error).removeprefix('data: ')}") from None
     if not count:
         raise JobError(
             f"terms: {shown(name)} must have at least one point, not 0; leave out the term, or give it points"

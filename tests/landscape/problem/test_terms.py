@@ -90,6 +90,13 @@ def test_there_are_as_many_points_as_the_largest_set_has():
     assert look_for_randomness(data, 2048, 0).checked == 40
 
 
+def test_a_weight_is_any_real_number_and_a_loss_may_be_a_flag():
+    problem = Problem.terms(network(), {"above": (X, lambda model, x: model(x) > 0, np.float32(2.5))})
+    assert problem.term_weights == {"above": 2.5}
+    expected = (network()(X) > 0).squeeze(1).double()
+    assert problem.observe(problem.model, {"above": X})["above"].equal(expected)
+
+
 def test_points_that_are_not_finite_are_counted_by_term():
     broken = X.clone()
     broken[3:5] = float("nan")
@@ -106,7 +113,9 @@ def test_points_that_are_not_finite_are_counted_by_term():
         ({"inside": (X,)}, "not 1 values"),
         ({"inside": (residual, X, 1.0)}, "the function of 'inside' must be function"),
         ({"inside": (X[:0], residual)}, "'inside' must have at least one point, not 0"),
-        ({"inside": ((X, EDGE), residual)}, "all tensors of 'inside' must share their first dimension"),
+        ({"inside": ((X, EDGE), residual)}, "the points of 'inside': all tensors of a batch must share"),
+        ({"inside": (X, residual), "edge": ([0.0, 1.0], edge)}, "^terms: the points of 'edge': .* not float$"),
+        ({"edge": (np.array(["a"]), edge)}, "^terms: the points of 'edge': arrays must hold numbers, not <U1"),
         ({"inside": (X, residual, 0.0)}, "the weight of 'inside' must be a positive finite number, not 0.0"),
         ({"inside": (X, residual, float("inf"))}, "not inf"),
         ({"loss": (X, residual)}, "terms: 'loss' is what"),
