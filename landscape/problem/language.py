@@ -51,7 +51,12 @@ class CausalLM:
     def __call__(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Per sequence: mean loss and share of right tokens, over its predicted tokens; their number as the weight."""
         fields = batch if isinstance(batch, Mapping) else {"input_ids": batch}
-        tokens = fields["input_ids"]
+        tokens = fields.get("input_ids")
+        if not isinstance(tokens, Tensor) or tokens.dim() != 2:
+            raise JobError(
+                f"tokens: a batch must be token ids [N, T], or a dict of them as 'input_ids', not {_in_words(batch)}; "
+                "sequences of a list or a data set are padded to such batches"
+            )
         if not self.checked and not torch.compiler.is_compiling() and not tokens.is_meta:
             check_tokens(tokens, self.vocabulary)
         targets, counted = next_tokens(tokens, fields.get("attention_mask"), fields.get("labels"))
@@ -80,6 +85,10 @@ class CausalLM:
         pieces = [_losses(logits_of(piece), wanted) for piece, wanted in pairs]
         losses, right = (torch.cat(column).view(targets.shape) for column in zip(*pieces, strict=True))
         return losses, right
+
+
+def _in_words(batch: Batch) -> str:
+    return f"a tensor {tuple(batch.shape)}" if isinstance(batch, Tensor) else type(batch).__name__
 
 
 def _as_it_is(logits: Tensor) -> Tensor:

@@ -202,6 +202,9 @@ def _rectangle(fields: Mapping[str, Any], reader: Reader) -> dict[str, Tensor]:
 
 def _rows_of(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Fields that are lists of sequences, as a list of sequences with fields."""
+    for name, value in fields.items():
+        if not hasattr(value, "__len__"):
+            raise JobError(f"tokens: {name} must be sequences [N, T], not {shown(value)}")
     lengths = {name: len(value) for name, value in fields.items()}
     if len(set(lengths.values())) > 1:
         raise JobError(f"tokens: all fields must have one number of sequences, not {lengths}")

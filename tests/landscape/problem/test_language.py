@@ -230,7 +230,7 @@ def test_a_model_that_does_not_run_here_has_its_logits_whole(monkeypatch, caplog
     assert observed(problem)["loss"].isfinite().all()
 
 
-IDS = torch.randint(0, VOCABULARY, (4, 6))
+IDS = torch.randint(0, VOCABULARY, (4, 6), generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize(
@@ -249,6 +249,7 @@ IDS = torch.randint(0, VOCABULARY, (4, 6))
         ([[1, 2], [3, 99]], "sequence 1: ids must be 0 to 22"),
         ([[1, 2], "ab"], "sequence 1: input_ids must be whole numbers, not 'ab'"),
         ({"ids": IDS}, "must have the field 'input_ids'"),
+        ({"input_ids": 5}, r"input_ids must be sequences \[N, T\], not 5"),
         ({"input_ids": IDS, "pixels": IDS}, "unknown field 'pixels'"),
         ({"input_ids": IDS, "attention_mask": IDS[:, :3]}, "all fields must have the shape of input_ids"),
         ({"input_ids": IDS, "attention_mask": torch.zeros_like(IDS)}, "sequence 0 of 4 has 6 tokens and predicts none"),
@@ -259,6 +260,13 @@ IDS = torch.randint(0, VOCABULARY, (4, 6))
 def test_tokens_that_cannot_be_predicted_are_refused_with_the_place(tokens, text):
     with pytest.raises(JobError, match=text):
         Problem.causal_lm(Network(), tokens)
+
+
+@pytest.mark.parametrize("batch", [[1, 2], {"input_ids": [[1, 2]]}, {"ids": IDS}, torch.arange(5)])
+def test_a_batch_that_is_no_tokens_is_told_what_it_must_be(batch):
+    problem = Problem.causal_lm(Network(), IDS)
+    with pytest.raises(JobError, match=r"^tokens: a batch must be token ids \[N, T\], or a dict of"):
+        problem.observe(problem.model, batch)
 
 
 def test_a_foreign_id_from_a_loader_is_refused_when_it_is_observed():
