@@ -13,13 +13,36 @@ import torch
 from torch import Tensor
 
 from landscape.errors import JobError, flat, one_line
+from landscape.problem.structure import exchanged, is_strided
 from landscape.problem.tensor_files import TensorFiles
 
 PROTOCOL = 5
 
 
 def _tensor(array: np.ndarray, dtype: str, shape: tuple[int, ...]) -> Tensor:
-    return torch.from_numpy(array).view(getattr(torch, dtype)).reshape(shape)
+    # A copy, which lies in memory as torch aligns it: kernels may choose their instructions by that.
+    return torch.from_numpy(array).view(getattr(torch, dtype)).reshape(shape).clone()
+
+
+def in_own_memory(item: Any) -> Any:
+    """A copy of an item whose tensors and arrays lie row after row, as those do that were pickled.
+
+    Kernels add in the order of the memory, so that a transposed view would give other bits in the process that read the
+    data than in one that was sent the item.
+    """
+    return exchanged(_row_by_row, _with_plain_arrays(item))
+
+
+def _row_by_row(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format) if is_strided(tensor) else tensor
+
+
+def _with_plain_arrays(value: Any) -> Any:
+    if type(value) is dict:
+        return {key: _with_plain_arrays(member) for key, member in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_with_plain_arrays(member) for member in value)
+    return np.array(value, order="C") if type(value) is np.ndarray and not value.dtype.hasobject else value
 
 
 def reduced(value: Any) -> Any:
@@ -107,7 +130,7 @@ class KeptItems:
 
     def add(self, item: Any, size: int) -> int:
         """Keep one more item of about `size` bytes; returns its number."""
-        number, self._next = self._next, self._next + 1
+        item, number, self._next = in_own_memory(item), self._next, self._next + 1
         if self._file is None:
             self._items[number], self._sizes[number] = item, size
             self._bytes += size

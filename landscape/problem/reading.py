@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -74,7 +75,7 @@ class Items:
         seed_draws(seed_of(seed, "batch sampler"))
         with calling(f"data: the batch sampler {name}"):
             for number, indices in enumerate(self.sampler, 1):
-                numbers.update(dict.fromkeys(indices))
+                numbers.update(dict.fromkeys(map(_plain_index, indices)))
                 limit.check(number, len(numbers))
         whole = all(isinstance(index, int) for index in numbers)
         return replace(self, sampler=None, numbers=tuple(sorted(numbers) if whole else numbers))
@@ -138,6 +139,14 @@ class Items:
         return np.array(numbers, np.int64)[indices]
 
 
+def _plain_index(index: Any) -> Any:
+    """An index as an int, also where numpy or torch counted it; what is no number, such as a key, as it is."""
+    try:
+        return operator.index(index)
+    except TypeError:
+        return index
+
+
 @dataclass(frozen=True)
 class Stream:
     """An iterable of batches; or, where `collate` is given, of lists of items, of which that makes a batch."""
@@ -159,8 +168,16 @@ class Stream:
         """How many batches it says that it has; None where it does not say it, as is usual of an iterable."""
         return _length_of(self.data)
 
+    def collated(self) -> Stream:
+        """The same as batches that the loader itself makes, as earlier versions read it."""
+        if self.collate is None:
+            return self
+        loader = copy.copy(self.data)
+        loader.collate_fn = self.collate
+        return Stream(loader)
+
     def batches(self, seed: int) -> Iterator[Batch]:
-        """Its batches, on the CPU, with arrays in plain tuples, lists and dicts turned into tensors.
+        """Its batches, on the CPU, with arrays in plain tuples, lists and dicts turned into tensors; items as they are.
 
         Args:
             seed: the job's seed; each batch draws from one of its own that follows from it.
@@ -181,7 +198,9 @@ class Stream:
                 return
             if batch is None:
                 raise JobError(f"data: batch {number} of {name} must hold samples, not None")
-            yield exchanged(lambda tensor: tensor.detach().cpu(), numpy_to_tensors(batch, keep_kinds=True))
+            if self.collate is None:
+                batch = exchanged(lambda tensor: tensor.detach().cpu(), numpy_to_tensors(batch, keep_kinds=True))
+            yield batch
 
 
 def _length_of(data: Any) -> int | None:

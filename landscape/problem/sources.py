@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SubsetRandomSampler, default_collate
 
-from landscape.errors import JobError
+from landscape.errors import JobError, flat
 from landscape.problem.batches import Batch, tensors_of
 from landscape.problem.reading import Items, Stream, as_rows, name_of, numpy_to_tensors
 from landscape.problem.structure import tensors_in
@@ -34,6 +35,9 @@ def source_of(data: Any) -> Batch | Items | Stream:
         raise JobError(
             f"data: {name_of(data)} yields samples without a number; wrap it in a DataLoader, which makes batches"
         )
+    if isinstance(data, Mapping) and data and all(_is_data_set(member) for member in data.values()):
+        names = ", ".join(flat(str(name), 60) for name in data)
+        raise JobError(f"data: must be one data set, not a {name_of(data)} of {names}; return one of them")
     if isinstance(data, (Tensor, tuple, Mapping)) or _is_list_of_tensors(data):
         return as_rows(data)
     if isinstance(data, Dataset) or (
@@ -72,6 +76,13 @@ def collate_of(data: Any) -> Callable[[list[Any]], Any]:
     return own if callable(own) else default_collate
 
 
+def _is_data_set(value: Any) -> bool:
+    """Whether it is a map-style data set or an iterable one, and no tensors."""
+    if isinstance(value, (Tensor, np.ndarray, Mapping, tuple, list)):
+        return False
+    return isinstance(value, (Dataset, DataLoader)) or (hasattr(value, "__getitem__") and hasattr(value, "__len__"))
+
+
 @dataclass(frozen=True)
 class _Batches:
     """An iterable over a map-style data set whose items are batches already."""
@@ -97,11 +108,18 @@ def _is_list_of_tensors(data: Any) -> bool:
 
 
 def _holds_batches(data: Any) -> bool:
-    """Whether a plain list holds batches (tuples of tensors with a sample dimension) rather than samples."""
+    """Whether a plain list holds batches (tuples of tensors with a sample dimension) rather than samples.
+
+    A field without dimensions is a label, so that what holds it is a sample.
+    """
     if not isinstance(data, list) or not data:
         return False
     try:
-        return any(tensor.dim() > 0 for tensor in tensors_of(numpy_to_tensors(data[0])))
+        first = numpy_to_tensors(data[0])
+        fields = [*first.values()] if isinstance(first, dict) else first
+        if isinstance(fields, (tuple, list)) and any(isinstance(each, Tensor) and not each.dim() for each in fields):
+            return False
+        return any(tensor.dim() > 0 for tensor in tensors_of(first))
     except JobError:  # it holds something else: a number, as a sample with its label does, or an object of tensors
         known = (Mapping, tuple, list)
         return not isinstance(data[0], known) and len(tensors_in(data[0])) > 0

@@ -34,7 +34,7 @@ def from_stream(data: Stream, choice: Choice) -> Chosen:
     if data.collate is not None and not choice.ascending:
         return _items(data, data.collate, choice)
     try:
-        return _rows(data, choice)
+        return _rows(data.collated(), choice)
     except _NotRowsError as reason:
         log.info("data: the batches of %s are taken whole: %s", data.name, reason)
         begun = reason.begun
@@ -89,8 +89,14 @@ def _rows(data: Stream, choice: Choice) -> Chosen:
     for number, (batch, shapes) in enumerate(_cut(batches, choice)):
         if number == 0:
             first = shapes
-        elif len(shapes) == len(first) and shapes != first and not data.once and not choice.ascending:
-            raise _NotRowsError(f"batch {number} has samples of shapes {shapes}, the first of {first}", None)
+        elif len(shapes) == len(first) and shapes != first and not choice.ascending:
+            differ = f"batch {number} has samples of shapes {shapes}, the first of {first}"
+            if data.once:
+                raise JobError(
+                    f"data: {data.name}: {differ}, and such batches are taken whole, for which it must be read again; "
+                    "return a list, a DataLoader or a class with __iter__"
+                )
+            raise _NotRowsError(differ, None)
         reservoir.keep(batch, draw.see(batch_length(batch)))
     order, numbers = draw.order()
     return Chosen(Rows(reservoir.samples(order)), numbers)

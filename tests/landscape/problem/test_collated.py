@@ -151,6 +151,18 @@ def test_the_indices_of_a_batch_sampler_say_which_samples_there_are():
         select_samples(data, 13, 0)
 
 
+@pytest.mark.parametrize("kind", [np.asarray, torch.tensor])
+def test_indices_that_numpy_or_torch_counted_are_the_places_of_the_samples(kind):
+    class Odd(Longest):
+        def __iter__(self):
+            return (kind([k + 1, k + 3, k + 1]) for k in (16, 8, 0))
+
+    data = DataLoader(Sequences(), batch_sampler=Odd(), collate_fn=padded)
+    chosen = select_samples(data, 6, 0)
+    assert sorted(chosen.indices) == [1, 3, 9, 11, 17, 19]
+    assert all_sequences(chosen.samples) == [sequences()[k][0].flatten().tolist() for k in chosen.indices]
+
+
 def test_a_batch_sampler_that_does_not_end_is_refused(monkeypatch):
     class Endless(BatchSampler):
         def __init__(self) -> None:
@@ -194,6 +206,58 @@ def test_items_of_an_iterable_data_set_are_chosen_and_collated_in_the_jobs_batch
     assert again.samples.digest() == many.samples.digest()
     if not workers:
         assert all_sequences(many.samples) == [sequences()[k][0].flatten().tolist() for k in many.indices]
+
+
+class Arrays(IterableDataset):
+    def __iter__(self):
+        return iter([(np.arange(float(2 + k % 3)), k) for k in range(COUNT)])
+
+
+def from_arrays(items):
+    return padded([(torch.from_numpy(values)[:, None], torch.tensor(k)) for values, k in items])
+
+
+def test_a_collate_function_gets_the_items_of_an_iterable_data_set_as_they_are():
+    data = DataLoader(Arrays(), batch_size=4, collate_fn=from_arrays)
+    chosen = select_samples(data, 6, 3)
+    batch = chosen.samples.batch(0, 6)
+    assert batch["classes"].tolist() == chosen.indices.tolist()
+    assert [int(length) for length in batch["mask"].sum(1)] == [2 + k % 3 for k in chosen.indices]
+    assert look_for_randomness(data, 6, 3).fields == ()
+
+
+def test_in_ascending_order_a_loader_makes_the_batches_of_an_iterable_data_set_as_in_earlier_versions():
+    def stacked(items):
+        return torch.stack([tokens[0] for tokens, _ in items]), torch.stack([target for _, target in items])
+
+    rows = select_samples(DataLoader(Stream(), batch_size=4, collate_fn=stacked), 9, 3, ascending=True).samples.rows
+    whole = select_samples(stacked(sequences()), COUNT, 3, ascending=True).samples.rows
+    assert {tuple(row.tolist()) for row in rows[0]} <= {tuple(row.tolist()) for row in whole[0]}
+    assert len(rows[0]) == len(rows[1]) == 9
+
+
+# -- the memory in which items lie -----------------------------------------------------------------------------
+
+
+def turned() -> list:
+    """Images of different sizes as views whose channels lie innermost, and arrays that are views too."""
+    draw = torch.Generator().manual_seed(1)
+    images = [torch.rand(30 + k % 5, 32, 3, generator=draw).permute(2, 0, 1) for k in range(9)]
+    return [{"image": image, "array": image.numpy().T[::2]} for image in images]
+
+
+@pytest.mark.parametrize("limit", [MEMORY, 1])
+@pytest.mark.parametrize("kind", ["items", "whole"])
+def test_items_lie_in_memory_alike_wherever_they_are_kept_as_kernels_add_in_its_order(kind, limit):
+    items = turned()
+    whole = [items[k : k + 3] for k in (0, 3, 6)]
+    data, length = {"items": (DataLoader(items, collate_fn=as_items), None), "whole": (whole, len)}[kind]
+    samples = select_samples(data, 9, 0, length=length, limit=limit).samples
+    for item in samples.batch(*samples.edges(3)[0]):
+        assert item["image"].is_contiguous()
+        assert item["image"].data_ptr() % 64 == 0
+        assert np.asarray(item["array"]).flags.c_contiguous
+    assert not items[0]["image"].is_contiguous()
 
 
 # -- batches that cannot be cut --------------------------------------------------------------------------------
@@ -240,6 +304,26 @@ def test_batches_that_are_padded_to_different_lengths_are_taken_whole(caplog):
     assert isinstance(chosen.samples, WholeBatches)
     assert "the batches of list are taken whole" in caplog.text
     assert sum(chosen.samples.lengths[:-1]) < 8 <= chosen.samples.length
+
+
+def test_batches_of_a_generator_that_would_have_to_be_read_again_ask_for_something_that_can_be():
+    batches = (torch.ones(4, 3 + number) for number in range(5))
+    with pytest.raises(JobError, match=r"^data: generator: batch 1 has samples of .* return a list, a DataLoader or a"):
+        select_samples(batches, 8, 3)
+
+
+def test_a_list_of_samples_with_labels_that_are_tensors_holds_no_batches():
+    pairs = [(torch.ones(3) * k, torch.tensor(k)) for k in range(9)]
+    for data in (pairs, [{"x": x, "y": y} for x, y in pairs], [(x.numpy(), y.numpy()) for x, y in pairs]):
+        chosen = select_samples(data, 5, 0)
+        assert isinstance(chosen.samples, Rows)
+        labels = chosen.samples.rows["y"] if isinstance(chosen.samples.rows, dict) else chosen.samples.rows[1]
+        assert labels.tolist() == chosen.indices.tolist()
+
+
+def test_one_of_several_data_sets_is_to_be_given():
+    with pytest.raises(JobError, match="data: must be one data set, not a dict of train, test; return one of them"):
+        select_samples({"train": Sequences(), "test": loader()}, 5, 0)
 
 
 def test_a_length_that_is_not_the_first_dimension_keeps_batches_whole():
