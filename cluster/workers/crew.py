@@ -26,7 +26,7 @@ from cluster.session.session import (
 )
 from cluster.workers.packing import item_pieces, pack_samples, pack_state
 from cluster.workers.protocol import LOOK_SECONDS, MEASURE, NODE_LOST, START, Arrival, Asked, Query, WorkerHandle
-from cluster.workers.sample_pieces import PIECE_BYTES, SamplePieces, pieces_of
+from cluster.workers.sample_pieces import PIECE_BYTES, SamplePieces, SharedPoints, pieces_of
 from cluster.workers.worker import Look, ProblemSource, Receipt, Worker
 from landscape.calculation import Question, Shared
 from landscape.errors import printable
@@ -35,7 +35,7 @@ from landscape.memory import host_limit
 from landscape.preparation import PreparedJob
 from landscape.problem.collated import Collated, WholeBatches
 from landscape.problem.points import PointSets
-from landscape.problem.samples import Samples
+from landscape.problem.samples import Rows, Samples
 from landscape.progress import stage
 from landscape.work import Task, Work
 
@@ -230,7 +230,9 @@ def share_samples(samples: Samples, room: int) -> Any:
     Args:
         room: bytes that one object may have.
     """
-    if samples.nbytes <= room or isinstance(samples, PointSets):
+    if isinstance(samples, PointSets) and samples.nbytes > room:
+        return SharedPoints({name: share_samples(Rows(points), room) for name, points in samples.sets.items()})
+    if samples.nbytes <= room:
         # Ray does not resolve references in a list on the way: the worker fetches what it needs.
         return [ray.put(pack_samples(samples, ray.cloudpickle.Pickler))]
     if isinstance(samples, (Collated, WholeBatches)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,13 @@ class SamplePieces:
 
     key: str
     references: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class SharedPoints:
+    """Sets of points that are shared one by one: each as a list of one reference, or in pieces."""
+
+    sets: Mapping[str, Any]
 
 
 def pieces_of(samples: Samples, size: int = PIECE_BYTES) -> Iterable[Rows]:

@@ -23,7 +23,7 @@ from cluster.workers.packing import (
     unpack_samples,
     unpack_state,
 )
-from cluster.workers.sample_pieces import SamplePieces, gather
+from cluster.workers.sample_pieces import SamplePieces, SharedPoints, gather
 from landscape.calculation import Question, Station
 from landscape.devices import pick_device
 from landscape.errors import JobError
@@ -39,6 +39,7 @@ from landscape.parameters import describe_parameters
 from landscape.plan import Plan, Precision
 from landscape.problem.callback import load_problem
 from landscape.problem.items import PickledItems
+from landscape.problem.points import PointSets
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Rows, Samples
 from landscape.problem.user_code import cause_of
@@ -150,7 +151,7 @@ class Worker:
             problem = load_problem(callback, self._source.folder)
             self._model, self._observe = problem.model, problem.observe
             self._parameters = describe_parameters(problem.model)
-            self._samples: Samples = self._receive(self._samples_reference, problem)
+            self._samples: Samples = receive_samples(self._samples_reference, problem, self._fetch)
             self._look()
         except Exception as error:
             return Receipt(cause=cause_of(error), traceback=traceback.format_exc())
@@ -164,16 +165,6 @@ class Worker:
         found = first_look(self._model, self._observe, self._samples, look.precision, self._device).names
         if found != look.observables:
             raise JobError(f"observe: returns {', '.join(found)}, the problem names {', '.join(look.observables)}")
-
-    def _receive(self, samples: Any, problem: Problem) -> Samples:
-        """The samples: one object that the node shares, or pieces that are gathered into files of the node."""
-        if isinstance(samples, SamplePieces):
-            first = self._fetch(samples.references[0])
-            if isinstance(first, PackedItems):
-                data = gather(samples, lambda reference: Rows(unpack(self._fetch(reference).data)))
-                return samples_of(PickledItems(data.tensors, first.ends), first, problem)
-            return gather(samples, lambda reference: unpack_samples(self._fetch(reference), problem))
-        return unpack_samples(self._fetch(samples), problem)
 
     def describe(self) -> dict[str, Any]:
         """Where this worker runs: host, node, process, device."""
@@ -253,6 +244,20 @@ class Worker:
                 self._evaluator.load(origin, directions)
             self._loaded, self._witness = key, None
         return self._inputs, self._evaluator
+
+
+def receive_samples(shared: Any, problem: Problem, fetch: Fetch) -> Samples:
+    """What the crew has shared: one object, pieces that are gathered into files of the node, or that of every set."""
+    if isinstance(shared, SharedPoints):
+        sets = {name: receive_samples(points, problem, fetch).rows for name, points in shared.sets.items()}
+        return PointSets(sets)
+    if not isinstance(shared, SamplePieces):
+        return unpack_samples(fetch(shared), problem)
+    first = fetch(shared.references[0])
+    if isinstance(first, PackedItems):
+        data = gather(shared, lambda reference: Rows(unpack(fetch(reference).data)))
+        return samples_of(PickledItems(data.tensors, first.ends), first, problem)
+    return gather(shared, lambda reference: unpack_samples(fetch(reference), problem))
 
 
 def _failed(error: Exception) -> Receipt:

@@ -11,8 +11,10 @@ from ragged import COLLATES, Reader, Sequences, as_items, observe_sequences, pac
 from torch.utils.data import DataLoader
 
 import cluster
+from cluster.workers.crew import share_samples
 from cluster.workers.packing import item_pieces, pack_samples, samples_of, unpack, unpack_samples
-from cluster.workers.sample_pieces import SamplePieces, gather
+from cluster.workers.sample_pieces import SamplePieces, SharedPoints, gather
+from cluster.workers.worker import receive_samples
 from landscape import Job, JobError, Problem, open_run, run
 from landscape.memory import HOST_BYTES
 from landscape.problem.contents import digest_of
@@ -63,6 +65,21 @@ def test_in_pieces_they_are_gathered_into_one_file(kind, size, tmp_path, monkeyp
     data = gather(SamplePieces("key", range(len(pieces))), lambda number: Rows(unpack(pieces[number].data)))
     found = samples_of(PickledItems(data.tensors, ends.ends), ends, problem)
     assert found.digest() == samples.digest()
+
+
+@pytest.mark.parametrize("room", [1 << 20, 500, 100])
+def test_points_of_terms_are_shared_set_by_set_where_one_object_would_be_too_large(room, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("cluster.workers.crew.ray.put", lambda value: value)
+    interior, edge = torch.rand(60, 2, generator=torch.Generator().manual_seed(0)), (torch.ones(5, 1), torch.zeros(5))
+    terms = {"interior": (interior, lambda model, x: x[:, 0]), "edge": (edge, lambda model, pair: pair[1])}
+    problem = Problem.terms(Reader(), terms)
+    samples = select_samples(problem.data, 60, 3).samples
+    shared = share_samples(samples, room)
+    kinds = {name: type(each) for name, each in shared.sets.items()} if isinstance(shared, SharedPoints) else {}
+    assert kinds == ({} if room > 520 else {"interior": SamplePieces if room < 480 else list, "edge": list})
+    received = receive_samples(shared, problem, lambda each: each[0] if isinstance(each, list) else each)
+    assert received.digest() == samples.digest()
 
 
 @pytest.mark.long
