@@ -19,6 +19,8 @@ from landscape.grid import Grid, size_through_zero, tile_counts
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.preparation.kept import bytes_of_losses
 from landscape.preparation.prepared import kept_samples
+from landscape.problem.points import PointSets
+from landscape.problem.samples import Samples
 from landscape.problem.user_code import in_folder
 from landscape.record import plain
 from landscape.spec import Job
@@ -48,6 +50,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     return {
         "run": prepared.run,
         "num_samples": prepared.landscapes[0].record.num_samples,
+        "samples": prepared.landscapes[0].record.samples_in_words,
         "plan": prepared.landscapes[0].plan.record(),
         "engine": _engine(prepared, evaluator, seconds),
         "seconds_per_point": seconds,
@@ -92,8 +95,8 @@ def _plan_landscape(
     numbers = 2 * len(landscape.observables) + 1 + MOMENT_PARTS * len(landscape.record.moment_rows)
     values = grid.points * (numbers * CALIBRATED_BYTES + 1)
     elements = sum(tensor.numel() for tensor in landscape.origin.values())
-    extension, samples = landscape.extension, prepared.samples.length
-    known_samples = 0 if extension is None else extension.known_samples
+    extension = landscape.extension
+    sample_share, new_samples = _left_of(prepared.samples, 0 if extension is None else extension.known_samples)
     return {
         "name": landscape.name,
         "origin": landscape.record.origin,
@@ -106,7 +109,8 @@ def _plan_landscape(
         "points": landscape.points,
         "missing_points": _missing_points(landscape, stored),
         "extends": None if extension is None else extension.store.name,
-        "sample_share": (samples - known_samples) / samples,
+        "sample_share": sample_share,
+        "new_samples": new_samples,
         "path_points": landscape.points - grid.points,
         "tile_shape": list(tile_shape),
         "tiles": math.prod(tile_counts(grid.shape, tile_shape)),
@@ -134,6 +138,20 @@ def _missing_points(landscape: PreparedLandscape, stored: LandscapeStore | None)
         return landscape.points
     path = 0 if extension.gives_path else landscape.points - grid.points
     return path + grid.points - extension.points_known
+
+
+def _left_of(samples: Samples, known: int) -> tuple[float, str]:
+    """The share of the samples beyond the first `known` ones, of every set of points; and how many they are, in words.
+
+    >>> from landscape.problem.samples import Rows
+    >>> _left_of(Rows(torch.zeros(8)), 6)
+    (0.25, '2 samples')
+    """
+    if not isinstance(samples, PointSets):
+        return (samples.length - known) / samples.length, f"{samples.length - known} samples"
+    left = {name: max(0, size - known) for name, size in samples.sizes.items()}
+    words = ", ".join(f"{count} of {name}" for name, count in left.items())
+    return sum(left.values()) / sum(samples.sizes.values()), words
 
 
 def _without_zero(grid: Grid) -> list[int]:
@@ -184,15 +202,14 @@ def plan_text(plan: dict[str, Any]) -> str:
             lines.append(f"  keeps the loss of every sample: {bytes_text(each['kept_bytes'])} of these")
         if each["extends"]:
             share = each["missing_points"] * each["sample_share"] / each["points"]
-            new = round(each["sample_share"] * plan["num_samples"])
             lines.append(
-                f"  extends {each['extends']}: {each['missing_points']} points are evaluated, on {new} samples each: "
-                f"{100 * share:.3g} % of what all of it costs at once"
+                f"  extends {each['extends']}: {each['missing_points']} points are evaluated, on {each['new_samples']} "
+                f"each: {100 * share:.3g} % of what all of it costs at once"
             )
         if each["origin_remedy"]:
             lines.append(f"  no point of the grid is at the origin; {each['origin_remedy']}")
     lines.append(
-        f"{plan['num_samples']} samples a point, {plan['seconds_per_point']:.3g} s a point "
+        f"samples a point: {plan['samples']}; {plan['seconds_per_point']:.3g} s a point "
         f"{'here' if plan['measured'] else 'as a guess, since there is no GPU here'} "
         f"({plan['plan']['device']}, {_precision(plan)}, batches of {plan['plan']['batch_size']}): "
         f"about {seconds_text(plan['seconds'])} on {plan['workers']} worker{'s' * (plan['workers'] != 1)}"

@@ -38,11 +38,13 @@ class FirstLook:
         names: of the observables.
         warnings: of what the user may not have meant.
         bfloat16_weights: whether the model's weights in bfloat16 are to be computed as they are, see `Plan`.
+        weighted: whether it returns how much each sample counts.
     """
 
     names: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     bfloat16_weights: bool = False
+    weighted: bool = False
 
 
 def first_look(
@@ -96,7 +98,7 @@ def _look(model: nn.Module, observe: Observe, few: Samples, plan: Plan, device: 
     _refuse_other_values(first, again, changed, 0.0 if device.type == "cpu" else ROUNDING)
     names, warnings = ordered_names(first.mean), _counted(evaluator)
     if not np.isfinite(first.mean["loss"]).all() or not _is_flat(evaluator, origin, first):
-        return FirstLook(names, warnings)
+        return FirstLook(names, warnings, weighted=first.weighted)
     other = _called(look, evaluator.evaluated_model)
     if other:
         raise JobError(
@@ -106,7 +108,7 @@ def _look(model: nn.Module, observe: Observe, few: Samples, plan: Plan, device: 
         f"observe: the losses of the first {few.length} samples are the same, to the last bit, at other "
         "weights, and so may the landscape be; it must use the model that it is given"
     )
-    return FirstLook(names, (*warnings, warning))
+    return FirstLook(names, (*warnings, warning), weighted=first.weighted)
 
 
 def _counted(evaluator: Evaluator) -> tuple[str, ...]:

@@ -96,13 +96,14 @@ class BlockReduction(Reduction):
         self._keeper = SampleKeeper(origin) if keep else None
         self._names: tuple[str, ...] = ()
         self._pending: list[list[Observed]] = []
-        self._size = 0
+        self._size, self._weighted = 0, False
         self._whole: list[Floats] = []  # of points, over all blocks
         self._prefix: list[Floats] = []  # of points, over the complete blocks
 
     def add(self, pieces: Pieces) -> None:
         """Take the observables of the next point, of every batch."""
         observed = self._in_blocks(pieces)
+        self._weighted = WEIGHT in observed[0]
         if self._keeper is not None:
             self._keeper.add(pieces)
         self._pending.append(observed)
@@ -176,7 +177,7 @@ class BlockReduction(Reduction):
         kept = None if self._keeper is None else self._keeper.values(places)
         return Values(
             {name: mean[name] for name in names}, {name: errors[name] for name in names}, 0.0,
-            errors[rise_of("loss")], Moments(self._rows, prefix), kept,
+            errors[rise_of("loss")], Moments(self._rows, prefix), kept, self._weighted,
         )  # fmt: skip
 
 

@@ -68,6 +68,7 @@ class Values:
     samples i. All points share the samples, so that noise which they have in common cancels. None where it was not
     asked for.
     `moments` are None for landscapes of earlier versions, which keep none; `samples` where they are not to be kept.
+    `weighted` says whether `observe` returned how much each sample counts.
     """
 
     mean: Mapping[str, Floats]
@@ -76,6 +77,7 @@ class Values:
     rise_stderr: Floats | None = None
     moments: Moments | None = None
     samples: SampleValues | None = None
+    weighted: bool = False
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The values by their names in the store, `loss`, `loss_stderr`, …, `loss_rise_stderr`: float64 [P] each."""

@@ -144,7 +144,7 @@ def _record(file: Path, surface: ImportedSurface) -> Record:
             points=points, points_done=done, updated=now,
         ),
     )  # fmt: skip
-    return record if surface.num_samples is None else record.changed(num_samples=surface.num_samples)
+    return record.changed(**surface.means)
 
 
 def _at_origin(surface: ImportedSurface, name: str) -> float | None:

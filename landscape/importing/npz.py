@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from landscape.errors import message_of, shown
 from landscape.grid import AXIS_NAMES
 from landscape.importing.surfaces import MOST_POINTS, ImportedSurface, NoSurfaceError, make_surface
+from landscape.record import Record
 from landscape.store import PathPlan
 
 MOST_ARRAYS = 1000
 LONGEST_TEXT = 64 << 20  # bytes of the text with what our own export says of the surface
 COORDINATES = (AXIS_NAMES, ("x", "y", "z"), ("xcoordinates", "ycoordinates", "zcoordinates"))
+MEANS = ("num_samples", "weighted", "terms", "derived")  # what a record says of the means that its values are
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -112,11 +114,12 @@ def _plain(arrays: Arrays, axes: list[str]) -> ImportedSurface:
     taken = {*axes, "status", "metadata"}
     values = {name: array for name, array in arrays.items() if name not in taken and not name.startswith("path_")}
     labels = [about.get("axes", {}).get(axis, {}).get("label", "") for axis in axes] if about else []
-    samples = about.get("attributes", {}).get("num_samples") if about else None
+    told = Record.of({name: value for name, value in about.get("attributes", {}).items() if name in MEANS})
     return make_surface(
         "NPZ of this software" if about else "NPZ", [arrays[axis] for axis in axes], values, arrays.get("status"),
         labels=[label if isinstance(label, str) else "" for label in labels],
-        num_samples=samples if type(samples) is int else None, path=_path(arrays, axes, about.get("path_unit")),
+        means={name: getattr(told, name) for name in MEANS if told.states(name)},
+        path=_path(arrays, axes, about.get("path_unit")),
     )  # fmt: skip
 
 

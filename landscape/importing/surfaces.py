@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ class ImportedSurface:
         status: uint8 of the same shape, as `surface.STATUS_NAMES` has it.
         kind: the format of the file, in words.
         labels: what the axes are, as far as the file says.
-        num_samples: over which the values are means, where the file says.
+        means: over what the values are means, where the file says: fields of a `Record`.
         path: where the snapshots of a trajectory lie, with its losses there and at their projections.
     """
 
@@ -42,7 +42,7 @@ class ImportedSurface:
     status: NDArray[np.uint8]
     kind: str
     labels: Sequence[str] = ()
-    num_samples: int | None = None
+    means: Mapping[str, Any] = field(default_factory=dict)
     path: tuple[PathPlan, Floats, Floats] | None = None
 
     @property

@@ -28,6 +28,7 @@ from landscape.plan import Plan, Reduction
 from landscape.preparation.asked import asked_of
 from landscape.preparation.axes import make_axes, make_coordinates, make_path
 from landscape.preparation.context import LandscapeContext
+from landscape.preparation.described import terms_recorded
 from landscape.preparation.extendable import extension_of
 from landscape.preparation.identity import changes, identity_of, refusal, remedy_of
 from landscape.preparation.kept import keeps_samples
@@ -265,6 +266,8 @@ def _described(
         failures=[],
         random_data=common.randomness,
         **({"derived": dict(common.problem.derived)} if common.problem.derived else {}),
+        **({"weighted": True} if common.look.weighted else {}),
+        **({"terms": terms} if (terms := terms_recorded(common.problem.observe, common.samples)) else {}),
     )
 
 

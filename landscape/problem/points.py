@@ -31,7 +31,12 @@ class PointSets(Samples):
     @property
     def length(self) -> int:
         """The number of points of the largest set: batches go on until it is used up."""
-        return max(map(batch_length, self.sets.values()))
+        return max(self.sizes.values())
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of points of every set."""
+        return {name: batch_length(points) for name, points in self.sets.items()}
 
     @property
     def rows(self) -> None:

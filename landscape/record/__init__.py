@@ -13,6 +13,7 @@ from landscape.record.parts import (
     ProgressRecord,
     Provenance,
     RandomData,
+    TermRecord,
     TrialRecord,
     WorkerRecord,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "Provenance",
     "RandomData",
     "Record",
+    "TermRecord",
     "TrialRecord",
     "WorkerRecord",
     "parse",

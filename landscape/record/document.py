@@ -29,6 +29,7 @@ from landscape.record.parts import (
     Provenance,
     RandomData,
     Real,
+    TermRecord,
     Text,
     Whole,
     sound_entries,
@@ -55,6 +56,8 @@ class Record:
     identity: Annotated[IdentityRecord, with_whole()] | None = None
     digest: Text | None = None
     num_samples: Whole | None = None
+    weighted: Flag = False  # whether samples count differently
+    terms: dict[Text, TermRecord] = field(default_factory=dict)  # of a loss that is a sum of means
     precision: Text | None = None
     batch_norm: Text | None = None
     seed: Whole | None = None
@@ -106,6 +109,13 @@ class Record:
         return (*self.observables, *(name for name in self.derived if name not in self.observables))
 
     @property
+    def samples_in_words(self) -> str:
+        """Over how many samples the means are: '512', '512, weighted', or '700 of interior, 90 of boundary'."""
+        if self.terms:
+            return ", ".join(f"{_known(term.samples)} of {name}" for name, term in self.terms.items())
+        return _known(self.num_samples) + (", weighted" if self.weighted else "")
+
+    @property
     def is_imported(self) -> bool:
         """Whether other software computed the landscape, and no job."""
         return self.imported is not None and not any(self.states(name) for name in ("job", "identity", "plan"))
@@ -118,6 +128,10 @@ class Record:
     def states(self, name: str) -> bool:
         """Whether the document has an entry of this name, well formed or not."""
         return name in self.attributes
+
+
+def _known(count: int | None) -> str:
+    return "not recorded" if count is None else str(count)
 
 
 def parse(attributes: Mapping[str, Any]) -> tuple[Record, tuple[str, ...]]:

@@ -193,6 +193,14 @@ class ImportRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TermRecord:
+    """A term of a loss that is Σ λ·mean: its λ, and over how many samples its mean is; None where that is not known."""
+
+    weight: AnyReal = None
+    samples: AnyWhole = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckRecord:
     """What a process must reproduce: values at a point, in hexadecimal, and the processor that computed them."""
 

@@ -64,7 +64,7 @@ def landscape_rows(surface: Surface) -> list[Row]:
     rows = [
         ("state", wording.state_text(surface)),
         ("resolution", wording.resolution(surface)),
-        ("samples", _recorded(record.num_samples)),
+        ("samples", record.samples_in_words),
         ("precision", wording.precision_text(surface)),
         ("engine", _recorded(record.plan and record.plan.engine)),
         *([("batch norm", wording.batch_norm_text(surface))] if wording.batch_norm_text(surface) else []),

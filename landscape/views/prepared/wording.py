@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Axis, Surface
 from landscape.views.prepared.levels import number
+from landscape.views.prepared.means import constant_in_words, mean_in_words
 
 TITLE_LETTERS = 38  # of an axis title, which fits beside a plot of one column of a paper
 CALLBACKS_WEIGHTS = "the callback's weights"
@@ -176,13 +177,7 @@ def mapping(value: Any) -> Mapping[str, Any]:
 
 def sampling(surface: Surface, observable: str) -> str:
     """What every value is the mean of, as far as known: 'mean loss of 512 samples, float32, batch norm eval'."""
-    name = observable_title(observable)
-    samples = surface.record.num_samples
-    formula = surface.record.derived.get(observable)
-    if formula is not None:  # such as the perplexity, which is no mean of perplexities
-        name = f"{name} = {formula} with the mean"
-    mean = name if observable.endswith("_stderr") or formula else f"mean {name}"
-    text = f"{mean} of {samples} samples" if samples is not None else mean
+    text = mean_in_words(surface.record, observable, observable_title(observable))
     text += f", {precision_text(surface)}" if surface.record.precision else ""
     text += f", batch norm {batch_norm_text(surface)}" if batch_norm_text(surface) else ""
     text += f", {randomness_text(surface)}" if randomness_text(surface) else ""
@@ -239,6 +234,7 @@ def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> t
         f"imported from {imported_from(surface)}" if imported_from(surface) else "",
         f"loss {place}: {origin_text(surface)}" if observable == "loss" and origin_text(surface) else "",
         f"barrier between 0 and 1: {barrier_text(surface)}" if observable == "loss" and barrier_text(surface) else "",
+        constant_in_words(surface.loss) if observable == "loss" else "",
         state_text(surface),
         *notes,
     ]

@@ -6,18 +6,27 @@ import io
 import struct
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 from object_stores import Raw, new_url, s3_server, use
-from small_models import conv_problem, make_job, quadratic_problem, wandering, write_trajectory
+from small_models import (
+    Quadratic,
+    conv_problem,
+    make_job,
+    quadratic_problem,
+    quadratic_samples,
+    wandering,
+    write_trajectory,
+)
 
 from cluster.exporting import export_run
 from cluster.planning import plan_job
 from cluster.status import run_status, validate_run
-from landscape import JobError, LandscapeError, NotFoundError, import_surface, open_run, rename_landscape, run
+from landscape import JobError, LandscapeError, NotFoundError, Problem, import_surface, open_run, rename_landscape, run
 from landscape.folders.lock import run_lock
 from landscape.importing import import_surfaces
 from landscape.page.describing import run_description
@@ -120,6 +129,27 @@ def test_what_is_exported_is_imported_as_the_same_surface(tmp_path, form):
         assert found.record.num_samples == expected.record.num_samples
 
 
+def terms_problem() -> Problem:
+    terms = {name: (quadratic_samples(count), Quadratic.forward) for name, count in (("inside", 20), ("edge", 6))}
+    return replace(Problem.terms(Quadratic(), terms), derived={"size": "sqrt(loss)"})
+
+
+def test_what_the_values_are_means_of_is_exported_and_imported(tmp_path):
+    run(make_job(tmp_path / "run", terms_problem, [{"name": "t", "size": 3}], num_samples=20, tile=3))
+    file, *_ = export_run(str(tmp_path / "run"), "t", ["npz"], tmp_path, None, "loss", None)
+    import_surface(file, tmp_path / "run", "again")
+    expected, found = (open_run(tmp_path / "run")[name] for name in ("t", "again"))
+    told = {
+        "loss": "Loss: weighted sum of 2 means, over 20 and 6 points",
+        "edge": "Mean edge of 6 points",
+        "size": "Size = sqrt(loss) with the weighted sum of 2 means, over 20 and 6 points",
+    }
+    for observable, words in told.items():
+        assert caption(expected, observable)[0].startswith(words)
+        assert caption(found, observable)[0] == words
+    assert found["size"].tobytes() == expected["size"].tobytes()
+
+
 @pytest.fixture
 def imported(tmp_path: Path) -> str:
     write_li(tmp_path / "s.h5")
@@ -137,6 +167,8 @@ def test_exports_the_page_and_other_names_take_it(imported, tmp_path):
     assert described["name"] == "s"
     told = caption(open_run(imported)["s"], "loss")
     assert {"Imported from s.h5", "Loss at the origin: 0"} <= set(told)
+    assert told[0] == "Loss", "nothing is known of what the values are means of"
+    assert caption(open_run(imported)["s"], "train_acc")[0] == "Train acc"
     with pytest.raises(LandscapeError, match="'s' does not record the job that began it"):
         box_job(reader, BoxQuery("1", "s", ((0.0, 1.0), (0.0, 1.0)), ()))
     rename_landscape(imported, "s", "li")

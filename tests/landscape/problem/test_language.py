@@ -322,6 +322,7 @@ def test_a_landscape_is_the_mean_over_tokens_in_batches_of_any_size_and_order(tm
     np.testing.assert_array_equal(surface["perplexity"], np.exp(surface.loss))
     error = sum((count * (loss - mean)) ** 2 for loss, count in pairs) ** 0.5 / sum(count for _, count in pairs)
     assert surface.origin_loss_stderr == pytest.approx(error * (4 / 3) ** 0.5, rel=1e-5)
+    assert (surface.record.weighted, surface.record.samples_in_words) == (True, "4, weighted")
 
 
 def test_the_vocabulary_may_be_large_beside_the_chunk():

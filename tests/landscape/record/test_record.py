@@ -28,6 +28,7 @@ from landscape.record import (
     Provenance,
     RandomData,
     Record,
+    TermRecord,
     TrialRecord,
     WorkerRecord,
     parse,
@@ -56,6 +57,8 @@ WRITTEN: dict[str, tuple[Any, Any]] = {
     "observables": (["loss"], ["loss", "loss"]),
     "moment_rows": (["loss", "loss-rise"], ["loss", 3]),
     "keep_samples": (True, "yes"),
+    "weighted": (True, 1),
+    "terms": ({"edge": TermRecord(weight=2.0, samples=3)}, {"edge": 3}),
     "derived": ({"perplexity": "exp(loss)"}, {"perplexity": 2}),
     "cosine": ([[1.0, 0.25], [0.25, 1.0]], [["x"]]),
     "origin": ("epoch 3", 3),
@@ -96,7 +99,15 @@ REFUSED = {
     "moment_rows": "moment_rows: must be a list of text",
     "keep_samples": "keep_samples: must be true or false",
 }
-STAYS = ("seed", "derived", "random_data", "check", "imported")  # malformed, they count as absent and are not touched
+STAYS = (
+    "seed",
+    "weighted",
+    "terms",
+    "derived",
+    "random_data",
+    "check",
+    "imported",
+)  # malformed, they count as absent and are not touched
 
 
 def make_store(folder: Path, **changes: Any) -> LandscapeStore:

@@ -196,6 +196,35 @@ def test_batch_norm_is_named_only_where_the_model_has_any(make: ModuleType) -> N
     assert caption(without, "loss")[0] == "Mean loss of 512 samples, float32"
 
 
+def told(surface: Any, observable: str) -> str:
+    """What a caption says of the values alone."""
+    return caption(surface, observable)[0].removesuffix(", float32, batch norm eval")
+
+
+def test_a_caption_says_of_each_term_over_how_many_points_its_mean_is(make: ModuleType) -> None:
+    terms = {"interior": {"weight": 1.0, "samples": 700}, "boundary": {"weight": 10.0, "samples": 90}}
+    terms["data"] = {"weight": 0.5, "samples": 150}
+    surface = make.with_record(make.quadratic(5, 5), num_samples=700, terms=terms, derived={"size": "sqrt(boundary)"})
+    assert told(surface, "loss") == "Loss: weighted sum of 3 means, over 700, 90 and 150 points"
+    assert told(surface, "boundary") == "Mean boundary of 90 points"
+    assert told(surface, "boundary_stderr") == "Standard error of the boundary of 90 points"
+    assert told(surface, "size") == "Size = sqrt(boundary) with the mean of 90 points"
+    assert told(surface, "loss_rise_stderr").endswith("origin, a weighted sum of 3 means, over 700, 90 and 150 points")
+    assert dict(landscape_rows(surface))["samples"] == "700 of interior, 90 of boundary, 150 of data"
+    unknown = make.with_record(surface, terms={name: {"weight": 1.0, "samples": None} for name in terms})
+    assert (told(unknown, "loss"), told(unknown, "data")) == ("Loss: weighted sum of 3 means", "Mean data")
+    one = make.with_record(surface, terms={"boundary": terms["boundary"]})
+    assert told(one, "loss") == "Mean loss of 90 points, times 10"
+
+
+def test_a_caption_says_where_samples_count_differently(make: ModuleType) -> None:
+    surface = make.with_record(make.quadratic(5, 5), weighted=True, derived={"perplexity": "exp(loss)"})
+    assert told(surface, "loss") == "Weighted mean loss of 512 samples"
+    assert told(surface, "perplexity") == "Perplexity = exp(loss) with the weighted mean of 512 samples"
+    assert told(surface, "loss_stderr") == "Standard error of the loss, a weighted mean of 512 samples"
+    assert dict(landscape_rows(surface))["samples"] == "512, weighted"
+
+
 def test_a_derived_surface_is_not_called_a_mean(make: ModuleType) -> None:
     surface = make.with_record(make.quadratic(5, 5), derived={"perplexity": "exp(loss)"})
     assert caption(surface, "perplexity")[0].startswith("Perplexity = exp(loss) with the mean of 512 samples")
