@@ -71,7 +71,8 @@ def status_text(status: dict[str, Any]) -> str:
             parts.append(f"loss at the origin {each['origin_loss']:.5g}{within}")
         if each["minimum"]:
             place = ", ".join(f"{k} {v:.3g}" for k, v in each["minimum"].items() if k != "loss")
-            parts.append(f"lowest loss {each['minimum']['loss']:.4g} at {place}")
+            lowest = f"lowest loss {each['minimum']['loss']:.4g} at {place}"
+            parts.append(f"the same loss {each['minimum']['loss']:.4g} at all points" if each["constant"] else lowest)
         lines.append(", ".join(parts))
         below = (*each["problems"], *_failure_lines(each), *_worker_lines(each))
         lines += [f"{'':{width}}  {flat(line, 1000)}" for line in below]

@@ -17,6 +17,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.folders.lock import run_lock
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.preparation.prepared import kept_samples
+from landscape.preparation.warnings import warn_of_constant
 from landscape.problem.user_code import in_folder
 from landscape.progress import PREPARING, Failure, Observer, stage
 from landscape.reproduction import NotReproduced, check_reproduction
@@ -123,6 +124,7 @@ def compute_landscape(
             for task in opened.tasks:
                 compute_task(landscape, opened, task, evaluator, tally, prepared.folder)
                 observer(tally.progress())
+        warn_of_constant(opened.store, landscape)
     observer(tally.progress())
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from landscape.errors import LandscapeError, NotFoundError, StoreError, flat
 from landscape.folders import Place
 from landscape.record import plain
-from landscape.store import LandscapeStore, is_there, survey
+from landscape.store import LandscapeStore, has_constant_loss, is_there, survey
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED
 
 T = TypeVar("T")
@@ -91,7 +91,14 @@ def unreadable_status(name: str, cause: str) -> dict[str, Any]:
     """The status of a landscape that cannot be read."""
     nothing = dict.fromkeys(("points", "done", "not_finite", "missing", "failed", "path_points"), 0)
     unknown = dict.fromkeys(("seconds", "engine", "precision", "precision_error", "workers", "updated", "eta_seconds"))
-    empty: dict[str, Any] = {"rate": 0.0, "retries": 0, "by_worker": [], "reduced_batches": {}, "minimum": {}}
+    empty: dict[str, Any] = {
+        "rate": 0.0,
+        "retries": 0,
+        "by_worker": [],
+        "reduced_batches": {},
+        "minimum": {},
+        "constant": False,
+    }
     return {"name": name, "state": UNREADABLE, **nothing, **unknown, **empty, "failures": [], "problems": [cause]}
 
 
@@ -130,6 +137,7 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "retries": progress.retries,
         "updated": progress.updated,
         "minimum": store.minimum() if store.tile_count <= MOST_TILES else {},
+        "constant": store.tile_count <= MOST_TILES and has_constant_loss(store.arrays),
         "origin_loss": record.origin_loss,
         "origin_loss_stderr": record.origin_loss_stderr,
         "failures": plain(record.failures),

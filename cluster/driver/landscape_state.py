@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from cluster.driver.sent_landscape import SentLandscape
 from landscape.preparation import PreparedLandscape
+from landscape.preparation.warnings import warn_of_constant
 from landscape.reproduction import NotReproduced, Witness, keep_witness, other_network, recorded, refusal
 from landscape.spec import Job
 from landscape.tally import ReportingWorker, Tally
@@ -98,6 +99,7 @@ class LandscapeState:
         self._unsettled -= 1
         if not self._unsettled:
             self.tally.finish()
+            warn_of_constant(self.store, self.landscape)
 
     def interrupt(self, *, unless_idle: bool = False) -> None:
         """Record that the job stopped here.

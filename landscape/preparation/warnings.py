@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from landscape.devices import cores
+from landscape.preparation.prepared import PreparedLandscape
 from landscape.preparation.weights import Weights
 from landscape.problem.samples import Samples
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
+from landscape.store import LandscapeStore, has_constant_loss
+
+log = logging.getLogger("landscape")
 
 THREADS_PER_CORE = 4  # above it nothing computes faster, on any machine
 
@@ -36,6 +41,34 @@ def origin_warnings(specs: Sequence[Landscape], weights: Weights, *, implied: bo
         f"origin: {weights.label('last')} of the trajectory is the origin of {', '.join(unnamed)}, and the callback "
         "returns other weights; `origin: problem` in a landscape takes the callback's, `origin: last` says that these "
         "are meant"
+    ]
+
+
+def warn_of_constant(store: LandscapeStore, landscape: PreparedLandscape) -> None:
+    """Log a warning, with the likely reason, where a landscape that is computed has one loss at all of its points."""
+    if not has_constant_loss(store.arrays):
+        return
+    unmoved = _unmoved_as_zero(landscape)
+    reason = (
+        "nothing that the directions move changes it; check that observe uses the model that it is given, and that "
+        "what requires gradients takes part in the loss"
+    )
+    if unmoved:
+        others = f" and {len(unmoved) - 1} more tensors" if len(unmoved) > 1 else ""
+        reason = (
+            f"the directions leave {unmoved[0]}{others} at zero, as they are scaled by the size of the weights (LoRA's "
+            "B is zero before it is trained); take trained weights, or `normalise: none`"
+        )
+    log.warning("landscape %r: the loss is the same, to the last bit, at all points: %s", store.name, reason)
+
+
+def _unmoved_as_zero(landscape: PreparedLandscape) -> list[str]:
+    """The matrices that are zero at the origin and in every direction; vectors, such as biases, often begin so."""
+    directions = [axis.tensors for axis in landscape.directions]
+    return [
+        name
+        for name, tensor in landscape.origin.items()
+        if tensor.dim() > 1 and not any(each.any() for each in (tensor, *(d[name] for d in directions if name in d)))
     ]
 
 

@@ -3,6 +3,7 @@
 from landscape.store.changes import ChunkChanges, chunk_changes
 from landscape.store.chunks import Examination, status_of
 from landscape.store.durable import DurableStore
+from landscape.store.examination import has_constant_loss
 from landscape.store.imported import ImportedValues, write_imported
 from landscape.store.landscape import LandscapeStore
 from landscape.store.layout import SCHEMA_VERSION, NewArrays, PathPlan
@@ -43,6 +44,7 @@ __all__ = [
     "begun_extension",
     "chunk_changes",
     "extension_name",
+    "has_constant_loss",
     "is_there",
     "landscape_names",
     "open_zarr",

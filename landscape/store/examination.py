@@ -15,7 +15,7 @@ from landscape.grid import Index
 from landscape.store.arrays import LandscapeArrays
 from landscape.store.chunks import Examination, chunks_where
 from landscape.store.constants import stored_directions
-from landscape.store.inspection import count_statuses, examine_tiles, indices_of, lowest
+from landscape.store.inspection import count_statuses, examine_tiles, indices_of, is_constant, lowest
 from landscape.store.kept import spoilt_over_samples
 from landscape.store.layout import with_stderr
 from landscape.surface import NOT_COMPUTED, OK, QUARANTINED
@@ -59,6 +59,11 @@ def minimum(arrays: LandscapeArrays) -> dict[str, float]:
     value, index = best
     places = zip(grid.names, grid.coordinates, reversed(index), strict=True)
     return {"loss": value, **{name: float(axis[i]) for name, axis, i in places}}
+
+
+def has_constant_loss(arrays: LandscapeArrays) -> bool:
+    """Whether the loss is the same, finite and to the last bit, at all of several points."""
+    return is_constant(arrays.reader("loss"))
 
 
 def computed_point(arrays: LandscapeArrays, usable: Callable[[Index], bool]) -> tuple[Index, dict[str, float]] | None:

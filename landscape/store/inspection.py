@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
@@ -43,6 +44,21 @@ def lowest(status: ChunkReader, values: ChunkReader) -> tuple[float, Index] | No
     if best is None:
         return None
     return best[0], tuple(int(component) for component in np.unravel_index(best[1], status.shape))
+
+
+def is_constant(values: ChunkReader) -> bool:
+    """Whether there is one finite value, to the last bit, at all of several points; reads until another one is met."""
+    present = values.present()
+    if math.prod(values.shape) < 2 or not present.all():
+        return False
+    first: float | None = None
+    for _, chunk, _ in values.read(indices_of(present)):
+        if chunk is None:
+            return False
+        first = float(chunk.flat[0]) if first is None else first
+        if not math.isfinite(first) or not (chunk == first).all():
+            return False
+    return True
 
 
 def examine_tiles(
