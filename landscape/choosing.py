@@ -59,9 +59,10 @@ def tune_landscape(
     evaluator, kept = make_evaluator(prepared, landscape, on_point), KeptChoices.of_user()
     with in_folder(prepared.folder):
         tuned = tune(evaluator, landscape.grid, freedom, kept=kept, limits=limits)
+    planned = landscape.tuned(tuned)
     if tuned.warning:
         log.warning("%s", tuned.warning)
-    return landscape.tuned(tuned), tuned.seconds_per_point
+    return planned, tuned.seconds_per_point
 
 
 def make_evaluator(

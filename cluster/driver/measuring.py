@@ -76,10 +76,10 @@ class Measuring:
         first = new[0]
         search = Search(first.landscape.plan, freedom, self._limits)
         tuned = follow(search.steps(), lambda request: self._answers(request, first))
-        if tuned.warning:
-            journal.tuned(tuned.warning)
         for each in new:
             each.sent.replan(each.landscape.tuned(tuned))
+        if tuned.warning:
+            journal.tuned(tuned.warning)
         return float(tuned.seconds_per_point)
 
     def _answers(self, request: Request, landscape: NewLandscape) -> list[Any]:

@@ -13,6 +13,7 @@ from landscape.grid import Grid, Index
 from landscape.plan import Plan
 from landscape.preparation.extension import Extension
 from landscape.preparation.identity import changes
+from landscape.preparation.recorded import recorded_plan
 from landscape.problem.samples import Samples
 from landscape.store import LandscapeStore
 
@@ -20,12 +21,15 @@ EXTENDED = ("num_samples", "samples", "observables", "coordinates")  # what of a
 
 
 def extension_of(
-    store: LandscapeStore, identity: Mapping[str, Any], grid: Grid, samples: Samples, plan: Plan, adds: Sequence[str]
-) -> Extension:
+    store: LandscapeStore, identity: Mapping[str, Any], grid: Grid, samples: Samples, plan: Plan, adds: Sequence[str],
+    begun: str,
+) -> Extension:  # fmt: skip
     """What a landscape of this identity takes over from `store`.
 
     Args:
+        plan: of it; where it is on disk already, the one that is recorded there.
         adds: observables that it is to have besides those of `store`.
+        begun: its name.
 
     Raises:
         JobError: it differs in more than what can be extended.
@@ -39,14 +43,19 @@ def extension_of(
         )
     before, now = store.identity.whole["observables"], list(identity["observables"])
     _refuse_other_observables(name, before, now, adds)
+    if plan != recorded_plan(store):
+        raise JobError(
+            f"extend: landscape {name} was computed anew by another plan since {shown(begun)} was begun; drop that by "
+            f"landscape rm RUN {begun}"
+        )
     old = store.grid()
     if old is None:
         raise JobError(f"landscape {name} cannot be extended: its coordinates are damaged; run its job again first")
     offset, more_observables = _offset(name, old, grid), before != now
     if samples.length == count:
-        return Extension(store, offset, old.shape, None, more_observables)
+        return Extension(store, offset, old.shape, plan, None, more_observables)
     blocks, known = _complete_blocks(samples, count, plan)
-    return Extension(store, offset, old.shape, blocks, more_observables, known)
+    return Extension(store, offset, old.shape, plan, blocks, more_observables, known)
 
 
 def _refuse_another_job(store: LandscapeStore, identity: Mapping[str, Any]) -> None:

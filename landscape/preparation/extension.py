@@ -16,6 +16,7 @@ from landscape.errors import JobError, LandscapeError, shown
 from landscape.evaluation.moments import PARTS
 from landscape.evaluation.reduction import Before
 from landscape.grid import Floats, Grid, Index, Tile, overlap, tile_at
+from landscape.plan import Plan
 from landscape.sample_losses import LOSS_SAMPLES
 from landscape.store import LandscapeStore
 from landscape.store.layout import path_moment_rows
@@ -30,6 +31,7 @@ class Extension:
         store: the landscape that is extended.
         offset: where its first point lies in the grid of the other one, per array dimension.
         shape: of its grid.
+        plan: how it was computed, and the other one has to be.
         blocks: how many blocks of its samples are complete; None where the other one has no more samples.
         more_observables: whether the other one has more observables, so that every point is evaluated again.
         known_samples: how many samples the complete blocks have; 0 where the other one has no more samples.
@@ -38,6 +40,7 @@ class Extension:
     store: LandscapeStore
     offset: Index
     shape: Index
+    plan: Plan
     blocks: int | None
     more_observables: bool
     known_samples: int = 0
@@ -115,6 +118,27 @@ class Extension:
         """Whether every process must compute the same bits: kernels that add in no fixed order cannot."""
         check = self.store.record.check
         return check is None or check.repeatable
+
+    def refuse_other_plan(self, plan: Plan) -> None:
+        """Refuse to add to values in another arithmetic, whose blocks of samples may be others too.
+
+        Raises:
+            JobError: the device or the size of the batches would be others than those of the landscape that is
+                extended.
+        """
+        recorded, name = self.plan, shown(self.store.name)
+        if plan.device != recorded.device:
+            raise JobError(
+                f"device: landscape {name} was computed on {recorded.device}, here is {plan.device}, and the bits "
+                "would differ; extend it where it was computed"
+            )
+        if plan.batch_size < recorded.batch_size:
+            raise JobError(
+                f"batch_size: {recorded.batch_size}, in which landscape {name} was computed, does not fit the memory "
+                f"here, only {plan.batch_size} does, and the bits would differ; free memory, or extend it where there "
+                "is more"
+            )
+        assert plan == recorded, "an extension keeps the plan"
 
     def refuse_other_moments(self, rows: Sequence[str], terms: Mapping[str, float] | None) -> None:
         """Refuse to add samples to moments of something else.

@@ -56,7 +56,11 @@ class PreparedLandscape:
         return self._planned(replace(self.plan, batch_size=batch_size))
 
     def tuned(self, tuned: Tuned) -> PreparedLandscape:
-        """The same landscape with the plan that was chosen by measuring; the record says how it was chosen."""
+        """The same landscape with the plan that was chosen by measuring; the record says how it was chosen.
+
+        Raises:
+            JobError: it extends another one, whose plan it has to keep and cannot.
+        """
         provenance = replace(self.record.provenance, engine=tuned.record())
         record = self.record.changed(provenance=provenance, precision_error=tuned.precision_error)
         return replace(self, record=record)._planned(tuned.plan)
@@ -71,6 +75,8 @@ class PreparedLandscape:
         return self._planned(replace(plan, reduction=self.plan.reduction))
 
     def _planned(self, plan: Plan) -> PreparedLandscape:
+        if self.extension is not None:
+            self.extension.refuse_other_plan(plan)
         return replace(self, plan=plan, record=self.record.changed(plan=plan.record()))
 
     @property

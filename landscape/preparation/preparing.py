@@ -207,7 +207,7 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     extended = common.extended
     extension = None
     if extended is not None:
-        extension = extension_of(extended, identity, grid, common.samples, plan, job.adds)
+        extension = extension_of(extended, identity, grid, common.samples, plan, job.adds, spec.name)
         extension.refuse_other_moments(common.moment_rows, terms_of(common.problem.observe))
     asked_before = {} if extended is None else {key: extended.job.whole.get(key) for key in ("engine", "batch_size")}
     record = Record().changed(
