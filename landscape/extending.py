@@ -13,15 +13,14 @@ from typing import Any
 
 from landscape.choosing import within_tile_bytes
 from landscape.errors import JobError, shown
-from landscape.folders.lock import run_lock
 from landscape.pipeline import run as run_serially
 from landscape.preparation.widening import Ranges, parse_ranges, per_axis, wider_sizes
 from landscape.results import Run, open_run
 from landscape.spec import Job
-from landscape.store import LandscapeStore, extension_name, replace_landscape
+from landscape.store import LandscapeStore, extension_name, refuse_unwritable, replace_landscape
 from landscape.store.moving import finish_move
 from landscape.surface import NOT_COMPUTED, QUARANTINED
-from landscape.tidying import remove_landscape
+from landscape.tidying import remove_landscape, writing
 
 
 @dataclass(frozen=True)
@@ -92,29 +91,34 @@ def extend(
     """
     more = More(num_samples, observables, ranges)
     path = open_run(run).path
-    with run_lock(path):
+    refuse_unwritable(path)
+    with writing(path):
         finished = finish_move(path)  # of a process that was killed while an extension took the place of its landscape
     if finished is not None and finished.target == name and not _left(path, name, more):
         return open_run(run)
-    for step in steps_left(run, name, more):
+    steps = steps_left(run, name, more)
+    for step in steps[1:]:  # that nothing is computed before a later step is refused
+        extension_job(run, name, step, problem, folder)
+    for step in steps:
         job = extension_job(run, name, step, problem, folder)
         opened = _computed(job, compute)
         staged = job.landscapes[0].name
         left = LandscapeStore.open(opened.path, staged).counts()
         if left[NOT_COMPUTED] or left[QUARANTINED]:
             return opened  # partial: the failures are listed with it, and the landscape stays as it is
-        with run_lock(opened.path):
+        with writing(opened.path):
             replace_landscape(opened.path, staged, name)
     return open_run(run)
 
 
 def _computed(job: Job, compute: Callable[[Job], Run]) -> Run:
-    """What `compute` returns; a refused job leaves no landscape behind of which nothing is computed."""
+    """What `compute` returns; a refused job leaves no landscape behind that it has begun and computed nothing of."""
     staged = job.landscapes[0].name
+    before = LandscapeStore.find(job.run_path, staged)
     try:
         return compute(job)
     except JobError:
-        begun = LandscapeStore.find(job.run_path, staged)
+        begun = LandscapeStore.find(job.run_path, staged) if before is None else None
         if begun is not None and not begun.counts()[NOT_COMPUTED + 1 :].any():
             remove_landscape(job.run_path, staged)
         raise
@@ -202,7 +206,9 @@ def _refuse(store: LandscapeStore, step: More) -> None:
         )
     examined = store.examine()
     if not examined.complete:
-        why = "a chunk of it is damaged" if examined.damaged else "it is not complete"
+        given_up = store.counts()[QUARANTINED]
+        undone = f"{given_up} of its points were given up" if given_up else "it is not complete"
+        why = "a chunk of it is damaged" if examined.damaged else undone
         raise JobError(f"landscape {name} cannot be extended: {why}; run its own job first")
     if step.num_samples is not None:
         if record.batch_norm != "eval":

@@ -61,7 +61,7 @@ def remove_landscapes(
         removable(path, name)
     if not confirmed(path, wanted):
         return []
-    with _writing(path):
+    with writing(path):
         for name in wanted:
             removable(path, name)
         for name in wanted:
@@ -93,7 +93,7 @@ def rename_landscape(run: str | Path, name: str, new: str) -> None:
         ['epoch-20']
     """
     path = open_run(run).path
-    with _writing(path):
+    with writing(path):
         rename_stored(path, name, new)
 
 
@@ -109,8 +109,12 @@ def _refuse_driven(run: str) -> None:
 
 
 @contextlib.contextmanager
-def _writing(run: str) -> Iterator[None]:
-    """Hold the run's lock; an error of the disk is told in one line."""
+def writing(run: str) -> Iterator[None]:
+    """Hold the run's lock while the block runs; an error of the disk in it is told in one line.
+
+    Raises:
+        LandscapeError: a driver writes the run, or the disk takes nothing.
+    """
     try:
         with run_lock(run):
             yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,10 @@ from small_models import Quadratic, image_samples, make_job, observe_quadratic, 
 from torch import Tensor
 
 from landscape import Problem, extend, open_run, run
-from landscape.errors import Interrupted, JobError
+from landscape.errors import Interrupted, JobError, LandscapeError
 from landscape.extending import More, extension_job
 from landscape.preparation import prepare
+from landscape.store import LandscapeStore
 
 LANDSCAPE = {"name": "a", "size": [5, 4], "range": [[-1, 1], [-0.5, 1]]}
 WIDER = [(-2, 1), (-0.5, 1)]
@@ -82,6 +84,53 @@ def test_an_extension_is_not_finished_with_values_of_another_plan(tmp_path, more
     with pytest.raises(JobError, match=r"computed anew by another plan since 'a.extending' was begun; drop that by"):
         extend(folder, "a", problem=problem(), **more)
     assert files_of(folder / "landscapes.zarr" / "a") == before
+
+
+def test_an_extension_of_which_nothing_is_computed_yet_is_not_dropped_by_another_request(tmp_path):
+    folder = computed(tmp_path)
+    begin(folder, points=6, num_samples=53)
+    assert LandscapeStore.open(folder, "a.extending").counts()[0] == 20
+    for more in ({"num_samples": 60}, {"ranges": WIDER}):
+        with pytest.raises(JobError, match="another extension of landscape 'a' is under way"):
+            extend(folder, "a", problem=problem(), **more)
+        assert sorted(open_run(folder)) == ["a", "a.extending"]
+
+
+def test_a_later_step_is_refused_before_the_first_one_is_computed(tmp_path):
+    folder = computed(tmp_path)
+    before = files_of(folder)
+    with pytest.raises(JobError, match=r"by whole steps of 0.5"):
+        extend(folder, "a", num_samples=53, ranges=[(-1.3, 1), (-0.5, 1)], problem=problem())
+    assert files_of(folder) == before
+
+
+def test_points_that_were_given_up_are_counted_and_computed_first(tmp_path):
+    folder = computed(tmp_path, problem(highest=24.0))
+    lost = LandscapeStore.open(folder, "a").counts()[3]
+    assert lost
+    with pytest.raises(JobError, match=f"cannot be extended: {lost} of its points were given up; run its own job"):
+        extend(folder, "a", num_samples=53, problem=problem())
+    computed(folder)
+    opened = extend(folder, "a", ranges=WIDER, problem=problem(highest=24.0))
+    assert opened["a"].loss.shape == (4, 5), "what fails at new points stays beside it"
+    assert opened["a.extending"].record.failures
+    assert extend(folder, "a", ranges=WIDER, problem=problem())["a"].loss.shape == (4, 7)
+
+
+def test_a_disk_that_takes_nothing_is_told_in_one_line(tmp_path, monkeypatch):
+    folder = computed(tmp_path)
+    before = files_of(folder)
+
+    def full(run: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("landscape.tidying.run_lock", full)
+    with pytest.raises(LandscapeError, match=r"cannot be written: No space left on device; .*make room"):
+        extend(folder, "a", num_samples=53, problem=problem())
+    monkeypatch.setattr("os.access", lambda *given: False)
+    with pytest.raises(JobError, match="no permission to write"):
+        extend(folder, "a", num_samples=53, problem=problem())
+    assert files_of(folder) == before
 
 
 def images(*metrics: str) -> Callable[[], Problem]:

@@ -16,8 +16,8 @@ import pytest
 from object_stores import SECRET, Raw, Trouble, client, environment, new_url, s3_server, use
 from small_models import Counter, make_job, quadratic_problem, wandering
 
-from landscape import JobError, Problem, open_run, run
-from landscape.errors import LandscapeError, StoreError
+from landscape import JobError, Problem, extend, open_run, run
+from landscape.errors import Interrupted, LandscapeError, StoreError
 from landscape.folders import open_folder, probe
 from landscape.folders.lease import CARD, Lease
 from landscape.folders.lock import driver_alive, run_lock
@@ -63,6 +63,23 @@ def expected(tmp_path_factory: pytest.TempPathFactory, endpoint: str) -> dict[st
     walk(calm)
     run(small_job(calm))
     return Raw(calm, endpoint).values()
+
+
+def test_a_run_in_a_bucket_is_extended_to_the_bytes_of_a_local_one(place, endpoint, tmp_path):
+    for folder, samples in ((str(tmp_path), 23), (place, 8)):
+        walk(folder)
+        run(small_job(folder, num_samples=samples, batch_size=8))
+    asked = iter(range(1000))
+    with pytest.raises(Interrupted):
+        extend(
+            place, "t", num_samples=23, problem=quadratic_problem,
+            compute=lambda job: run(job, stop=lambda: next(asked) > 15),
+        )  # fmt: skip
+    assert sorted(open_run(place)) == ["t", "t.extending"]
+    extend(place, "t", num_samples=23, problem=quadratic_problem)
+    here, there = Raw(str(tmp_path), endpoint), Raw(place, endpoint)
+    assert there.values() == here.values()
+    assert set(there.keys()) == set(here.keys()) - {"driver.lock"}
 
 
 # -- faults ------------------------------------------------------------------------------------------------------
