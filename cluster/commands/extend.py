@@ -52,7 +52,7 @@ def extend(
     range
         A wider range by whole steps, LOW,HIGH for all axes or LOW,HIGH,LOW,HIGH for each.
     plan
-        Show what the first step costs, and write nothing.
+        Show what it costs, step by step where several things are asked for, and write nothing.
     problem
         The callback, module:function; default: the one that it was computed with.
     folder
@@ -70,16 +70,16 @@ def extend(
         raise JobError("serial: runs in this process alone; leave out workers and address")
     checked_workers(workers)
     from cluster.status import run_status, status_text
-    from landscape.extending import More, extension_job, steps_left
+    from landscape.extending import More, steps_left
     from landscape.extending import extend as extend_landscape
 
     more = More(samples, tuple(observable or ()), None if range is None else _ranges(range))
     if plan:
-        from cluster.planning import plan_job, plan_text
+        from cluster.commands.extension_plan import extension_text, plan_extension
 
         with diverted():
-            planned = plan_job(extension_job(run, name, steps_left(run, name, more)[0], problem, folder), workers)
-        show(planned, json, plan_text(planned))
+            planned = plan_extension(run, name, steps_left(run, name, more), problem, folder, workers)
+        show(planned, json, extension_text(planned))
         return DONE
     from cluster.commands.computing import compute
     from landscape.results import open_run

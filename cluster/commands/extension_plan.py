@@ -1,0 +1,89 @@
+"""What an extension costs, step by step: the first step is planned, the later ones are reckoned from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cluster.planning import plan_job, plan_text
+from cluster.process.console import seconds_text
+from landscape.extending import More, extension_job
+from landscape.grid import as_written
+from landscape.preparation.recorded import recorded_plan
+from landscape.results import open_run
+from landscape.spec import Job
+from landscape.store import LandscapeStore
+
+
+def plan_extension(
+    run: str,
+    name: str,
+    steps: Sequence[More],
+    problem: str | Callable[[], Any] | None = None,
+    folder: Path | None = None,
+    workers: int | None = None,
+) -> dict[str, Any]:
+    """The plan of the first step, as `plan_job` gives it, and what every step costs, in `steps`.
+
+    A later step cannot be prepared before those ahead of it are done. Its points and samples are known all the same,
+    and take as long as those of the first one.
+
+    Raises:
+        JobError: one of the steps is refused.
+    """
+    jobs = [extension_job(run, name, step, problem, folder) for step in steps]
+    planned = plan_job(jobs[0], workers)
+    first = planned["landscapes"][0]
+    each = planned["seconds_per_point"] / planned["num_samples"] / planned["workers"]
+    counts = [(first["missing_points"], round(first["sample_share"] * planned["num_samples"]))]
+    counts += list(_counts(LandscapeStore.open(open_run(run).path, name), steps, jobs))[1:]
+    planned["steps"] = [
+        {"adds": _option(step), "points": points, "samples": samples, "seconds": points * samples * each}
+        for step, (points, samples) in zip(steps, counts, strict=True)
+    ]
+    planned["seconds_of_all_steps"] = sum(step["seconds"] for step in planned["steps"])
+    return planned
+
+
+def _counts(store: LandscapeStore, steps: Sequence[More], jobs: Sequence[Job]) -> Iterator[tuple[int, int]]:
+    """How many points each step evaluates, snapshots of the path among them, and on how many samples each."""
+    samples, points = store.identity.num_samples or 0, math.prod(store.shape)
+    path, batch_size = int(store.counts().sum()) - points, recorded_plan(store).batch_size
+    for step, job in zip(steps, jobs, strict=True):
+        if step.num_samples is not None:
+            yield points + path, step.num_samples - samples // batch_size * batch_size
+            samples = step.num_samples
+        elif step.ranges is not None:
+            wider = math.prod(job.landscapes[0].size)
+            yield wider - points, samples
+            points = wider
+        else:
+            yield points, samples
+
+
+def _option(step: More) -> str:
+    """A step as it is asked for."""
+    if step.num_samples is not None:
+        return f"--samples {step.num_samples}"
+    if step.ranges is not None:
+        return f"--range={','.join(as_written(end) for ends in step.ranges for end in ends)}"
+    return " ".join(f"--observable {name}" for name in step.observables)
+
+
+def extension_text(planned: dict[str, Any]) -> str:
+    """The plan as lines: that of the first step in full, a line for every later one, and the sum."""
+    steps, text = planned["steps"], plan_text(planned)
+    if len(steps) == 1:
+        return text
+    lines = [f"step 1 of {len(steps)}: {steps[0]['adds']}", text]
+    lines += [
+        f"step {number} of {len(steps)}: {step['adds']}: {step['points']} points are evaluated, on {step['samples']} "
+        f"samples each: about {seconds_text(step['seconds'])}"
+        for number, step in enumerate(steps[1:], 2)
+    ]
+    workers = planned["workers"]
+    total = seconds_text(planned["seconds_of_all_steps"])
+    lines.append(f"all {len(steps)} steps: about {total} on {workers} worker{'s' * (workers != 1)}")
+    return "\n".join(lines)

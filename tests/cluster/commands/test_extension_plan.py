@@ -1,0 +1,78 @@
+"""What `landscape extend --plan` says of several steps: each costs what it costs once those before it are done."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples, wandering, write_trajectory
+
+from cluster.commands.app import command
+from cluster.commands.extension_plan import extension_text, plan_extension
+from landscape import Problem, extend, run
+from landscape.extending import More
+
+MORE = More(num_samples=37, observables=("root",), ranges=((-2.0, 1.0), (-1.0, 1.0)))
+
+
+def problem(*more: str) -> Callable[[], Problem]:
+    def observe(model: Quadratic, batch: Any) -> dict[str, Any]:
+        loss = observe_quadratic(model, batch)["loss"]
+        return {"loss": loss, **{name: loss.sqrt() for name in more}}
+
+    return lambda: Problem(Quadratic(), quadratic_samples(40), observe)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    write_trajectory(tmp_path, wandering(Quadratic(), 3))
+    spec = {"name": "a", "trajectory": "all", "size": [5, 3], "range": [-1, 1]}
+    run(make_job(tmp_path, problem(), [spec], num_samples=20, batch_size=8))
+    return tmp_path
+
+
+def test_every_step_costs_what_it_does_when_its_turn_has_come(place):
+    steps = list(MORE.one_by_one())
+    planned = plan_extension(str(place), "a", steps, problem("root"), workers=1)
+    costs = [(step["adds"], step["points"], step["samples"]) for step in planned["steps"]]
+    assert costs == [
+        ("--observable root", 15, 20), ("--samples 37", 15 + 2 * 3, 37 - 16), ("--range=-2,1,-1,1", 21 - 15, 37)
+    ]  # fmt: skip
+    seconds = [step["seconds"] for step in planned["steps"]]
+    assert planned["seconds_of_all_steps"] == sum(seconds)
+    assert seconds[1] / seconds[2] == pytest.approx(21 * 21 / (6 * 37))
+    lines = extension_text(planned).splitlines()
+    assert lines[0] == "step 1 of 3: --observable root"
+    assert [line.split(": about ")[0] for line in lines[-3:]] == [
+        "step 2 of 3: --samples 37: 21 points are evaluated, on 21 samples each",
+        "step 3 of 3: --range=-2,1,-1,1: 6 points are evaluated, on 37 samples each",
+        "all 3 steps",
+    ]
+    for number, step in enumerate(steps):
+        (alone,) = plan_extension(str(place), "a", [step], problem("root"), workers=1)["steps"]
+        assert (alone["adds"], alone["points"], alone["samples"]) == costs[number]
+        extend(
+            place, "a", num_samples=step.num_samples, observables=step.observables, ranges=step.ranges,
+            problem=problem("root"),
+        )  # fmt: skip
+
+
+def test_the_command_plans_every_step_and_writes_nothing(place, capsys, monkeypatch, logging_as_it_was):
+    (place / "planned_problem.py").write_text(
+        "from small_models import Quadratic, observe_quadratic, quadratic_samples\n"
+        "from landscape import Problem\n\n\n"
+        "def problem():\n    return Problem(Quadratic(), quadratic_samples(40), observe_quadratic)\n"
+    )
+    before = sorted((path, path.stat().st_mtime_ns) for path in place.rglob("landscapes.zarr/**/*"))
+    words = ["extend", str(place), "a", "--samples", "37", "--range=-2,1,-1,1", "--plan", "--json"]
+    words += ["--problem", "planned_problem:problem", "--folder", str(place)]
+    monkeypatch.setattr(sys, "argv", ["landscape", *words])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert command() == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert [step["points"] for step in planned["steps"]] == [21, 6]
+    assert sorted((path, path.stat().st_mtime_ns) for path in place.rglob("landscapes.zarr/**/*")) == before
