@@ -6,15 +6,19 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import torch
 from browser_page import Look, serving
 from live_landscape import LiveLandscape, driven, empty
 from playwright.sync_api import Browser
+from torch import nn
+
+from landscape import Job, Problem, extend, run
 
 pytestmark = [pytest.mark.long, pytest.mark.page]
 FINITE = "Array.from(landscapePage.view.field().drawn.values).filter(Number.isFinite).length"
@@ -153,6 +157,30 @@ def test_a_broken_connection_comes_back_without_a_reload(chromium: Browser, live
         look.until(f"{FINITE} === 99")
         assert look.page.evaluate("window.unchanged")
         look.errors.clear()  # the browser tells of each connection that failed
+
+
+def test_an_extension_takes_the_place_of_what_is_shown(chromium: Browser, live: Path):
+    samples = torch.randn(32, 3, generator=torch.Generator().manual_seed(1))
+    model = nn.Linear(3, 2)
+
+    def problem(*metrics: str) -> Callable[[], Problem]:
+        return lambda: Problem(
+            model, samples, lambda net, batch: {name: ((net(batch) - 1) ** 2).mean(1) for name in ("loss", *metrics)}
+        )
+
+    spec = {"name": "small", "size": 4}
+    run(Job(run=str(live), problem=problem(), landscapes=[spec], num_samples=16, batch_size=8, tile=2))
+    with serving(live) as address, Look.open(chromium, address) as look:
+        look.show("run", run=look.run_id("net"), landscape="small")
+        lowest = "Math.min(...landscapePage.view.field().drawn.values)"
+        before = look.page.evaluate(lowest)
+        choices = "[...document.querySelectorAll('.panel option')].map(one => one.value).includes('error')"
+        assert not look.page.evaluate(choices)
+        extended = extend(live, "small", observables=["error"], num_samples=32, problem=problem("error"))["small"]
+        look.until(choices)
+        look.until(f"lowest => Math.abs({lowest} - lowest) < 1e-6 * lowest", float(extended.loss.min()))
+        assert before != look.page.evaluate(lowest)
+        assert look.page.evaluate("landscapePage.name") == "small"
 
 
 def test_a_driver_that_dies_leaves_an_interrupted_run(chromium: Browser, live: Path):

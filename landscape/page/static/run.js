@@ -279,7 +279,10 @@ export class RunPage {
     fill(this.tools, toolbar(this));
     this.signals = new EventTarget();
     fill(this.panel, controls(this));
+    this.offered = this.observables();
   }
+
+  observables() { return this.landscape.observables.map(one => one.name).join(" "); }
 
   showPlayer() {
     const { path } = this.landscape;
@@ -307,6 +310,10 @@ export class RunPage {
       this.showTabs();
       this.showState();
       this.showFacts();
+      if (this.observables() !== this.offered) { // an extension has added one; else a control in use stays as it is
+        this.settle();
+        this.showControls();
+      }
       this.draw();
     } catch (error) {
       this.say(error.message);

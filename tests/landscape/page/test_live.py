@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from live_landscape import LiveLandscape, driven, empty, value_at
 from page_client import Client, asking
 
+from landscape import Job, Problem, extend, run
 from landscape.errors import StoreError
 from landscape.page import watching
 from landscape.page.api import Api
@@ -76,6 +78,33 @@ def test_tiles_come_as_they_are_committed_and_fit_into_the_figure(live):
     assert np.array_equal(array(field["z"]), seen.astype(np.float32))
     assert array(field["customdata"]).shape == (4, 5, 4)
     assert (after["low"], after["high"]) == (1.0, value_at((3, 4)))
+
+
+def test_an_extension_is_seen_and_takes_the_place_of_its_landscape(live, caplog):
+    client, folder, net = live
+    model, samples = torch.nn.Linear(3, 2), torch.randn(16, 3)
+
+    def problem() -> Problem:
+        return Problem(model, samples, lambda net, batch: {"loss": net(batch).square().mean(1)})
+
+    landscapes = [{"name": "small", "size": 3, "origin": "problem"}]
+    run(Job(run=str(folder), problem=problem, landscapes=landscapes, num_samples=8, batch_size=8, tile=3))
+    figure = f"/api/figure?run={net}&landscape=small"
+    before = client.json(figure)
+    with client.stream(f"/api/events?run={net}&landscape=small") as stream:
+        stream.next("state")
+        surface = extend(folder, "small", num_samples=16, problem=problem)["small"]
+        told = set()
+        while "small" not in told:
+            told.add(stream.next("landscape")["name"])
+        while "small.extending" in {each["name"] for each in stream.next("state")["landscapes"]}:
+            pass
+        assert [name for name, _ in stream.events.queue if name in ("problem", "gone")] == []
+    after = client.json(figure)
+    assert after["generation"] != before["generation"]
+    assert after["low"] == pytest.approx(surface.loss.min())
+    assert client.get(f"/api/figure?run={net}&landscape=small.extending").status in (404, 410)
+    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
 
 
 def test_the_generation_of_the_last_tiles_is_that_of_the_figure(live):
