@@ -6,7 +6,7 @@ landscape, under another name, and takes its place when it is complete.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from landscape.choosing import within_tile_bytes
 from landscape.errors import JobError, shown
 from landscape.pipeline import run as run_serially
+from landscape.preparation.recorded_job import job_of, recorded_fields, recorded_folder
 from landscape.preparation.widening import Ranges, parse_ranges, per_axis, wider_sizes
 from landscape.results import Run, open_run
 from landscape.spec import Job
@@ -171,21 +172,16 @@ def extension_job(
     path = open_run(run).path
     store = LandscapeStore.open(path, name)
     _refuse(store, step)
-    recorded, spec = dict(store.job.whole), _spec_of(store)
-    spec |= {"name": extension_name(name), **_origin(store)}
+    recorded = recorded_fields(path, store, problem)
+    spec = recorded["landscapes"][0] | {"name": extension_name(name)}
     if step.ranges is not None:
         spec |= _wider(store, step.ranges)
     if step.num_samples is not None:
         recorded["num_samples"] = step.num_samples
-    else:
-        recorded["num_samples"] = store.identity.num_samples
-    recorded |= {"run": path, "problem": problem or _problem_of(store), "landscapes": [spec]}
     # Tiles as they are, unless the losses of more samples need smaller ones.
     tile = within_tile_bytes(store.tile_shape, recorded["num_samples"] if store.record.keep_samples else 0)
-    recorded |= {"engine": "auto", "batch_size": None, "tile": list(reversed(tile))}
-    fields = {key: value for key, value in recorded.items() if value is not None and key in Job.model_fields}
-    where = folder or Path(store.record.provenance.folder or ".")
-    return Job(**fields).extending(name, where, tuple(step.observables))
+    recorded |= {"landscapes": [spec], "engine": "auto", "batch_size": None, "tile": list(reversed(tile))}
+    return job_of(recorded).extending(name, folder or recorded_folder(store), tuple(step.observables))
 
 
 def _refuse(store: LandscapeStore, step: More) -> None:
@@ -219,30 +215,6 @@ def _refuse(store: LandscapeStore, step: More) -> None:
         has = store.identity.num_samples or 0
         if step.num_samples < has:
             raise JobError(f"samples: must be more than the {has} of landscape {name}, not {step.num_samples}")
-
-
-def _problem_of(store: LandscapeStore) -> str:
-    """The callback that the landscape was computed with.
-
-    Raises:
-        JobError: it was a function without a name of its own, which cannot be found again.
-    """
-    recorded = str(store.job.whole.get("problem"))
-    if "<" in recorded:
-        raise JobError(
-            f"problem: landscape {shown(store.name)} was computed with a function that cannot be found by its name "
-            f"({shown(recorded)}); name one, module:function"
-        )
-    return recorded
-
-
-def _spec_of(store: LandscapeStore) -> dict[str, Any]:
-    return dict(store.job.landscapes[0])
-
-
-def _origin(store: LandscapeStore) -> Mapping[str, Any]:
-    """The origin by its number: the run may have got more snapshots since."""
-    return {} if store.record.origin_step is None else {"origin": store.record.origin_step}
 
 
 def _wider(store: LandscapeStore, ranges: Ranges) -> dict[str, Any]:

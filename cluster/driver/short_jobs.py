@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
-from cluster.driver.landscape_state import DrivenLandscape
 from cluster.process import supervisor_pipe
 from landscape.choosing import make_evaluator
 from landscape.devices import cores
@@ -36,15 +35,20 @@ class _TooLongError(Exception):
 
 def is_quicker_here(
     prepared: PreparedJob,
-    unfinished: Sequence[DrivenLandscape],
+    landscape: PreparedLandscape,
+    points: int,
     workers: int | None,
     address: str | None,
+    *,
+    searches: bool = True,
 ) -> bool:
     """Whether nobody asks for Ray, and this process would be done before workers were.
 
     Args:
-        unfinished: the landscapes of which something is left to do; the first one is measured.
+        landscape: one of which something is left to do; it is measured.
+        points: how many evaluations are left to do in all.
         workers, address: as given to `run`.
+        searches: whether the search for an engine comes before them.
     """
     job = prepared.job
     gpus = torch.cuda.device_count() if job.device != "cpu" else 0
@@ -52,9 +56,9 @@ def is_quicker_here(
         return False
     if job.num_gpus is not None and (job.num_gpus > 0) != (gpus > 0):
         return False  # a worker's device would be another one than this process's
-    missing = sum(each.points_left for each in unfinished)
-    seconds = _measured(prepared, unfinished[0].landscape)
-    return seconds is not None and is_worth_it(seconds, missing, gpus or max(1, cores() // (job.threads or 1)))
+    seconds = _measured(prepared, landscape)
+    count = gpus or max(1, cores() // (job.threads or 1))
+    return seconds is not None and is_worth_it(seconds, points, count, searches=searches)
 
 
 def may_run_here(workers: int | None, address: str | None, num_gpus: float | None, gpus: int) -> bool:
@@ -64,10 +68,10 @@ def may_run_here(workers: int | None, address: str | None, num_gpus: float | Non
     return not asked and not running and not supervisor_pipe.avoid_here and gpus <= 1
 
 
-def is_worth_it(seconds_per_point: float, points: int, workers: int) -> bool:
+def is_worth_it(seconds_per_point: float, points: int, workers: int, *, searches: bool = True) -> bool:
     """Whether workers would save less time than their start costs; the search for an engine counts as work."""
     work = seconds_per_point * points
-    search = budget_of(seconds_per_point, points, Limits())
+    search = budget_of(seconds_per_point, points, Limits()) if searches else 0.0
     return work + search < LONGEST_HERE and work * (1 - 1 / workers) < RAY_SECONDS
 
 

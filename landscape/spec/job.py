@@ -203,8 +203,14 @@ class Job(Frozen):
         Args:
             folder: where the callback is looked up first.
         """
+        copy = self.in_folder(folder)
+        copy._extends, copy._adds = name, observables
+        return copy
+
+    def in_folder(self, folder: Path) -> Job:
+        """A copy whose callback and relative paths are looked up in this folder."""
         copy = self.replace()
-        copy._folder, copy._extends, copy._adds = folder, name, observables
+        copy._folder = folder
         return copy
 
     def replace(self, **changes: Any) -> Job:

@@ -37,6 +37,11 @@ def test_the_start_of_ray_is_weighed_against_what_workers_save(seconds, points, 
     assert not is_worth_it(LONGEST_HERE, 1, workers)
 
 
+def test_what_searches_for_no_engine_may_be_longer():
+    assert not is_worth_it(0.0185, 1600, 1)
+    assert is_worth_it(0.0185, 1600, 1, searches=False)
+
+
 def test_whoever_asks_for_ray_gets_it(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("sys.modules", {name: each for name, each in sys.modules.items() if name != "ray"})
