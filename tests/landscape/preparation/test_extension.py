@@ -10,6 +10,7 @@ from small_models import Quadratic, make_job, quadratic_problem, wandering, writ
 
 from landscape import LandscapeError, run
 from landscape.preparation.extension import Extension
+from landscape.preparation.recorded import recorded_plan
 from landscape.store import LandscapeStore
 from landscape.store import reading as chunk_reading
 
@@ -23,9 +24,13 @@ def extended(tmp_path: Path) -> LandscapeStore:
     return LandscapeStore.open(tmp_path, "a")
 
 
+def taking_over(store: LandscapeStore, blocks: int | None = None) -> Extension:
+    """An extension on the same grid; `blocks` are complete where it adds samples."""
+    return Extension(store, (0, 0), store.shape, recorded_plan(store), blocks, more_observables=False)
+
+
 def test_the_path_is_read_once_for_all_stretches(extended, monkeypatch):
-    blocks = 1
-    extension, more_samples = (Extension(extended, (0, 0), extended.shape, n, False) for n in (None, blocks))
+    extension, more_samples = taking_over(extended), taking_over(extended, blocks=1)
     stretches = [slice(start, start + extended.path_chunk) for start in range(0, 7, extended.path_chunk)]
     opened: list[Path] = []
     chunk_bytes = chunk_reading.chunk_bytes
@@ -43,7 +48,7 @@ def test_the_path_is_read_once_for_all_stretches(extended, monkeypatch):
 
 
 def test_a_path_that_is_damaged_meanwhile_is_not_taken_over(extended, tmp_path):
-    extension = Extension(extended, (0, 0), extended.shape, None, False)
+    extension = taking_over(extended)
     chunk = tmp_path / "landscapes.zarr" / "a" / "path_loss" / "c" / "1"
     chunk.write_bytes(chunk.read_bytes()[:-1])
     with pytest.raises(LandscapeError, match="'a' cannot be extended: path_loss chunk 1 is damaged"):
