@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from object_stores import Raw, new_url, s3_server, use
+from object_stores import Raw
 from small_models import make_job, quadratic_problem
 
 from cluster.commands.list_ import age_text, list_text, size_text
@@ -17,18 +15,6 @@ from landscape import NotFoundError, list_runs, listing, run
 from landscape.folders.lock import run_lock
 from landscape.page.places import FoundRun, Place
 from landscape.store import LandscapeStore
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with s3_server() as found:
-        yield found
-
-
-@pytest.fixture(params=["local", "s3"])
-def place(request, tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    use(monkeypatch, endpoint, LANDSCAPE_STORE_LEASE="1.5")
-    return str(tmp_path / "studies") if request.param == "local" else new_url()
 
 
 def compute(place: str, *names: str) -> None:

@@ -9,11 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from object_stores import SECRET, Raw, Trouble, client, environment, new_url, s3_server, use
+from object_stores import SECRET, Raw, Trouble, client, environment, new_url, use
 from small_models import Counter, make_job, quadratic_problem, wandering
 
 from landscape import JobError, Problem, extend, open_run, run
@@ -28,12 +27,6 @@ from landscape.trajectory.snapshots import read_trajectory, write_snapshot
 
 SUPPORT = str(Path(__file__).parents[2] / "support")
 ROOT = str(Path(__file__).parents[3])
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with s3_server() as found:
-        yield found
 
 
 LEASE = 9.0  # seconds: more than a busy machine keeps a driver from renewing it, few enough to wait for its end

@@ -20,7 +20,7 @@ import pytest
 import safetensors.torch
 import torch
 import zarr
-from object_stores import Raw, new_url, s3_server, use
+from object_stores import Raw
 
 from landscape import JobError, LandscapeError, NotFoundError, open_run
 from landscape.digests import digest
@@ -39,18 +39,6 @@ from landscape.store import (
 )
 
 VALUES = {"a": 1.0, "ab": 2.0, "b": 3.0}
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with s3_server() as found:
-        yield found
-
-
-@pytest.fixture(params=["local", "s3"])
-def place(request, tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    use(monkeypatch, endpoint, LANDSCAPE_STORE_LEASE="1.5")
-    return str(tmp_path / "run") if request.param == "local" else new_url()
 
 
 def make(place: str, name: str, value: float, position: int = 0, size=(4, 3), tile=(2, 3)) -> LandscapeStore:

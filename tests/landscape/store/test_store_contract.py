@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import warnings
-from collections.abc import Container, Iterator
-from pathlib import Path
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import zarr
-from object_stores import Raw, new_url, s3_server, use
+from object_stores import Raw
 from small_models import (
     LOOK,
     MEASURED,
@@ -41,19 +40,6 @@ from landscape.trajectory.run_files import read_info
 from landscape.trajectory.snapshots import read_trajectory, write_snapshot
 
 MODEL = Quadratic()
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with s3_server() as found:
-        yield found
-
-
-@pytest.fixture(params=["local", "s3"])
-def place(request, tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where a run may lie; nothing is there yet."""
-    use(monkeypatch, endpoint, LANDSCAPE_STORE_LEASE="1.5")
-    return str(tmp_path / "run") if request.param == "local" else new_url()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from object_stores import Raw, new_url, s3_server, use
+from object_stores import Raw, new_url, use
 from scenes import needs_proc, play
 
 from landscape import TrajectoryCollector
@@ -48,12 +48,6 @@ def test_killed_or_without_power_at_any_change_the_old_trajectory_or_the_new_one
 
 
 # -- on any store ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def endpoint():
-    with s3_server() as found:
-        yield found
 
 
 @pytest.fixture
