@@ -1,14 +1,18 @@
-"""The loss barrier of a line between two networks."""
+"""Barriers of a line between two networks, by three definitions; and the columns that describe any path."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 ROUNDING = 8 * float(np.finfo(np.float64).eps)  # of the losses: by this much a straight line may rise above itself
+STABLE = 0.02  # of the error: Frankle et al. 2020 call a pair of networks stable below it, what their own runs vary by
+RESAMPLES, RESAMPLING_SEED = 1000, 0
 
 
 @dataclass(frozen=True)
@@ -16,12 +20,58 @@ class Barrier:
     """How far the loss on a line rises above the straight line between the losses of its ends, and where.
 
     `stderr` is an upper bound of the standard error of `height`; NaN where the errors of the rise are not known. All
-    three are 0 where no loss lies above that straight line by more than rounding.
+    three are 0 where no loss lies above that straight line by more than rounding. A barrier of another definition, or
+    one that was resampled, says in `Barriers` what it rises above, and how its error was found.
     """
 
     height: float
     alpha: float
     stderr: float
+
+
+@dataclass(frozen=True)
+class Barriers:
+    """The barrier of a line between two networks by each definition; they differ where the losses of the ends do.
+
+    Attributes:
+        entezari: max L(α) − ((1−α)·L(0) + α·L(1)), Entezari et al. 2022, "The role of permutation invariance in linear
+            mode connectivity of neural networks", definition 1.
+        git_re_basin: max L(α) − ½(L(0) + L(1)), Ainsworth et al. 2023, "Git Re-Basin: merging models modulo
+            permutation symmetries", definition 2.1. At least ½|L(0) − L(1)|.
+        frankle: max E(α) − ½(E(0) + E(1)) of the error E = 1 − accuracy, Frankle et al. 2020, "Linear mode connectivity
+            and the lottery ticket hypothesis", section 2, there over 30 points; below `STABLE` the pair counts as
+            stable. None where no accuracy is known.
+        resampled: whether the errors of the first two are those of a bootstrap over the samples, and no upper bounds.
+    """
+
+    entezari: Barrier
+    git_re_basin: Barrier
+    frankle: Barrier | None = None
+    resampled: bool = False
+
+
+@dataclass(frozen=True)
+class PathColumns:
+    """What Garipov et al. 2018 give of the values on a path: least, largest, mean over the points, and the integral."""
+
+    least: float
+    largest: float
+    mean: float
+    integral: float
+
+
+class LossesOfSamples(Protocol):
+    """The losses of single samples on a line [points, samples], as an array that has these beside it."""
+
+    @property
+    def weights(self) -> Floats:
+        """How much each sample counts [samples]."""
+
+    @property
+    def origin(self) -> NDArray[np.float32]:
+        """The loss of each sample at the origin [samples]."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]: ...
 
 
 def loss_barrier(alpha: Floats, loss: Floats, rise_stderr: Floats | None, origin_loss: float) -> Barrier | None:
@@ -47,20 +97,145 @@ def loss_barrier(alpha: Floats, loss: Floats, rise_stderr: Floats | None, origin
     >>> loss_barrier(alpha, np.array([0.5, 1.0, 2.5, 2.0, 1.5]), np.full(5, 0.25), origin_loss=0.5)
     Barrier(height=1.5, alpha=0.5, stderr=0.375)
     """
+    return _barrier(alpha, loss, rise_stderr, origin_loss, _chord, lambda at: (0.0, at))
+
+
+def barrier_over_mean(
+    alpha: Floats, values: Floats, stderr: Floats | None, at_origin: float, *, rises: bool = True
+) -> Barrier | None:
+    """B = max over α in [0, 1] of v(α) − ½(v(0) + v(1)), with v linear between grid points; see `loss_barrier`.
+
+    Of the loss it is Git Re-Basin's barrier, of the error that of Frankle et al.; see `Barriers`. The standard error
+    is at most s(α*) + ½(s(0) + s(1)); at an end ½(s(0) + s(1)).
+
+    Args:
+        rises: whether `stderr` are those of the rises over the origin, so that s(0) is 0, and not of the values.
+
+    >>> alpha = np.linspace(0, 1, 5)
+    >>> barrier_over_mean(alpha, np.array([0.5, 1.0, 2.5, 2.0, 1.5]), None, at_origin=0.5)
+    Barrier(height=1.5, alpha=0.5, stderr=nan)
+    >>> barrier_over_mean(alpha, np.array([0.5, 0.5, 0.5, 1.0, 1.5]), None, at_origin=0.5)
+    Barrier(height=0.5, alpha=1.0, stderr=nan)
+    """
+    return _barrier(alpha, values, stderr, at_origin, _mean_of_ends, lambda at: (0.0 if rises else 0.5, 0.5))
+
+
+def barriers_of(
+    alpha: Floats, observables: Mapping[str, Floats], origin_loss: float, samples: LossesOfSamples | None
+) -> Barriers | None:
+    """The barriers of a line, the errors by a bootstrap where the losses of the samples were kept.
+
+    Only losses are kept sample by sample: the error of Frankle's barrier is always an upper bound.
+
+    Args:
+        observables: of the line [n] each, as those of a `landscape.Surface`.
+
+    Returns:
+        None where the grid does not cover [0, 1], or where not all losses on it are finite.
+    """
+    loss, rise = observables["loss"], observables.get("loss_rise_stderr")
+    entezari, git_re_basin = (rule(alpha, loss, rise, origin_loss) for rule in (loss_barrier, barrier_over_mean))
+    if entezari is None or git_re_basin is None:
+        return None
+    accuracy, frankle = observables.get("accuracy"), None
+    if accuracy is not None:
+        frankle = barrier_over_mean(alpha, 1 - accuracy, observables.get("accuracy_stderr"), np.nan, rises=False)
+    if samples is None or not np.isfinite(losses := np.asarray(samples, np.float64)).all():
+        return Barriers(entezari, git_re_basin, frankle)
+    errors = resampled_errors(alpha, losses, samples.weights, samples.origin.astype(np.float64))
+    pair = (replace(entezari, stderr=errors[0]), replace(git_re_basin, stderr=errors[1]))
+    return Barriers(*pair, frankle, resampled=True)
+
+
+def resampled_errors(
+    alpha: Floats, losses: Floats, weights: Floats, at_origin: Floats | None, resamples: int = RESAMPLES,
+    seed: int = RESAMPLING_SEED,
+) -> tuple[float, float]:  # fmt: skip
+    """The standard errors of Entezari's and Git Re-Basin's barrier, by a bootstrap over the samples.
+
+    The same samples, drawn anew with replacement, give the losses of all points, so that the errors are paired and
+    the place of the highest point is searched for in every draw (Efron and Tibshirani 1993, section 6.2).
+
+    Args:
+        losses: ℓᵢ(α) [points, samples].
+        weights: of the samples.
+        at_origin: ℓᵢ(0) [samples]; None where it is not known.
+    """
+    bases = np.eye(len(alpha))
+    if at_origin is not None and 0.0 not in alpha:
+        place = int(np.searchsorted(alpha, 0.0))
+        alpha, losses = np.insert(alpha, place, 0.0), np.insert(losses, place, at_origin, axis=0)
+        bases = np.eye(len(alpha))
+    where = _places(alpha)
+    drawn = np.stack([np.interp(where, alpha, base) for base in bases], axis=1) @ losses
+    generator, samples = np.random.default_rng(seed), losses.shape[1]
+    counts = np.stack([np.bincount(generator.integers(0, samples, samples), minlength=samples)
+                       for _ in range(resamples)]) * weights  # fmt: skip
+    means = drawn @ counts.T / counts.sum(axis=1)  # [points, resamples]
+    heights = [np.max(means - below(where[:, None], means), axis=0) for below in (_chord, _mean_of_ends)]
+    entezari, git_re_basin = (float(each.std(ddof=1)) for each in heights)
+    return entezari, git_re_basin
+
+
+def path_columns(values: Floats, lengths: Floats) -> PathColumns:
+    """Garipov's columns of the values along a path: least, largest, mean, and the arc-length integral.
+
+    The integral is Σ ½(vᵢ + vᵢ₊₁)·lᵢ / Σ lᵢ, the mean loss per distance in weight space. Garipov et al. 2018, "Loss
+    surfaces, mode connectivity, and fast ensembling of DNNs".
+
+    Args:
+        values: v [n] at points of the path, in order.
+        lengths: l [n − 1], the Euclidean distance in weight space from each point to the next.
+
+    >>> path_columns(np.array([0.0, 2.0, 0.0]), np.array([1.0, 3.0]))
+    PathColumns(least=0.0, largest=2.0, mean=0.6666666666666666, integral=1.0)
+    """
+    middle = (values[:-1] + values[1:]) / 2
+    integral = float((middle * lengths).sum() / lengths.sum())
+    return PathColumns(float(values.min()), float(values.max()), float(values.mean()), integral)
+
+
+def _chord(where: Floats, values: Floats) -> Floats:
+    """The straight line between the first value and the last, over coordinates from 0 to 1."""
+    return np.asarray((1 - where) * values[0] + where * values[-1])
+
+
+def _mean_of_ends(where: Floats, values: Floats) -> Floats:
+    return np.asarray(np.broadcast_to((values[0] + values[-1]) / 2, values.shape))
+
+
+def _barrier(
+    alpha: Floats, values: Floats, stderr: Floats | None, at_origin: float, below: Callable[[Floats, Floats], Floats],
+    shares: Callable[[float], tuple[float, float]],
+) -> Barrier | None:  # fmt: skip
+    """The highest rise of the values on [0, 1] above what `below` gives of them.
+
+    Args:
+        shares: how much the errors at 0 and at 1 count beside that of the place.
+    """
     if alpha[0] > 0 or alpha[-1] < 1:
         return None
-    errors = np.full(len(alpha), np.nan) if rise_stderr is None else rise_stderr
-    alpha, loss, errors = _with_origin(alpha, loss, errors, origin_loss)
-    where = np.concatenate([[0.0], alpha[(alpha > 0) & (alpha < 1)], [1.0]])
-    values, spread = np.interp(where, alpha, loss), np.interp(where, alpha, errors)
+    errors = np.full(len(alpha), np.nan) if stderr is None else stderr
+    alpha, values, errors = _with_origin(alpha, values, errors, at_origin)
+    where = _places(alpha)
+    values, spread = np.interp(where, alpha, values), np.interp(where, alpha, errors)
     if not np.isfinite(values).all():
         return None
-    above = values - ((1 - where) * values[0] + where * values[-1])
+    above = values - below(where, values)
     highest = int(np.argmax(above))
     if above[highest] <= ROUNDING * np.abs(values).max():
         return Barrier(0.0, 0.0, 0.0)
     at = float(where[highest])
-    return Barrier(float(above[highest]), at, float(spread[highest] + at * spread[-1]))
+    # At an end, what lies below takes a share of the same value away.
+    own, ends = (0.0 if at in (0.0, 1.0) else 1.0), shares(at)
+    terms = zip((own, *ends), (spread[highest], spread[0], spread[-1]), strict=True)
+    error = sum(share * float(value) for share, value in terms if share)
+    return Barrier(float(above[highest]), at, error)
+
+
+def _places(alpha: Floats) -> Floats:
+    """The coordinates in [0, 1], both ends included."""
+    return np.concatenate([[0.0], alpha[(alpha > 0) & (alpha < 1)], [1.0]])
 
 
 def _with_origin(alpha: Floats, loss: Floats, errors: Floats, origin_loss: float) -> tuple[Floats, Floats, Floats]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.barrier import Barrier, loss_barrier
+from landscape.barrier import Barrier, Barriers, barriers_of, loss_barrier
 from landscape.errors import JobError, nearest, shown
 from landscape.record import AxisRecord, Record, parse_axis
 from landscape.sample_losses import SampleLosses
@@ -241,20 +241,20 @@ class Surface:
         return float("nan") if barrier is None else barrier.height
 
     def find_barrier(self) -> Barrier | None:
-        """Loss barrier of a line: its highest rise above the straight line between the losses at 0 and 1.
-
-        Returns:
-            max over α in [0, 1] of L(α) − ((1−α)·L(0) + α·L(1)), with its place and a bound of its standard error.
-            None where the surface has more than one axis, or where not all losses on [0, 1] are computed and finite.
+        """Entezari's barrier of a line, see `landscape.barrier.loss_barrier`; None where there is no such line.
 
         >>> axis = Axis("alpha", np.array([0.0, 0.5, 1.0]))
         >>> line = Surface("line", (axis,), {"loss": np.array([1.0, 3.0, 2.0])}, status=np.ones(3, np.uint8))
         >>> line.find_barrier()
         Barrier(height=1.5, alpha=0.5, stderr=nan)
         """
-        if len(self.axes) != 1:
-            return None
-        return loss_barrier(self.alpha, self.loss, self.observables.get(RISE_STDERR), self.origin_loss)
+        errors = self.observables.get(RISE_STDERR)
+        return loss_barrier(self.alpha, self.loss, errors, self.origin_loss) if len(self.axes) == 1 else None
+
+    def find_barriers(self) -> Barriers | None:
+        """The barrier of a line by each of three definitions; None where `find_barrier` is."""
+        one = len(self.axes) == 1
+        return barriers_of(self.alpha, self.observables, self.origin_loss, self.loss_samples) if one else None
 
     def to_xarray(self) -> xarray.Dataset:
         """The surface as an xarray Dataset with named dimensions and coordinates.

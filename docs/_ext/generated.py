@@ -61,6 +61,8 @@ GROUPS = {
         "landscape.trajectory.snapshots.Trajectory",
         "landscape.trajectory.snapshots.Snapshot",
         "landscape.barrier.Barrier",
+        "landscape.barrier.Barriers",
+        "landscape.barrier.PathColumns",
         "landscape.sample_losses.SampleLosses",
         "landscape.progress.Progress",
         "cluster.scheduling.policy.Policy",

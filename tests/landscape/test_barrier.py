@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from landscape import Axis, Job, Problem, Surface, run
-from landscape.barrier import loss_barrier
+from landscape.barrier import barrier_over_mean, barriers_of, loss_barrier, path_columns, resampled_errors
 from landscape.surface import RISE_STDERR
 
 
@@ -84,7 +84,68 @@ def test_it_is_not_known_before_all_of_it_is(bad):
 
 def test_planes_have_none():
     axes = (Axis("alpha", np.arange(3.0)), Axis("beta", np.arange(3.0)))
-    assert Surface("a", axes, {"loss": np.zeros((3, 3))}, np.ones((3, 3), np.uint8)).find_barrier() is None
+    plane = Surface("a", axes, {"loss": np.zeros((3, 3))}, np.ones((3, 3), np.uint8))
+    assert plane.find_barrier() is None
+    assert plane.find_barriers() is None
+
+
+@given(ends=st.tuples(st.floats(-9, 9), st.floats(-9, 9)), height=st.floats(0, 9), at=st.floats(0.01, 0.99))
+def test_the_definitions_differ_by_where_the_ends_do(ends, height, at):
+    """A tent over the chord: Entezari's barrier is its height; the mean of the ends is another level."""
+    alpha, (first, last) = np.array([0.0, at, 1.0]), ends
+    top = (1 - at) * first + at * last + height
+    line_ = line(alpha, [first, top, last])
+    found = line_.find_barriers()
+    assert found.entezari.height == pytest.approx(height, abs=1e-9)
+    assert found.git_re_basin.height == pytest.approx(max(first, top, last) - (first + last) / 2, abs=1e-9)
+    assert found.git_re_basin.height >= abs(first - last) / 2 - 1e-9
+    assert found.frankle is None
+
+
+def test_frankles_barrier_is_one_of_the_error():
+    alpha, accuracy = np.linspace(0, 1, 30), np.full(30, 0.9)
+    accuracy[10], accuracy[-1] = 0.5, 0.8
+    stderr = np.full(30, 0.01)
+    observables = {"loss": hump(alpha), "accuracy": accuracy, "accuracy_stderr": stderr}
+    found = barriers_of(alpha, observables, 1.0, None).frankle
+    assert (found.height, found.alpha) == (pytest.approx(0.5 - (0.1 + 0.2) / 2), alpha[10])
+    assert found.stderr == pytest.approx(0.02)  # of the place, and of both ends by halves
+
+
+def test_at_an_end_the_error_is_that_of_half_the_rise():
+    alpha = np.array([0.0, 0.5, 1.0])
+    found = barrier_over_mean(alpha, np.array([0.0, 1.0, 3.0]), np.array([0.0, 0.2, 0.4]), np.nan)
+    assert (found.height, found.alpha, found.stderr) == (1.5, 1.0, pytest.approx(0.2))
+
+
+@pytest.mark.parametrize("alpha", [[0.0, 0.5, 1.0], [-0.5, 0.4, 1.5]])
+def test_the_resampled_error_is_that_of_fresh_samples(alpha):
+    """The spread of the barrier over many draws of samples from the population, against the bootstrap of one draw."""
+    rng, n, alpha = np.random.default_rng(0), 200, np.array(alpha)
+
+    def draw():
+        each = rng.normal(size=(n, 3))
+        first, top, last = each[:, 0] + 1, 0.3 * each[:, 0] + 0.5 * each[:, 1] + 4, each[:, 2] + 2
+        known = {0.0: first, 0.5: top, 1.0: last}
+        return np.stack([known.get(x, (1 - x) * first + x * last + 3 * (x == 0.4)) for x in alpha]), first
+
+    def heights(losses, first):
+        at = float(first.mean())
+        return [rule(alpha, losses.mean(1), None, at).height for rule in (loss_barrier, barrier_over_mean)]
+
+    truth = np.std([heights(*draw()) for _ in range(2000)], axis=0)
+    losses, first = draw()
+    found = resampled_errors(alpha, losses, np.ones(n), first)
+    assert found == pytest.approx(tuple(truth), rel=0.25)
+
+
+def test_the_columns_of_a_path_are_integrals_over_its_length():
+    along = np.sort(np.random.default_rng(0).uniform(0, 2, 400))
+    along[0], along[-1] = 0, 2
+    columns = path_columns(along**2, np.diff(along))
+    assert (columns.least, columns.largest) == (0, 4)
+    assert columns.mean == pytest.approx((along**2).mean())
+    assert columns.integral == pytest.approx(4 / 3, rel=1e-3)  # 1/2 of the integral of x**2 from 0 to 2
 
 
 @given(seed=st.integers(0, 1000), size=st.integers(2, 12), low=st.floats(-0.5, 0), high=st.floats(1, 1.5))
@@ -110,10 +171,18 @@ def test_a_line_of_a_job_has_its_barrier_with_its_error(tmp_path):
     target = tmp_path / "other.safetensors"
     save_file({name: -2 * each for name, each in problem().model.state_dict().items()}, target)
     directions = [{"kind": "towards", "target": str(target)}]
-    job = Job(run=str(tmp_path / "run"), problem=problem, landscapes=[{"name": "line", "directions": directions}])
+    landscapes = [{"name": "line", "directions": directions}]
+    job = Job(run=str(tmp_path / "run"), problem=problem, landscapes=landscapes, keep_samples=True)
     surface = run(job)["line"]
     zero, one = (int(np.flatnonzero(surface.alpha == end)[0]) for end in (0.0, 1.0))
     chord = (1 - surface.alpha) * surface.loss[zero] + surface.alpha * surface.loss[one]
     found = surface.find_barrier()
     assert found.height == pytest.approx(max(0.0, (surface.loss - chord)[zero : one + 1].max()))
     assert np.isfinite(found.stderr)
+    resampled = surface.find_barriers()
+    assert resampled.resampled
+    assert resampled.entezari.height == found.height
+    assert resampled.entezari.stderr <= 1.1 * found.stderr  # the bound holds, up to the noise of the draws
+    assert resampled.git_re_basin.height == pytest.approx(
+        surface.loss[zero : one + 1].max() - (surface.loss[zero] + surface.loss[one]) / 2
+    )

@@ -13,6 +13,7 @@ import numpy as np
 from landscape.errors import LONGEST_NUMBER, capped, flat, masked, shown
 from landscape.surface import Surface
 from landscape.views.prepared import wording
+from landscape.views.prepared.barriers import ENTEZARI
 from landscape.views.prepared.history import PLACES
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.numbers import duration
@@ -159,7 +160,7 @@ def _numbers(item: TableItem, observable: str) -> dict[str, Cell]:
     if wording.barrier_text(surface):
         barrier = surface.find_barrier()
         height = None if barrier is None else barrier.height
-        cells["barrier between 0 and 1"] = Cell(wording.barrier_text(surface), height)
+        cells[ENTEZARI] = Cell(wording.barrier_text(surface), height)
     whole = item.whole or WholeGrid(
         tuple(len(axis.coordinates) for axis in surface.axes), int(wording.is_computed(surface.status).sum()), None
     )

@@ -10,6 +10,7 @@ import numpy as np
 from landscape.record import EngineChoice, Provenance, TrialRecord
 from landscape.surface import Axis, Surface
 from landscape.views.prepared import wording
+from landscape.views.prepared.barriers import barrier_rows
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.origin import origin_index
 from landscape.views.prepared.uncertainty import rise_over_origin, standard_error
@@ -72,8 +73,7 @@ def landscape_rows(surface: Surface) -> list[Row]:
         *(row for axis in surface.axes for row in axis_rows(axis)),
         *cosine_rows(record.cosine, [axis.name for axis in surface.axes]),
     ]
-    barrier = wording.barrier_text(surface)
-    rows += [("barrier between 0 and 1", barrier)] if barrier else []
+    rows += barrier_rows(surface)
     if surface.path is not None and len(surface.path.step):
         distance = np.asarray(surface.path.distance, np.float64)
         if np.isfinite(distance).any():

@@ -233,7 +233,7 @@ def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> t
         f"origin: {origin_name(surface)}" if origin_name(surface) else "",
         f"imported from {imported_from(surface)}" if imported_from(surface) else "",
         f"loss {place}: {origin_text(surface)}" if observable == "loss" and origin_text(surface) else "",
-        f"barrier between 0 and 1: {barrier_text(surface)}" if observable == "loss" and barrier_text(surface) else "",
+        f"Entezari's barrier: {barrier_text(surface)}" if observable == "loss" and barrier_text(surface) else "",
         constant_in_words(surface.loss) if observable == "loss" else "",
         state_text(surface),
         *notes,
@@ -254,7 +254,7 @@ def origin_text(surface: Surface) -> str:
 
 
 def barrier_text(surface: Surface) -> str:
-    """The barrier of a line between two networks, such as '0.43 ± 0.02 at alpha 0.5'; '' for any other landscape.
+    """Entezari's barrier of a line between networks, as '0.43 ± 0.02 at alpha 0.5'; '' for any other landscape.
 
     The number after ± is an upper bound of two standard errors.
     """

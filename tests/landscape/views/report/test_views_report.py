@@ -22,6 +22,7 @@ from landscape.plan import Engine
 from landscape.progress import Failure
 from landscape.record import plain
 from landscape.views import find_browser, write_report
+from landscape.views.prepared.barriers import ENTEZARI, FRANKLE, GIT_RE_BASIN
 from landscape.views.prepared.history import Interval, name_rows, prepare_history
 from landscape.views.prepared.numbers import duration, landscape_rows, observable_rows, provenance_rows
 from landscape.views.prepared.wording import caption, state_text
@@ -145,16 +146,19 @@ def test_the_barrier_of_a_line_between_networks_has_its_error(make: ModuleType) 
     held = {"loss_rise_stderr": np.full(29, 0.01)}
     attributes = make.with_record(line, origin_loss=0.05).attributes
     with_errors = dataclasses.replace(line, observables={**line.observables, **held}, attributes=attributes)
-    assert dict(landscape_rows(line))["barrier between 0 and 1"] == "1 at alpha 0.5"
-    assert dict(landscape_rows(with_errors))["barrier between 0 and 1"] == "1 ± 0.03 at alpha 0.5"
-    assert "Barrier between 0 and 1: 1 ± 0.03 at alpha 0.5" in caption(with_errors, "loss")
+    assert dict(landscape_rows(line))[ENTEZARI] == "1 at alpha 0.5"
+    assert dict(landscape_rows(with_errors))[ENTEZARI] == "1 ± 0.03 at alpha 0.5"
+    assert dict(landscape_rows(with_errors))[GIT_RE_BASIN] == "1 ± 0.03 at alpha 0.5"
+    steep = dataclasses.replace(line, observables={**line.observables, "accuracy": 1 - 0.01 * line.loss})
+    assert dict(landscape_rows(steep))[FRANKLE].endswith("below 2.0\u00a0%")
+    assert "Entezari's barrier: 1 ± 0.03 at alpha 0.5" in caption(with_errors, "loss")
     assert not any("arrier" in part for part in caption(with_errors, "accuracy"))
     half = np.where(np.arange(29) == 14, np.nan, line.loss)
     unknown = dataclasses.replace(line, observables={**line.observables, "loss": half})
-    assert dict(landscape_rows(unknown))["barrier between 0 and 1"].startswith("not known before all of [0, 1]")
+    assert dict(landscape_rows(unknown))[ENTEZARI].startswith("not known before all of [0, 1]")
     # Along a random direction 1 is a place like any other.
     axis = dataclasses.replace(line.axes[0], attributes={"kind": "random"})
-    assert "barrier between 0 and 1" not in dict(landscape_rows(dataclasses.replace(line, axes=(axis,))))
+    assert ENTEZARI not in dict(landscape_rows(dataclasses.replace(line, axes=(axis,))))
 
 
 @pytest.mark.long
