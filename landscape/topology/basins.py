@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.topology.persistence import Index, PersistencePair, face_neighbours, finite_in_order
+from landscape.topology.descent import descend, face_steps
+from landscape.topology.persistence import Index, PersistencePair, finite_in_order
 
 Floats = NDArray[np.float64]
 
@@ -22,18 +23,13 @@ def basins_of(values: Floats, pairs: Sequence[PersistencePair], kept: Sequence[P
         pairs: all minima of the values.
         kept: those of them that have a basin, all of a persistence greater than those that are not kept.
     """
+    points = finite_in_order(values)
+    flow = descend(points, values.shape, face_steps(values.ndim))
     target = _targets(pairs, {pair.extremum: number for number, pair in enumerate(kept)})
+    minima = zip(*(part.tolist() for part in np.unravel_index(points[flow.extrema], values.shape)), strict=True)
     labels = np.full(values.size, -1, dtype=np.intp)
-    order = finite_in_order(values)
-    rank = np.full(values.size, values.size, dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    ranks, neighbours = rank.tolist(), face_neighbours(values.shape)
-    for point in order.tolist():
-        lowest = min(neighbours(point), key=ranks.__getitem__, default=point)
-        if ranks[lowest] < ranks[point]:
-            labels[point] = labels[lowest]
-        else:
-            labels[point] = target[tuple(int(k) for k in np.unravel_index(point, values.shape))]
+    if len(points):
+        labels[points] = np.array([target[minimum] for minimum in minima])[flow.basin]
     return labels.reshape(values.shape)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,10 +101,11 @@ def topology_of(surface: Surface, observable: str = "loss", threshold: float | N
     pairs = minimum_pairs(values)
     kept = [pair for pair in pairs if pair.persistence > least]
     labels = basins_of(values, pairs, kept)
-    finite = max(1, int((labels >= 0).sum()))
+    counts = np.bincount(labels[labels >= 0], minlength=len(kept))
+    ways_out = _ways_out(kept)
     basins = tuple(
-        Basin(_extremum(surface, pair), float((labels == number).sum() / finite), _depth(pair, kept))
-        for number, pair in enumerate(kept)
+        Basin(_extremum(surface, pair), float(count / counts.sum()), ways_out[pair.extremum] - pair.birth)
+        for pair, count in zip(kept, counts, strict=True)
     )
     tops = [_extremum(surface, pair) for pair in maximum_pairs(values) if pair.persistence > least]
     return Topology(observable, least, basins, tuple(tops), len(pairs) - len(kept), tuple(pairs), labels)
@@ -136,7 +137,10 @@ def _place(surface: Surface, index: Index) -> Place:
     return {axis.name: float(axis.coordinates[k]) for axis, k in zip(surface.axes, reversed(index), strict=True)}
 
 
-def _depth(pair: PersistencePair, kept: Sequence[PersistencePair]) -> float:
-    """To the first saddle that leads out of a minimum's basin: its own one, or that of a younger one which joins it."""
-    joining: Iterable[float] = (each.death for each in kept if each.elder == pair.extremum)
-    return min([pair.death, *joining]) - pair.birth
+def _ways_out(kept: Sequence[PersistencePair]) -> dict[Index, float]:
+    """The value at the first saddle that leads out of each minimum's basin: its own, or that of one which joins it."""
+    lowest = {pair.extremum: pair.death for pair in kept}
+    for pair in kept:
+        if pair.elder is not None:
+            lowest[pair.elder] = min(lowest[pair.elder], pair.death)
+    return lowest

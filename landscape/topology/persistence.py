@@ -1,13 +1,14 @@
-"""Persistence of the extrema of values on a grid: union-find over its points, in the order of their values."""
+"""Persistence of the extrema of values on a grid: union-find over their basins, in the order of the saddles."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from landscape.topology.descent import Descent, corner_steps, descend, face_steps
 
 Floats = NDArray[np.float64]
 Index = tuple[int, ...]
@@ -54,10 +55,8 @@ def minimum_pairs(values: Floats) -> list[PersistencePair]:
     >>> [(pair.extremum, pair.birth, pair.death) for pair in minimum_pairs(np.array([0.0, 3.0, 1.0, 2.0]))]
     [((0,), 0.0, inf), ((2,), 1.0, 3.0)]
     """
-    shape = values.shape
-    order = finite_in_order(values)
-    pairs = _merge(order, values.size, face_neighbours(shape))
-    return _most_persistent_first([_pair(values, *each, death=np.inf) for each in pairs])
+    flow = descend(finite_in_order(values), values.shape, face_steps(values.ndim))
+    return _pairs(values, flow, death=np.inf)
 
 
 def maximum_pairs(values: Floats) -> list[PersistencePair]:
@@ -77,20 +76,9 @@ def maximum_pairs(values: Floats) -> list[PersistencePair]:
     >>> maximum_pairs(np.array([[0.0, 0.0, 0.0], [0.0, 2.0, 1.0], [0.0, 0.0, 0.0]]))
     [PersistencePair(extremum=(1, 1), saddle=(1, 2), elder=None, birth=2.0, death=1.0)]
     """
-    shape, outside = values.shape, values.size
-    order = finite_in_order(values)[::-1]
-    near = _corner_neighbours(shape)
-    rim = _on_rim(shape)
-    walls = ~np.isfinite(values.ravel())
-
-    def neighbours(point: int) -> list[int]:
-        if point == outside:
-            return []  # it comes first
-        beside = [outside if walls[each] else each for each in near(point)]
-        return [*beside, outside] if rim[point] else beside
-
-    pairs = _merge(np.concatenate([[outside], order]), values.size + 1, neighbours)
-    return _most_persistent_first([_pair(values, *each, death=-np.inf) for each in pairs if each[0] != outside])
+    points = np.concatenate([[values.size], finite_in_order(values)[::-1]])
+    flow = descend(points, values.shape, corner_steps(values.ndim))
+    return _pairs(values, flow, death=-np.inf)
 
 
 def finite_in_order(values: Floats) -> NDArray[np.intp]:
@@ -100,91 +88,46 @@ def finite_in_order(values: Floats) -> NDArray[np.intp]:
     return order[np.isfinite(flat[order])]
 
 
-def _merge(
-    order: NDArray[np.intp], points: int, neighbours: Callable[[int], Sequence[int]]
-) -> list[tuple[int, int | None, int | None]]:
-    """Extremum, saddle and elder, by their numbers, of every component that appears when points come in `order`."""
-    come = np.full(points, -1, dtype=np.int64)
-    come[order] = np.arange(len(order))
-    rank = come.tolist()
-    parent = [-1] * points  # a root is the first point of its component; -1: the point has not come yet
-    pairs: list[tuple[int, int | None, int | None]] = []
-    roots = set()
-    for point in order.tolist():
-        parent[point] = point
-        joined = {_root(parent, each) for each in neighbours(point) if parent[each] >= 0} - {point}
-        if not joined:
-            roots.add(point)
-            continue
-        eldest, *younger = sorted(joined, key=rank.__getitem__)
-        parent[point] = eldest
-        for each in younger:
-            parent[each] = eldest
-            roots.discard(each)
-            pairs.append((each, point, eldest))
-    return pairs + [(each, None, None) for each in sorted(roots, key=rank.__getitem__)]
-
-
-def _root(parent: list[int], point: int) -> int:
-    """The root of a point's component; the path to it is halved on the way."""
-    while parent[point] != point:
-        parent[point] = parent[parent[point]]
-        point = parent[point]
-    return point
-
-
-def _pair(values: Floats, extremum: int, saddle: int | None, elder: int | None, *, death: float) -> PersistencePair:
-    flat = values.ravel()
-
-    def place(number: int | None) -> Index | None:
-        if number is None or number == values.size:  # the outside
-            return None
-        return tuple(int(k) for k in np.unravel_index(number, values.shape))
-
-    at = place(extremum)
-    assert at is not None
-    return PersistencePair(
-        at, place(saddle), place(elder), float(flat[extremum]), death if saddle is None else float(flat[saddle])
-    )
-
-
-def _most_persistent_first(pairs: list[PersistencePair]) -> list[PersistencePair]:
+def _pairs(values: Floats, flow: Descent, *, death: float) -> list[PersistencePair]:
+    """The pairs of all extrema but the outside, the most persistent first; `death` of those without a saddle."""
+    merged = _merged(flow)
+    births = _places(flow.points[flow.extrema], values.shape)
+    saddles = _places(flow.points[[saddle for _, saddle, _ in merged]], values.shape)
+    outside = 0 if len(flow.points) and flow.points[0] == values.size else None
+    pairs = []
+    for (gone, _, elder), saddle in zip(merged, saddles, strict=True):
+        outlasting = None if elder == outside else births[elder]
+        pairs.append(
+            PersistencePair(births[gone], saddle, outlasting, float(values[births[gone]]), float(values[saddle]))
+        )
+    alone = set(range(len(births))) - {gone for gone, _, _ in merged} - {outside}
+    pairs += [PersistencePair(births[each], None, None, float(values[births[each]]), death) for each in alone]
     return sorted(pairs, key=lambda pair: (-pair.persistence, pair.extremum))
 
 
-def face_neighbours(shape: Index) -> Callable[[int], list[int]]:
-    """The numbers of the points that differ by 1 along one axis."""
-    steps = [step for step in _steps(len(shape)) if sum(map(abs, step)) == 1]
-    return _neighbours(shape, steps)
+def _merged(flow: Descent) -> list[tuple[int, int, int]]:
+    """Basins that join an elder one, in the order of their saddles: the basin, the rank of the saddle, the elder."""
+    parent = list(range(len(flow.extrema)))
+    merged: list[tuple[int, int, int]] = []
+    for at, meetings in itertools.groupby(flow.meetings, key=lambda meeting: meeting[0]):
+        eldest, *younger = sorted({_root(parent, basin) for _, *both in meetings for basin in both})
+        for each in younger:
+            parent[each] = eldest
+            merged.append((each, at, eldest))
+    return merged
 
 
-def _corner_neighbours(shape: Index) -> Callable[[int], list[int]]:
-    """The numbers of the points that differ by at most 1 along each axis."""
-    return _neighbours(shape, _steps(len(shape)))
+def _root(parent: list[int], basin: int) -> int:
+    """The eldest basin that a basin has joined; the path to it is halved on the way."""
+    while parent[basin] != basin:
+        parent[basin] = parent[parent[basin]]
+        basin = parent[basin]
+    return basin
 
 
-def _steps(dimensions: int) -> list[Index]:
-    return [step for step in itertools.product((-1, 0, 1), repeat=dimensions) if any(step)]
-
-
-def _neighbours(shape: Index, steps: Sequence[Index]) -> Callable[[int], list[int]]:
-    """The neighbours of a point, in a grid with a rim around it that belongs to none of its points."""
-    padded = np.full([n + 2 for n in shape], -1, dtype=np.int64)
-    inner = tuple(slice(1, -1) for _ in shape)
-    padded[inner] = np.arange(int(np.prod(shape))).reshape(shape)
-    numbers = padded.ravel().tolist()
-    place = np.arange(padded.size).reshape(padded.shape)[inner].ravel().tolist()
-    strides = [int(np.prod(padded.shape[k + 1 :])) for k in range(len(shape))]
-    offsets = [sum(a * b for a, b in zip(step, strides, strict=True)) for step in steps]
-
-    def of(point: int) -> list[int]:
-        centre = place[point]
-        return [each for each in (numbers[centre + offset] for offset in offsets) if each >= 0]
-
-    return of
-
-
-def _on_rim(shape: Index) -> list[bool]:
-    rim = np.ones(shape, dtype=bool)
-    rim[tuple(slice(1, -1) for _ in shape)] = False
-    return rim.ravel().tolist()
+def _places(numbers: NDArray[np.intp], shape: Index) -> list[Index]:
+    """The indices of points; the outside, which has none, gets those of the first point."""
+    if not len(numbers):
+        return []
+    parts = np.unravel_index(numbers % int(np.prod(shape)), shape)
+    return [*zip(*(part.tolist() for part in parts), strict=True)]

@@ -149,6 +149,14 @@ def test_any_number_of_axes_and_a_single_point(shape):
     assert found.maxima == ()
 
 
+def test_a_long_valley_of_many_small_minima_is_one_basin():
+    """What flows together over several minima below the noise belongs to the one that outlasts them all."""
+    line = np.linspace(1, 0, 400) + 0.01 * (np.arange(400) % 2)
+    found = topology_of(surface_of(line), threshold=0.1)
+    assert (len(found.basins), found.dropped) == (1, 199)
+    assert (found.labels == 0).all()
+
+
 def test_nothing_computed_has_no_basins():
     found = topology_of(surface_of(np.full((3, 3), np.nan)))
     assert (found.basins, found.pairs, found.dropped, found.smad()) == ((), (), 0, 0.0)
@@ -160,13 +168,13 @@ def test_an_unknown_observable_is_refused():
 
 
 def test_the_pairs_are_those_of_gudhi():
-    """Of 500 grids, ties among them: minima by its 0-dimensional pairs, maxima by its 1-dimensional ones."""
+    """Of 500 planes and 50 volumes, ties among them: minima by pairs of dimension 0, maxima by those of the highest."""
     generator = np.random.default_rng(1)
-    for _ in range(500):
-        shape = generator.integers(1, 13, 2)
+    for axes in [2] * 500 + [3] * 50:
+        shape = generator.integers(1, {2: 13, 3: 6}[axes], axes)
         values = generator.integers(0, generator.integers(2, 40), shape).astype(float)
         persistence = gudhi.CubicalComplex(vertices=values).persistence(homology_coeff_field=2, min_persistence=0)
-        for dimension, pairs in ((0, minimum_pairs(values)), (1, maximum_pairs(values))):
+        for dimension, pairs in ((0, minimum_pairs(values)), (axes - 1, maximum_pairs(values))):
             intervals = [sorted(pair) for degree, pair in persistence if degree == dimension]
             ours = [sorted((pair.birth, pair.death)) for pair in pairs]
             assert sorted(x for x in ours if x[0] < x[1]) == sorted(x for x in intervals if x[0] < x[1])
