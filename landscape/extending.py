@@ -44,9 +44,9 @@ class More:
     def __post_init__(self) -> None:
         count, names = self.num_samples, self.observables
         if count is not None and (type(count) is not int or count < 1):
-            raise JobError(f"samples: must be a whole number from 1 on, not {shown(count)}")
+            raise JobError(f"num_samples: must be a whole number from 1 on, not {shown(count)}")
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
-            raise JobError(f"observable: must be a list of names, such as ['accuracy'], not {shown(names)}")
+            raise JobError(f"observables: must be a list of names, such as ['accuracy'], not {shown(names)}")
         if self.ranges is not None:
             object.__setattr__(self, "ranges", parse_ranges(self.ranges))
 
@@ -138,11 +138,28 @@ def steps_left(run: str | Path, name: str, more: More) -> list[More]:
 
 
 def _left(run: str | Path, name: str, more: More) -> list[More]:
-    store = LandscapeStore.open(open_run(run).path, name)
+    store = _opened(open_run(run).path, name)
     asked = list(more.one_by_one())
     if not asked:
         raise JobError("extend: needs at least one of samples, observable and range")
     return [step for step in asked if not _is_done(store, step)]
+
+
+def _opened(path: str, name: str) -> LandscapeStore:
+    """A landscape that a job has computed.
+
+    Raises:
+        NotFoundError: there is none of this name.
+        JobError: other software has.
+    """
+    store = LandscapeStore.open(path, name)
+    if store.record.is_imported and store.record.imported is not None:
+        file = shown(store.record.imported.file or "a file")
+        raise JobError(
+            f"landscape {shown(name)} cannot be extended: it was imported from {file}, and no job computed it; compute "
+            "a landscape of your own under another name"
+        )
+    return store
 
 
 def _is_done(store: LandscapeStore, step: More) -> bool:
@@ -170,7 +187,7 @@ def extension_job(
         JobError: the landscape cannot be extended in this way.
     """
     path = open_run(run).path
-    store = LandscapeStore.open(path, name)
+    store = _opened(path, name)
     _refuse(store, step)
     recorded = recorded_fields(path, store, problem)
     spec = recorded["landscapes"][0] | {"name": extension_name(name)}
@@ -209,12 +226,12 @@ def _refuse(store: LandscapeStore, step: More) -> None:
     if step.num_samples is not None:
         if record.batch_norm != "eval":
             raise JobError(
-                f"samples: landscape {name} has batch_norm: {record.batch_norm}, whose values depend on all samples "
-                "of a batch; compute it anew under another name"
+                f"num_samples: landscape {name} has batch_norm: {record.batch_norm}, whose values depend on all "
+                "samples of a batch; compute it anew under another name"
             )
         has = store.identity.num_samples or 0
         if step.num_samples < has:
-            raise JobError(f"samples: must be more than the {has} of landscape {name}, not {step.num_samples}")
+            raise JobError(f"num_samples: must be more than the {has} of landscape {name}, not {step.num_samples}")
 
 
 def _wider(store: LandscapeStore, ranges: Ranges) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,8 @@ from cluster.commands.output import Json, show
 from cluster.options import Flag, MaybeWhole, Words, checked_workers
 from cluster.process.streams import diverted
 from landscape.errors import DONE, JobError, shown
+
+TYPED = {"num_samples": "samples", "observables": "observable", "ranges": "range"}
 
 if TYPE_CHECKING:
     from landscape.results import Run
@@ -73,31 +76,44 @@ def extend(
     from landscape.extending import More, steps_left
     from landscape.extending import extend as extend_landscape
 
-    more = More(samples, tuple(observable or ()), None if range is None else _ranges(range))
-    if plan:
-        from cluster.commands.extension_plan import extension_text, plan_extension
+    with _named_as_typed():
+        more = More(samples, tuple(observable or ()), None if range is None else _ranges(range))
+        if plan:
+            from cluster.commands.extension_plan import extension_text, plan_extension
 
-        with diverted():
-            planned = plan_extension(run, name, steps_left(run, name, more), problem, folder, workers)
-        show(planned, json, extension_text(planned))
-        return DONE
-    from cluster.commands.computing import compute
-    from landscape.results import open_run
+            with diverted():
+                planned = plan_extension(run, name, steps_left(run, name, more), problem, folder, workers)
+            show(planned, json, extension_text(planned))
+            return DONE
+        from cluster.commands.computing import compute
+        from landscape.results import open_run
 
-    codes: list[int] = []
+        codes: list[int] = []
 
-    def run_job(job: Job) -> Run:
-        code = compute(job, serial=serial, workers=workers, address=address, allow_open=allow_open, shown=False)
-        codes.append(code)
-        return open_run(job.run_path)
+        def run_job(job: Job) -> Run:
+            code = compute(job, serial=serial, workers=workers, address=address, allow_open=allow_open, shown=False)
+            codes.append(code)
+            return open_run(job.run_path)
 
-    extend_landscape(
-        run, name, num_samples=more.num_samples, observables=more.observables, ranges=more.ranges, problem=problem,
-        folder=folder, compute=run_job,
-    )  # fmt: skip
-    status = run_status(run)
-    show(status, json, status_text(status))
-    return max(codes, default=DONE)
+        extend_landscape(
+            run, name, num_samples=more.num_samples, observables=more.observables, ranges=more.ranges, problem=problem,
+            folder=folder, compute=run_job,
+        )  # fmt: skip
+        status = run_status(run)
+        show(status, json, status_text(status))
+        return max(codes, default=DONE)
+
+
+@contextmanager
+def _named_as_typed() -> Iterator[None]:
+    """Have errors name what the user has typed, where `landscape.extend` calls it otherwise."""
+    try:
+        yield
+    except JobError as error:
+        field, _, rest = str(error).partition(": ")
+        if field not in TYPED:
+            raise
+        raise type(error)(f"{TYPED[field]}: {rest}") from error.__cause__
 
 
 def _ranges(text: str) -> Sequence[tuple[float, float]]:

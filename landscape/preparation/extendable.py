@@ -75,7 +75,7 @@ def _refuse_other_observables(name: str, before: Sequence[str], now: Sequence[st
         )
     if absent := sorted(set(adds) - set(now)):
         raise JobError(
-            f"observable: observe returns no {', '.join(absent)}, only {', '.join(now)}; have it return them"
+            f"observables: observe returns no {', '.join(absent)}, only {', '.join(now)}; have it return them"
         )
     if unasked := sorted(set(now) - set(before) - set(adds)):
         raise JobError(
@@ -105,7 +105,7 @@ def _offset(name: str, old: Grid, grid: Grid) -> Index:
         start = int(np.searchsorted(now, before[0]))
         if not np.array_equal(now[start : start + len(before)], before):
             raise JobError(
-                f"range: landscape {name} cannot be extended along {axis}: its coordinates would not be those of the "
+                f"ranges: landscape {name} cannot be extended along {axis}: its coordinates would not be those of the "
                 "wider range; compute the wider range under another name"
             )
         offset.append(start)

@@ -27,7 +27,7 @@ def parse_ranges(ranges: Any) -> list[tuple[float, float]]:
     except (TypeError, ValueError, OverflowError):
         pairs = []
     if not pairs or not all(low < high and math.isfinite(low) and math.isfinite(high) for low, high in pairs):
-        raise JobError(f"range: must be pairs of finite numbers, low < high, such as [(-2, 2)], not {shown(ranges)}")
+        raise JobError(f"ranges: must be pairs of finite numbers, low < high, such as [(-2, 2)], not {shown(ranges)}")
     return pairs
 
 
@@ -38,7 +38,7 @@ def per_axis(ranges: Ranges, axes: int) -> list[tuple[float, float]]:
         JobError: there is neither one nor one for each axis.
     """
     if len(ranges) not in (1, axes):
-        raise JobError(f"range: must be one for all axes or one per axis ({axes}), not {len(ranges)}")
+        raise JobError(f"ranges: must be one for all axes or one per axis ({axes}), not {len(ranges)}")
     return (list(ranges) * axes)[:axes]
 
 
@@ -68,7 +68,7 @@ def _wider_size(name: str, axis: str, coordinates: np.ndarray, limits: tuple[flo
         return size
     if not np.array_equal(axis_coordinates(size, float(first), float(last)), coordinates):
         raise JobError(
-            f"range: landscape {shown(name)} cannot be extended along {axis}: its coordinates were fitted, and those "
+            f"ranges: landscape {shown(name)} cannot be extended along {axis}: its coordinates were fitted, and those "
             f"of no range go on from them; leave [{', '.join(map(as_written, coordinates[[0, -1]]))}], or compute the "
             "wider range under another name"
         )
@@ -76,8 +76,8 @@ def _wider_size(name: str, axis: str, coordinates: np.ndarray, limits: tuple[flo
         near = (_near(first, -step, below), _near(last, step, above))
         has, asked, proposed = (", ".join(map(as_written, ends)) for ends in (coordinates[[0, -1]], limits, near))
         raise JobError(
-            f"range: must be wider than [{has}] along {axis} by whole steps of {float(step):g}, not [{asked}]; such as "
-            f"[{proposed}]"
+            f"ranges: must be wider than [{has}] along {axis} by whole steps of {float(step):g}, not [{asked}]; such "
+            f"as [{proposed}]"
         )
     return size + int(below) + int(above)
 

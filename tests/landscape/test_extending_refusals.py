@@ -12,7 +12,7 @@ import pytest
 from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples, wandering, write_trajectory
 from torch import Tensor
 
-from landscape import Job, Problem, extend, open_run, run
+from landscape import Job, Problem, extend, import_surface, open_run, run
 from landscape.errors import JobError
 from landscape.extending import More
 from landscape.grid import Grid
@@ -48,8 +48,16 @@ def refusal(call: Callable[[], Any]) -> str:
     ],
 )  # fmt: skip
 def test_what_is_no_extension_is_refused_by_name(wrong):
-    name = {"num_samples": "samples", "observables": "observable", "ranges": "range"}[next(iter(wrong))]
-    assert refusal(lambda: More(**wrong)).startswith(f"{name}: must be ")
+    assert refusal(lambda: More(**wrong)).startswith(f"{next(iter(wrong))}: must be ")
+
+
+def test_an_imported_surface_is_refused_for_what_it_is(tmp_path):
+    np.savez(tmp_path / "bowl.npz", x=np.arange(3.0), loss=np.arange(3.0))
+    import_surface(tmp_path / "bowl.npz", tmp_path / "run")
+    told = refusal(lambda: extend(tmp_path / "run", "bowl", num_samples=30))
+    assert told.startswith(
+        "landscape 'bowl' cannot be extended: it was imported from 'bowl.npz', and no job computed it"
+    )
 
 
 def test_a_job_from_before_an_extension_is_told_what_to_write(tmp_path):
