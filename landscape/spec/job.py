@@ -84,7 +84,7 @@ class Job(Frozen):
     about 10 s.
     """
     keep_samples: bool = False
-    """Whether the loss of every single sample is stored at every point, beside the means."""
+    """Whether the loss of every single sample is stored at every point of the grid, beside the means."""
 
     _folder: Path = PrivateAttr(default_factory=Path.cwd)
     _extends: str | None = PrivateAttr(default=None)
