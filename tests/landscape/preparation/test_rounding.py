@@ -72,7 +72,8 @@ def test_every_axis_is_asked(tmp_path):
 def test_other_directions_count_by_how_far_they_move_the_weights(tmp_path, share):
     model = model_of()
     state = {name: each.detach().float() for name, each in model.named_parameters()}
-    step = {name: torch.randn(each.shape) for name, each in state.items()}
+    generator = torch.Generator().manual_seed(0)
+    step = {name: torch.randn(each.shape, generator=generator) for name, each in state.items()}
     scale = share * norm(state) / norm(step)
     target = {name: (each + scale * step[name]).bfloat16() for name, each in state.items()}
     save_file(target, tmp_path / "target.safetensors")
