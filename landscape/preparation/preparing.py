@@ -20,18 +20,20 @@ from landscape.directions.base import DirectionTensors
 from landscape.directions.context import Workers, in_this_process
 from landscape.directions.plane import cosines
 from landscape.errors import JobError, shown
-from landscape.evaluation.first_look import FirstLook, first_look
+from landscape.evaluation.first_look import FirstLook
 from landscape.evaluation.reduction import moment_rows, terms_of
 from landscape.grid import Grid
-from landscape.parameters import describe_parameters, holds_bfloat16, immobile, in_first_version, refuse_not_finite
+from landscape.parameters import describe_parameters, immobile, in_first_version, refuse_not_finite
 from landscape.plan import Plan, Reduction
 from landscape.preparation.asked import asked_of
 from landscape.preparation.axes import make_axes, make_coordinates, make_path
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.described import terms_recorded
 from landscape.preparation.extendable import extension_of
+from landscape.preparation.extension import Extension
 from landscape.preparation.identity import changes, identity_of, refusal, remedy_of
 from landscape.preparation.kept import keeps_samples
+from landscape.preparation.looking import look_at
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.preparation.provenance import provenance
 from landscape.preparation.recorded import borrowed_plan, is_of_before, plan_of, recorded_plan
@@ -40,8 +42,6 @@ from landscape.preparation.warnings import data_warnings, origin_warnings, threa
 from landscape.preparation.weights import Weights
 from landscape.problem.callback import load_problem
 from landscape.problem.collated import length_by_observing
-from landscape.problem.derived import check_derived
-from landscape.problem.observables import ordered_names
 from landscape.problem.problem import Problem
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
 from landscape.problem.samples import Samples
@@ -90,7 +90,7 @@ def prepare(job: Job, workers: Workers = in_this_process) -> PreparedJob:
         randomness = _recorded_randomness(run, begun, digest_of_samples)
         if randomness is None:
             randomness = look_for_randomness(problem.data, asked.num_samples, job.seed)
-        look, looked = _look(problem, samples, job, here)
+        look, looked = look_at(problem, samples, job, here)
         folder = Path.cwd()
     weights = Weights(problem, read_trajectory(run), job.folder)
     device = here.type if job.device == "auto" else job.device
@@ -114,36 +114,6 @@ def _recorded_randomness(run: str, begun: Collection[str], samples: str) -> Rand
         if stored is not None and stored.identity.samples == samples and stored.record.random_data is not None:
             return stored.record.random_data
     return None
-
-
-def _look(problem: Problem, samples: Samples, job: Job, here: torch.device) -> tuple[FirstLook, bool]:
-    """What `observe` returns, and whether it was seen to: code for GPUs alone fails on a driver that has none.
-
-    Raises:
-        JobError: it fails where it should run, or returns something else than one value per sample, or than it names.
-    """
-    named = ordered_names(problem.observables) if problem.observables else None
-    try:
-        look = first_look(problem.model, problem.observe, samples, job.precision, here)
-    except JobError as error:
-        # A cause says that it did not run; without one it ran, and what it returned is wrong on any device.
-        elsewhere = job.device == "cuda" and here.type == "cpu" and error.__cause__ is not None
-        if elsewhere and named:
-            rounds = job.precision == "bfloat16" and holds_bfloat16(problem.model)
-            return FirstLook(named, bfloat16_weights=rounds), False
-        if elsewhere:
-            raise JobError(
-                f"{error}; if it runs on GPUs alone, name what it returns for the workers to look: "
-                "Problem(..., observables=('loss', ...))"
-            ) from error
-        raise
-    if named and look.names != named:
-        raise JobError(
-            f"observables: the problem names {', '.join(named)}, observe returns {', '.join(look.names)}; "
-            "mend one of them"
-        )
-    check_derived(problem.derived, look.names)
-    return look, True
 
 
 @dataclass(frozen=True)
@@ -204,23 +174,10 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
         bfloat16_weights=common.look.bfloat16_weights, reduction=common.reduction,
     )  # fmt: skip
     check_tile(job, grid)
-    extended = common.extended
-    extension = None
-    if extended is not None:
-        extension = extension_of(extended, identity, grid, common.samples, plan, job.adds, spec.name)
-        extension.refuse_other_moments(common.moment_rows, terms_of(common.problem.observe))
-    asked_before = {} if extended is None else {key: extended.job.whole.get(key) for key in ("engine", "batch_size")}
-    record = Record().changed(
-        # What was asked for when an extended landscape was made is no change, also where its plan is another.
-        job=job.model_dump(mode="json") | asked_before | {"landscapes": [spec.model_dump(mode="json")]},
-        defaults=defaults,
-        position=position if extended is None else extended.record.position,
-        identity=identity,
-        digest=digest(identity),
-    )
-    record = _described(record, common, context, directions, plan)
+    extension = _extension(common, identity, grid, plan, spec.name)
+    record = _described(_begun(common, spec, defaults, position, identity), common, context, directions, plan)
     if keeps_samples(
-        job, spec.name, stored, extended, common.problem.observe, common.reduction, grid, common.num_samples
+        job, spec.name, stored, common.extended, common.problem.observe, common.reduction, grid, common.num_samples
     ):
         record = record.changed(keep_samples=True)
     if extension is not None and extension.blocks is None:
@@ -233,6 +190,30 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
         spec.name, context.origin, directions, grid, path, plan, identity, record, common.observables, weights.state,
         extension,
     )  # fmt: skip
+
+
+def _extension(common: _Common, identity: Mapping[str, Any], grid: Grid, plan: Plan, name: str) -> Extension | None:
+    """What a landscape takes over; None where it extends no other one."""
+    if common.extended is None:
+        return None
+    extension = extension_of(common.extended, identity, grid, common.samples, plan, common.job.adds, name)
+    extension.refuse_other_moments(common.moment_rows, terms_of(common.problem.observe))
+    return extension
+
+
+def _begun(common: _Common, spec: Landscape, defaults: int, position: int, identity: Mapping[str, Any]) -> Record:
+    """The record with the entries that say which job began the landscape, and what decides its values."""
+    job, extended = common.job.model_dump(mode="json"), common.extended
+    if extended is not None:
+        # What was asked for when an extended landscape was made is no change, also where its plan is another.
+        job |= {key: extended.job.whole.get(key) for key in ("engine", "batch_size")}
+    return Record().changed(
+        job=job | {"landscapes": [spec.model_dump(mode="json")]},
+        defaults=defaults,
+        position=position if extended is None else extended.record.position,
+        identity=identity,
+        digest=digest(identity),
+    )
 
 
 def _context(common: _Common, asked: Landscape, defaults: int) -> LandscapeContext:

@@ -1,0 +1,44 @@
+"""What `observe` of a problem returns, seen on this machine before anything is written."""
+
+from __future__ import annotations
+
+import torch
+
+from landscape.errors import JobError
+from landscape.evaluation.first_look import FirstLook, first_look
+from landscape.parameters import holds_bfloat16
+from landscape.problem.derived import check_derived
+from landscape.problem.observables import ordered_names
+from landscape.problem.problem import Problem
+from landscape.problem.samples import Samples
+from landscape.spec.job import Job
+
+
+def look_at(problem: Problem, samples: Samples, job: Job, here: torch.device) -> tuple[FirstLook, bool]:
+    """What `observe` returns, and whether it was seen to: code for GPUs alone fails on a driver that has none.
+
+    Raises:
+        JobError: it fails where it should run, or returns something else than one value per sample, or than it names.
+    """
+    named = ordered_names(problem.observables) if problem.observables else None
+    try:
+        look = first_look(problem.model, problem.observe, samples, job.precision, here)
+    except JobError as error:
+        # A cause says that it did not run; without one it ran, and what it returned is wrong on any device.
+        elsewhere = job.device == "cuda" and here.type == "cpu" and error.__cause__ is not None
+        if elsewhere and named:
+            rounds = job.precision == "bfloat16" and holds_bfloat16(problem.model)
+            return FirstLook(named, bfloat16_weights=rounds), False
+        if elsewhere:
+            raise JobError(
+                f"{error}; if it runs on GPUs alone, name what it returns for the workers to look: "
+                "Problem(..., observables=('loss', ...))"
+            ) from error
+        raise
+    if named and look.names != named:
+        raise JobError(
+            f"observables: the problem names {', '.join(named)}, observe returns {', '.join(look.names)}; "
+            "mend one of them"
+        )
+    check_derived(problem.derived, look.names)
+    return look, True
