@@ -32,7 +32,11 @@ LARGEST_GROWTH = 2  # of an axis that is proposed so that the origin becomes a p
 
 
 def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
-    """Check the job as `run` would, time one point here, and work out the rest."""
+    """Check the job as `run` would, time one point here, and work out the rest.
+
+    Raises:
+        JobError: it would be refused.
+    """
     prepared = prepare(job)
     count = workers or job.workers or max(1, torch.cuda.device_count() or cores() // (job.threads or 1))
     first = prepared.landscapes[0]
@@ -44,6 +48,8 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
         with in_folder(prepared.folder):
             evaluator = make_evaluator(prepared, first)
             tuned = tune(evaluator, first.grid, freedom)
+        if first.extension is not None and _stored(prepared.run, first.name) is None:
+            first.tuned(tuned)  # refused where it cannot be computed by the plan of what it extends
     seconds = tuned.seconds_per_point
     landscapes = [_plan_landscape(prepared, each, seconds, count) for each in prepared.landscapes]
     missing = sum(each["missing_points"] * each["sample_share"] for each in landscapes)

@@ -13,14 +13,16 @@ from small_models import Quadratic, make_job, observe_quadratic, quadratic_sampl
 
 from cluster.commands.app import command
 from cluster.commands.extension_plan import extension_text, plan_extension
-from landscape import Problem, extend, run
+from landscape import JobError, Problem, extend, run
 from landscape.extending import More
 
 MORE = More(num_samples=37, observables=("root",), ranges=((-2.0, 1.0), (-1.0, 1.0)))
 
 
-def problem(*more: str) -> Callable[[], Problem]:
+def problem(*more: str, most: int = 40) -> Callable[[], Problem]:
     def observe(model: Quadratic, batch: Any) -> dict[str, Any]:
+        if len(batch) > most:
+            raise MemoryError
         loss = observe_quadratic(model, batch)["loss"]
         return {"loss": loss, **{name: loss.sqrt() for name in more}}
 
@@ -59,6 +61,11 @@ def test_every_step_costs_what_it_does_when_its_turn_has_come(place):
             place, "a", num_samples=step.num_samples, observables=step.observables, ranges=step.ranges,
             problem=problem("root"),
         )  # fmt: skip
+
+
+def test_batches_that_do_not_fit_are_told_by_the_plan_too(place):
+    with pytest.raises(JobError, match=r"batch_size: 8, .* does not fit the memory here"):
+        plan_extension(str(place), "a", [More(num_samples=37)], problem(most=4))
 
 
 def test_the_command_plans_every_step_and_writes_nothing(place, capsys, monkeypatch, logging_as_it_was):
