@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from landscape.folders import Folder, Place, open_folder
+from landscape.folders.files import PARTIAL
 from landscape.store.commit import flush
 from landscape.store.documents import FOLDER, METADATA, Documents
 from landscape.store.journal import Move, end_move, names_after, read_move, write_move
@@ -34,10 +35,18 @@ def finish_move(run: Place) -> Move | None:
     if move.target is not None:
         _rename(folder, move.source, move.target)
         _write_record(folder, move.target, move.position)
+        _delete_partial(folder, move.target)
     _delete(folder, move.source)
     write_root(folder, Documents(folder))
     end_move(folder)
     return move
+
+
+def _delete_partial(folder: Folder, name: str) -> None:
+    """Delete the documents of a landscape that a process was writing when it was killed in this change."""
+    for file in folder.names(f"{FOLDER}/{name}"):
+        if PARTIAL in file:
+            folder.delete(f"{FOLDER}/{name}/{file}")
 
 
 def _rename(folder: Folder, source: str, target: str) -> None:

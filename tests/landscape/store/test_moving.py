@@ -37,6 +37,8 @@ from landscape.store import (
     staged_name,
     survey,
 )
+from landscape.store.journal import Move, write_move
+from landscape.store.moving import finish_move
 
 VALUES = {"a": 1.0, "ab": 2.0, "b": 3.0}
 
@@ -152,6 +154,16 @@ def test_what_a_killed_process_was_writing_is_not_taken_along(place, endpoint):
     for file in left:
         raw.write(f"landscapes.zarr/{staged}/{file}", b"half")
     replace_landscape(place, staged, "a")
+    at_rest(place, endpoint, VALUES | {"a": 7.0})
+    assert not [key for key in Raw(place, endpoint).keys() if "partial" in key]  # noqa: SIM118
+
+
+def test_what_was_being_written_when_the_change_of_names_was_killed_is_deleted(place, endpoint):
+    make_all(place)
+    make(place, staged_name("a"), 7.0)
+    write_move(open_folder(place), Move(staged_name("a"), "a"))
+    Raw(place, endpoint).write(f"landscapes.zarr/{staged_name('a')}/.zarr-12-0a1b2c3d.partial.json", b"half")
+    finish_move(place)
     at_rest(place, endpoint, VALUES | {"a": 7.0})
     assert not [key for key in Raw(place, endpoint).keys() if "partial" in key]  # noqa: SIM118
 
