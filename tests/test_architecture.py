@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # The rooms of both packages, from the ground up: a room is a folder or a file, and uses rooms of lower layers only.
 LAYERS = [
-    "landscape: barrier batch_norm digests draws errors grid host_memory lazy_names processes progress",
+    "landscape: barrier batch_norm digests draws errors grid host_memory intervals lazy_names processes progress",
     "landscape: devices fields folders memory parameters plan record retries sample_losses; cluster: process",
     "landscape: directions problem surface trajectory; cluster: options scheduling",
     "landscape: topology",
@@ -26,7 +26,7 @@ LAYERS = [
     "landscape: collector preparation resampling results state tally; cluster: session",
     "landscape: choosing importing page recipes reproduction tidying work; cluster: doctor exporting status",
     "landscape: calculation listing takeover",
-    "landscape: tasks",
+    "landscape: curvature tasks",
     "landscape: pipeline; cluster: planning submit viewing workers",
     "landscape: bench extending; cluster: driver templates",
     "cluster: commands",

@@ -9,7 +9,14 @@ from landscape.calculation.calculator import (
     Station,
     setting_of,
 )
-from landscape.calculation.derivatives import BlockGradient, BlockProduct, BlockTotals
+from landscape.calculation.derivatives import (
+    BlockGradient,
+    BlockProduct,
+    BlockTotals,
+    ProductOfBlocks,
+    SumOfProducts,
+    TotalsOfBlocks,
+)
 from landscape.calculation.points import AtPoints, AtWeights
 
 __all__ = [
@@ -20,9 +27,12 @@ __all__ = [
     "BlockTotals",
     "Calculator",
     "LocalCalculator",
+    "ProductOfBlocks",
     "Question",
     "Setting",
     "Shared",
     "Station",
+    "SumOfProducts",
+    "TotalsOfBlocks",
     "setting_of",
 ]

@@ -1,8 +1,8 @@
-"""Questions for derivatives of the loss at the setting's origin, a block of the samples each."""
+"""Questions for derivatives of the loss at the setting's origin, each about a block of the samples or several."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from landscape.calculation.calculator import Question, Shared, Station
 from landscape.evaluation.differentiation import Differentiation, Products
+from landscape.evaluation.second_derivatives import NoSecondDerivative
 
 Floats = NDArray[np.float64]
 
@@ -70,6 +71,75 @@ class BlockProduct(Question[Floats]):
         """Differentiate twice, or two gradients for each vector."""
         vectors = [torch.from_numpy(np.array(row)) for row in self.vectors.get()]
         return torch.stack(_of(station).products(self.block, self.factors, vectors, self.how)).numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class TotalsOfBlocks(Question[list[dict[str, float]]]):
+    """`BlockTotals` of several blocks, in their order."""
+
+    blocks: Sequence[int]
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"weights of blocks {_named(self.blocks)}"
+
+    def answer(self, station: Station) -> list[dict[str, float]]:
+        """Observe each block once."""
+        derivatives = _of(station)
+        return [derivatives.totals(block) for block in self.blocks]
+
+
+@dataclass(frozen=True)
+class SumOfProducts:
+    """The answer to `ProductOfBlocks`.
+
+    Attributes:
+        total: float64 [k, P]; None where the model has no second derivative.
+        refusal: why it has none.
+    """
+
+    total: Floats | None
+    refusal: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class ProductOfBlocks(Question[SumOfProducts]):
+    """The part of several blocks in H·V, added in the order of the blocks.
+
+    What is added in one answer decides how the whole is rounded: cut the blocks by their number alone, never by who
+    answers. That the model has no second derivative is an answer and no error, as differences can be asked for then.
+
+    Attributes:
+        vectors: V, float64 [k, P].
+    """
+
+    blocks: Sequence[int]
+    factors: Mapping[str, float]
+    vectors: Shared[Floats]
+    how: Products = "autograd"
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"Hessian product of blocks {_named(self.blocks)}"
+
+    def answer(self, station: Station) -> SumOfProducts:
+        """Differentiate twice, or two gradients for each vector, block by block."""
+        derivatives = _of(station)
+        vectors = [torch.from_numpy(np.array(row)) for row in self.vectors.get()]
+        total = np.zeros((len(vectors), derivatives.size))
+        try:
+            for block in self.blocks:
+                for row, part in zip(total, derivatives.products(block, self.factors, vectors, self.how), strict=True):
+                    row += part.numpy()
+        except NoSecondDerivative as error:
+            return SumOfProducts(None, str(error))
+        return SumOfProducts(total)
+
+
+def _named(blocks: Sequence[int]) -> str:
+    return f"{blocks[0]} to {blocks[-1]}" if len(blocks) > 1 else str(blocks[0])
 
 
 def _of(station: Station) -> Differentiation:

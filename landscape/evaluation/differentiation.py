@@ -68,6 +68,7 @@ class Differentiation:
         if not self.parameters:
             raise JobError("model: no parameter requires gradients, so the loss has no derivatives; train some")
         self._feed = make_feed(samples, device, self._loaded.dtype)
+        self._batch_size = 0
         self.use_batches(plan.batch_size)
 
     @classmethod
@@ -91,6 +92,9 @@ class Differentiation:
 
     def use_batches(self, batch_size: int) -> None:
         """Go on in batches of at most so many samples; the blocks stay what they are."""
+        if batch_size == self._batch_size:
+            return
+        self._batch_size = batch_size
         self._batching = batching_of(self._feed.samples.length, self._plan, batch_size, self._feed.samples.cuts)
         self._feed.split(self._batching.edges)
 
