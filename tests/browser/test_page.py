@@ -217,6 +217,19 @@ def test_the_history_chooses_the_landscape_of_an_interval(look: Look):
 
 
 @pytest.mark.page
+def test_the_history_counts_what_is_chosen_and_keeps_it_in_the_address(look: Look):
+    title = "document.querySelector('.training .plot')?._fullLayout?.xaxis.title.text"
+    look.show("run", run=look.run_id("net"), landscape="epochs-1-3")
+    look.page.wait_for_selector(".training .plot[data-drawn]")
+    assert look.page.evaluate(title) == "epoch"
+    look.page.get_by_label("Count steps or epochs").select_option("step")
+    look.until(f"{title} === 'step'")
+    assert "histunit=step" in look.page.url
+    look.page.reload()
+    look.until(f"{title} === 'step'")
+
+
+@pytest.mark.page
 def test_what_is_shown_is_saved_as_png_svg_and_csv(look: Look):
     look.show("run", run=look.run_id("net"), landscape="plane", kind="topographic")
     for name, beginning in (("PNG", b"\x89PNG"), ("SVG", b"<svg"), ("CSV", b"alpha,beta,")):

@@ -35,7 +35,7 @@ export class History {
     return el("div", { class: "tools" }, overlay, this.chips, this.units(),
       el("label", { class: "check" }, el("input", { type: "checkbox", checked: this.log, onchange: event => {
         this.log = event.target.checked;
-        this.on.keep({ histlog: this.log ? "1" : undefined, unit: this.unit });
+        this.on.keep({ histlog: this.log ? "1" : undefined });
         this.ask();
       } }), el("span", {}, WORDS.historyLog)));
   }
@@ -77,7 +77,7 @@ export class History {
   async ask() {
     if (!this.run.history) return;
     try {
-      this.answer = await ask("history", { run: [this.run.id, ...this.others], log: this.log ? "1" : undefined });
+      this.answer = await ask("history", { run: [this.run.id, ...this.others], log: this.log ? "1" : undefined, unit: this.unit });
       await this.draw();
     } catch (error) {
       fill(this.words, error.message);
