@@ -15,7 +15,7 @@ from landscape.grid import Index
 from landscape.problem.derived import base_of, derive
 from landscape.record import Record
 from landscape.store import ChunkChanges, LandscapeStore, PickedValues, chunk_changes, read_axes, read_path
-from landscape.surface import NOT_COMPUTED, RISE_STDERR, Axis, ProjectedPath, Surface
+from landscape.surface import NOT_COMPUTED, RISE_STDERR, Axis, ProjectedPath, Surface, check_observable
 from landscape.views.prepared.figure_data import picked
 
 # Points that are drawn whole, by the number of axes, and points that are drawn of a larger landscape: a figure of that
@@ -170,6 +170,7 @@ class Content:
 
         read = {name: array for name in self.arrays_of(observable) if (array := of(name)) is not None}
         read |= derive(self.store.record.derived, read)
+        check_observable(self.store.name, observable, read)  # a formula of a later version is derived from nothing here
         values, origin = read[observable], self.store.record.origin_loss
         rise_error = of(RISE_STDERR) if observable == "loss" and origin is not None and np.isfinite(origin) else None
         rise = None if rise_error is None or origin is None else values - origin

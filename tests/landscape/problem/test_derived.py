@@ -59,6 +59,17 @@ def test_the_page_has_derived_surfaces_too(tmp_path):
     np.testing.assert_array_equal(block.error, surface.stderr("perplexity"))
 
 
+def test_the_page_refuses_a_formula_of_a_later_version_by_name(tmp_path):
+    computed(tmp_path)
+    (tmp_path / "landscapes.zarr" / "zarr.json").unlink()
+    document = tmp_path / "landscapes.zarr" / "plane" / "zarr.json"
+    document.write_text(document.read_text().replace("exp(loss)", "softplus(loss)"))
+    reader = LandscapeReader(str(tmp_path), "plane")
+    assert "perplexity" not in reader.view(reader.store().record.surfaces).surface.observables
+    with pytest.raises(JobError, match="'plane' has no 'perplexity'; known: loss, loss_stderr"):
+        reader.blocks("perplexity", [(0, 0)], alive=False)
+
+
 def test_a_landscape_without_derived_surfaces_records_none(tmp_path):
     job = Job(
         run=str(tmp_path), problem=lambda: Problem(nn.Linear(2, 1), torch.randn(16, 2), squares), num_samples=16,
