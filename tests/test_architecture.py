@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # The rooms of both packages, from the ground up: a room is a folder or a file, and uses rooms of lower layers only.
 LAYERS = [
-    "landscape: barrier batch_norm digests draws errors grid host_memory intervals lazy_names processes progress",
+    "landscape: barrier batch_norm curves digests draws errors grid host_memory intervals lazy_names processes "
+    "progress",
     "landscape: devices fields folders memory parameters plan record retries sample_losses; cluster: process",
     "landscape: directions problem surface trajectory; cluster: options scheduling",
     "landscape: topology",

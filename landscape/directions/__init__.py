@@ -7,6 +7,7 @@ from landscape.directions.base import DirectionSpec, DirectionTensors, SeededDir
 from landscape.directions.context import Context
 from landscape.directions.file import FileDirection
 from landscape.directions.kinds import KINDS, Direction, is_seeded, seeded
+from landscape.directions.networks import PlaneDirection
 from landscape.directions.pca import PcaDirection
 from landscape.directions.random import RandomDirection
 from landscape.directions.towards import TowardsDirection
@@ -19,6 +20,7 @@ __all__ = [
     "DirectionTensors",
     "FileDirection",
     "PcaDirection",
+    "PlaneDirection",
     "RandomDirection",
     "SeededDirection",
     "TowardsDirection",

@@ -72,6 +72,10 @@ class DirectionSpec(Frozen, ABC):
         """The coordinates where the job leaves the range out; None: `size` points evenly over the default range."""
         return None
 
+    def places(self, context: Context) -> Floats | None:
+        """Coordinates on the axis to which it is fitted where the job leaves the range out and there is no path."""
+        return None
+
     @property
     def weights(self) -> tuple[int | str, ...]:
         """The sets of weights that it names: snapshots by `first`, `last` or number, `problem`, files."""

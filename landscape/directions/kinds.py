@@ -9,6 +9,7 @@ from pydantic import Field
 
 from landscape.directions.base import DirectionSpec, SeededDirection
 from landscape.directions.file import FileDirection
+from landscape.directions.networks import PlaneDirection
 from landscape.directions.pca import PcaDirection
 from landscape.directions.random import RandomDirection
 from landscape.directions.towards import TowardsDirection
@@ -19,6 +20,7 @@ KINDS: tuple[type[DirectionSpec], ...] = (
     TowardsDirection,
     FileDirection,
     PcaDirection,
+    PlaneDirection,
 )
 
 

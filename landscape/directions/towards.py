@@ -61,15 +61,25 @@ def towards_direction(origin: State, target: State) -> dict[str, Tensor]:
     Raises:
         JobError: the two have the same weights, or their difference is not finite.
     """
-    from landscape.parameters import difference
-
-    # Infinity minus infinity is NaN: a mask that both have does not move.
-    steps = difference(target, origin).items()
-    moved = {name: step.masked_fill(target[name] == origin[name], 0.0).float() for name, step in steps}
-    bad = [name for name, tensor in moved.items() if not bool(tensor.isfinite().all())]
-    if bad:
-        raise JobError(f"directions: the target must be finite; {bad[0]} holds NaN or infinity")
+    moved = {name: step.float() for name, step in step_towards(origin, target).items()}
     direction = {name: tensor for name, tensor in moved.items() if bool(tensor.any())}
     if not direction:
         raise JobError("directions: the target has the same weights as the origin; name another target or origin")
     return direction
+
+
+def step_towards(origin: State, target: State) -> dict[str, Tensor]:
+    """θ_target − θ₀ in float64, over the floating-point tensors, buffers included.
+
+    Raises:
+        JobError: the difference is not finite in the type of the directions, float32.
+    """
+    from landscape.parameters import difference
+
+    # Infinity minus infinity is NaN: a mask that both have does not move.
+    steps = difference(target, origin).items()
+    moved = {name: step.masked_fill(target[name] == origin[name], 0.0) for name, step in steps}
+    bad = [name for name, tensor in moved.items() if not bool(tensor.float().isfinite().all())]
+    if bad:
+        raise JobError(f"directions: the target must be finite; {bad[0]} holds NaN or infinity")
+    return moved

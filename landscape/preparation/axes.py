@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from landscape.directions.base import DirectionSpec, DirectionTensors, Range
-from landscape.directions.plane import project
+from landscape.directions.plane import cosines, project
 from landscape.errors import JobError
-from landscape.grid import Floats, axis_coordinates, coordinates_through_zero
+from landscape.grid import Floats, Grid, axis_coordinates, coordinates_through_zero
 from landscape.parameters import State, direction_digest, norm
 from landscape.preparation.context import LandscapeContext
 from landscape.record import AxisRecord, plain
@@ -38,25 +38,31 @@ def _chosen_coordinates(spec: Landscape, k: int) -> Floats | None:
     return None if spec.range is not None else spec.directions[k].coordinates(spec.size[k])
 
 
-def make_coordinates(spec: Landscape, path: PathPlan | None, defaults: int = DEFAULTS) -> tuple[Floats, ...]:
+def make_coordinates(
+    spec: Landscape, path: PathPlan | None, defaults: int = DEFAULTS, places: Sequence[Floats | None] = ()
+) -> tuple[Floats, ...]:
     """The coordinates per axis, in float64.
 
     Args:
         path: the projected trajectory, to which axes without a range are fitted.
         defaults: the version of the defaults; axes fitted under the first one did not go through zero.
+        places: per axis the coordinates that its kind is fitted to instead; None, and by default, the path.
 
     Raises:
         JobError: an axis without a range would be fitted to the path, and there is none.
     """
-    return tuple(_make_axis(spec, k, path, defaults) for k in range(len(spec.size)))
+    own = places or [None] * len(spec.size)
+    return tuple(_make_axis(spec, k, path, defaults, own[k]) for k in range(len(spec.size)))
 
 
-def _make_axis(spec: Landscape, k: int, path: PathPlan | None, defaults: int) -> Floats:
+def _make_axis(spec: Landscape, k: int, path: PathPlan | None, defaults: int, places: Floats | None) -> Floats:
     size = spec.size[k]
     if (chosen := _chosen_coordinates(spec, k)) is not None:
         return chosen
     if (limits := _axis_range(spec, k)) is not None:
         return axis_coordinates(size, *limits)
+    if places is not None:
+        return coordinates_through_zero(size, *fit_range(places))
     if path is None:
         raise _no_path_to_fit(spec)
     spread = coordinates_through_zero if defaults > 1 else axis_coordinates
@@ -67,6 +73,22 @@ def _no_path_to_fit(spec: Landscape) -> JobError:
     """The error of an axis whose default range is fitted to the path, where the landscape has no path."""
     fitted = sorted({axis.title or axis.kind for axis in spec.directions if axis.snapshots is not None})
     return JobError(f"range: must be given where {', '.join(fitted)} axes are mixed with others")
+
+
+def make_grid(context: LandscapeContext, path: PathPlan | None, defaults: int) -> Grid:
+    """The grid of a landscape that is new."""
+    places = [direction.places(context) for direction in context.axes]
+    return Grid(context.spec.axis_names, make_coordinates(context.spec, path, defaults, places))
+
+
+def cosines_of(directions: Sequence[DirectionTensors], context: LandscapeContext) -> Floats:
+    """The cosines between the axes [axes, axes]: of the parameters alone where all axes move some.
+
+    Buffers that move along, such as running variances, are no part of an angle in weight space.
+    """
+    names = {info.name for info in context.infos}
+    parts = [{name: part for name, part in axis.tensors.items() if name in names} for axis in directions]
+    return cosines(parts if all(parts) else [axis.tensors for axis in directions])
 
 
 def fit_range(coordinates: np.ndarray) -> Range:

@@ -18,7 +18,6 @@ from landscape.devices import device_here
 from landscape.digests import digest
 from landscape.directions.base import DirectionTensors
 from landscape.directions.context import Workers, in_this_process
-from landscape.directions.plane import cosines
 from landscape.errors import JobError, shown
 from landscape.evaluation.first_look import FirstLook
 from landscape.evaluation.reduction import moment_rows, terms_of
@@ -26,7 +25,8 @@ from landscape.grid import Grid
 from landscape.parameters import describe_parameters, immobile, in_first_version, refuse_not_finite
 from landscape.plan import Plan, Reduction
 from landscape.preparation.asked import asked_of
-from landscape.preparation.axes import make_axes, make_coordinates, make_path
+from landscape.preparation.axes import cosines_of, make_axes, make_grid, make_path
+from landscape.preparation.batch_norm import with_batch_norm
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.described import terms_recorded
 from landscape.preparation.extendable import extension_of
@@ -81,6 +81,7 @@ def prepare(job: Job, workers: Workers = in_this_process) -> PreparedJob:
     reduction: Reduction = "whole" if is_of_before(run, begun) else "blocks"
     with in_folder(job.folder):
         problem = load_problem(job.problem, job.folder)
+        job, of_batch_norm = with_batch_norm(job, problem.model, asked.landscapes)
         chosen = select_samples(
             problem.data, asked.num_samples, job.seed, at_most=asked.at_most, ascending=reduction == "whole",
             length=problem.length, observed=length_by_observing(problem.model, problem.observe),
@@ -98,7 +99,7 @@ def prepare(job: Job, workers: Workers = in_this_process) -> PreparedJob:
         job, problem, weights, samples, digest_of_samples, look, device, randomness, workers, reduction, extended
     )
     landscapes = tuple(_prepare_landscape(common, spec, place) for place, spec in enumerate(asked.landscapes))
-    warnings = [*randomness_warnings(randomness), *data_warnings(samples), *look.warnings]
+    warnings = [*of_batch_norm, *randomness_warnings(randomness), *data_warnings(samples), *look.warnings]
     warnings += immobile(problem.model, bfloat16_weights=look.bfloat16_weights)
     warnings += rounding_warnings(landscapes)
     warnings += [*origin_warnings(asked.landscapes, weights, implied=asked.implied), *thread_warnings(job)]
@@ -168,7 +169,7 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     # What is on disk wins: another machine may round a fitted range or a component differently.
     path = (like.path_plan() if like else None) or make_path(context, directions)
     of_grid = like if like and like.identity.whole.get("coordinates") == identity["coordinates"] else None
-    grid = (of_grid.grid() if of_grid else None) or Grid(spec.axis_names, make_coordinates(spec, path, defaults))
+    grid = (of_grid.grid() if of_grid else None) or make_grid(context, path, defaults)
     plan = plan_of(
         job, like, common.num_samples, common.device,
         bfloat16_weights=common.look.bfloat16_weights, reduction=common.reduction,
@@ -239,7 +240,7 @@ def _described(
         seed=job.seed,
         observables=list(common.observables),
         moment_rows=list(common.moment_rows),
-        cosine=cosines([axis.tensors for axis in directions]).tolist(),
+        cosine=cosines_of(directions, context).tolist(),
         origin=common.weights.label(origin),
         origin_step=origin if isinstance(origin, int) else None,
         plan=plan.record(),

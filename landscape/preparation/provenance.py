@@ -28,8 +28,13 @@ def provenance(model: torch.nn.Module, infos: Sequence[ParameterInfo], folder: P
         model=type(model).__name__,
         parameters=sum(int(np.prod(info.shape)) for info in infos),
         folder=str(folder),
-        batch_norm_layers=sum(map(_is_batch_norm, model.modules())),
+        batch_norm_layers=batch_norm_layers(model),
     )
+
+
+def batch_norm_layers(model: torch.nn.Module) -> int:
+    """How many layers of the model the job's `batch_norm` changes."""
+    return sum(map(_is_batch_norm, model.modules()))
 
 
 def _is_batch_norm(module: torch.nn.Module) -> bool:

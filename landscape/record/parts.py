@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, Strict, TypeAdapter, ValidationError, WrapValidator
 
+from landscape.curves import Curve
+
 # JSON values of one type each; strict, since a file on disk may say anything.
 Text = Annotated[str, Strict()]
 Whole = Annotated[int, Strict()]
@@ -254,6 +256,14 @@ class IdentityRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NetworkRecord:
+    """A network that an axis runs through or past, and its coordinate there."""
+
+    name: Text
+    at: Real
+
+
+@dataclass(frozen=True, kw_only=True)
 class AxisRecord:
     """What the document of an axis says of its direction, beside what belongs to its kind alone.
 
@@ -266,3 +276,7 @@ class AxisRecord:
     digest: Text = ""
     explained_variance: Real | None = field(default=None, metadata=OMITTED)
     random_walk_variance: Real | None = field(default=None, metadata=OMITTED)
+    networks: Annotated[tuple[NetworkRecord, ...] | None, _default(None)] = field(default=None, metadata=OMITTED)
+    curve: Annotated[Curve | None, _default(None)] = field(
+        default=None, metadata=OMITTED
+    )  # that is drawn between the first two, the third its bend

@@ -4,6 +4,7 @@ from landscape.directions import (
     DirectionSpec,
     FileDirection,
     PcaDirection,
+    PlaneDirection,
     RandomDirection,
     TowardsDirection,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "Job",
     "Landscape",
     "PcaDirection",
+    "PlaneDirection",
     "RandomDirection",
     "TowardsDirection",
     "names_a_run",

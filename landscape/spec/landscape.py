@@ -8,7 +8,9 @@ from typing import Any, Literal, Self
 
 from pydantic import TypeAdapter, field_validator, model_validator
 
+from landscape.curves import Curve
 from landscape.directions.kinds import KINDS, Direction
+from landscape.directions.networks import PlaneDirection
 from landscape.directions.options import DEFAULT_IGNORE
 from landscape.directions.pca import PcaDirection
 from landscape.errors import shown
@@ -28,6 +30,7 @@ from landscape.fields import (
 from landscape.grid import AXIS_NAMES
 
 DEFAULT_SIZE = 41  # odd: a symmetric range then has a point at the origin
+PLANE_SIZE = 21  # of a plane through three networks, as in Garipov et al. 2018
 
 
 class Landscape(Frozen):
@@ -47,11 +50,18 @@ class Landscape(Frozen):
     """
     axes: Axes | None = None
     """How many principal components `trajectory` takes; default: 2."""
+    plane: tuple[Reference, Reference, Reference] | None = None
+    """Short for the two axes of the plane through three networks, in Euclidean distance; the first is the origin."""
+    curve: Curve | None = None
+    """Draw on that `plane` the curve from its first network to its second of which the third is the bend: `bezier` or
+    `polyline`.
+    """
     size: Sizes = (DEFAULT_SIZE,)
-    """Points per axis, one number or one per axis. An odd one has a point at the middle of the range."""
+    """Points per axis, one number or one per axis; 21 on a `plane`. An odd one has a point at the middle of the range.
+    """
     range: Ranges | None = None
     """[low, high], or one such pair per axis. Default: [-1, 1]; a `towards` axis has both ends among its points;
-    `trajectory` is fitted to the path.
+    `trajectory` is fitted to the path, `plane` to its networks.
     """
 
     @classmethod
@@ -84,11 +94,15 @@ class Landscape(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _fill_directions(cls, data: Any) -> Any:
-        """Turn the short form `trajectory:` into directions, and give a landscape without any its two random ones."""
+        """Turn the short forms into directions, and give a landscape without any its two random ones."""
         if not isinstance(data, Mapping):
             return data
         data = dict(data)
-        if data.get("trajectory") is not None:
+        if data.get("plane") is not None:
+            data |= _through_networks(data)
+        elif data.get("curve") is not None:
+            raise ValueError("curve goes with plane only: plane: [first, second, bend]")
+        elif data.get("trajectory") is not None:
             data["directions"] = _along_trajectory(data)
         elif data.get("axes") is not None:
             raise ValueError("axes goes with trajectory only; otherwise list one direction per axis")
@@ -157,6 +171,31 @@ def _along_trajectory(data: Mapping[str, Any]) -> tuple[Direction, ...]:
     if given and TypeAdapter(tuple[Direction, ...]).validate_python(given) != components:
         raise ValueError("trajectory and directions exclude each other: keep one of them")
     return components
+
+
+def _through_networks(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that the short form `plane:` stands for; none where its field's own check will refuse it."""
+    named = data["plane"]
+    if data.get("trajectory") is not None or data.get("axes") is not None:
+        raise ValueError("plane and trajectory exclude each other: keep one of them")
+    if not is_list(named) or len(named) != 3:
+        raise ValueError(
+            f"plane must list three networks, such as [a.safetensors, b.safetensors, last], not {shown(named)}"
+        )
+    if len({repr(name) for name in named}) < 3:
+        raise ValueError(f"plane must list three different networks, not {shown(list(named))}; name another one")
+    if data.get("origin") not in (None, named[0]):
+        raise ValueError(f"origin must be the first network of plane, {shown(named[0])}, or left out")
+    try:
+        fields = {"kind": "plane", "models": named, "curve": data.get("curve")}
+        axes = tuple(PlaneDirection.model_validate({**fields, "axis": axis}) for axis in (1, 2))
+    except ValueError:
+        return {"directions": ()}
+    given = data.get("directions")
+    if given and TypeAdapter(tuple[Direction, ...]).validate_python(given) != axes:
+        raise ValueError("plane and directions exclude each other: keep one of them")
+    size = {} if data.get("size") is not None else {"size": PLANE_SIZE}
+    return {"directions": axes, "origin": named[0], **size}
 
 
 def _refuse_equal(directions: tuple[Direction, ...]) -> None:

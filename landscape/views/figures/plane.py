@@ -23,6 +23,7 @@ from landscape.views.figures.layout import (
     text,
 )
 from landscape.views.figures.missing import hatched
+from landscape.views.figures.networks import flat_networks, network_labels, network_names
 from landscape.views.figures.origin import flat_origin, origin_names
 from landscape.views.figures.path import flat_labels, flat_path, legend_names
 from landscape.views.figures.pointer import plane_hover, pointer_values
@@ -68,10 +69,12 @@ def draw_plane(
     states = data.states if all_states is None else all_states
     plot = plot_size(data)
     below = TICKS_PX + 17 + room
-    names = [*legend_names(data.path), *missing_names(states), *layer_names(data)]
+    names = [*legend_names(data.path), *network_names(data), *missing_names(states), *layer_names(data)]
     frame = make_frame(data, style, plot, left=73, below=below, legend=names)
     traces: list[Any] = [*field, *layers(data, missing_states(states), style)]
     layout = base_layout(data, style, frame) | _axes(data, frame)
+    traces += flat_networks(data, style)
+    layout["annotations"] = [*layout["annotations"], *network_labels(data)]
     if data.path is not None:
         traces += flat_path(data.path, style)
         layout["annotations"] = [*layout["annotations"], *flat_labels(data.path)]

@@ -33,9 +33,12 @@ class PathInSpace:
     line: Floats
 
 
+SHOWN_ROLES = ("origin", "uncertainty", "networks", "curve")  # of what lies over the values
+
+
 def shown_names(traces: Sequence[Any]) -> list[str]:
-    """The legend entries of the layers over the values: the origin and the uncertainty."""
-    layers = [trace for trace in traces if (trace.meta or {}).get("role") in ("origin", "uncertainty")]
+    """The legend entries of the layers over the values: the origin, the uncertainty, networks and their curve."""
+    layers = [trace for trace in traces if (trace.meta or {}).get("role") in SHOWN_ROLES]
     return [trace.name for trace in layers if trace.showlegend is not False]
 
 

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from landscape.views.figures.colours import colour_scale
 from landscape.views.figures.layout import Style, colour_bar, text, with_levels
 from landscape.views.figures.missing import symbols
+from landscape.views.figures.networks import space_networks
 from landscape.views.figures.origin import space_origin
 from landscape.views.figures.path import LIFT
 from landscape.views.figures.pointer import plane_hover, pointer_values
@@ -35,6 +36,7 @@ def draw_surface(data: FigureData, style: Style) -> go.Figure:
     traces: list[Any] = [_heights(data, style), level_lines(data, aspect), *error_sheets(data, style)]
     traces += symbols(data.states, tuple(axis.coordinates for axis in data.axes), floor, style.theme)
     traces += space_origin(data, style, origin_height(data) + LIFT * span)
+    traces += space_networks(data, style, LIFT * span)
     upwards = z_axis(data, floor, data.scale.high + 0.04 * span)
     data = with_levels(data)
     return draw_scene(

@@ -14,6 +14,7 @@ from landscape.views.plots.style import (
     INK,
     PlotStyle,
     hatch_missing,
+    mark_networks,
     mark_origin,
     number_path,
     plot_path,
@@ -73,6 +74,7 @@ def _finish(data: FigureData, ax: Any, style: PlotStyle) -> None:
         ax.contour(x, y, ratio, levels=[1.0], colors=[INK], linestyles="dashed", linewidths=0.9)
         ax.plot([], [], color=INK, linestyle="dashed", linewidth=0.9, label=UNCLEAR)
     mark_origin(ax, data, 0.0, 0.0)
+    mark_networks(ax, data, style)
     if data.path is not None:
         plot_path(ax, data.path, data.path.places[:2], style)
         number_path(ax, data.path, (data.path.places[0], data.path.places[1]))

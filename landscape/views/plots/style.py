@@ -95,6 +95,24 @@ def mark_origin(ax: Any, data: FigureData, *place: float) -> None:
     ax.plot(*([value] for value in place), label=data.origin.name, path_effects=halo, **cross)
 
 
+def mark_networks(ax: Any, data: FigureData, style: PlotStyle) -> None:
+    """The networks of a plane as diamonds with their names, and the curve between two of them."""
+    networks = data.networks
+    if networks is None:
+        return
+    if networks.curve.size:
+        ax.plot(
+            *networks.curve, color=style.path_colour, linewidth=style.path_width, label=networks.curve_name, zorder=5
+        )
+    look = {"marker": "D", "linestyle": "", "markerfacecolor": style.path_colour, "markeredgecolor": HALO}
+    ax.plot(*networks.places, label=networks.title, zorder=6, **look)
+    box = {"facecolor": HALO, "edgecolor": "none", "alpha": 0.75, "pad": 0.8}
+    for x, y, name in zip(*networks.places, networks.names, strict=True):
+        ax.annotate(
+            name, (x, y), xytext=(0, 6), textcoords="offset points", ha="center", fontsize="x-small", bbox=box, zorder=7
+        )
+
+
 def say_why_empty(data: FigureData, write: Callable[..., Any], place: Any) -> None:
     """A sentence in the middle where nothing can be drawn.
 

@@ -17,7 +17,7 @@ ENTEZARI, GIT_RE_BASIN, FRANKLE = (
 def barrier_rows(surface: Surface) -> list[tuple[str, str]]:
     """A row per definition of the barrier of a line; none for any other landscape.
 
-    The number after \u00b1 is two standard errors, resampled where the losses of the samples were kept, else an upper
+    The number after ± is two standard errors, resampled where the losses of the samples were kept, else an upper
     bound.
     """
     text = wording.barrier_text(surface)
@@ -35,7 +35,7 @@ def barrier_rows(surface: Surface) -> list[tuple[str, str]]:
 
 
 def _rise(barrier: Barrier) -> str:
-    """Such as '0.43 \u00b1 0.02 at alpha 0.5'."""
+    """Such as '0.43 ± 0.02 at alpha 0.5'."""
     if barrier.height == 0:
         return "0"
     return f"{wording.value_with_error(barrier.height, barrier.stderr)} at alpha {number(barrier.alpha, 3)}"

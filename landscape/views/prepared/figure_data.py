@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from landscape.surface import OK, Axis, Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable
+from landscape.views.prepared.networks import Networks, prepare_networks
 from landscape.views.prepared.origin import Origin, prepare_origin
 from landscape.views.prepared.path import DrawnPath, prepare_path
 from landscape.views.prepared.scale import (
@@ -70,6 +71,7 @@ class FigureData(Comparable):
     rise: Floats | None = None
     rise_error: Floats | None = None
     origin: Origin | None = None
+    networks: Networks | None = None
     difference: Floats | None = None
     beside: tuple[FigureData, ...] = ()
 
@@ -213,6 +215,7 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
         rise=rise,
         rise_error=rise_error,
         origin=prepare_origin(surface, observable, drawn, log),
+        networks=prepare_networks(surface, drawn),
         difference=difference,
     )
 

@@ -73,7 +73,7 @@ def landscape_rows(surface: Surface) -> list[Row]:
         *(row for axis in surface.axes for row in axis_rows(axis)),
         *cosine_rows(record.cosine, [axis.name for axis in surface.axes]),
     ]
-    rows += barrier_rows(surface)
+    rows += [*barrier_rows(surface), *network_rows(surface)]
     if surface.path is not None and len(surface.path.step):
         distance = np.asarray(surface.path.distance, np.float64)
         if np.isfinite(distance).any():
@@ -81,6 +81,21 @@ def landscape_rows(surface: Surface) -> list[Row]:
     seconds = record.progress.seconds
     rows += [("time", duration(seconds))] if seconds is not None else []
     return rows
+
+
+def network_rows(surface: Surface) -> list[Row]:
+    """Where the networks lie that the axes run through, a row each; none of other landscapes."""
+    known = [axis.record.networks for axis in surface.axes]
+    places = [networks for networks in known if networks is not None]
+    if not places or len(places) < len(known):
+        return []
+    return [
+        (
+            f"network {at[0].name}",
+            ", ".join(f"{axis.name} {number(each.at, 4)}" for axis, each in zip(surface.axes, at, strict=True)),
+        )
+        for at in zip(*places, strict=False)
+    ]
 
 
 def axis_rows(axis: Axis) -> list[Row]:

@@ -304,9 +304,9 @@ BAD_JOBS = {
     ),
     "kind": (
         {"landscapes": [SPEC | {"directions": [{"kind": "rnd"}]}]},
-        ["kind", "random, towards, file or pca", "'rnd'"],
+        ["kind", "random, towards, file, pca", "'rnd'"],
     ),
-    "no kind": ({"landscapes": [SPEC | {"directions": [{"seed": 1}]}]}, ["kind", "random, towards, file or pca"]),
+    "no kind": ({"landscapes": [SPEC | {"directions": [{"seed": 1}]}]}, ["kind", "random, towards, file, pca"]),
     "normalise": (
         {"landscapes": [SPEC | {"directions": [{"kind": "random", "normalise": "filters"}]}]},
         ["normalise", "'filters'"],

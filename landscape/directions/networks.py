@@ -1,0 +1,163 @@
+"""The plane through three networks, its axes in Euclidean distance (Garipov et al. 2018, appendix A.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from landscape.curves import Curve
+from landscape.directions.base import DirectionSpec, Range
+from landscape.directions.towards import step_towards
+from landscape.errors import JobError, shown
+from landscape.fields import Reference
+from landscape.grid import Floats
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from landscape.directions.context import Context
+    from landscape.parameters import State
+
+
+@dataclass(frozen=True)
+class NetworksPlane:
+    """The plane w₁ + x·û + y·v̂ through three networks, u = w₂ − w₁ and v = (w₃ − w₁) − ⟨û, w₃ − w₁⟩·û.
+
+    Lengths and angles are those of the parameters. Buffers move along, by the same shares of the three networks, so
+    that each corner is its network as a whole.
+
+    Attributes:
+        axes: û and v̂, each of length 1 over the parameters: a float32 tensor per name that moves.
+        corners: the coordinates [3, 2] of w₁, w₂ and w₃.
+    """
+
+    axes: tuple[dict[str, Tensor], dict[str, Tensor]]
+    corners: Floats
+
+
+class PlaneDirection(DirectionSpec):
+    """One of the two axes of the plane through three networks; the first is the origin. Written as `plane: [a, b, c]`.
+
+    Coordinates are Euclidean distances in weight space. The first axis runs from the first network through the second,
+    the second axis at a right angle to it towards the third.
+    """
+
+    kind: Literal["plane"] = "plane"
+    models: tuple[Reference, Reference, Reference]
+    """The three networks: snapshots' numbers, `first`, `last`, `problem`, or files of weights."""
+    axis: Literal[1, 2] = 1
+    """Which axis of the plane: 1 towards the second network, 2 at a right angle to it."""
+    curve: Curve | None = None
+    """Draw the curve from the first network to the second of which the third is the bend."""
+
+    default_range: ClassVar[Range | None] = None
+
+    @property
+    def weights(self) -> tuple[int | str, ...]:
+        """The three networks."""
+        return self.models
+
+    def check(self, context: Context) -> None:
+        """The networks must be three, and the origin the first of them."""
+        from landscape.parameters import state_digest
+
+        digests = [context.digest(model) for model in self.models]
+        for k, digest in enumerate(digests):
+            if digest in digests[:k]:
+                raise JobError(
+                    f"plane: must hold three different networks, but {shown(self.models[digests.index(digest)])} and "
+                    f"{shown(self.models[k])} have the same weights; name another one"
+                )
+        if state_digest(context.origin) != digests[0]:
+            raise JobError(f"origin: must be the first network of the plane, {shown(self.models[0])}; leave origin out")
+
+    def identity(self, context: Context) -> dict[str, Any]:
+        """The weights of the three networks, by whatever names; the curve is only drawn."""
+        return {"kind": "plane", "axis": self.axis, "models": [context.digest(model) for model in self.models]}
+
+    def make(self, context: Context) -> dict[str, Tensor]:
+        """û or v̂."""
+        return dict(self._plane(context).axes[self.axis - 1])
+
+    def label(self, context: Context) -> str:
+        """From which network to which, and that the unit is a distance."""
+        first, second, third = self._names(context)
+        way = f"from {first} to {second}" if self.axis == 1 else f"from that line to {third}"
+        return f"{way} (Euclidean distance)"
+
+    def places(self, context: Context) -> Floats:
+        """The coordinates [3] of the networks."""
+        return np.asarray(self._plane(context).corners[:, self.axis - 1])
+
+    def attributes(self, context: Context) -> dict[str, Any]:
+        """Where the networks lie; the length is that of the parameters, without the buffers that move along."""
+        pairs = zip(self._names(context), self.places(context).tolist(), strict=True)
+        return {"norm": 1.0, "networks": [{"name": name, "at": at} for name, at in pairs]}
+
+    def _names(self, context: Context) -> list[str]:
+        """The names of the networks: files without folder and ending, unless they then had the same names."""
+        full = [context.name(model) for model in self.models]
+        short = [Path(name).name.removesuffix(".safetensors") for name in full]
+        return short if len(set(short)) == len(short) else full
+
+    def _plane(self, context: Context) -> NetworksPlane:
+        """One plane for both axes."""
+
+        def compute() -> NetworksPlane:
+            names = [info.name for info in context.infos]
+            return plane_through([context.state(model) for model in self.models], names)
+
+        return context.once(("plane through networks", self.models), compute)
+
+
+def plane_through(networks: list[State], names: list[str]) -> NetworksPlane:
+    """The plane through three networks, in float64.
+
+    Args:
+        networks: three states of one model.
+        names: its parameters.
+
+    Raises:
+        JobError: two networks have the same parameters, the three lie on a line, or one is not finite.
+
+    >>> import torch
+    >>> corners = [{"w": torch.tensor(place)} for place in ([1.0, 0.0], [4.0, 4.0], [1.0, 5.0])]
+    >>> plane_through(corners, ["w"]).corners.tolist()
+    [[0.0, 0.0], [5.0, 0.0], [4.0, 3.0]]
+    """
+    from landscape.parameters import dot, norm
+
+    first, second, third = networks
+    u, w = step_towards(first, second), step_towards(first, third)
+
+    def product(one: State, other: State) -> float:
+        return dot({name: one[name] for name in names if name in one}, other)
+
+    across = product(u, u) ** 0.5
+    far = product(w, w) ** 0.5
+    share = product(u, w) / across**2 if across else 0.0
+    v = {name: w[name] - share * u[name] for name in u}
+    height = product(v, v) ** 0.5
+    # Each weight is rounded to its type: where a network lies by less than that beside the line, it lies on it.
+    precision = max(
+        (float(np.finfo(str(first[name].dtype).removeprefix("torch.")).eps) for name in names if name in u
+         and first[name].element_size() >= 4), default=2.0**-7,
+    )  # fmt: skip
+    rounding = precision * (norm(first) + norm(third))
+    if across <= precision * (norm(first) + norm(second)) or far <= rounding:
+        raise JobError("plane: must hold three different networks, but two have the same parameters; name another one")
+    if height <= rounding:
+        raise JobError(
+            "plane: the three networks lie on a straight line, which spans no plane; name another third one, or draw "
+            "the line: directions: [{kind: towards, target: …}]"
+        )
+    axes = tuple(_scaled(step, length) for step, length in ((u, across), (v, height)))
+    return NetworksPlane((axes[0], axes[1]), np.array([[0.0, 0.0], [across, 0.0], [share * across, height]]))
+
+
+def _scaled(step: State, length: float) -> dict[str, Tensor]:
+    """A step over its length in float32; tensors that do not move left out."""
+    return {name: (tensor / length).float() for name, tensor in step.items() if bool(tensor.any())}

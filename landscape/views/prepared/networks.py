@@ -1,0 +1,73 @@
+"""The networks that a plane runs through as a figure marks them, and the curve between two of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.curves import curve_places
+from landscape.surface import Surface
+from landscape.views.prepared.comparable import Comparable
+from landscape.views.prepared.levels import number
+from landscape.views.prepared.path_on_surface import bilinear
+from landscape.views.prepared.wording import shortened
+
+Floats = NDArray[np.float64]
+
+CURVE_POINTS = 121
+NAME_LETTERS = 24  # of a label beside its mark
+
+
+@dataclass(frozen=True, eq=False)
+class Networks(Comparable):
+    """The networks at their places on the first two axes.
+
+    Attributes:
+        places: [2, n].
+        names: short enough to stand beside the marks.
+        hover: in plotly's markup.
+        heights: in drawn units [n], interpolated between points of the grid; NaN beyond it.
+        curve: places of the curve's points [2, m]; none where there is no curve.
+        curve_heights: [m].
+    """
+
+    places: Floats
+    names: tuple[str, ...]
+    hover: tuple[str, ...]
+    heights: Floats
+    curve: Floats
+    curve_heights: Floats
+    curve_name: str = ""
+
+    title = "networks"
+
+
+def prepare_networks(surface: Surface, drawn: Floats) -> Networks | None:
+    """The networks of a plane as a figure shows them; None for every other landscape.
+
+    Args:
+        drawn: the values of the surface in drawn units.
+    """
+    if len(surface.axes) != 2:
+        return None
+    known = [axis.record.networks for axis in surface.axes]
+    if known[0] is None or known[1] is None or [each.name for each in known[0]] != [each.name for each in known[1]]:
+        return None
+    places = np.array([[network.at for network in axis] for axis in known if axis is not None])
+    x, y = (axis.coordinates for axis in surface.axes)
+
+    kind = surface.axes[0].record.curve
+    curve = np.empty((2, 0))
+    if kind is not None and places.shape[1] == 3:
+        curve = curve_places(kind, places.T, np.linspace(0, 1, CURVE_POINTS)).T
+    hover = tuple(
+        f"<b>{escape(network.name, quote=False)}</b><br>"
+        + ", ".join(f"{axis.name} {number(float(at), 4)}" for axis, at in zip(surface.axes, place, strict=True))
+        for network, place in zip(known[0], places.T, strict=True)
+    )
+    names = tuple(shortened(network.name, NAME_LETTERS) for network in known[0])
+    heights, of_curve = (bilinear(x, y, drawn, at[0], at[1]) for at in (places, curve))
+    return Networks(places, names, hover, heights, curve, of_curve, f"{kind} curve" if curve.size else "")
