@@ -9,6 +9,8 @@ import torch
 
 from cluster.process.console import seconds_text
 from landscape.choosing import freedom_of, make_evaluator, tile_shape_for
+from landscape.curvature import bytes_of_bases, layout_of
+from landscape.curvature.solving import EVALUATIONS
 from landscape.devices import cores
 from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.questions import Freedom, Tuned
@@ -53,6 +55,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     seconds = tuned.seconds_per_point
     landscapes = [_plan_landscape(prepared, each, seconds, count) for each in prepared.landscapes]
     missing = sum(each["missing_points"] * each["sample_share"] for each in landscapes)
+    missing += sum(each["curvature"]["evaluations"] for each in landscapes if each["curvature"])
     return {
         "run": prepared.run,
         "num_samples": prepared.landscapes[0].record.num_samples,
@@ -107,6 +110,7 @@ def _plan_landscape(
         "name": landscape.name,
         "origin": landscape.record.origin,
         "axes": _axes(landscape),
+        "curvature": _curvature(prepared, landscape),
         "origin_on_grid": not _without_zero(grid),
         # A landscape that is begun keeps its grid, and the collector's have the size of the tutorial that it follows.
         "origin_remedy": origin_remedy(grid) if stored is None and prepared.job.landscapes else None,
@@ -128,7 +132,14 @@ def _plan_landscape(
 def _axes(landscape: PreparedLandscape) -> list[dict[str, Any]]:
     axes = zip(landscape.grid.names, landscape.grid.coordinates, landscape.directions, strict=True)
     return [
-        {"name": name, "size": len(each), "low": float(each[0]), "high": float(each[-1]), "what": axis.record.label}
+        {
+            "name": name,
+            "size": len(each),
+            "low": float(each[0]),
+            "high": float(each[-1]),
+            "what": axis.record.label,
+            "foreseen": bool(axis.attributes.get("foreseen")),
+        }
         for name, each, axis in axes
     ]
 
@@ -158,6 +169,18 @@ def _left_of(samples: Samples, known: int) -> tuple[float, str]:
     left = {name: max(0, size - known) for name, size in samples.sizes.items()}
     words = ", ".join(f"{count} of {name}" for name, count in left.items())
     return sum(left.values()) / sum(samples.sizes.values()), words
+
+
+def _curvature(prepared: PreparedJob, landscape: PreparedLandscape) -> dict[str, Any] | None:
+    """What the eigenvectors cost that are axes and not yet computed; None where there are none."""
+    axes = [axis for axis in landscape.directions if axis.attributes.get("foreseen")]
+    runs = {(axis.attributes["steps"], axis.attributes["seed"]) for axis in axes}
+    if not runs:
+        return None
+    size = layout_of(prepared.problem, landscape.origin).size
+    products = sum(min(steps, size) for steps, _ in runs)
+    stored = sum(bytes_of_bases(size, steps) for steps, _ in runs)
+    return {"products": products, "evaluations": products * EVALUATIONS, "bytes": stored}
 
 
 def _without_zero(grid: Grid) -> list[int]:
@@ -203,7 +226,13 @@ def plan_text(plan: dict[str, Any]) -> str:
             f"{each['name']}: {size} around {origin}: {each['points']} points{path}{done}, "
             f"{each['tiles']} tiles of {tile}, {bytes_text(each['bytes'])}, {', '.join(each['observables'])}"
         )
-        lines += [f"  {axis['name']}: {axis['low']:g} to {axis['high']:g}, {axis['what']}" for axis in each["axes"]]
+        lines += [f"  {axis['name']}: {_ends(axis)}, {axis['what']}" for axis in each["axes"]]
+        if each["curvature"]:
+            lines.append(
+                f"  eigenvectors: at most {each['curvature']['products']} products with the Hessian, each about "
+                f"{EVALUATIONS} points' time; {bytes_text(each['curvature']['bytes'])} of memory, and in the run's "
+                "folder meanwhile"
+            )
         if each["kept_bytes"]:
             lines.append(f"  keeps the loss of every sample: {bytes_text(each['kept_bytes'])} of these")
         if each["extends"]:
@@ -223,6 +252,13 @@ def plan_text(plan: dict[str, Any]) -> str:
     lines.append(_engine_text(plan["engine"]))
     lines += [f"warning: {each}" for each in plan["warnings"]]
     return "\n".join(lines)
+
+
+def _ends(axis: dict[str, Any]) -> str:
+    # These ends stand in where the job leaves the range out, before the eigenvalue is known.
+    if axis["foreseen"] and (axis["low"], axis["high"]) == (-1.0, 1.0):
+        return "as far as its eigenvalue says"
+    return f"{axis['low']:g} to {axis['high']:g}"
 
 
 def _precision(plan: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from landscape.results import Run, open_run
     from landscape.spec import (
         CollectLandscape,
+        EigenDirection,
         FileDirection,
         Job,
         Landscape,
@@ -48,6 +49,7 @@ _HOMES = {
     "evaluation.choice.questions": ("Limits",),
     "spec": (
         "CollectLandscape",
+        "EigenDirection",
         "FileDirection",
         "Job",
         "Landscape",
@@ -71,6 +73,7 @@ __all__ = [
     "Axis",
     "Bootstrap",
     "CollectLandscape",
+    "EigenDirection",
     "FileDirection",
     "Job",
     "JobError",

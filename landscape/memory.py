@@ -14,7 +14,9 @@ from landscape.host_memory import free_host_bytes
 
 # Environment variables.
 HOST_BYTES, DEVICE_BYTES, KEPT_BYTES = "LANDSCAPE_HOST_BYTES", "LANDSCAPE_DEVICE_BYTES", "LANDSCAPE_KEPT_BYTES"
+CURVATURE_BYTES = "LANDSCAPE_CURVATURE_BYTES"
 MOST_KEPT = 1 << 30  # bytes of the losses of single samples that a landscape may keep
+MOST_BASES = 1 << 32  # bytes of Lanczos bases, in the memory of the driver and in the folder of the run
 SHARE_OF_HOST = 0.25  # of the free memory: while samples are read and sent to workers, there are up to three copies
 SHARE_OF_DEVICE = 0.5  # of the free memory: the rest is for the model and its activations
 
@@ -47,6 +49,15 @@ def kept_limit() -> int:
         JobError: the variable LANDSCAPE_KEPT_BYTES holds no number of bytes.
     """
     return _from_environment(KEPT_BYTES) or MOST_KEPT
+
+
+def curvature_limit() -> int:
+    """The bytes that the basis vectors of a computation of eigenvectors may take.
+
+    Raises:
+        JobError: the variable LANDSCAPE_CURVATURE_BYTES holds no number of bytes.
+    """
+    return _from_environment(CURVATURE_BYTES) or MOST_BASES
 
 
 def free_bytes(device: torch.device) -> int:

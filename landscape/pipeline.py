@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from landscape.choosing import bound_to, freedom_of, make_evaluator, tile_shape_for, tune_landscape
+from landscape.curvature import serial_solver
 from landscape.errors import Interrupted, StoreError, shown
 from landscape.evaluation.choice.questions import Limits
 from landscape.evaluation.evaluator import Evaluator
@@ -59,7 +60,7 @@ def run(
         The run, opened for reading.
     """
     stage(PREPARING)
-    prepared = prepare(job)
+    prepared = prepare(job, solver=serial_solver(stop))
     try:
         with run_lock(prepared.run):
             run_prepared(prepared, observer or (lambda progress: None), stop, limits)

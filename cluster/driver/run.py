@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
+from cluster.driver.calculators import calculator_of
 from cluster.driver.driver import Driver
 from cluster.driver.landscape_state import DrivenLandscape, LandscapeState, NewLandscape
 from cluster.driver.short_jobs import is_quicker_here
@@ -15,6 +17,7 @@ from cluster.process.supervisor_pipe import HERE, supervised, tell
 from cluster.scheduling.policy import Policy
 from cluster.session.mapping import ray_workers
 from cluster.session.session import ray_session
+from landscape.curvature import solver_of
 from landscape.directions.context import Workers, in_this_process
 from landscape.errors import LandscapeError
 from landscape.evaluation.choice.questions import Limits
@@ -22,6 +25,7 @@ from landscape.folders.lock import run_lock
 from landscape.memory import keep_freed_memory
 from landscape.pipeline import OpenOne, run_prepared
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
+from landscape.preparation.solving import Solver
 from landscape.progress import PREPARING, Observer, stage
 from landscape.results import Run
 from landscape.spec import Job
@@ -78,25 +82,33 @@ def run(
     with shown_progress(observer) as shown:
         options = _Options(shown, stop, workers, address, policy, allow_open, limits)
         on_ray = ray_workers(job, address, workers, allow_open, stop)
-        return _while_locked(job, lambda prepared: _compute(prepared, options), on_ray)
+        solver = solver_of(
+            lambda *asked: calculator_of(*asked, workers=workers, address=address, allow_open=allow_open, stop=stop)
+        )
+        return _while_locked(job, lambda prepared: _compute(prepared, options), on_ray, solver)
 
 
 def run_serially(job: Job, observer: Observer) -> Run:
     """Compute a job in this process alone; once preparation is over, a signal stops it in an orderly way."""
     options = _Options(observer, lambda: False)
-    return _while_locked(job, lambda prepared: _until_signalled(prepared, options), nullcontext(in_this_process))
+    solver = solver_of(lambda *asked: calculator_of(*asked, serial=True))
+    compute = partial(_until_signalled, options=options)
+    return _while_locked(job, compute, nullcontext(in_this_process), solver)
 
 
-def _while_locked(job: Job, compute: Callable[[PreparedJob], None], workers: AbstractContextManager[Workers]) -> Run:
+def _while_locked(
+    job: Job, compute: Callable[[PreparedJob], None], workers: AbstractContextManager[Workers], solver: Solver
+) -> Run:
     """Prepare the job, and compute it while its run is locked against other drivers.
 
     Args:
         workers: where directions that are costly to make may run. They are given back before anything is computed:
             what then runs in this process must not share it with a Ray session.
+        solver: computes the eigenvectors that are axes, before the run is locked: it keeps its steps beside the store.
     """
     stage(PREPARING)
     with workers as mapping:
-        prepared = prepare(job, mapping)
+        prepared = prepare(job, mapping, solver)
     try:
         with run_lock(prepared.run):
             compute(prepared)

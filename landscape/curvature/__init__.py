@@ -1,16 +1,14 @@
 """Curvature of the loss: products with the Hessian, the ends of its spectrum, its trace and its density."""
 
 from landscape.curvature.density import Density, density
-from landscape.curvature.errors import (
-    Bracket,
-    SampledCurvature,
-    half_sample_bracket,
-    half_width,
-    sampled_curvature,
-)
-from landscape.curvature.lanczos import STEPS, TOLERANCE, Krylov, Ritz, Step, bytes_of_bases, lanczos
+from landscape.curvature.entry import hessian_of
+from landscape.curvature.errors import Bracket, SampledCurvature, half_sample_bracket, sampled_curvature
+from landscape.curvature.lanczos import TOLERANCE, Krylov, Ritz, Step, lanczos
 from landscape.curvature.operator import HessianOperator, Layout, layout_of
+from landscape.curvature.solving import serial_solver, solver_of, spectrum_of
 from landscape.curvature.trace import Trace, filter_weighted_trace, projected, rayleigh, trace
+from landscape.directions.eigen import STEPS, half_width
+from landscape.preparation.solving import bytes_of_bases, refuse_large_bases
 
 __all__ = [
     "STEPS",
@@ -29,10 +27,15 @@ __all__ = [
     "filter_weighted_trace",
     "half_sample_bracket",
     "half_width",
+    "hessian_of",
     "lanczos",
     "layout_of",
     "projected",
     "rayleigh",
+    "refuse_large_bases",
     "sampled_curvature",
+    "serial_solver",
+    "solver_of",
+    "spectrum_of",
     "trace",
 ]

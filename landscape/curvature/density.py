@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from landscape.curvature.algebra import Floats
-from landscape.curvature.lanczos import STEPS, lanczos
+from landscape.curvature.lanczos import lanczos
+from landscape.directions.eigen import STEPS
 
 RUNS = 10
 

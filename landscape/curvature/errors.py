@@ -10,14 +10,13 @@ import numpy as np
 from torch import Tensor
 
 from landscape.calculation import AtPoints, Calculator, Setting
-from landscape.curvature.lanczos import STEPS, TOLERANCE, lanczos
+from landscape.curvature.lanczos import TOLERANCE, lanczos
 from landscape.curvature.operator import HessianOperator
 from landscape.curvature.trace import rayleigh
 from landscape.directions.base import DirectionTensors
+from landscape.directions.eigen import STEPS, half_width
 from landscape.plan import Engine
 
-# A rise of at least so much is what an axis should show: a loss near zero would make it infinitely narrow.
-LEAST_RISE = 0.1
 # The losses of single samples are float32: at this share of the half width the rise, its square, is well above their
 # rounding, and the fourth derivative is not yet seen.
 STEP_SHARE = float(np.finfo(np.float32).eps) ** 0.25
@@ -30,11 +29,6 @@ class SampledCurvature:
     mean: float
     stderr: float
     samples: int
-
-
-def half_width(value: float, loss: float) -> float:
-    """√(2·max(L₀, 0.1)/|λ|): where the parabola of the eigenvalue λ has risen by the loss; infinite where λ is 0."""
-    return math.sqrt(2 * max(loss, LEAST_RISE) / abs(value)) if value else math.inf
 
 
 def sampled_curvature(

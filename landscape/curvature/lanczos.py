@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from landscape.curvature.algebra import Floats, combination, dot, length, without
+from landscape.directions.eigen import STEPS
 
-# On a spectrum of 2,000 with ten outliers 20 steps gave both ends to four digits, 10 steps the top alone; 60 leave room
-# for the flat bulk of a network's Hessian.
-STEPS = 60
 TOLERANCE = 0.01  # of an eigenvalue: what a residual may be; the noise of sampling is larger
 ROUNDING = 10  # times the operator's noise: a residual below that is rounding
 
@@ -154,8 +152,3 @@ def _has_converged(krylov: Krylov, ranks: Sequence[int], tolerance: float, noise
 
 def _normal(size: int, seed: int, number: int) -> Floats:
     return np.random.default_rng([seed, number]).standard_normal(size)
-
-
-def bytes_of_bases(size: int, steps: int = STEPS) -> int:
-    """Bytes of the basis of so many steps over P numbers, in memory and on disk alike: 8·P·(m + 1)."""
-    return 8 * size * (min(steps, size) + 1)

@@ -59,7 +59,7 @@ def layout_of(problem: Problem, origin: State) -> Layout:
 
 
 class HessianOperator:
-    """H = ∇²L at θ₀, or JᵀH_ℓJ, by its products with vectors.
+    """H = ∇²L at θ₀ by its products with vectors.
 
     The samples lie in the blocks of the plan. Each stretch of blocks is one question, and its parts are added in their
     order; the stretches follow from the number of blocks alone. So any number of workers gives the same bits.
@@ -68,8 +68,7 @@ class HessianOperator:
         calculator: has the products computed.
         setting: θ₀ and the plan.
         blocks: of which samples; default: all. Means are over these alone.
-        method: `autograd` goes over to `differences` where the model has no second derivative; `gauss-newton` needs
-            a `Problem.supervised`.
+        method: `autograd` goes over to `differences` where the model has no second derivative.
 
     Attributes:
         method: how the products are computed; another one than asked for once that has failed.

@@ -5,6 +5,7 @@ A direction is a float32 tensor per name; names that it does not move are left o
 
 from landscape.directions.base import DirectionSpec, DirectionTensors, SeededDirection
 from landscape.directions.context import Context
+from landscape.directions.eigen import EigenDirection
 from landscape.directions.file import FileDirection
 from landscape.directions.kinds import KINDS, Direction, is_seeded, seeded
 from landscape.directions.networks import PlaneDirection
@@ -18,6 +19,7 @@ __all__ = [
     "Direction",
     "DirectionSpec",
     "DirectionTensors",
+    "EigenDirection",
     "FileDirection",
     "PcaDirection",
     "PlaneDirection",

@@ -52,6 +52,8 @@ class DirectionSpec(Frozen, ABC):
         default_range: the ends of the axis where the job leaves them out; None where they are fitted to the path, which
             a kind may ask for that names `snapshots`.
         version_1_range: the ends that version 1 of the defaults wrote out, where it did.
+        is_costly: whether its label and attributes take long to make, and are those recorded where a landscape is on
+            disk.
     """
 
     kind: str
@@ -59,6 +61,7 @@ class DirectionSpec(Frozen, ABC):
     title: ClassVar[str] = ""
     default_range: ClassVar[Range | None] = (-1.0, 1.0)
     version_1_range: ClassVar[Range | None] = None
+    is_costly: ClassVar[bool] = False
 
     def on_axis(self, axis: int) -> Self:
         """The same direction with what depends on its place among the axes, from 0, filled in."""
@@ -74,6 +77,10 @@ class DirectionSpec(Frozen, ABC):
 
     def places(self, context: Context) -> Floats | None:
         """Coordinates on the axis to which it is fitted where the job leaves the range out and there is no path."""
+        return None
+
+    def range_at(self, context: Context) -> Range | None:
+        """The ends where the job leaves the range out and they follow from the origin; None: not from it."""
         return None
 
     @property

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from landscape.directions.spectrum import Spectrum
     from landscape.parameters import ParameterInfo, State
 
 T = TypeVar("T")
@@ -72,6 +73,18 @@ class Context(Protocol):
     @property
     def workers(self) -> Workers:
         """Where costly work may run. A job on Ray starts its session, or attaches to it, with the first call."""
+
+    def spectrum(self, ranks: tuple[int, ...], steps: int, seed: int) -> Spectrum:
+        """Eigenpairs of the Hessian at the origin, over all samples: computed by workers where the job has any.
+
+        Args:
+            ranks: which: 1 the largest eigenvalue, 2 the second largest, -1 the smallest.
+            steps: products with the Hessian at most.
+            seed: of the vector that the Lanczos method starts from.
+
+        Raises:
+            JobError: the loss is flat at the origin or has no derivatives, or the vectors would take too much memory.
+        """
 
     @property
     def unit(self) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 from pydantic import Field
 
 from landscape.directions.base import DirectionSpec, SeededDirection
+from landscape.directions.eigen import EigenDirection
 from landscape.directions.file import FileDirection
 from landscape.directions.networks import PlaneDirection
 from landscape.directions.pca import PcaDirection
@@ -21,6 +22,7 @@ KINDS: tuple[type[DirectionSpec], ...] = (
     FileDirection,
     PcaDirection,
     PlaneDirection,
+    EigenDirection,
 )
 
 

@@ -33,6 +33,8 @@ from landscape.problem.user_code import kept_alive
 Products = Literal["autograd", "differences"]
 """How Hessian products are computed: by differentiating twice, or by central differences of gradients."""
 
+RECALIBRATED = "batch_norm: recalibrate computes the statistics anew at every point, and has no derivatives; use eval"
+
 
 class Differentiation:
     """The loss L(θ) = Σᵢ wᵢ·ℓᵢ(θ) / Σᵢ wᵢ of the samples at one θ; for a loss of several terms, Σₜ λₜ·Lₜ(θ).
@@ -55,9 +57,7 @@ class Differentiation:
         self, model: nn.Module, samples: Samples, observe: Observe, plan: Plan, device: torch.device, weights: State
     ) -> None:
         if plan.statistics.recalibrated:
-            raise JobError(
-                "batch_norm: recalibrate computes the statistics anew at every point, and has no derivatives; use eval"
-            )
+            raise JobError(RECALIBRATED)
         self._plan = _for_derivatives(plan)
         self._observe, self._device = observe, device
         self._loaded = LoadedModel(model, self._plan, device)

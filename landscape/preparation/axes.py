@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,11 @@ def _chosen_coordinates(spec: Landscape, k: int) -> Floats | None:
 
 
 def make_coordinates(
-    spec: Landscape, path: PathPlan | None, defaults: int = DEFAULTS, places: Sequence[Floats | None] = ()
+    spec: Landscape,
+    path: PathPlan | None,
+    defaults: int = DEFAULTS,
+    places: Sequence[Floats | None] = (),
+    ends: Sequence[Range | None] = (),
 ) -> tuple[Floats, ...]:
     """The coordinates per axis, in float64.
 
@@ -47,22 +51,24 @@ def make_coordinates(
         path: the projected trajectory, to which axes without a range are fitted.
         defaults: the version of the defaults; axes fitted under the first one did not go through zero.
         places: per axis the coordinates that its kind is fitted to instead; None, and by default, the path.
+        ends: per axis the range that follows from the origin; None, and by default, it does not.
 
     Raises:
         JobError: an axis without a range would be fitted to the path, and there is none.
     """
-    own = places or [None] * len(spec.size)
-    return tuple(_make_axis(spec, k, path, defaults, own[k]) for k in range(len(spec.size)))
+    own = [None if each is None else fit_range(each) for each in places or [None] * len(spec.size)]
+    fitted = [end or fit for end, fit in zip(ends or [None] * len(spec.size), own, strict=True)]
+    return tuple(_make_axis(spec, k, path, defaults, fitted[k]) for k in range(len(spec.size)))
 
 
-def _make_axis(spec: Landscape, k: int, path: PathPlan | None, defaults: int, places: Floats | None) -> Floats:
+def _make_axis(spec: Landscape, k: int, path: PathPlan | None, defaults: int, fitted: Range | None) -> Floats:
     size = spec.size[k]
     if (chosen := _chosen_coordinates(spec, k)) is not None:
         return chosen
     if (limits := _axis_range(spec, k)) is not None:
         return axis_coordinates(size, *limits)
-    if places is not None:
-        return coordinates_through_zero(size, *fit_range(places))
+    if fitted is not None:
+        return coordinates_through_zero(size, *fitted)
     if path is None:
         raise _no_path_to_fit(spec)
     spread = coordinates_through_zero if defaults > 1 else axis_coordinates
@@ -78,7 +84,8 @@ def _no_path_to_fit(spec: Landscape) -> JobError:
 def make_grid(context: LandscapeContext, path: PathPlan | None, defaults: int) -> Grid:
     """The grid of a landscape that is new."""
     places = [direction.places(context) for direction in context.axes]
-    return Grid(context.spec.axis_names, make_coordinates(context.spec, path, defaults, places))
+    ends = [axis.range_at(context) if context.spec.range is None else None for axis in context.axes]
+    return Grid(context.spec.axis_names, make_coordinates(context.spec, path, defaults, places, ends))
 
 
 def cosines_of(directions: Sequence[DirectionTensors], context: LandscapeContext) -> Floats:
@@ -104,12 +111,17 @@ def make_axes(context: LandscapeContext, stored: LandscapeStore | None) -> tuple
     axes = []
     for k, spec in enumerate(context.axes):
         tensors = kept[k] if kept else spec.make(context)
-        axes.append(DirectionTensors(tensors, _describe(spec, tensors, context)))
+        recorded = stored.arrays[stored.arrays.axis_names[k]].attributes if stored and spec.is_costly else None
+        axes.append(DirectionTensors(tensors, _describe(spec, tensors, context, recorded)))
     return tuple(axes)
 
 
-def _describe(spec: DirectionSpec, tensors: State, context: LandscapeContext) -> dict[str, Any]:
-    """What is recorded of an axis."""
+def _describe(
+    spec: DirectionSpec, tensors: State, context: LandscapeContext, recorded: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What is recorded of an axis; where it is recorded already, the same, with the digest of the tensors at hand."""
+    if recorded is not None:
+        return {**recorded, "digest": direction_digest(tensors)}
     fields = spec.model_dump(mode="json")
     record = AxisRecord(
         kind=fields["kind"], norm=norm(tensors), label=spec.label(context), digest=direction_digest(tensors)

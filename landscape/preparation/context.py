@@ -11,6 +11,7 @@ from torch import Tensor
 
 from landscape.directions.base import DirectionSpec
 from landscape.directions.context import Workers, in_this_process
+from landscape.directions.spectrum import Spectrum
 from landscape.folders.places import locate
 from landscape.parameters import ParameterInfo, State
 from landscape.preparation.weights import Weights
@@ -21,6 +22,7 @@ from landscape.spec.landscape import Landscape
 from landscape.trajectory.weight_files import load_weights
 
 T = TypeVar("T")
+SolveHere = Callable[[tuple[int, ...], int, int], Spectrum]  # `Context.spectrum` of one origin
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class LandscapeContext:
     problem: Problem
     chosen: Samples
     workers: Workers = in_this_process
+    solve: SolveHere | None = None
     _known: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -71,6 +74,11 @@ class LandscapeContext:
     def unit(self) -> str:
         """`step` or `epoch`, as the run counts its snapshots."""
         return self.weights.trajectory.unit
+
+    def spectrum(self, ranks: tuple[int, ...], steps: int, seed: int) -> Spectrum:
+        """Eigenpairs of the Hessian at the origin, as the solver of the job computes them."""
+        assert self.solve is not None, "a landscape that is prepared has one"
+        return self.solve(ranks, steps, seed)
 
     def state(self, reference: int | str) -> State:
         """The weights of that name, read once for all landscapes of the job."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.preparation.provenance import provenance
 from landscape.preparation.recorded import borrowed_plan, is_of_before, plan_of, recorded_plan
 from landscape.preparation.rounding import rounding_warnings
+from landscape.preparation.solving import Solver, foreseen, solving_for
 from landscape.preparation.warnings import data_warnings, origin_warnings, thread_warnings
 from landscape.preparation.weights import Weights
 from landscape.problem.callback import load_problem
@@ -57,14 +58,15 @@ from landscape.trajectory.snapshots import read_trajectory
 log = logging.getLogger("landscape")
 
 
-def prepare(job: Job, workers: Workers = in_this_process) -> PreparedJob:
-    """Check the whole job and work out every landscape; reads, and writes nothing.
+def prepare(job: Job, workers: Workers = in_this_process, solver: Solver = foreseen) -> PreparedJob:
+    """Check the whole job and work out every landscape; reads, and writes nothing but what a solver keeps.
 
     Where the job leaves the device open it is planned for this machine's; a driver plans anew when its workers
     turn out to have another kind (`PreparedLandscape.on_device`).
 
     Args:
         workers: where directions that are costly to make may run.
+        solver: computes the eigenvectors that are axes; default: random vectors stand in, for a look at the job.
 
     Raises:
         JobError: something in the job cannot be computed as it stands.
@@ -95,9 +97,11 @@ def prepare(job: Job, workers: Workers = in_this_process) -> PreparedJob:
         folder = Path.cwd()
     weights = Weights(problem, read_trajectory(run), job.folder)
     device = here.type if job.device == "auto" else job.device
+    bare = PreparedJob(job, run, problem, samples, (), looked, (), folder)
     common = _Common(
-        job, problem, weights, samples, digest_of_samples, look, device, randomness, workers, reduction, extended
-    )
+        job, problem, weights, samples, digest_of_samples, look, device, randomness, workers, reduction, extended,
+        bare, solver,
+    )  # fmt: skip
     landscapes = tuple(_prepare_landscape(common, spec, place) for place, spec in enumerate(asked.landscapes))
     warnings = [*of_batch_norm, *randomness_warnings(randomness), *data_warnings(samples), *look.warnings]
     warnings += immobile(problem.model, bfloat16_weights=look.bfloat16_weights)
@@ -131,7 +135,9 @@ class _Common:
     randomness: RandomData
     workers: Workers
     reduction: Reduction
-    extended: LandscapeStore | None = None
+    extended: LandscapeStore | None
+    bare: PreparedJob
+    solver: Solver
 
     @property
     def moment_rows(self) -> tuple[str, ...]:
@@ -165,15 +171,17 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     if stored is not None:
         _refuse_another(stored, identity, job)
     refuse_not_finite(context.origin, context.infos, f"origin: {weights.label(context.reference)}")
+    plan = plan_of(
+        job, like, common.num_samples, common.device,
+        bfloat16_weights=common.look.bfloat16_weights, reduction=common.reduction,
+    )  # fmt: skip
+    solve = solving_for(common.solver, common.bare, spec.name, context.origin, plan, identity)
+    context = replace(context, solve=solve)
     directions = make_axes(context, like)
     # What is on disk wins: another machine may round a fitted range or a component differently.
     path = (like.path_plan() if like else None) or make_path(context, directions)
     of_grid = like if like and like.identity.whole.get("coordinates") == identity["coordinates"] else None
     grid = (of_grid.grid() if of_grid else None) or make_grid(context, path, defaults)
-    plan = plan_of(
-        job, like, common.num_samples, common.device,
-        bfloat16_weights=common.look.bfloat16_weights, reduction=common.reduction,
-    )  # fmt: skip
     check_tile(job, grid)
     extension = _extension(common, identity, grid, plan, spec.name)
     record = _described(_begun(common, spec, defaults, position, identity), common, context, directions, plan)

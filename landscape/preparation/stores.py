@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from landscape.directions import EigenDirection
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.grid import Index
 from landscape.parameters import describe_parameters, layout
 from landscape.preparation.identity import changes
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape, kept_samples
+from landscape.preparation.solving import remove_bases
 from landscape.store import LandscapeStore, NewArrays
 
 
@@ -48,6 +50,7 @@ def create_store(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape
     Args:
         tile_shape: of a tile, in points per array dimension.
     """
+    assert not any(axis.attributes.get("foreseen") for axis in landscape.directions), "prepared to be looked at only"
     states = [axis.tensors for axis in landscape.directions]
     moved = [name for name in landscape.origin if any(name in state for state in states)]
     parameters = [info.name for info in describe_parameters(prepared.problem.model)]
@@ -58,4 +61,7 @@ def create_store(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape
         prepared.sample_index if landscape.record.moment_rows else None,
         kept_samples(prepared, landscape),
     )  # fmt: skip
-    return LandscapeStore.create(prepared.run, landscape.name, new, landscape.record)
+    store = LandscapeStore.create(prepared.run, landscape.name, new, landscape.record)
+    if any(axis.record.kind == EigenDirection.model_fields["kind"].default for axis in landscape.directions):
+        remove_bases(prepared.run, landscape.name)
+    return store

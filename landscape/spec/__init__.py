@@ -2,6 +2,7 @@
 
 from landscape.directions import (
     DirectionSpec,
+    EigenDirection,
     FileDirection,
     PcaDirection,
     PlaneDirection,
@@ -21,6 +22,7 @@ __all__ = [
     "CollectLandscape",
     "CreateLandscape",
     "DirectionSpec",
+    "EigenDirection",
     "FileDirection",
     "Job",
     "Landscape",

@@ -124,7 +124,7 @@ def test_a_kind_is_one_class_and_one_line_in_the_table(tmp_path):
 
 def test_every_kind_has_a_word_of_its_own_and_says_what_it_is():
     words = [kind.model_fields["kind"].default for kind in KINDS]
-    assert words[:5] == ["random", "towards", "file", "pca", "plane"]
+    assert words[:6] == ["random", "towards", "file", "pca", "plane", "eigen"]
     assert len(set(words)) == len(words)
     assert all(kind.__doc__ for kind in KINDS)
 

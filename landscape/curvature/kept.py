@@ -1,0 +1,73 @@
+"""Lanczos steps kept in the run's folder, so that a computation that was killed goes on with its last step.
+
+`<run>/curvature/<landscape>/<key>/step-00007` holds α, β and the next basis vector as float64, and their CRC32;
+`method` beside them how products are computed, where it is not by second derivatives.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from landscape.curvature.algebra import Floats
+from landscape.curvature.lanczos import Step
+from landscape.folders import Folder, open_folder
+from landscape.preparation.solving import BASES, remove_bases
+
+
+@dataclass(frozen=True)
+class KeptSteps:
+    """The steps of one computation.
+
+    Args:
+        run: where the run lies.
+        landscape: for whose axes; all that is kept for it goes once these are in the store.
+        key: a digest of all that decides the bits of the steps.
+        size: P.
+    """
+
+    run: str
+    landscape: str
+    key: str
+    size: int
+
+    def known(self) -> list[Step]:
+        """The steps from the first to the last that is whole."""
+        folder, steps = self._folder(), list[Step]()
+        while (step := self._read(folder, len(steps))) is not None:
+            steps.append(step)
+        return steps
+
+    def keep(self, number: int, step: Step) -> None:
+        """Keep one step; it is whole on disk when this returns."""
+        data = np.concatenate([[step.alpha, step.beta], step.following]).astype("<f8").tobytes()
+        self._folder().write(self._path(f"step-{number:05d}"), data + zlib.crc32(data).to_bytes(4, "little"))
+
+    def keep_refusal(self, refusal: str) -> None:
+        """Keep why the model has no second derivative, from which on differences of gradients are taken."""
+        self._folder().write(self._path("method"), refusal.encode())
+
+    def refusal(self) -> str:
+        """Why differences are taken; empty where they are not."""
+        return (self._folder().read(self._path("method")) or b"").decode()
+
+    def remove(self) -> None:
+        """Forget all that is kept for the landscape."""
+        remove_bases(self.run, self.landscape)
+
+    def _read(self, folder: Folder, number: int) -> Step | None:
+        data = folder.read(self._path(f"step-{number:05d}"))
+        if data is None or len(data) != 8 * (self.size + 2) + 4:
+            return None
+        if zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
+            return None
+        numbers: Floats = np.frombuffer(data[:-4], "<f8").astype(np.float64)
+        return Step(float(numbers[0]), float(numbers[1]), numbers[2:])
+
+    def _folder(self) -> Folder:
+        return open_folder(self.run)
+
+    def _path(self, name: str) -> str:
+        return f"{BASES}/{self.landscape}/{self.key[:16]}/{name}"

@@ -1,0 +1,135 @@
+"""Eigenpairs for the axes of a landscape, step by step kept until they are in the store."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+
+from landscape.calculation import AtWeights, Calculator, LocalCalculator, Setting
+from landscape.curvature.algebra import Floats
+from landscape.curvature.errors import sampled_curvature
+from landscape.curvature.kept import KeptSteps
+from landscape.curvature.lanczos import Ritz, Step, lanczos
+from landscape.curvature.operator import HessianOperator
+from landscape.digests import digest
+from landscape.directions.eigen import LEAST_RISE, half_width
+from landscape.directions.spectrum import Eigenpair, Spectrum
+from landscape.errors import Interrupted, JobError, shown
+from landscape.parameters import State, norm
+from landscape.preparation import PreparedJob, PreparedLandscape
+from landscape.preparation.solving import Solver
+from landscape.progress import stage
+
+EVALUATIONS = (
+    7  # of all samples, that a product takes about as long as: a gradient takes 2.2, a product three gradients
+)
+# A parabola that needs so many lengths of the weights to rise visibly is rounding, or a direction that does nothing.
+FLAT = 100.0
+NOT_FINITE = (
+    "directions: {} at the origin must be finite for eigenvectors, and holds NaN or infinity; take another origin"
+)
+
+Calculators = Callable[[PreparedJob, PreparedLandscape, int], AbstractContextManager[Calculator]]
+
+
+def solver_of(calculators: Calculators) -> Solver:
+    """The solver that asks a calculator.
+
+    Args:
+        calculators: gives one for a job, its landscape, and about so many evaluations of all samples.
+    """
+
+    def solve(
+        prepared: PreparedJob, landscape: PreparedLandscape, ranks: tuple[int, ...], steps: int, seed: int, /
+    ) -> Spectrum:
+        stage("computing eigenvectors of the Hessian")
+        with calculators(prepared, landscape, steps * EVALUATIONS) as calculator:
+            return spectrum_of(calculator, prepared, landscape, ranks, steps, seed)
+
+    return solve
+
+
+def serial_solver(stop: Callable[[], bool] = lambda: False) -> Solver:
+    """The solver that computes in this process: the reference."""
+    return solver_of(lambda prepared, landscape, _: nullcontext(LocalCalculator(prepared, landscape, stop)))
+
+
+def spectrum_of(
+    calculator: Calculator,
+    prepared: PreparedJob,
+    landscape: PreparedLandscape,
+    ranks: tuple[int, ...],
+    steps: int,
+    seed: int,
+) -> Spectrum:
+    """Eigenpairs at the landscape's origin; what an earlier call has kept is gone on from, to the same bits.
+
+    Raises:
+        JobError: the loss is flat, or not finite, at the origin.
+    """
+    setting = Setting(landscape.origin, (), landscape.plan)
+    operator = HessianOperator(calculator, setting, prepared.problem, prepared.samples)
+    if operator.size < sum(abs(rank) for rank in ranks):
+        raise JobError(f"rank: the model has {operator.size} trainable parameters, and no more eigenvectors")
+    kept = KeptSteps(prepared.run, landscape.name, _key(landscape, seed), operator.size)
+    if refusal := kept.refusal():
+        operator.method, operator.refusal = "differences", refusal
+
+    def product(vector: Floats) -> Floats:
+        image = operator(vector)
+        if not np.isfinite(image).all():
+            kept.remove()
+            raise JobError(NOT_FINITE.format("the Hessian"))
+        return image
+
+    def keep(number: int, step: Step) -> None:
+        if operator.refusal and operator.refusal != refusal:
+            kept.keep_refusal(operator.refusal)
+        kept.keep(number, step)
+
+    try:
+        (values,) = calculator.ask(setting, [AtWeights(calculator.share(landscape.origin))])
+        loss = float(values.mean["loss"][0])
+        if not math.isfinite(loss):
+            raise JobError(NOT_FINITE.format("the loss"))
+        krylov = lanczos(
+            product, operator.size, ranks, seed=seed, steps=steps, noise=lambda: operator.noise, known=kept.known(),
+            keep=keep,
+        )  # fmt: skip
+        found = {rank: krylov.pair(rank) for rank in ranks}
+        for rank, pair in found.items():
+            if half_width(pair.value, loss) > FLAT * max(1.0, norm(landscape.origin)):
+                kept.remove()
+                raise JobError(_flat(rank, pair, loss, landscape.origin))
+        pairs = {rank: _described(operator, pair, loss) for rank, pair in found.items()}
+    except Interrupted:
+        raise Interrupted(
+            f"run {shown(prepared.run)} is interrupted; each step towards its eigenvectors is kept: the same command "
+            "goes on"
+        ) from None
+    return Spectrum(pairs, loss, krylov.steps, operator.method)
+
+
+def _described(operator: HessianOperator, pair: Ritz, loss: float) -> Eigenpair:
+    vector = operator.layout.tensors(pair.vector)
+    sampled = sampled_curvature(operator.calculator, operator.setting, vector, pair.value, loss)
+    stderr = None if sampled is None or not math.isfinite(sampled.stderr) else sampled.stderr
+    return Eigenpair(pair.value, pair.residual, stderr, vector)
+
+
+def _flat(rank: int, pair: Ritz, loss: float, origin: State) -> str:
+    width = half_width(pair.value, loss) / max(1.0, norm(origin))
+    return (
+        f"directions: eigenvalue {rank} of the Hessian at the origin is {pair.value:.2g}: along its vector the loss is "
+        f"flat, and rises by {max(loss, LEAST_RISE):.2g} only {width:.2g} times the length of the weights away; "
+        "take another rank, origin or kind of direction"
+    )
+
+
+def _key(landscape: PreparedLandscape, seed: int) -> str:
+    """The digest of what decides the bits of the steps; how many steps, and to which ends, does not."""
+    identity = {name: landscape.identity[name] for name in ("origin", "samples", "seed", "precision", "batch_norm")}
+    return digest({"identity": identity, "plan": landscape.plan.record(), "start": seed})

@@ -1,0 +1,200 @@
+"""Eigenvectors as axes: what they are, what is recorded of them, kept meanwhile, foreseen and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from curved import dense_hessian, labelled, mlp
+from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples, raw_directions
+from torch import nn
+
+from cluster.planning import plan_job, plan_text
+from landscape import EigenDirection, JobError, Problem, open_run, run
+from landscape.curvature import serial_solver
+from landscape.curvature.kept import KeptSteps
+from landscape.preparation import prepare
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func itself
+ENDS = [{"kind": "eigen", "rank": 1}, {"kind": "eigen", "rank": -1}]
+CURVATURE = np.linspace(0.5, 2.0, 18)
+
+
+def quadratic() -> Problem:
+    return Problem(Quadratic(), quadratic_samples(23), observe_quadratic)
+
+
+def plane(directions=ENDS, size=5, **fields):
+    return {"name": "sharpest", "directions": directions, "size": size, **fields}
+
+
+def job_of(folder: Path, problem, landscape=None, **fields):
+    return make_job(folder, problem, [landscape or plane()], num_samples=17, batch_size=7, **fields)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The arrays of the landscape, apart from documents, which hold times."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {name: data for name, data in found.items() if "/c/" in name}
+
+
+def network() -> Problem:
+    return Problem.supervised(mlp(), labelled(), nn.CrossEntropyLoss())
+
+
+# -- what they are -------------------------------------------------------------------------------------------------
+
+
+def test_the_axes_are_unit_eigenvectors_and_rise_as_their_eigenvalues_say(tmp_path):
+    surface = run(job_of(tmp_path, network, precision="float64"))["sharpest"]
+    matrix = dense_hessian(mlp(), labelled()).detach().numpy()
+    values, vectors = np.linalg.eigh(matrix)
+    for axis, stored, place in zip(surface.axes, raw_directions(tmp_path, "sharpest"), (-1, 0), strict=True):
+        vector = np.concatenate([stored[name].reshape(-1) for name, _ in mlp().named_parameters()])
+        recorded = axis.attributes
+        assert np.linalg.norm(vector) == pytest.approx(1, rel=1e-6)
+        assert recorded["eigenvalue"] == pytest.approx(values[place], rel=0.01)
+        assert abs(vector @ vectors[:, place]) > 0.99
+        assert recorded["eigenvalue_residual"] <= 0.01 * abs(recorded["eigenvalue"])
+        assert recorded["eigenvalue_stderr"] > 0
+        assert recorded["second_derivatives"] == "autograd"
+        assert f"λ = {recorded['eigenvalue']:.4g}" in recorded["label"]
+    assert np.all(np.abs(np.array(surface.attributes["cosine"]) - np.eye(2)) < 1e-5)
+    assert not (tmp_path / "curvature").exists()
+
+
+def test_the_grids_second_difference_is_the_eigenvalue(tmp_path):
+    line = plane([{"kind": "eigen", "rank": 1}], size=3, range=[-0.02, 0.02])
+    surface = run(job_of(tmp_path, network, line, precision="float64"))["sharpest"]
+    before, at, after = surface.loss
+    assert (after - 2 * at + before) / 0.02**2 == pytest.approx(surface.axes[0].attributes["eigenvalue"], rel=0.02)
+
+
+def test_the_default_range_is_where_the_parabola_has_risen_by_the_loss(tmp_path):
+    surface = run(job_of(tmp_path, quadratic, plane([{"kind": "eigen"}])))["sharpest"]
+    half = np.sqrt(2 * surface.loss[2] / 2.0)
+    assert surface.alpha[[0, 2, 4]] == pytest.approx([-half, 0, half], rel=0.01)
+    assert surface.loss[0] + surface.loss[4] == pytest.approx(4 * surface.loss[2], rel=0.02)
+
+
+def test_one_lanczos_run_serves_all_axes_and_a_finished_landscape_needs_none(tmp_path):
+    job, calls = job_of(tmp_path, quadratic), []
+    solve = serial_solver()
+
+    def counting(prepared, landscape, ranks, steps, seed):
+        calls.append(ranks)
+        return solve(prepared, landscape, ranks, steps, seed)
+
+    prepare(job, solver=counting)
+    assert calls == [(-1, 1)]
+    run(job)
+    found = prepare(job, solver=counting).landscapes[0]
+    assert calls == [(-1, 1)]
+    recorded = open_run(tmp_path)["sharpest"]
+    assert [axis.attributes["eigenvalue"] for axis in found.directions] == [
+        axis.attributes["eigenvalue"] for axis in recorded.axes
+    ]
+    assert found.grid.coordinates[0].tolist() == recorded.alpha.tolist()
+
+
+# -- what is kept --------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_computation_that_was_killed_goes_on_to_the_same_bytes(tmp_path, monkeypatch, damaged):
+    run(job_of(tmp_path / "whole", network))
+    job, keep, numbers = job_of(tmp_path / "killed", network), KeptSteps.keep, []
+
+    def keeping(self, number, step):
+        keep(self, number, step)
+        numbers.append(number)
+        if number == 7:
+            raise Killed
+
+    monkeypatch.setattr(KeptSteps, "keep", keeping)
+    with pytest.raises(Killed):
+        run(job)
+    steps = sorted((tmp_path / "killed" / "curvature" / "sharpest").rglob("step-*"))
+    assert len(steps) == 8
+    if damaged:
+        steps[5].write_bytes(steps[5].read_bytes()[:-1] + b"x")
+    numbers.clear()
+    run_although_killed(job)
+    assert numbers[0] == (5 if damaged else 8)
+    assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
+    assert not (tmp_path / "killed" / "curvature").exists()
+
+
+def run_although_killed(job) -> None:
+    try:
+        run(job)
+    except Killed:
+        run(job)
+
+
+# -- what is foreseen and refused ----------------------------------------------------------------------------------
+
+
+def test_a_look_at_the_job_computes_nothing(tmp_path):
+    (landscape,) = prepare(job_of(tmp_path, quadratic)).landscapes
+    labels = [axis.record.label for axis in landscape.directions]
+    assert labels[0] == "first eigenvector of the Hessian, computed when the job runs"
+    assert not tmp_path.joinpath("curvature").exists()
+
+
+def refusal(job) -> str:
+    with pytest.raises(JobError) as error:
+        run(job)
+    return str(error.value)
+
+
+def test_what_has_no_eigenvectors_is_refused_and_nothing_stays(tmp_path):
+    model = nn.Linear(18, 1)
+    linear = Problem(model, quadratic_samples(23), lambda model, batch: {"loss": model(batch)[:, 0]})
+    text = refusal(job_of(tmp_path / "flat", lambda: linear))
+    assert text.startswith("directions: eigenvalue -1 of the Hessian at the origin is ")
+    assert text.endswith("take another rank, origin or kind of direction")
+    text = refusal(job_of(tmp_path / "moving", network, batch_norm="recalibrate"))
+    assert text.startswith("batch_norm: recalibrate computes the statistics anew")
+    model.weight.data.fill_(1e30)
+    squares = Problem(model, quadratic_samples(23), lambda model, batch: {"loss": model(batch)[:, 0] ** 2})
+    text = refusal(job_of(tmp_path / "huge", lambda: squares))
+    assert text.startswith("directions: the loss at the origin must be finite for eigenvectors")
+    model.weight.data.zero_(), model.bias.data.zero_()
+    roots = Problem(model, quadratic_samples(23), lambda model, batch: {"loss": (model(batch)[:, 0] ** 2).sqrt()})
+    text = refusal(job_of(tmp_path / "kink", lambda: roots))
+    assert text.startswith("directions: the Hessian at the origin must be finite for eigenvectors")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_bases_beyond_the_limit_are_refused_with_what_would_fit(tmp_path, monkeypatch):
+    monkeypatch.setenv("LANDSCAPE_CURVATURE_BYTES", "1000")
+    expected = (
+        "steps: the vectors of the Lanczos method must take at most 1000 bytes, not 2736 (18 steps of 18 parameters); "
+        "take steps: 5, or set LANDSCAPE_CURVATURE_BYTES=2736"
+    )
+    assert refusal(job_of(tmp_path, quadratic)) == expected
+    with pytest.raises(JobError, match="Lanczos method must take at most"):
+        prepare(job_of(tmp_path, quadratic))
+
+
+def test_ranks_are_three():
+    assert EigenDirection().rank == 1
+    with pytest.raises(JobError, match=r"rank: must be 1, 2 or -1, not 3"):
+        job_of(Path("unused"), quadratic, plane([{"kind": "eigen", "rank": 3}]))
+
+
+def test_a_plan_shows_what_eigenvectors_cost(tmp_path):
+    plan = plan_job(job_of(tmp_path, network), workers=1)
+    (landscape,) = plan["landscapes"]
+    assert landscape["curvature"] == {"products": 60, "evaluations": 420, "bytes": 8 * 212 * 61}
+    text = plan_text(plan)
+    assert "alpha: as far as its eigenvalue says, first eigenvector of the Hessian, computed when the job runs" in text
+    assert "eigenvectors: at most 60 products with the Hessian, each about 7 points' time; 103 kB of memory" in text
+    run(job_of(tmp_path, network))
+    assert plan_job(job_of(tmp_path, network), workers=1)["landscapes"][0]["curvature"] is None
