@@ -53,7 +53,12 @@ def gram_matrix(directions: Sequence[State]) -> Floats:
 
 
 def cosines(directions: Sequence[State]) -> Floats:
-    """The cosine between each two axes: ⟨dⱼ, dₖ⟩ / (‖dⱼ‖·‖dₖ‖), as [axes, axes]."""
+    """The cosine between each two axes: ⟨dⱼ, dₖ⟩ / (‖dⱼ‖·‖dₖ‖), as [axes, axes]; 0 where one of them is zero.
+
+    A filter-normalised direction is zero where all weights are.
+    """
     matrix = gram_matrix(directions)
     lengths = np.sqrt(np.diag(matrix))
-    return np.asarray(np.clip(matrix / np.outer(lengths, lengths), -1, 1), np.float64)
+    products = np.outer(lengths, lengths)
+    quotients = np.divide(matrix, products, out=np.zeros_like(matrix), where=products > 0)
+    return np.clip(quotients, -1, 1)

@@ -344,3 +344,10 @@ def test_axes_that_share_no_tensor_are_orthogonal():
     assert found[0, 1] == found[1, 0] == 0
     np.testing.assert_allclose(np.diag(found), 1, rtol=1e-15)
     assert cosines([{"a": torch.ones(2)}, {"a": -2 * torch.ones(2)}])[0, 1] == pytest.approx(-1)
+
+
+def test_a_direction_of_zeros_has_no_angle_and_spans_no_plane():
+    axes = [{"a": torch.ones(2)}, {"a": torch.zeros(2)}]
+    assert cosines(axes).tolist() == [[pytest.approx(1), 0], [0, 0]]
+    with pytest.raises(JobError, match="span no plane"):
+        project({"a": torch.ones(2)}, {"a": torch.zeros(2)}, axes, ["a"])
