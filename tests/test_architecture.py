@@ -29,7 +29,7 @@ LAYERS = [
     "landscape: calculation listing takeover",
     "landscape: curvature tasks",
     "landscape: pipeline; cluster: planning submit viewing workers",
-    "landscape: bench extending; cluster: driver templates",
+    "landscape: bench connectivity extending; cluster: driver templates",
     "cluster: commands",
 ]
 FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand names on, and are no rooms
@@ -71,6 +71,7 @@ HEAVY = {
     "obstore",
     "kaleido",
     "meshio",
+    "scipy",
     "sklearn",
     "cyclopts",
     "rich",
@@ -91,6 +92,7 @@ ALLOWED = {
     "obstore": {"landscape/folders/", "landscape/store/"},
     "sklearn": {"landscape/recipes/"},
     "h5py": {"landscape/importing/"},
+    "scipy": {"landscape/connectivity/"},
     "xarray": {"landscape/surface.py"},
     "meshio": {"landscape/views/exports/"},
     "matplotlib": {"landscape/views/plots/"},

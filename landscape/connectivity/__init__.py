@@ -1,0 +1,20 @@
+"""How two networks are connected: curves trained between them, and permutations of units that bring them closer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from landscape.lazy_names import import_on_use
+
+if TYPE_CHECKING:
+    from landscape.connectivity.bending import Bend, Training, train_bend
+    from landscape.connectivity.matching import Matched, match_weights
+
+_HOMES = {
+    "bending": ("Bend", "Training", "train_bend"),
+    "matching": ("Matched", "match_weights"),
+}
+
+__all__ = ["Bend", "Matched", "Training", "match_weights", "train_bend"]
+
+__getattr__ = import_on_use(__name__, _HOMES)

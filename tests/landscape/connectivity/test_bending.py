@@ -1,0 +1,140 @@
+"""The bend of a curve: the ring valley against scipy's optimum, the chain rule, the schedule, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.optimize import minimize
+
+from landscape.connectivity import Training, train_bend
+from landscape.curves import curve_shares
+from landscape.errors import Interrupted, JobError
+from landscape.problem.samples import Rows
+
+ENDS = {"place": torch.tensor([-1.0, 0.0])}, {"place": torch.tensor([1.0, 0.0])}
+
+
+class Ring(torch.nn.Module):
+    """A network of two weights whose loss is (x² + y² − 1)², a valley along the unit circle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = torch.nn.Parameter(torch.zeros(2))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+
+def observe(model, batch):
+    return {"loss": (model.place.square().sum() - 1).square().expand(len(batch))}
+
+
+def ring(count: int = 64) -> Rows:
+    return Rows(torch.zeros(count))
+
+
+@pytest.mark.parametrize(("kind", "epochs", "near"), [("bezier", 12, 1e-3), ("polyline", 6, 2e-2)])
+def test_the_bend_of_the_ring_valley_is_scipys(kind, epochs, near):
+    def on_curve(t, bend):
+        x, y = curve_shares(kind, np.array([t]))[0] @ np.array([[-1, 0], [1, 0], [0.0, bend]])
+        return (x * x + y * y - 1) ** 2
+
+    def mean_loss(bend):
+        return quad(on_curve, 0, 1, args=(bend[0],), points=[0.5], epsabs=1e-12)[0]
+
+    best = minimize(mean_loss, [1.0], options={"gtol": 1e-9})
+    training = Training(epochs, learning_rate=0.005, momentum=0.0, batch_size=1)
+    start = {"place": torch.tensor([0.0, 0.1]), "seen": torch.tensor(0)}  # on the line itself the gradient is zero
+    states = [{**end, "seen": torch.tensor(0)} for end in ENDS]
+    found = train_bend(Ring(), ring(400), observe, *states, kind, training, start=start)
+    assert found.bend["place"].tolist() == pytest.approx([0.0, best.x[0]], abs=near)
+    highest = max(on_curve(t, found.bend["place"][1].item()) for t in np.linspace(0, 1, 101))
+    assert highest < {"bezier": 0.1, "polyline": 0.3}[kind] * on_curve(0.5, 0.0)  # where the linear barrier is
+    assert found.losses[-1] == pytest.approx(best.fun, rel=0.05)
+
+
+def states() -> tuple[dict, dict]:
+    torch.manual_seed(0)
+    both = []
+    for _ in range(2):
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+        model[1].running_var.uniform_(0.5, 2)
+        both.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+    return both[0], both[1]
+
+
+def model_and_samples() -> tuple[torch.nn.Module, Rows]:
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    return model, Rows((torch.randn(40, 3), torch.randint(0, 2, (40,))))
+
+
+def cross_entropy(model, batch):
+    return {"loss": torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")}
+
+
+def test_one_seed_gives_one_bend_whose_curve_ends_in_the_bytes_of_its_ends():
+    first, second = states()
+    model, samples = model_and_samples()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    one, same, other = (
+        train_bend(model, samples, cross_entropy, first, second, training=Training(2, 0.1, seed=seed))
+        for seed in (0, 0, 1)
+    )
+    assert all(torch.equal(one.bend[name], same.bend[name]) for name in one.bend)
+    assert not torch.equal(one.bend["0.weight"], other.bend["0.weight"])
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
+    for t, end in ((0.0, first), (1.0, second)):
+        point = one.at(t)
+        assert list(point) == list(end)
+        assert all(point[name].numpy().tobytes() == tensor.numpy().tobytes() for name, tensor in end.items())
+    quarter = one.at(0.25)
+    exact = 0.5625 * first["0.weight"] + 0.0625 * second["0.weight"] + 0.375 * one.bend["0.weight"]
+    assert torch.allclose(quarter["0.weight"], exact)
+    assert quarter["1.num_batches_tracked"].dtype == torch.int64
+
+
+def test_a_single_step_is_the_chain_rule_with_decay_of_the_curves_weights():
+    """From the middle, one batch, no momentum: θ − lr·2t(1−t)·(∇L(φ(t)) + decay·φ(t)) for the t that was drawn."""
+    first, second = ({"place": torch.tensor(place)} for place in ([0.5, 1.0], [2.0, -1.0]))
+    model = Ring()
+    del model.seen
+    training = Training(epochs=1, learning_rate=0.1, momentum=0.0, weight_decay=0.3, batch_size=9, seed=3)
+    found = train_bend(model, ring(9), observe, first, second, training=training).bend["place"].double()
+    generator = torch.Generator().manual_seed(3)
+    torch.randperm(9, generator=generator)
+    torch.randperm(1, generator=generator)
+    below = torch.rand(1, generator=generator, dtype=torch.float64).item() / 2
+    t = below if torch.rand(1, generator=generator).item() < 0.5 else 1 - below
+    middle = (first["place"] + second["place"]).double() / 2
+    shares = curve_shares("bezier", np.array([t]))[0]
+    place = shares[0] * first["place"].double() + shares[1] * second["place"].double() + shares[2] * middle
+    gradient = 4 * (place.square().sum() - 1) * place
+    assert torch.allclose(found, middle - 0.1 * 2 * t * (1 - t) * (gradient + 0.3 * place), atol=1e-6)
+
+
+def test_what_cannot_be_trained_is_refused():
+    first, second = states()
+    model, samples = model_and_samples()
+    with pytest.raises(JobError, match="learning_rate: the loss on the curve is not finite"):
+        train_bend(model, samples, cross_entropy, first, second, training=Training(3, 1e30))
+    with pytest.raises(JobError, match="observe: the loss has no graph"):
+        train_bend(model, samples, lambda m, b: {"loss": cross_entropy(m, b)["loss"].detach()}, first, second)
+    with pytest.raises(Interrupted):
+        train_bend(model, samples, cross_entropy, first, second, stop=lambda: True)
+    with pytest.raises(JobError, match="no parameter requires gradients"):
+        train_bend(model.requires_grad_(False), samples, cross_entropy, first, second)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"epochs": 0}, "epochs: must be at least 1, not 0"),
+        ({"learning_rate": 0.0}, "learning_rate: must be above 0"),
+        ({"momentum": 1.0}, "momentum: must be from 0 to below 1"),
+        ({"weight_decay": float("nan")}, "weight_decay: must be at least 0, and finite, not nan"),
+    ],
+)
+def test_impossible_settings_are_refused(settings, words):
+    with pytest.raises(JobError, match=words):
+        Training(**settings)
