@@ -28,7 +28,7 @@ LAYERS = [
     "landscape: choosing importing page recipes reproduction tidying work; cluster: doctor exporting status",
     "landscape: calculation listing takeover",
     "landscape: curvature tasks",
-    "landscape: pipeline; cluster: planning submit viewing workers",
+    "landscape: measures pipeline; cluster: planning submit viewing workers",
     "landscape: bench connectivity extending; cluster: driver templates",
     "cluster: commands",
 ]

@@ -113,14 +113,33 @@ class Differentiation:
         Args:
             factors: fₜ = λₜ / Σ wᵢ, the sum over all blocks, of the loss or of each term, see `loss_factors`.
         """
-        total = self._zeros()
+        return self.value_and_gradient(block, factors)[1]
+
+    def value_and_gradient(self, block: int, factors: Mapping[str, float]) -> tuple[float, Tensor]:
+        """The part of a block in L and in ∇L, see `gradient`."""
+        value, total = 0.0, self._zeros()
         with self._computing():
             for batch in self._batches(block):
-                gradients = torch.autograd.grad(
-                    self._weighted(batch, factors), self.parameters, allow_unused=True, materialize_grads=True
-                )
+                loss = self._weighted(batch, factors)
+                value += float(loss.detach())
+                gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
                 total += _flat(gradients)
-        return total.cpu()
+        return value, total.cpu()
+
+    @contextlib.contextmanager
+    def moved(self, offset: Tensor) -> Iterator[None]:
+        """Within the block, derivatives are those at θ + ε, rounded to the type of the model.
+
+        Args:
+            offset: ε, float64 [P].
+        """
+        home = [parameter.detach().clone() for parameter in self.parameters]
+        parts = self._split(offset.to(self._device), torch.float64)
+        try:
+            self._set([each.double() + part for each, part in zip(home, parts, strict=True)])
+            yield
+        finally:
+            self._set(home)
 
     def products(
         self, block: int, factors: Mapping[str, float], vectors: Sequence[Tensor], how: Products = "autograd"

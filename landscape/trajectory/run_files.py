@@ -4,6 +4,7 @@
     <run>/history.jsonl                        one line per recorded step and per epoch
     <run>/trajectory/epoch-00003.safetensors   parameters and buffers of one epoch or step
     <run>/measures.json                        numbers that were measured of the run, one JSON object
+    <run>/measures/0f1e2d3c….npz               the losses of single samples that these come from, named in measures.json
 
 Nothing else in the project knows these names. While a trajectory is being replaced, run.json alone says which snapshots
 and which history count (see `replacement`). A run may also lie in an object store; `landscape.folders` hides that.
@@ -26,6 +27,7 @@ from landscape.folders.files import PARTIAL
 
 SNAPSHOT_FORMAT = "landscape-snapshot-1"
 INFO_FILE, HISTORY_FILE, MEASURES_FILE, FOLDER = "run.json", "history.jsonl", "measures.json", "trajectory"
+MEASURES_FOLDER = "measures"
 MOST_MEASURES = 16 << 20  # bytes
 DEEPEST = 64  # levels of run.json
 MOST_DIGITS = 308  # of a whole number: what has more is beyond every floating-point number
@@ -109,6 +111,16 @@ def read_measures(run: Place) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return measures if isinstance(measures, dict) else {}
+
+
+def write_measures(run: Place, measures: Mapping[str, Any]) -> None:
+    """Write measures.json, whole or not at all.
+
+    Raises:
+        LandscapeError: the disk is full, or rights are missing.
+    """
+    with writing(run, MEASURES_FILE) as temporary:
+        temporary.write_text(json.dumps(measures, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def write_info(run: Place, info: Mapping[str, Any]) -> None:

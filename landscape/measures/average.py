@@ -1,0 +1,84 @@
+"""Average cases: the rise under Gaussian noise on the weights, and how much noise the error bears."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from torch import Tensor
+
+from landscape.directions.random import random_direction
+from landscape.intervals import interval_of
+from landscape.measures.lines import Base, Draw, stderr_over
+from landscape.measures.rises import rises_of
+from landscape.measures.rows import Row, row_of
+from landscape.parameters import ParameterInfo, State
+
+DRAWS = 100  # as in Bisla et al. 2022 and Andriushchenko et al. 2023
+PAIRS = DRAWS // 2  # δ and −δ: equally likely, and together free of the gradient's part, the largest of their spread
+SIGMA = 0.01  # of the low-pass filter, as there
+ADAPTIVE_RHO = 0.1  # of the noise relative to each weight
+FIRST_SEED = 1001  # not those of the lines
+ERROR_DRAWS, ERROR_RISE = 16, 0.1  # Jiang et al. 2020: the error may rise by 0.1
+FIRST_NOISE, DOUBLINGS, HALVINGS = 0.1, 7, 6
+
+
+def gaussian(origin: State, infos: Sequence[ParameterInfo], seed: int) -> dict[str, Tensor]:
+    """δ ~ N(0, I) over the trainable parameters."""
+    return random_direction(origin, infos, seed, "none", ())
+
+
+def relative(origin: State, infos: Sequence[ParameterInfo], seed: int) -> dict[str, Tensor]:
+    """δ ~ N(0, diag(θ²)): noise in the measure of each weight."""
+    return {name: tensor * origin[name].float().abs() for name, tensor in gaussian(origin, infos, seed).items()}
+
+
+def average_rows(base: Base, infos: Sequence[ParameterInfo], loss: float) -> dict[str, Row]:
+    """(L ∗ N(0, σ²))(θ), and E L(θ + δ) − L(θ) for δ ~ N(0, σ²I) and N(0, ρ²θ²).
+
+    Args:
+        loss: L(θ).
+    """
+    rows = dict[str, Row]()
+    for name, draw, size in (("average", gaussian, SIGMA), ("adaptive average", relative, ADAPTIVE_RHO)):
+        draws: list[Draw] = [partial(draw, base.origin, infos, FIRST_SEED + k) for k in range(PAIRS)]
+        row = rows[f"{name} {size:g}"] = _average(base, draws, size)
+        if draw is gaussian and row.value is not None and row.low is not None and row.high is not None:
+            rows[f"low-pass {size:g}"] = Row(loss + row.value, None, loss + row.low, loss + row.high, PAIRS)
+    return rows
+
+
+def _average(base: Base, draws: Sequence[Draw], size: float) -> Row:
+    """The mean rise over the draws and their opposites."""
+    found = rises_of(base.along(draws, [(-size, 0.0, size)] * len(draws)), (size,))
+    stderr = None
+    if found.samples is not None and found.weights is not None:
+        stderr = stderr_over(found.samples[:, 0].astype(np.float64).mean(0), found.weights)
+    rises = found.means[:, 0]
+    interval = interval_of(rises.tolist()) if np.isfinite(rises).all() else None
+    return row_of(float(rises.mean()), stderr, interval, len(draws))
+
+
+def error_noise_row(base: Base, infos: Sequence[ParameterInfo]) -> Row:
+    """1/σ² of the largest σ at which E err(θ + σu) ≤ err(θ) + 0.1, u ~ N(0, diag(θ²)), the same 16 draws at every σ."""
+    draws: list[Draw] = [partial(relative, base.origin, infos, FIRST_SEED + k) for k in range(ERROR_DRAWS)]
+
+    def excess(sigma: float) -> float:
+        accuracies = np.array(
+            [values.mean["accuracy"] for values in base.along(draws, [(0.0, sigma)] * len(draws))], np.float64
+        )
+        return float((accuracies[:, 0] - accuracies[:, 1]).mean()) - ERROR_RISE
+
+    low, high = 0.0, FIRST_NOISE
+    for _ in range(DOUBLINGS):
+        if excess(high) > 0:
+            break
+        low, high = high, 2 * high
+    else:
+        return Row(None, note=f"the error bears noise of {low:g} times each weight")
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if excess(middle) > 0 else (middle, high)
+    sigma = (low + high) / 2
+    return row_of(1 / sigma**2, note=f"sigma {sigma:.3g}, {ERROR_DRAWS} draws")

@@ -1,0 +1,59 @@
+"""One line of a table of measures: a number with its errors, or the reason why there is none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from landscape.intervals import Interval
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measure of one set of weights.
+
+    Attributes:
+        value: None where it could not be measured.
+        stderr: its standard error over the samples; None where it has none.
+        low, high: the ends of its 95 % interval over directions, or over the probes of a trace; None where it has none.
+        draws: how many directions or probes these ends are from.
+        note: why there is no value, or what must be known of it.
+    """
+
+    value: float | None
+    stderr: float | None = None
+    low: float | None = None
+    high: float | None = None
+    draws: int | None = None
+    note: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """As it stands in measures.json: what is left out is None or empty."""
+        known = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {"value": self.value} | {name: value for name, value in known.items() if value not in (None, "")}
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Row:
+        """The inverse; what has another type is taken for absent."""
+        numbers = {name: finite(document.get(name)) for name in ("value", "stderr", "low", "high")}
+        draws = document.get("draws")
+        return cls(**numbers, draws=draws if isinstance(draws, int) else None, note=str(document.get("note", "")))
+
+
+def row_of(
+    value: float, stderr: float | None = None, interval: Interval | None = None, draws: int | None = None,
+    note: str = "",
+) -> Row:  # fmt: skip
+    """The row of a number; of one that is not finite it says so."""
+    if not math.isfinite(value):
+        return Row(None, note=note or "the loss is not finite there")
+    low, high = (None, None) if interval is None else (finite(interval.low), finite(interval.high))
+    return Row(value, finite(stderr), low, high, None if low is None else draws, note)
+
+
+def finite(value: Any) -> float | None:
+    """A number as it is; None for all else."""
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if usable else None

@@ -1,0 +1,138 @@
+"""The worst case near a set of weights: the largest rise of the loss within a ball or a box, by gradient ascent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from landscape.curvature import Layout
+from landscape.curvature.algebra import length
+from landscape.measures.lines import Base, Draw, Floats, mean_of, samples_of, stderr_over, weights_of
+from landscape.measures.rows import Row, row_of
+from landscape.measures.slope import Slope
+
+# The radii at which SAM (Foret et al. 2021) and ASAM (Kwon et al. 2021) are trained with on CIFAR.
+SAM_RHO, ASAM_RHO = 0.05, 0.5
+STEPS = 20
+KESKAR_EPSILON, KESKAR_STEPS = 1e-3, 10  # Keskar et al. 2017, who take as many iterations of L-BFGS-B
+MOMENTUM = 0.75  # Croce and Hein 2020, as in Andriushchenko et al. 2023; so are the first step and when it is halved
+FIRST_STEP = 2.0  # of the radius
+FIRST_CHECK, LEAST_CHECK, CHECK_SHORTER, ENOUGH_RISES = 0.22, 0.06, 0.03, 0.75
+
+Norm = Literal["l2", "linf"]
+Ascended = tuple[Floats, Floats]
+
+
+@dataclass(frozen=True)
+class Region:
+    """Where ε may lie: ‖ε / scale‖ ≤ 1.
+
+    Attributes:
+        scale: float64 [P]; zeros stay still.
+    """
+
+    scale: Floats
+    norm: Norm = "l2"
+
+    def uphill(self, gradient: Floats) -> Floats:
+        """The step of length 1, in units of the scale, that climbs most; zeros where nothing climbs."""
+        scaled = self.scale * gradient
+        if self.norm == "linf":
+            return np.asarray(np.sign(scaled), np.float64)
+        size = length(scaled)
+        return scaled / size if size > 0 else np.zeros_like(scaled)
+
+    def inside(self, step: Floats) -> Floats:
+        """The nearest step within the region."""
+        if self.norm == "linf":
+            return np.clip(step, -1.0, 1.0)
+        return step / max(1.0, length(step))
+
+
+def ascend(slope: Callable[[Floats], tuple[float, Floats]], region: Region, steps: int, seed: int = 0) -> Ascended:
+    """ε after one step, scale·uphill(∇L(θ)), and the best ε of as many as asked for, by APGD (Croce and Hein 2020).
+
+    x' = P(x + s·uphill(∇L(θ + ε))), x ← P(x + ¾(x' − x) + ¼(x − x₋₁)), ε = scale·x. The step s is halved, and x put
+    back to the best one, where too few of the last steps rose.
+    """
+    _, gradient = slope(np.zeros_like(region.scale))
+    first = region.uphill(gradient)
+    if not first.any():  # a flat origin: any direction is as good
+        first = region.uphill(np.random.default_rng(seed).standard_normal(len(region.scale)))
+    x = before = best = first
+    uphill = first
+    size, highest, value_before, rises, check = FIRST_STEP, -np.inf, -np.inf, 0, FIRST_CHECK
+    interval, last_check, unchanged = FIRST_CHECK, 0, (np.inf, -np.inf)
+    for number in range(1, steps + 1):
+        value, gradient = slope(region.scale * x)
+        rises += value > value_before
+        value_before = value
+        if value > highest:
+            highest, best, uphill = value, x, region.uphill(gradient)
+        if number == steps:
+            break
+        if number >= check * steps:
+            if rises < ENOUGH_RISES * (number - last_check) or unchanged == (size, highest):
+                size, x, before = size / 2, best, best
+            unchanged = (size, highest)
+            interval = max(interval - CHECK_SHORTER, LEAST_CHECK)
+            check, last_check, rises = check + interval, number, 0
+        ahead = region.inside(x + size * (uphill if x is best else region.uphill(gradient)))
+        x, before = region.inside(x + MOMENTUM * (ahead - x) + (1 - MOMENTUM) * (x - before)), x
+    return region.scale * first, region.scale * best
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The rises of some fixed ε: their rows, and the rise of every sample where it has one.
+
+    Attributes:
+        samples: float32 [N] by the name of the row.
+    """
+
+    rows: dict[str, Row]
+    samples: dict[str, Floats]
+
+
+def sharpness(base: Base, slope: Slope) -> Worst:
+    """SAM's and ASAM's rises, after one step and after 20, ε found on all samples at once.
+
+    SAM: ‖ε‖ ≤ 0.05. ASAM: ‖ε/|θ|‖ ≤ 0.5, elementwise, which no rescaling of the layers that keeps the network changes.
+    """
+    theta = np.abs(slope.layout.vector(slope.setting.origin))
+    offsets: dict[str, Floats] = {}
+    for name, region in (("sam", Region(np.full(len(theta), SAM_RHO))), ("asam", Region(ASAM_RHO * theta))):
+        one, many = ascend(slope, region, STEPS)
+        offsets |= {f"{name} 1 step": one, f"{name} {STEPS} steps": many}
+    return rises_at(base, slope.layout, offsets)
+
+
+def keskar(base: Base, slope: Slope) -> Worst:
+    """100·(max L(θ + ε) − L(θ))/(1 + L(θ)) over |εᵢ| ≤ 10⁻³·(|θᵢ| + 1) (Keskar et al. 2017, A = I)."""
+    theta = np.abs(slope.layout.vector(slope.setting.origin))
+    _, best = ascend(slope, Region(KESKAR_EPSILON * (theta + 1), "linf"), KESKAR_STEPS)
+    name = f"keskar {KESKAR_EPSILON:g}"
+    (values,) = base.along([partial(slope.layout.tensors, best)], [(0.0, 1.0)])
+    loss, high = mean_of(values).tolist()
+    factor = 100 / (1 + loss)
+    row = rises_at(base, slope.layout, {name: best}).rows[name]
+    stderr = None if row.stderr is None else factor * row.stderr
+    return Worst({name: row_of(factor * (high - loss), stderr)}, {})
+
+
+def rises_at(base: Base, layout: Layout, offsets: dict[str, Floats]) -> Worst:
+    """The rises at θ + ε of some ε, with their standard errors over the samples."""
+    draws: list[Draw] = [partial(layout.tensors, offset) for offset in offsets.values()]
+    rows, samples = dict[str, Row](), dict[str, Floats]()
+    for name, values in zip(offsets, base.along(draws, [(0.0, 1.0)] * len(draws)), strict=True):
+        loss, high = mean_of(values).tolist()
+        kept, weights, stderr = samples_of(values), weights_of(values), None
+        if kept is not None and weights is not None:
+            samples[name] = kept[1] - kept[0]
+            stderr = stderr_over(samples[name], weights)
+        rows[name] = row_of(high - loss, stderr)
+    return Worst(rows, samples)

@@ -1,0 +1,112 @@
+"""Worst cases near some weights, against closed forms of a paraboloid, and what rescaling of layers leaves as it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sharpness_scene import Scene, bowl, relu_net, scene_of
+from torch import nn
+
+from landscape import Problem
+from landscape.errors import JobError
+from landscape.measures.curvature import curvature_rows
+from landscape.measures.measuring import Asked, measure
+from landscape.measures.worst import ASAM_RHO, SAM_RHO, Region, ascend, keskar, rises_at, sharpness
+
+CURVATURES = [0.5, 1.0, 4.0, 2.0, 8.0, 3.0]
+THETA = [0.3, -1.0, 0.5, 0.2, -0.4, 0.6]
+
+
+def theta_of(scene: Scene) -> np.ndarray:
+    return scene.base.origin["bowl.weight"].double().numpy().reshape(-1)
+
+
+def test_one_step_of_sam_and_asam_has_its_closed_form(tmp_path):
+    scene = scene_of(tmp_path, bowl(CURVATURES, THETA))
+    found = sharpness(scene.base, scene.slope)
+    a, theta = np.array(CURVATURES), theta_of(scene)
+    g = a * theta
+    length = np.sqrt((g**2).sum())
+    sam = SAM_RHO * length + 0.5 * SAM_RHO**2 * (a * g**2).sum() / length**2
+    assert found.rows["sam 1 step"].value == pytest.approx(sam, rel=1e-6)
+    scaled = np.abs(theta) * g
+    epsilon = ASAM_RHO * np.abs(theta) * scaled / np.sqrt((scaled**2).sum())
+    asam = (g * epsilon + 0.5 * a * epsilon**2).sum()
+    assert found.rows["asam 1 step"].value == pytest.approx(asam, rel=1e-6)
+    for name in ("sam", "asam"):
+        one, many = (found.rows[f"{name} {steps}"] for steps in ("1 step", "20 steps"))
+        assert many.value >= one.value
+        assert found.samples[f"{name} 1 step"].mean() == pytest.approx(one.value, rel=1e-5)
+        assert one.stderr > 0
+
+
+def test_at_the_minimum_the_worst_case_is_half_the_largest_eigenvalue(tmp_path):
+    scene = scene_of(tmp_path, bowl(CURVATURES, [0.0] * 6))
+    size = scene.slope.layout.size
+    _, best = ascend(scene.slope, Region(np.full(size, SAM_RHO)), 20)
+    row = rises_at(scene.base, scene.slope.layout, {"sam 20 steps": best}).rows["sam 20 steps"]
+    assert row.value == pytest.approx(0.5 * SAM_RHO**2 * max(CURVATURES), rel=1e-3)
+    assert scene.slope.gradients == 21
+
+
+def test_rescaling_layers_that_keep_the_network_changes_sam_and_not_asam(tmp_path):
+    plain, scaled = (
+        sharpness(scene.base, scene.slope).rows
+        for scene in (scene_of(tmp_path / str(scale), relu_net(scale)) for scale in (1.0, 4.0))
+    )
+    for steps in ("1 step", "20 steps"):
+        assert scaled[f"asam {steps}"].value == pytest.approx(plain[f"asam {steps}"].value, rel=1e-5)
+        assert abs(scaled[f"sam {steps}"].value / plain[f"sam {steps}"].value - 1) > 0.2
+
+
+def test_keskar_s_sharpness_of_a_plane_by_hand(tmp_path):
+    scene = scene_of(tmp_path, bowl([2.0, 6.0], [0.5, -1.0]))
+    row = keskar(scene.base, scene.slope).rows["keskar 0.001"]
+    # The corner (0.5 + 0.0015, −1 − 0.002): both components move away from the minimum.
+    rise = 0.5 * 2 * (0.5015**2 - 0.5**2) + 0.5 * 6 * (1.002**2 - 1.0**2)
+    loss, _ = scene.slope(np.zeros(scene.slope.layout.size))
+    assert row.value == pytest.approx(100 * rise / (1 + loss), rel=1e-5)
+
+
+def test_curvature_of_a_paraboloid(tmp_path):
+    scene = scene_of(tmp_path, bowl(CURVATURES, THETA))
+    rows = curvature_rows(scene.slope, 1.0)
+    assert rows["lambda max"].value == pytest.approx(8.0)
+    assert rows["lambda min"].value == pytest.approx(0.0, abs=1e-9)
+    assert rows["trace"].value == pytest.approx(sum(CURVATURES))
+    assert rows["lambda max"].stderr == pytest.approx(0.0, abs=1e-2)  # losses of single samples are float32
+
+
+def test_all_of_it_is_the_same_in_batches_of_any_size_up_to_rounding(tmp_path):
+    found = []
+    for size in (8, 32):
+        scene = scene_of(tmp_path / str(size), relu_net(), batch_size=size)
+        plan = scene.base.plan
+        found.append(
+            measure(scene.base.calculator, scene.prepared, plan, scene.base.origin, "problem", Asked(True, True))
+        )
+    one, other = found
+    assert one.rows.keys() == other.rows.keys() >= {"radius", "1/sigma^2", "keskar 0.001", "lambda max"}
+    assert list(one.layers) == ["0", "2"]
+    for name, row in one.rows.items():
+        expected = other.rows[name].value
+        assert row.value == (expected if expected is None else pytest.approx(expected, rel=1e-6, abs=1e-12)), name
+    assert one.samples["rises"].shape == (16, 4, 32)
+
+
+def test_a_loss_without_a_gradient_is_refused(tmp_path):
+    model = nn.Linear(2, 2).double()
+
+    def observe(model, batch):
+        return {"loss": torch.from_numpy(model(batch).detach().numpy()).square().sum(1)}
+
+    scene = scene_of(tmp_path, Problem(model, torch.randn(32, 2, dtype=torch.float64), observe))
+    with pytest.raises(JobError, match="the loss has no graph of gradients"):
+        measure(scene.base.calculator, scene.prepared, scene.base.plan, scene.base.origin, "problem", Asked())
+
+
+def test_too_few_samples_are_refused(tmp_path):
+    scene = scene_of(tmp_path, relu_net(), num_samples=15)
+    with pytest.raises(JobError, match="num_samples: must be at least 16 for errors over samples, not 15"):
+        measure(scene.base.calculator, scene.prepared, scene.base.plan, scene.base.origin, "problem", Asked())
