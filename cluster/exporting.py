@@ -15,6 +15,7 @@ from landscape.store import LandscapeStore
 from landscape.surface import Surface, check_observable
 
 REPORT = "report"
+MEASURES = "run+measures.csv"  # no landscape has a plus in its name
 SEVERAL_RUNS = Path("comparison-export")  # where the page of several runs goes, as it belongs to none of them
 
 
@@ -40,6 +41,8 @@ def export_run(
     from landscape.views import write_report
     from landscape.views.exports.browser import browser
     from landscape.views.exports.export import FORMAT_TABLE, export, export_name, files_beside
+    from landscape.views.exports.tables import write_rows
+    from landscape.views.prepared.measures import table_csv
     from landscape.views.prepared.wording import stopped
 
     wanted = _checked_formats(formats, (*FORMAT_TABLE, REPORT))
@@ -55,6 +58,8 @@ def export_run(
     if REPORT in wanted:
         write_report(opened, folder / "report.html")
         yield folder / "report.html"
+    if "csv" in wanted and name is None and (rows := table_csv(opened.measures))[1:]:
+        yield write_rows(rows, folder / MEASURES)
     # One browser for all pictures: starting it costs more than drawing.
     pictures = any(FORMAT_TABLE[ending].pictures for ending in of_surfaces)
     with browser() if pictures else contextlib.nullcontext() as drawing:

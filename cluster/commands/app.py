@@ -25,6 +25,7 @@ from cluster.commands.import_surface import import_surface
 from cluster.commands.init import init
 from cluster.commands.list_ import list_
 from cluster.commands.logs import logs
+from cluster.commands.measure import measure
 from cluster.commands.plan import plan
 from cluster.commands.rename import rename
 from cluster.commands.rm import rm
@@ -52,6 +53,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "rm": rm,
     "rename": rename,
     "extend": extend,
+    "measure": measure,
     "doctor": doctor,
     "bench": bench,
     "submit": submit,

@@ -35,8 +35,8 @@ def export(
         Further runs.
     to
         Formats, separated by commas: html, png, svg, pdf, csv, npz, vtk, stl; report for the page of the whole run. csv
-        writes the trajectory to a table of its own, NAME+path.csv; status is 0 not computed, 1 ok, 2 not finite,
-        3 quarantined (given up after several tries).
+        writes the trajectory to a table of its own, NAME+path.csv, and measures of the run to run+measures.csv; status
+        is 0 not computed, 1 ok, 2 not finite, 3 quarantined (given up after several tries).
     out
         Folder to write to; default: RUN/export, for a URL NAME-export here, for several runs comparison-export here.
     kind

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from landscape.curvature import STEPS, HessianOperator, bytes_of_bases, lanczos, sampled_curvature, trace
+from landscape.curvature import STEPS, HessianOperator, lanczos, refuse_large_bases, sampled_curvature, trace
 from landscape.curvature.trace import PROBES
+from landscape.errors import JobError
+from landscape.evaluation.reduction import terms_of
 from landscape.measures.rows import Row, row_of
 from landscape.measures.slope import Slope
 
-# The basis lies in memory as a whole, float64: more would crowd out what else runs on a usual machine.
-MOST_BASIS_BYTES = 4 << 30
 NAMES = ("lambda max", "lambda min", "trace")
 
 
@@ -19,16 +19,19 @@ def curvature_rows(slope: Slope, loss: float) -> dict[str, Row]:
         loss: L(θ), from which the step of the second differences follows.
     """
     size, setting = slope.layout.size, slope.setting
-    if bytes_of_bases(size, STEPS) > MOST_BASIS_BYTES:
-        gigabytes = bytes_of_bases(size, STEPS) / (1 << 30)
-        return dict.fromkeys(NAMES, Row(None, note=f"{STEPS} Lanczos vectors would take {gigabytes:.0f} GiB"))
+    try:
+        refuse_large_bases(size, STEPS)
+    except JobError as refusal:  # the other rows are as good without these
+        return dict.fromkeys(NAMES, Row(None, note=str(refusal)))
     operator = HessianOperator(slope.calculator, setting, slope.problem, slope.samples)
     krylov = lanczos(operator, size, (1, -1), noise=lambda: operator.noise)
     how = f"by differences of gradients: {operator.refusal}" if operator.refusal else ""
     rows = dict[str, Row]()
     for name, rank in zip(NAMES, (1, -1), strict=False):
         pair = krylov.pair(rank)
-        sampled = sampled_curvature(slope.calculator, setting, slope.layout.tensors(pair.vector), pair.value, loss)
+        vector, sampled = slope.layout.tensors(pair.vector), None
+        if terms_of(slope.problem.observe) is None:  # else no sample has a loss of its own
+            sampled = sampled_curvature(slope.calculator, setting, vector, pair.value, loss)
         doubt = f"residual {pair.residual:.2g}"
         rows[name] = row_of(
             pair.value, None if sampled is None else sampled.stderr, note="; ".join(filter(None, (doubt, how)))

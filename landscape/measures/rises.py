@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.curvature.errors import LEAST_RISE
+from landscape.directions.eigen import LEAST_RISE
 from landscape.directions.random import random_direction
 from landscape.evaluation.values import Values
 from landscape.intervals import interval_of

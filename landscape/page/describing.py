@@ -21,6 +21,7 @@ from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Project
 from landscape.views.prepared.figure_data import means
 from landscape.views.prepared.history import PLACES, UNITS
 from landscape.views.prepared.levels import number
+from landscape.views.prepared.measures import measure_numbers
 from landscape.views.prepared.numbers import Row, landscape_rows, observable_rows, provenance_rows
 from landscape.views.prepared.wording import axis_title, count_statuses, observable_title
 from landscape.views.report.training import info_rows
@@ -62,7 +63,7 @@ def run_description(reader: RunReader) -> dict[str, Any]:
         "logs": LogTails(reader.found.path).all(),
         "unreadable": unreadable,
         "problems": problems,
-        "measures": dict(finite(measure_columns(measures[0] if measures else {}))),
+        "measures": dict(finite(measure_columns(measure_numbers(measures[0] if measures else {})))),
         "landscapes": landscapes,
     }
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from landscape.surface import STATUS_NAMES, ProjectedPath, Surface
+from landscape.views.exports.files import whole_file
 
 
 def write_csv(surface: Surface, path: Path) -> None:
@@ -33,6 +34,13 @@ def write_path_csv(trajectory: ProjectedPath, path: Path) -> None:
     columns: dict[str, np.ndarray] = {trajectory.unit: trajectory.step, **trajectory.coordinates}
     columns |= {name: getattr(trajectory, name) for name in ("loss", "projected_loss", "distance", "status")}
     _write_table(path, columns)
+
+
+def write_rows(rows: Sequence[Sequence[str]], path: Path) -> Path:
+    """A table of texts, the header first, whole or not at all; returns its path."""
+    with whole_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+    return path
 
 
 def path_file(table: Path) -> Path:

@@ -16,6 +16,7 @@ from landscape.views.prepared import wording
 from landscape.views.prepared.barriers import ENTEZARI
 from landscape.views.prepared.history import PLACES
 from landscape.views.prepared.levels import number
+from landscape.views.prepared.measures import measure_numbers
 from landscape.views.prepared.numbers import duration
 from landscape.views.prepared.origin import origin_index
 from landscape.views.prepared.uncertainty import standard_error
@@ -119,7 +120,7 @@ def tabulate(items: Sequence[TableItem], observable: str = "loss") -> Difference
     """
     sections = [
         _section("Numbers", [_numbers(item, observable) for item in items]),
-        _section("Measures", [_documented(item.measures) for item in items]),
+        _section("Measures", [_documented(measure_numbers(item.measures)) for item in items]),
         _section("Final metrics", [_final_metrics(item.history) for item in items]),
         _section("Training", [_documented(item.info) for item in items]),
         _section("Job", [_documented(_job(item.surface)) for item in items]),

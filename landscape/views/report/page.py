@@ -32,6 +32,7 @@ from landscape.views.prepared.wording import (
 from landscape.views.report.bundle import Bundle
 from landscape.views.report.comparison import comparison_section, groups
 from landscape.views.report.markup import buttons, resource, table, template
+from landscape.views.report.measured import measures_section
 from landscape.views.report.runs import ReportRun, read_runs
 from landscape.views.report.training import training_section, trainings_section
 
@@ -92,6 +93,7 @@ def _render(runs: Sequence[ReportRun], title: str) -> str:
         style=resource("report.css"),
         links="".join(links),
         training=training,
+        measures="".join(measures_section(run, several=several) for run in runs),
         sections="\n".join([*compared, *sections]) or "<p>This run holds no landscape yet.</p>",
         data=bundle.to_json(templates=templates, config=config()),
         plotly=get_plotlyjs(),

@@ -1,0 +1,116 @@
+"""`landscape measure` as a user gives it: the table, what is kept, its refusals, and the same bytes from workers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from cluster.commands.app import command
+from landscape import run
+from landscape.spec import read_job
+from landscape.trajectory.snapshots import write_snapshot
+
+Called = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, logging_as_it_was) -> Called:
+    """Give a command; its exit code, and what it said on stdout and stderr."""
+
+    def give(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["landscape", *map(str, words)])
+        capsys.readouterr()
+        return command(), *capsys.readouterr()
+
+    return give
+
+
+def snapshots(folder: Path, numbers: range) -> None:
+    for number in numbers:
+        write_snapshot(folder, "epoch", number, {"x": torch.full((1, 1), 0.1 * number), "y": torch.full((1, 1), 0.5)})
+
+
+def test_snapshots_are_measured_once_and_kept(write_job, call, tmp_path):
+    job = write_job(batch_size=8)
+    snapshots(tmp_path / "run", range(1, 4))
+    code, out, _ = call("measure", job, "--origins", "epoch-1,last", "--serial", "--layers", "--all")
+    assert code == 0
+    assert out.startswith("epoch 1\n  measure")
+    for word in ("rise at 0.25", "layer ", "Andriushchenko et al. 2023"):
+        assert word in out
+    written = (tmp_path / "run" / "measures.json").read_bytes()
+    evaluated = (tmp_path / "points.log").read_text()
+    code, out, _ = call("measure", job, "--origins", "1,3", "--serial", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert list(document["origins"]) == ["epoch 1", "epoch 3"]
+    assert document["origins"]["epoch 3"]["rows"]["loss"]["value"] > 0
+    assert (tmp_path / "run" / "measures.json").read_bytes() == written
+    # Nothing but the preparation's look at the problem has evaluated anything.
+    assert len((tmp_path / "points.log").read_text()) - len(evaluated) < 200
+    assert call("measure", job, "--origins", "all", "--serial")[0] == 0
+    assert list(json.loads((tmp_path / "run" / "measures.json").read_text())["origins"]) == [
+        "epoch 1",
+        "epoch 2",
+        "epoch 3",
+    ]
+
+
+def test_a_run_is_measured_as_its_landscape_was_computed_and_workers_give_the_same_bytes(
+    write_job, call, tmp_path, local_ray
+):
+    job = write_job(num_samples=16, batch_size=4)
+    place = run(read_job(job)).path
+    snapshots(Path(place), range(1, 2))
+    files = [path for path in Path(place).rglob("*") if "landscapes.zarr" in str(path) and path.is_file()]
+    before = {path: path.read_bytes() for path in files}
+    assert call("measure", place, "--workers", 2)[0] == 0
+    there = {path.name: path.read_bytes() for path in Path(place).glob("measures*/*")}
+    document = (Path(place) / "measures.json").read_bytes()
+    assert json.loads(document)["settings"]["num_samples"] == 16
+    (Path(place) / "measures.json").unlink()
+    assert call("measure", place, "--serial")[0] == 0
+    assert (Path(place) / "measures.json").read_bytes() == document
+    assert {path.name: path.read_bytes() for path in Path(place).glob("measures*/*")} == there
+    assert {path: path.read_bytes() for path in files} == before
+
+
+REFUSED = [
+    (
+        ["--origins", "epoch-9"],
+        2,
+        "origins: must be last, first, all, problem, epoch-N or a file of weights, not 'epoch-9'; the",
+    ),
+    (["--origins", "step-1"], 2, "not 'step-1'; the run has epochs 1-2"),
+    (["--origins", "last,elsewhere.safetensors"], 2, "not 'elsewhere.safetensors'"),
+    (["--serial", "--workers", "2"], 2, "serial: runs in this process alone"),
+    (["--problem", "a:b"], 2, "problem: goes with a run, not with a job file"),
+]
+
+
+def test_what_cannot_be_measured_is_told_in_two_lines_and_nothing_is_written(write_job, call, tmp_path):
+    job = write_job()
+    snapshots(tmp_path / "run", range(1, 3))
+    there = sorted(tmp_path.joinpath("run").rglob("*"))
+    for words, code, told in REFUSED:
+        found, out, said = call("measure", job, *words)
+        assert (found, out) == (code, ""), words
+        assert told in said
+        assert said.count("\n") <= 2
+    few = write_job(num_samples=15)
+    assert call("measure", few)[::2] == (
+        2,
+        "num_samples: must be at least 16 for errors over samples, not 15; give a job with more\n",
+    )
+    no_gradient = write_job(batch_norm="recalibrate")
+    code, _, said = call("measure", no_gradient, "--serial")
+    assert (code, said.count("\n") <= 2) == (2, True)
+    assert call("measure", tmp_path / "nowhere")[0] == 3
+    code, _, said = call("measure", tmp_path / "run")
+    assert (code, "no landscape whose job says how it is evaluated; name the job file instead" in said) == (2, True)
+    assert sorted(tmp_path.joinpath("run").rglob("*")) == there
