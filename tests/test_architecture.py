@@ -37,7 +37,7 @@ FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand n
 INNER = {
     "landscape/views": ["prepared", "figures", "plots", "exports", "report"],
     "landscape/evaluation": [
-        "arithmetic batching checksum containers counts flat moments second_derivatives values",
+        "arithmetic batching checksum containers counts flat kept_graphs moments second_derivatives values",
         "any_shape",
         "feed",
         "arrays kept moving unchanged",

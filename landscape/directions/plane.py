@@ -61,4 +61,4 @@ def cosines(directions: Sequence[State]) -> Floats:
     lengths = np.sqrt(np.diag(matrix))
     products = np.outer(lengths, lengths)
     quotients = np.divide(matrix, products, out=np.zeros_like(matrix), where=products > 0)
-    return np.clip(quotients, -1, 1)
+    return np.asarray(np.clip(quotients, -1, 1), np.float64)

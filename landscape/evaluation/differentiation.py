@@ -19,6 +19,7 @@ from landscape.evaluation.batching import batching_of
 from landscape.evaluation.counts import checked_observables
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import make_feed
+from landscape.evaluation.kept_graphs import KeptGraphs
 from landscape.evaluation.loaded import LoadedModel
 from landscape.evaluation.second_derivatives import refuse_once_differentiable, second_derivatives
 from landscape.parameters import State, describe_parameters
@@ -68,7 +69,7 @@ class Differentiation:
         if not self.parameters:
             raise JobError("model: no parameter requires gradients, so the loss has no derivatives; train some")
         self._feed = make_feed(samples, device, self._loaded.dtype)
-        self._batch_size = 0
+        self._batch_size, self._graphs = 0, KeptGraphs(device)
         self.use_batches(plan.batch_size)
 
     @classmethod
@@ -95,6 +96,7 @@ class Differentiation:
         if batch_size == self._batch_size:
             return
         self._batch_size = batch_size
+        self._graphs.forget()
         self._batching = batching_of(self._feed.samples.length, self._plan, batch_size, self._feed.samples.cuts)
         self._feed.split(self._batching.edges)
 
@@ -161,13 +163,7 @@ class Differentiation:
     def _by_autograd(self, block: int, factors: Mapping[str, float], vectors: Sequence[Tensor]) -> list[Tensor]:
         totals = [self._zeros() for _ in vectors]
         split = [self._split(vector) for vector in vectors]
-        for batch in self._batches(block):
-            loss = self._weighted(batch, factors)
-            refuse_once_differentiable(loss)
-            with second_derivatives():
-                gradients = torch.autograd.grad(
-                    loss, self.parameters, create_graph=True, allow_unused=True, materialize_grads=True
-                )
+        for gradients, stay in self._slopes(block, factors):
             # A gradient that depends on no parameter, as of a linear loss, has no graph; its derivative is zero.
             rows = [k for k, gradient in enumerate(gradients) if gradient.requires_grad]
             for total, parts in zip(totals, split, strict=True):
@@ -176,10 +172,36 @@ class Differentiation:
                 with second_derivatives():
                     products = torch.autograd.grad(
                         [gradients[k] for k in rows], self.parameters, [parts[k] for k in rows],
-                        retain_graph=parts is not split[-1], allow_unused=True, materialize_grads=True,
+                        retain_graph=stay or parts is not split[-1], allow_unused=True, materialize_grads=True,
                     )  # fmt: skip
                 total += _flat(products)
         return totals
+
+    def _slopes(self, block: int, factors: Mapping[str, float]) -> Iterator[tuple[Sequence[Tensor], bool]]:
+        """The gradient of each batch of a block with its graph, and whether that is kept for the next product."""
+        key = (block, tuple(sorted(factors.items())))
+        if (kept := self._graphs.of(key)) is not None:
+            yield from ((gradients, True) for gradients in kept)
+            return
+        first = self._batching.of_block(block)
+        edges = self._batching.edges[first : first + self._batching.blocks[block]]
+        stay, made = self._graphs.has_room(edges[-1][1] - edges[0][0]), list[Sequence[Tensor]]()
+        for batch, (start, end) in zip(self._batches(block), edges, strict=True):
+            with self._graphs.counting(end - start):
+                loss = self._weighted(batch, factors)
+                refuse_once_differentiable(loss)
+                with second_derivatives():
+                    gradients = torch.autograd.grad(
+                        loss, self.parameters, create_graph=True, allow_unused=True, materialize_grads=True
+                    )
+            if self._loaded.state.changed():
+                # What the model writes to is put back before the next batch, under a graph that may refer to it.
+                stay = False
+                self._graphs.never()
+            made.append(gradients)
+            yield gradients, stay
+        if stay:
+            self._graphs.keep(key, made)
 
     def _by_differences(self, block: int, factors: Mapping[str, float], vectors: Sequence[Tensor]) -> list[Tensor]:
         home = [parameter.detach().clone() for parameter in self.parameters]
@@ -260,6 +282,7 @@ class Differentiation:
 
     @torch.no_grad()
     def _set(self, values: Sequence[Tensor]) -> None:
+        self._graphs.forget()
         for parameter, value in zip(self.parameters, values, strict=True):
             parameter.copy_(value)
 

@@ -282,3 +282,38 @@ def test_factors_are_shares_of_the_whole():
     found = differentiation(mlp(), images(), classify)
     assert factors_of(found, classify) == {"loss": pytest.approx(1 / 17)}
     assert np.isclose(sum(found.totals(block)["loss"] for block in range(3)), 17)
+
+
+def test_products_from_kept_graphs_have_the_same_bits():
+    model, data = mlp(), images()
+    found, fresh = differentiation(model, data, classify), differentiation(model, data, classify)
+    factors, vectors = factors_of(found, classify), probes(found.size)
+
+    def of_every_block(vector):
+        return torch.stack([found.products(block, factors, [vector])[0] for block in range(3)])
+
+    first, others = of_every_block(vectors[0]), [of_every_block(vector) for vector in vectors]
+    assert torch.equal(others[0], first)
+    for vector, products in zip(vectors, others, strict=True):
+        assert torch.equal(torch.stack([fresh.products(block, factors, [vector])[0] for block in range(3)]), products)
+        fresh.use_batches(6), fresh.use_batches(7)  # gives the graphs back
+    found.products(0, factors, vectors, "differences")  # moves the weights and puts them back
+    assert torch.equal(of_every_block(vectors[0]), first)
+
+
+def test_no_graph_is_kept_of_a_model_that_writes_to_what_it_holds():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.calls = mlp(), torch.zeros(4, dtype=torch.float64)
+
+        def forward(self, x):
+            self.calls += 1
+            return self.layer(x) * self.calls
+
+    model, data = Counting(), images()
+    found = differentiation(model, data, classify)
+    factors, vectors = factors_of(found, classify), probes(found.size)
+    first = [torch.stack(found.products(block, factors, vectors)) for block in range(3)]
+    again = [torch.stack(found.products(block, factors, vectors)) for block in range(3)]
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
