@@ -50,7 +50,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
         with in_folder(prepared.folder):
             evaluator = make_evaluator(prepared, first)
             tuned = tune(evaluator, first.grid, freedom)
-        if first.extension is not None and _stored(prepared.run, first.name) is None:
+        if first.extension is not None and _stored(prepared.run, first) is None:
             first.tuned(tuned)  # refused where it cannot be computed by the plan of what it extends
     seconds = tuned.seconds_per_point
     landscapes = [_plan_landscape(prepared, each, seconds, count) for each in prepared.landscapes]
@@ -98,7 +98,7 @@ def _plan_landscape(
     prepared: PreparedJob, landscape: PreparedLandscape, seconds: float, workers: int
 ) -> dict[str, Any]:
     grid = landscape.grid
-    stored, kept = _stored(prepared.run, landscape.name), kept_samples(prepared, landscape)
+    stored, kept = _stored(prepared.run, landscape), kept_samples(prepared, landscape)
     tile_shape = stored.tile_shape if stored else tile_shape_for(prepared.job, grid, seconds, workers, kept)
     # Per point: each observable and its error, the error of the rise, the moments, and the status, which is a byte.
     numbers = 2 * len(landscape.observables) + 1 + MOMENT_PARTS * len(landscape.record.moment_rows)
@@ -121,7 +121,7 @@ def _plan_landscape(
         "extends": None if extension is None else extension.store.name,
         "sample_share": sample_share,
         "new_samples": new_samples,
-        "path_points": landscape.points - grid.points,
+        "path_points": 0 if landscape.level else landscape.points - grid.points,
         "tile_shape": list(tile_shape),
         "tiles": math.prod(tile_counts(grid.shape, tile_shape)),
         "kept_bytes": bytes_of_losses(grid.points, kept),
@@ -150,8 +150,8 @@ def _missing_points(landscape: PreparedLandscape, stored: LandscapeStore | None)
     if stored is not None:
         examined = stored.examine()
         path = sum(2 * (window.stop - window.start) for window in examined.path_missing)
-        return int(path) + examined.missing_points(stored.shape, stored.tile_shape)
-    if extension is None:
+        return int(path) + stored.arrays.points_in(examined.missing_mask)
+    if extension is None or landscape.level:
         return landscape.points
     path = 0 if extension.gives_path else landscape.points - grid.points
     return path + grid.points - extension.points_known
@@ -208,8 +208,8 @@ def origin_remedy(grid: Grid) -> str | None:
     return f"`size: {sizes[0] if len(set(sizes)) == 1 else sizes}` has one there"
 
 
-def _stored(run: str, name: str) -> LandscapeStore | None:
-    return LandscapeStore.find(run, name)
+def _stored(run: str, landscape: PreparedLandscape) -> LandscapeStore | None:
+    return LandscapeStore.find(run, landscape.name, level=landscape.level.number if landscape.level else 0)
 
 
 def plan_text(plan: dict[str, Any]) -> str:

@@ -54,6 +54,9 @@ def status_text(status: dict[str, Any]) -> str:
         parts = [f"{each['name']:{width}}  {each['state']:11}  {each['done']}/{each['points']} points"]
         if each["path_points"]:
             parts[0] += f" ({each['path_points']} of them for the path)"
+        if each["levels"]:
+            finer = ", ".join(f"{level['points']} at level {level['level']}" for level in each["levels"])
+            parts[0] += f" (refined: {finer})"
         if each["rate"] and each["missing"]:
             parts.append(f"{each['rate']:.3g} points/s")
         if each["eta_seconds"] is not None:
@@ -156,12 +159,21 @@ def _validate(store: LandscapeStore) -> dict[str, Any]:
     damaged += [f"{array} chunk {'/'.join(map(str, index))}" for array, index in examined.damaged]
     damaged += [f"{array}: does not read" for array in store.check_constants()]
     damaged += store.check_directions()
+    missing, tiles = int(examined.missing_mask.sum()), store.tile_count
+    for level in store.levels():
+        of_level = level.examine()
+        damaged += [f"level {level.level}: {problem}" for problem in level.problems()]
+        damaged += [
+            f"levels/{level.level}/{array} chunk {'/'.join(map(str, index))}" for array, index in of_level.damaged
+        ]
+        damaged += [f"levels/{level.level}/{array}: does not read" for array in level.check_constants()]
+        missing, tiles = missing + int(of_level.missing_mask.sum()), tiles + level.tile_count
     return {
         "name": store.name,
         "schema_version": store.record.schema_version,
         "digest": store.record.digest,
-        "tiles": store.tile_count,
-        "missing_tiles": int(examined.missing_mask.sum()),
+        "tiles": tiles,
+        "missing_tiles": missing,
         "damaged": damaged,
         "refused": bool(store.refusal),
     }

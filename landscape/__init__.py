@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from landscape.listing import list_runs
     from landscape.pipeline import run
     from landscape.problem.problem import Problem
+    from landscape.refining import refine
     from landscape.resampling import Bootstrap, bootstrap, by_class, subset
     from landscape.results import Run, open_run
     from landscape.spec import (
@@ -60,6 +61,7 @@ _HOMES = {
         "TowardsDirection",
         "read_job",
     ),
+    "refining": ("refine",),
     "resampling": ("Bootstrap", "bootstrap", "by_class", "subset"),
     "results": ("Run", "open_run"),
     "surface": ("Axis", "Path", "ProjectedPath", "Surface"),
@@ -100,6 +102,7 @@ __all__ = [
     "open_run",
     "read_job",
     "read_trajectory",
+    "refine",
     "remove_landscape",
     "rename_landscape",
     "run",

@@ -217,6 +217,11 @@ def _refuse(store: LandscapeStore, step: More) -> None:
             f"landscape {name} cannot be extended: an earlier version computed it, which kept no moments to go on "
             "from; compute it anew under another name"
         )
+    if store.levels():
+        raise JobError(
+            f"landscape {name} cannot be extended: it has been refined, and its levels would be lost; compute it anew "
+            "under another name, and extend that before it is refined"
+        )
     examined = store.examine()
     if not examined.complete:
         given_up = store.counts()[QUARANTINED]

@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from landscape.errors import LandscapeError, NotFoundError, StoreError, flat
 from landscape.folders import Place
 from landscape.record import plain
@@ -95,6 +98,7 @@ def unreadable_status(name: str, cause: str) -> dict[str, Any]:
         "rate": 0.0,
         "retries": 0,
         "by_worker": [],
+        "levels": [],
         "reduced_batches": {},
         "minimum": {},
         "constant": False,
@@ -110,7 +114,8 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
     """
     record = store.record
     progress = record.progress
-    counts = store.counts()
+    own, levels = store.counts(), [(level, level.counts()) for level in store.levels()]
+    counts = own + sum(counted for _, counted in levels)
     missing, failed = int(counts[NOT_COMPUTED]), int(counts[QUARANTINED])
     state = state_of_counts(missing, failed, alive)
     if record.is_imported and missing:
@@ -120,7 +125,8 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "name": store.name,
         "state": state,
         "points": int(sum(counts)),
-        "path_points": int(sum(counts)) - math.prod(store.shape),
+        "path_points": int(sum(own)) - math.prod(store.shape),
+        "levels": [_level_status(level, counted) for level, counted in levels],
         "done": int(counts[OK] + counts[NOT_FINITE]),
         "not_finite": int(counts[NOT_FINITE]),
         "missing": missing,
@@ -140,6 +146,12 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "constant": store.tile_count <= MOST_TILES and has_constant_loss(store.arrays),
         "origin_loss": record.origin_loss,
         "origin_loss_stderr": record.origin_loss_stderr,
-        "failures": plain(record.failures),
-        "problems": list(store.own_problems),
+        "failures": plain([*record.failures, *(failure for level, _ in levels for failure in level.record.failures)]),
+        "problems": [*store.own_problems, *(problem for level, _ in levels for problem in level.own_problems)],
     }
+
+
+def _level_status(level: LandscapeStore, counts: NDArray[np.int64]) -> dict[str, Any]:
+    """The state of a level of refinement: its number, its points, and how many of them are missing and given up."""
+    missing, failed = int(counts[NOT_COMPUTED]), int(counts[QUARANTINED])
+    return {"level": level.level, "points": int(sum(counts)), "missing": missing, "failed": failed}

@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.axes import Axis as Axis
+from landscape.axes import ProjectedPath as ProjectedPath
 from landscape.barrier import Barrier, Barriers, barriers_of, loss_barrier
 from landscape.errors import JobError, nearest, shown
-from landscape.record import AxisRecord, Record, parse_axis
+from landscape.grid import Floats as Floats
+from landscape.record import Record
+from landscape.refinement.merging import interpolated_from, merge, merge_status
 from landscape.sample_losses import SampleLosses
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
     import xarray
-
-Floats = NDArray[np.float64]
 
 NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED = 0, 1, 2, 3
 MOMENTS, PATH_MOMENTS = "moments", "path_moments"  # arrays that an extension goes on from
@@ -31,46 +33,6 @@ SAMPLE_INDEX = "sample_index"  # the array of the samples' places in the data
 MOMENT_PARTS = 6  # numbers that are kept of each row of moments
 RISE_STDERR = "loss_rise_stderr"  # the array beside the observables, see `Surface.rise_stderr`
 STATUS_NAMES = ("not computed", "ok", "not finite", "quarantined")
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A direction with the `coordinates` [n] of the grid along it, ascending.
-
-    `attributes` say what it is: kind, label, norm, explained variance.
-    """
-
-    name: str
-    coordinates: Floats
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-
-    @cached_property
-    def record(self) -> AxisRecord:
-        """The attributes as a typed value; what is malformed among them counts as absent."""
-        return parse_axis(self.attributes)[0]
-
-    @property
-    def label(self) -> str:
-        """What the axis is, in words; its name where that is not known."""
-        return self.record.label or self.name
-
-
-@dataclass(frozen=True)
-class ProjectedPath:
-    """The trajectory projected on the axes: arrays over its snapshots in order, the convergence point last.
-
-    `step` counts in `unit`, "step" or "epoch", and `coordinates` hold one array per axis. `loss` is the loss at the
-    snapshot itself and `projected_loss` that at its projection on the axes, both NaN where not computed yet;
-    `distance` is the Euclidean distance between the two in weight space. `status` is as that of a surface.
-    """
-
-    unit: str
-    step: NDArray[np.int64]
-    coordinates: Mapping[str, Floats]
-    loss: Floats
-    projected_loss: Floats
-    distance: Floats
-    status: NDArray[np.uint8]
 
 
 Path = ProjectedPath  # its name in version 0.1.0
@@ -97,7 +59,8 @@ class Surface:
     `observables` are means over the samples and their standard errors, `NAME_stderr`; NaN where not computed.
     `status` is per point one of NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED. `attributes` are what the landscape's
     record holds: the job, the samples, the engine, the progress. `sample_index` are the places of the samples in the
-    data, and `loss_samples` their losses, read when they are asked for, where the job has kept them.
+    data, and `loss_samples` their losses, read when they are asked for, where the job has kept them. `levels` are those
+    of a refined landscape, see `at` and `merged`; of a merged surface, `interpolated` is 0 where a point was evaluated.
 
     >>> axes = (Axis("alpha", np.array([-1.0, 0.0, 1.0])), Axis("beta", np.array([0.0, 0.5])))
     >>> surface = Surface("bowl", axes, {"loss": np.zeros((2, 3))}, status=np.full((2, 3), OK, np.uint8))
@@ -118,6 +81,8 @@ class Surface:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     loss_samples: SampleLosses | None = field(default=None, repr=False, compare=False)
     sample_index: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
+    levels: tuple[Surface, ...] = field(default=(), repr=False, compare=False)
+    interpolated: NDArray[np.uint8] | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         size = " x ".join(str(len(axis.coordinates)) for axis in self.axes)
@@ -172,6 +137,39 @@ class Surface:
         """The standard error of `origin_loss`."""
         return _nan_if_none(self.record.origin_loss_stderr)
 
+    def at(self, level: int) -> Surface:
+        """A level of a refined landscape on its own: over its whole grid, NaN where it holds no point.
+
+        Args:
+            level: 0 for the landscape itself; each next one has half the steps.
+
+        Raises:
+            JobError: there is no such level.
+        """
+        if not 0 <= level <= len(self.levels):
+            raise JobError(f"level: must be 0 to {len(self.levels)}, which {shown(self.name)} has, not {shown(level)}")
+        return self.levels[level - 1] if level else replace(self, levels=())
+
+    def merged(self) -> Surface:
+        """All levels of a refined landscape on the grid of the finest; the surface itself where it is not refined.
+
+        A point that was not evaluated has the bilinear value in the smallest known cell around it, and `interpolated`
+        says there how many levels above the finest one that cell lies.
+        """
+        if not self.levels:
+            return self
+        every = (replace(self, levels=()), *self.levels)
+        held = [np.ones(self.status.shape, np.bool_), *(level.status != NOT_COMPUTED for level in self.levels)]
+        names = [name for name in self.observables if all(name in level.observables for level in self.levels)]
+        values = {name: merge([level.observables[name] for level in every], held) for name in names}
+        interpolated = interpolated_from(held)
+        status = merge_status([level.status for level in every])
+        status[(interpolated > 0) & np.isfinite(values["loss"])] = OK
+        return replace(
+            self, axes=self.levels[-1].axes, observables=values, status=status, loss_samples=None, levels=(),
+            interpolated=interpolated,
+        )  # fmt: skip
+
     def axis(self, name: str) -> Axis:
         """The axis of that name.
 
@@ -192,20 +190,12 @@ class Surface:
 
     @property
     def beta(self) -> Floats:
-        """The coordinates along the second axis.
-
-        Raises:
-            JobError: the surface has one axis only.
-        """
+        """The coordinates along the second axis; a `JobError` where there is one axis only."""
         return self.axis("beta").coordinates
 
     @property
     def gamma(self) -> Floats:
-        """The coordinates along the third axis.
-
-        Raises:
-            JobError: the surface has fewer axes.
-        """
+        """The coordinates along the third axis; a `JobError` where there are fewer."""
         return self.axis("gamma").coordinates
 
     @property
@@ -270,6 +260,8 @@ class Surface:
         meanings = " ".join(name.replace(" ", "_") for name in STATUS_NAMES)  # as the CF conventions have it
         flags = {"flag_values": list(range(len(STATUS_NAMES))), "flag_meanings": meanings}
         data["status"] = (self.dimensions, self.status, flags)
+        if self.interpolated is not None:
+            data["interpolated"] = (self.dimensions, self.interpolated)
         coordinates = {axis.name: (axis.name, axis.coordinates, dict(axis.attributes)) for axis in self.axes}
         return xarray.Dataset(data, coordinates, attrs=dict(self.attributes))
 

@@ -177,14 +177,14 @@ def missing_tasks(store: LandscapeStore, landscape: str) -> TaskList:
         chunk = "/".join(map(str, index))
         log.warning("landscape %r: %s chunk %s is damaged and computed again", landscape, array, chunk)
     path = [(window.start, window.stop) for window in found.path_missing]
-    points = 2 * sum(stop - start for start, stop in path) + found.missing_points(store.shape, store.tile_shape)
+    points = 2 * sum(stop - start for start, stop in path) + store.arrays.points_in(found.missing_mask)
     counts = tile_counts(store.shape, store.tile_shape)
     return TaskList(landscape, path, coarse_to_fine_order(found.missing_mask), counts, points)
 
 
 def task_points(store: LandscapeStore, task: Task) -> int:
     """How many evaluations a task costs."""
-    return store.tile(task.tile).points if task.tile is not None else 2 * (task.path[1] - task.path[0])  # type: ignore[index]
+    return store.arrays.points_of(store.tile(task.tile)) if task.tile is not None else 2 * (task.path[1] - task.path[0])  # type: ignore[index]
 
 
 def evaluate(evaluator: Evaluator, work: Work) -> Outcome:

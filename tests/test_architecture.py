@@ -20,8 +20,10 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     "landscape: barrier batch_norm curves digests draws errors grid host_memory intervals lazy_names processes "
     "progress",
-    "landscape: devices fields folders memory parameters plan record retries sample_losses; cluster: process",
-    "landscape: directions problem surface trajectory; cluster: options scheduling",
+    "landscape: devices fields folders memory parameters plan record refinement retries sample_losses; "
+    "cluster: process",
+    "landscape: axes directions problem trajectory; cluster: options scheduling",
+    "landscape: surface",
     "landscape: topology",
     "landscape: evaluation spec store views; cluster: shipping",
     "landscape: collector preparation resampling results state tally; cluster: session",
@@ -29,7 +31,7 @@ LAYERS = [
     "landscape: calculation listing takeover",
     "landscape: curvature tasks",
     "landscape: measures pipeline; cluster: planning submit viewing workers",
-    "landscape: bench connectivity extending; cluster: driver templates",
+    "landscape: bench connectivity extending refining; cluster: driver templates",
     "cluster: commands",
 ]
 FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand names on, and are no rooms

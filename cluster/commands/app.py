@@ -27,6 +27,7 @@ from cluster.commands.list_ import list_
 from cluster.commands.logs import logs
 from cluster.commands.measure import measure
 from cluster.commands.plan import plan
+from cluster.commands.refine import refine
 from cluster.commands.rename import rename
 from cluster.commands.rm import rm
 from cluster.commands.run import run
@@ -54,6 +55,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "rename": rename,
     "extend": extend,
     "measure": measure,
+    "refine": refine,
     "doctor": doctor,
     "bench": bench,
     "submit": submit,

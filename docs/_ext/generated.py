@@ -22,7 +22,7 @@ import landscape
 PLACE = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
 # What belongs together on the page of the Python interface; every public name of `landscape` stands in one of these.
 GROUPS = {
-    "Compute": ("landscape.run", "landscape.extend", "cluster.run", "landscape.Limits"),
+    "Compute": ("landscape.run", "landscape.extend", "landscape.refine", "cluster.run", "landscape.Limits"),
     "Describe": (
         "landscape.Problem",
         "landscape.Job",

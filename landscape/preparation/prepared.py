@@ -19,7 +19,8 @@ from landscape.plan import Plan, default_plan
 from landscape.preparation.extension import Extension
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
-from landscape.record import Record
+from landscape.record import LevelRecord, Record
+from landscape.refinement.grids import new_points_per_tile, of_stretches
 from landscape.spec.job import Job
 from landscape.store import PathPlan
 
@@ -50,6 +51,11 @@ class PreparedLandscape:
     observables: tuple[str, ...]
     snapshot_state: Callable[[int], State] = field(repr=False)
     extension: Extension | None = None
+
+    @property
+    def level(self) -> LevelRecord | None:
+        """The level of refinement that this is; None for a landscape itself."""
+        return self.record.level
 
     def in_batches(self, batch_size: int) -> PreparedLandscape:
         """The same landscape in batches of another size, which its record says."""
@@ -82,6 +88,9 @@ class PreparedLandscape:
     @property
     def points(self) -> int:
         """Evaluations in all: the grid's points, and two per snapshot of the path."""
+        if self.level is not None:
+            held = new_points_per_tile(self.grid.shape)
+            return int(held[of_stretches(self.level.blocks, held.shape)].sum())
         return self.grid.points + (2 * len(self.path.step) if self.path else 0)
 
 

@@ -37,6 +37,7 @@ from landscape.preparation.looking import look_at
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.preparation.provenance import provenance
 from landscape.preparation.recorded import borrowed_plan, is_of_before, plan_of, recorded_plan
+from landscape.preparation.refinement import grid_of_level, refinement_of
 from landscape.preparation.rounding import rounding_warnings
 from landscape.preparation.solving import Solver, foreseen, solving_for
 from landscape.preparation.warnings import data_warnings, origin_warnings, thread_warnings
@@ -158,17 +159,19 @@ class _Common:
 
 
 def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> PreparedLandscape:
-    job, weights = common.job, common.weights
-    stored = LandscapeStore.find(job.run_path, asked.name)
-    # An extension is laid out, and planned, as what it extends.
-    like = stored or common.extended
+    job, weights, level = common.job, common.weights, common.job.level
+    stored = LandscapeStore.find(job.run_path, asked.name, level=level.number if level else 0)
+    # An extension is laid out, and planned, as what it extends; a level has no directions of its own.
+    like = common.extended if level else stored or common.extended
     defaults = DEFAULTS if like is None else like.record.defaults or 1
     context = _context(common, asked, defaults)
     spec = context.spec
     for direction in spec.directions:
         direction.check(context)
     identity = identity_of(job, context, common.samples_digest, common.num_samples, common.observables)
-    if stored is not None:
+    if level is not None:
+        identity["level"] = level.number
+    elif stored is not None:
         _refuse_another(stored, identity, job)
     refuse_not_finite(context.origin, context.infos, f"origin: {weights.label(context.reference)}")
     plan = plan_of(
@@ -179,13 +182,14 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     context = replace(context, solve=solve)
     directions = make_axes(context, like)
     # What is on disk wins: another machine may round a fitted range or a component differently.
-    path = (like.path_plan() if like else None) or make_path(context, directions)
-    of_grid = like if like and like.identity.whole.get("coordinates") == identity["coordinates"] else None
-    grid = (of_grid.grid() if of_grid else None) or make_grid(context, path, defaults)
+    path = None if level else (like.path_plan() if like else None) or make_path(context, directions)
+    grid = _grid(common, like, identity) or make_grid(context, path, defaults)
     check_tile(job, grid)
     extension = _extension(common, identity, grid, plan, spec.name)
     record = _described(_begun(common, spec, defaults, position, identity), common, context, directions, plan)
-    if keeps_samples(
+    if level is not None:
+        record = record.changed(level=level)
+    elif keeps_samples(
         job, spec.name, stored, common.extended, common.problem.observe, common.reduction, grid, common.num_samples
     ):
         record = record.changed(keep_samples=True)
@@ -201,10 +205,20 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     )  # fmt: skip
 
 
+def _grid(common: _Common, like: LandscapeStore | None, identity: Mapping[str, Any]) -> Grid | None:
+    """The grid of what is on disk, or the finer one of a level of that; None where it is to be made."""
+    if common.job.level is not None and common.extended is not None:
+        return grid_of_level(common.extended, common.job.level)
+    same = like is not None and like.identity.whole.get("coordinates") == identity["coordinates"]
+    return like.grid() if like is not None and same else None
+
+
 def _extension(common: _Common, identity: Mapping[str, Any], grid: Grid, plan: Plan, name: str) -> Extension | None:
     """What a landscape takes over; None where it extends no other one."""
     if common.extended is None:
         return None
+    if common.job.level is not None:
+        return refinement_of(common.extended, identity, plan)
     extension = extension_of(common.extended, identity, grid, common.samples, plan, common.job.adds, name)
     extension.refuse_other_moments(common.moment_rows, terms_of(common.problem.observe))
     return extension
@@ -278,10 +292,6 @@ def _refuse_another(stored: LandscapeStore, identity: Mapping[str, Any], job: Jo
 
 
 def check_tile(job: Job, grid: Grid) -> None:
-    """Refuse a shape of tiles that does not fit the grid.
-
-    Raises:
-        JobError: it has another number of axes than the grid.
-    """
+    """Refuse, by a `JobError`, a shape of tiles that has another number of axes than the grid."""
     if job.tile is not None and len(job.tile) not in (1, len(grid.shape)):
         raise JobError(f"tile: must be one number or one per axis ({len(grid.shape)}), not {list(job.tile)}")

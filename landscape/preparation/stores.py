@@ -8,6 +8,7 @@ from landscape.grid import Index
 from landscape.parameters import describe_parameters, layout
 from landscape.preparation.identity import changes
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape, kept_samples
+from landscape.preparation.refinement import joined
 from landscape.preparation.solving import remove_bases
 from landscape.store import LandscapeStore, NewArrays
 
@@ -21,7 +22,8 @@ def reopen_store(prepared: PreparedJob, landscape: PreparedLandscape) -> Landsca
     Raises:
         LandscapeError: what is on disk is not this landscape any more, or cannot be gone on with.
     """
-    store = LandscapeStore.find(prepared.run, landscape.name, write=True)
+    level = landscape.level
+    store = LandscapeStore.find(prepared.run, landscape.name, write=True, level=level.number if level else 0)
     if store is None:
         return None
     if store.refusal:
@@ -37,6 +39,10 @@ def reopen_store(prepared: PreparedJob, landscape: PreparedLandscape) -> Landsca
             f"directions: those of landscape {shown(landscape.name)} had to be made anew, and this machine rounds them "
             "differently; go on where it was begun, or give it another name or run"
         )
+    if level is not None and store.record.level is not None:
+        blocks = joined(store.record.level, level)
+        if blocks != store.record.level:
+            store.update_attributes(level=blocks)
     if store.check_constants():
         store.repair_constants(
             landscape.grid, [axis.tensors for axis in landscape.directions], landscape.path, prepared.sample_index

@@ -23,6 +23,7 @@ from landscape.record.parts import (
     IdentityRecord,
     ImportRecord,
     JobRecord,
+    LevelRecord,
     PlanRecord,
     PrecisionError,
     ProgressRecord,
@@ -78,6 +79,7 @@ class Record:
         PrecisionError, with_others(tuple(entry.name for entry in fields(PrecisionError)))
     ] | None = None  # fmt: skip
     check: CheckRecord | None = None
+    level: LevelRecord | None = None  # of a refinement; none of a landscape itself
     imported: ImportRecord | None = None  # of a landscape that no job computed
     origin_loss: Real | None = None
     origin_loss_stderr: Real | None = None

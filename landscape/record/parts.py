@@ -102,6 +102,24 @@ class ProgressRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LevelRecord:
+    """A level of refinement: a finer grid over a landscape, of which only some blocks are computed.
+
+    `stride` says that every so many-th of its points, along each axis, is a point of the landscape itself. `blocks` are
+    the tiles that it holds, by their numbers in C order, as stretches [first, end). `eta` is the error of interpolation
+    that chose each of them, in their order; empty where a box chose them. `chosen_by` is the digest of the values that
+    chose them.
+    """
+
+    number: Annotated[int, Strict(), Field(ge=1, le=16)]
+    stride: Annotated[int, Strict(), Field(ge=2, le=1 << 16)]
+    blocks: tuple[tuple[Count, Count], ...] = ()
+    eta: tuple[Real, ...] = ()
+    rule: Object = field(default_factory=dict)
+    chosen_by: Text = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrialRecord:
     """An engine that was tried: its speed over the best one's, or why it was refused."""
 

@@ -20,6 +20,7 @@ from landscape.fields import Count, Frozen, GpuNumber, Gpus, Seed, Threads, Tile
 from landscape.folders.places import locate
 from landscape.grid import AXIS_NAMES
 from landscape.plan import Engine, Precision
+from landscape.record import LevelRecord
 from landscape.spec.collect import DEFAULT_SAMPLES, CollectLandscape
 from landscape.spec.landscape import Landscape
 
@@ -89,6 +90,7 @@ class Job(Frozen):
     _folder: Path = PrivateAttr(default_factory=Path.cwd)
     _extends: str | None = PrivateAttr(default=None)
     _adds: tuple[str, ...] = PrivateAttr(default=())
+    _level: LevelRecord | None = PrivateAttr(default=None)
 
     if TYPE_CHECKING:
 
@@ -207,6 +209,21 @@ class Job(Frozen):
         copy._extends, copy._adds = name, observables
         return copy
 
+    @property
+    def level(self) -> LevelRecord | None:
+        """The level of refinement of the job's one landscape that it computes; None for all other jobs."""
+        return self._level
+
+    def refining(self, level: LevelRecord, folder: Path) -> Job:
+        """A copy that computes a level of refinement of its one landscape, which is on disk.
+
+        Args:
+            folder: where the callback is looked up first.
+        """
+        copy = self.extending(self.landscapes[0].name, folder)
+        copy._level = level
+        return copy
+
     def in_folder(self, folder: Path) -> Job:
         """A copy whose callback and relative paths are looked up in this folder."""
         copy = self.replace()
@@ -219,6 +236,7 @@ class Job(Frozen):
         given.update({name: value for name, value in changes.items() if value is not None})
         copy = Job(**given)
         copy._folder, copy._extends, copy._adds = self._folder, self._extends, self._adds
+        copy._level = self._level
         return copy
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence, Set
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
 from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
 from landscape.record import Record, parse_axis
+from landscape.refinement.grids import new_points, new_points_per_tile, of_coarser_level, of_stretches
 from landscape.sample_losses import LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS
 from landscape.store.chunks import Checked
 from landscape.store.described import DescribedArray, Expected
@@ -35,6 +38,7 @@ class LandscapeArrays:
         self.name, self.store, self._documents, self._path = name, store, documents, path
         self.observables, self.moment_rows = record.observables, record.moment_rows
         self.kept_samples = record.num_samples or 0 if record.keep_samples else 0
+        self.level = record.level
         self._described: dict[str, DescribedArray] = {}
         self.has_path = documents.has(path, "path_status")
         # A landscape of version 0.1.0 has no such array, and records no version of its defaults. In a later one the
@@ -47,8 +51,7 @@ class LandscapeArrays:
     def names(self) -> list[str]:
         """Every array that a landscape of these axes and observables has."""
         path = [*self.path_constants, "path_status", *self.path_value_names] if self.has_path else []
-        constants = [*self.axis_names, "directions", *self._sample_index]
-        return ["status", *self.tile_names, *constants, *self.over_samples, *path]
+        return ["status", *self.tile_names, *self._constants, *self.over_samples, *path]
 
     def describe(self, name: str) -> DescribedArray:
         """What the document of an array says, or the root's copy of it.
@@ -123,8 +126,45 @@ class LandscapeArrays:
         return ("path_loss", "path_projected_loss", *([PATH_MOMENTS] if self.moment_rows else []))
 
     @property
-    def _sample_index(self) -> list[str]:
-        return [SAMPLE_INDEX] if self.moment_rows else []
+    def _constants(self) -> list[str]:
+        """What is written when it is made; a level of refinement shares all but the coordinates with its landscape."""
+        samples = [SAMPLE_INDEX] if self.moment_rows else []
+        return [*self.axis_names] if self.level else [*self.axis_names, "directions", *samples]
+
+    # -- the points of it that it holds -----------------------------------------------------------------------
+
+    @property
+    def tiles_held(self) -> NDArray[np.bool_] | None:
+        """A mask over the tiles of those that it holds; None for all of them."""
+        return of_stretches(self.level.blocks, tile_counts(self.shape, self.tile_shape)) if self.level else None
+
+    @property
+    def tile_count(self) -> int:
+        """How many tiles it holds once it is complete."""
+        held = self.tiles_held
+        return math.prod(tile_counts(self.shape, self.tile_shape)) if held is None else int(held.sum())
+
+    def points_left_out(self, tile: Tile) -> NDArray[np.bool_] | None:
+        """Which points of a tile it never holds, as they live in a coarser level; None for none of them."""
+        return of_coarser_level(tile) if self.level else None
+
+    def points_of(self, tile: Tile) -> int:
+        """How many points of a tile it holds."""
+        return new_points(tile) if self.level else tile.points
+
+    @property
+    def points(self) -> int:
+        """How many points it holds once it is complete."""
+        return math.prod(self.shape) if self.tiles_held is None else self.points_in(self.tiles_held)
+
+    def points_in(self, tiles: NDArray[np.bool_]) -> int:
+        """How many points it holds of the tiles where a mask holds."""
+        if self.level is not None:
+            return int(new_points_per_tile(self.shape)[tiles].sum())
+        points = np.ones((), np.int64)
+        for size, edge in zip(self.shape, self.tile_shape, strict=True):
+            points = np.multiply.outer(points, np.minimum(edge, size - np.arange(0, size, edge)))
+        return int(points[tiles].sum())
 
     @property
     def axis_names(self) -> tuple[str, ...]:
@@ -178,7 +218,7 @@ class LandscapeArrays:
         Args:
             names: look at these only; the directions may be large.
         """
-        every = [*self.axis_names, "directions", *self._sample_index, *self.path_constants]
+        every = [*self._constants, *self.path_constants]
         constant = every if names is None else names
         return [name for name in constant if any(self.reader(name).unsound(self._constant_chunks(name)))]
 

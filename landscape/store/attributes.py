@@ -37,6 +37,8 @@ def checked_record(attributes: Mapping[str, Any]) -> tuple[Record, tuple[str, ..
             raise BadMetadataError(f"{name}: must be {'text' if name == 'digest' else 'a JSON object'}")
     if "moment_rows" in malformed:
         raise BadMetadataError("moment_rows: must be a list of text")
+    if "level" in malformed:
+        raise BadMetadataError("level: must say which blocks it holds")
     if "keep_samples" in malformed:
         raise BadMetadataError("keep_samples: must be true or false")
     if record.identity is not None and record.digest is not None and _digest(record.identity.whole) != record.digest:

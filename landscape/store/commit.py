@@ -21,7 +21,7 @@ from landscape.store.durable import DurableStore
 from landscape.store.kept import arrays_over_samples
 from landscape.store.layout import PathPlan, parameter_layout, rows_written
 from landscape.store.writing import write_chunks
-from landscape.surface import MOMENTS, QUARANTINED, RISE_STDERR, SAMPLE_INDEX
+from landscape.surface import MOMENTS, NOT_COMPUTED, QUARANTINED, RISE_STDERR, SAMPLE_INDEX
 
 Floats = NDArray[np.float64]
 
@@ -60,8 +60,14 @@ def write_tiles(arrays: LandscapeArrays, tiles: Sequence[tuple[Tile, Mapping[str
         (name, (0,), values) for name, values in arrays_over_samples(arrays, [each for _, each in tiles]).items()
     ]
     write_synced(arrays, chunks)
-    states = [("status", tile.index, status_of(values["loss"]).reshape(tile.shape)) for tile, values in tiles]
-    write_synced(arrays, states)
+    states = [(tile, status_of(values["loss"]).reshape(tile.shape)) for tile, values in tiles]
+    write_synced(arrays, [("status", tile.index, _held(arrays, tile, status)) for tile, status in states])
+
+
+def _held(arrays: LandscapeArrays, tile: Tile, status: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The status of a tile, where points that live in a coarser level stay as not computed."""
+    left_out = arrays.points_left_out(tile)
+    return status if left_out is None else np.where(left_out, np.uint8(NOT_COMPUTED), status)
 
 
 def _over(arrays: LandscapeArrays, tile: Tile, values: Mapping[str, Floats], name: str) -> Floats:
@@ -74,7 +80,8 @@ def _over(arrays: LandscapeArrays, tile: Tile, values: Mapping[str, Floats], nam
 def quarantine_tile(arrays: LandscapeArrays, tile: Tile) -> None:
     """Mark a tile as given up."""
     write_synced(arrays, [(name, tile.index, _nothing(arrays, tile.shape, name)) for name in arrays.tile_names])
-    write_synced(arrays, [("status", tile.index, np.full(tile.shape, QUARANTINED, np.uint8))])
+    status = _held(arrays, tile, np.full(tile.shape, QUARANTINED, np.uint8))
+    write_synced(arrays, [("status", tile.index, status)])
 
 
 def _nothing(arrays: LandscapeArrays, points: Index, name: str) -> Floats:
@@ -108,14 +115,14 @@ def repair_constants(
 ) -> None:  # fmt: skip
     """Write coordinates, directions, the places of samples and of the path anew, where one of them was damaged."""
     places: dict[str, NDArray[Any]] = dict(zip(grid.names, grid.coordinates, strict=True))
-    if arrays.moment_rows and sample_index is not None:
+    if arrays.moment_rows and sample_index is not None and arrays.level is None:
         places[SAMPLE_INDEX] = sample_index
     if path is not None:
         places |= {f"path_{axis}": path.coordinates[:, k] for k, axis in enumerate(grid.names)}
         places |= {"path_step": np.array(path.step, np.int64), "path_distance": path.distance}
-    array = arrays["directions"]
-    for k, (direction, written) in enumerate(zip(directions, rows_written(array), strict=True)):
-        if written:
+    for k, direction in enumerate(directions if arrays.level is None else ()):
+        array = arrays["directions"]
+        if rows_written(array)[k]:
             flat, width = parameters.flatten(direction, parameter_layout(array)), array.chunks[1]
             starts = range(0, len(flat), width)
             pieces = [("directions", (k, n), flat[start : start + width][None]) for n, start in enumerate(starts)]

@@ -9,12 +9,12 @@ from landscape.errors import JobError, shown
 from landscape.folders import Place, open_folder
 from landscape.record import Record
 from landscape.store.commit import flush
-from landscape.store.documents import METADATA, Documents
+from landscape.store.documents import LEVELS, METADATA, Documents
 from landscape.store.durable import DurableStore
 from landscape.store.layout import SCHEMA_VERSION, NewArrays, lay_out
 from landscape.store.metadata import MOST_CHUNK_POINTS
 from landscape.store.moving import finish_move
-from landscape.store.runs import mark, open_zarr, remove_half_made
+from landscape.store.runs import at_level, mark, open_zarr, remove_half_made
 from landscape.store.writing import write_document
 from landscape.surface import MOMENT_PARTS
 
@@ -25,7 +25,9 @@ def create_landscape(
     new: NewArrays,
     record: Record,
 ) -> None:
-    """Lay out a landscape with nothing computed. A half-made one of a killed driver is replaced.
+    """Lay out a landscape, or the level of one that its record names, with nothing computed.
+
+    A half-made one of a killed driver is replaced.
 
     Raises:
         LandscapeError: something else lies there.
@@ -37,17 +39,19 @@ def create_landscape(
         raise JobError(f"tile: must be at most {most} points, not {shown(new.tile_shape)}; make it smaller")
     folder.make()
     finish_move(folder)
+    path = name if record.level is None else at_level(name, record.level.number)
     if isinstance(store, DurableStore):
-        store.refuse_elsewhere(f"{name}/{METADATA}")
-    remove_half_made(folder, name)
+        store.refuse_elsewhere(f"{path}/{METADATA}")
+    remove_half_made(folder, path)
     documents = Documents(folder)
-    if not documents.exists(""):
-        write_document(store, METADATA, documents.group({}))
-    mark(folder, name)
-    group = zarr.create_group(store, path=name, zarr_format=3)
-    lay_out(group, new)
+    for group_above in [""] if record.level is None else ["", f"{name}/{LEVELS}"]:
+        if not documents.exists(group_above):
+            write_document(store, f"{group_above}/{METADATA}".lstrip("/"), documents.group({}))
+    mark(folder, path)
+    group = zarr.create_group(store, path=path, zarr_format=3)
+    lay_out(group, new, of_level=record.level is not None)
     flush(store)
     # Last, and in one write: without its attributes a landscape was never made.
     first = Record().changed(schema_version=SCHEMA_VERSION, name=name)
-    write_document(store, f"{name}/{METADATA}", documents.group({**first.attributes, **record.attributes}))
+    write_document(store, f"{path}/{METADATA}", documents.group({**first.attributes, **record.attributes}))
     flush(store)

@@ -26,6 +26,7 @@ from landscape.store.metadata import (
 
 FOLDER = "landscapes.zarr"
 METADATA = "zarr.json"
+LEVELS = "levels"  # the folder of a landscape that its refinement lies in, a folder per level
 ABSENT = "is not there"
 INLINE = {"kind": "inline", "must_understand": False}
 
@@ -153,6 +154,11 @@ class Documents:
         path = f"{name}/{array}"
         return self.exists(path) or path in self.copy
 
+    def levels(self, path: str) -> list[int]:
+        """The numbers of the levels of refinement of a landscape, those that are half made among them."""
+        folders = self._folder.folders(f"{FOLDER}/{path}/{LEVELS}")
+        return sorted(int(name) for name in folders if name.isascii() and name.isdecimal() and 0 < int(name) <= 16)
+
     # -- writing ----------------------------------------------------------------------------------------------
 
     def text(self, document: Mapping[str, Any]) -> bytes:
@@ -172,6 +178,10 @@ class Documents:
         for name in names:
             known = {path: copy for path, copy in self.copy.items() if f"{path}/".startswith(f"{name}/")}
             copies |= self._copies_of(name) or known
+            for number in self.levels(name):
+                level = f"{name}/{LEVELS}/{number}"
+                known_of_level = {path: copy for path, copy in known.items() if f"{path}/".startswith(f"{level}/")}
+                copies |= {f"{name}/{LEVELS}": _plain_group({})} | (self._copies_of(level) or known_of_level)
         # In the order of Zarr's own listing.
         copies = dict(sorted(copies.items(), key=lambda entry: (entry[0].count("/") > 0, entry[0])))
         self.copy = copies
@@ -188,13 +198,7 @@ class Documents:
             landscape_of(group, name)
         except (BadMetadataError, LandscapeError):
             return {}
-        nothing = {**INLINE, "metadata": {}}
-        copies: dict[str, Any] = {
-            name: {
-                "attributes": group["attributes"], "zarr_format": 3,
-                "consolidated_metadata": nothing, "node_type": "group",
-            }
-        }  # fmt: skip
+        copies: dict[str, Any] = {name: _plain_group(group["attributes"])}
         below = [f"{name}/{array}" for array in self._folder.folders(f"{FOLDER}/{name}")]
         for path, document in zip(below, self._folder.map(self._array_or_none, below), strict=True):
             document = document or self.copy.get(path)
@@ -231,6 +235,12 @@ class Documents:
         return shown(self._folder.place(f"{FOLDER}/{path}/{METADATA}".replace("//", "/")), 300)
 
 
+def _plain_group(attributes: Any) -> dict[str, Any]:
+    """The copy of a group's document."""
+    nothing = {**INLINE, "metadata": {}}
+    return {"attributes": attributes, "zarr_format": 3, "consolidated_metadata": nothing, "node_type": "group"}
+
+
 def unreadable(name: str, problem: str, folder: str) -> str:
     """The message of a landscape that cannot be read, with its remedy.
 
@@ -242,6 +252,17 @@ def unreadable(name: str, problem: str, folder: str) -> str:
         f"landscape {shown(name)} cannot be read: {problem}; restore that file, or move the folder "
         f"{shown(folder, 300)} away to compute it anew"
     )
+
+
+def refusal_of(name: str, record: Record, missing: str, folder: str) -> str:
+    """Why no job goes on with a landscape whose document lacks an entry, and the remedy.
+
+    Args:
+        folder: the place of the landscape.
+    """
+    document = shown(f"{folder}/{METADATA}", 300)
+    damaged = unreadable(name, f"{document}: {missing}: is missing", folder)
+    return imported_refusal(name, record) if record.is_imported else damaged
 
 
 def imported_refusal(name: str, record: Record) -> str:

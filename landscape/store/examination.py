@@ -24,7 +24,7 @@ from landscape.surface import NOT_COMPUTED, OK, QUARANTINED
 def examine(arrays: LandscapeArrays) -> Examination:
     """Read and check every chunk of the grid and the path: what is left to compute, and which chunks are damaged."""
     readers = {name: arrays.reader(name) for name in arrays.tile_names}
-    missing, damaged = examine_tiles(arrays.reader("status"), readers)
+    missing, damaged = examine_tiles(arrays.reader("status"), readers, arrays)
     damaged += spoilt_over_samples(arrays, missing)
     path_missing, path_damaged = _examine_path(arrays) if arrays.has_path else ([], [])
     return Examination(missing, tuple(path_missing), tuple(dict.fromkeys(damaged + path_damaged)))
@@ -47,7 +47,7 @@ def _examine_path(arrays: LandscapeArrays) -> tuple[list[slice], list[tuple[str,
 
 def counts(arrays: LandscapeArrays) -> NDArray[np.int64]:
     """Evaluations by status 0 to 3: the points, and two per snapshot of the path; reads the status alone."""
-    points = count_statuses(arrays.reader("status"))
+    points = count_statuses(arrays.reader("status"), arrays.points)
     return points + 2 * count_statuses(arrays.reader("path_status")) if arrays.has_path else points
 
 

@@ -10,19 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.grid import Index, tile_at
+from landscape.store.arrays import LandscapeArrays
 from landscape.store.reading import ChunkReader
 from landscape.surface import NOT_COMPUTED, OK, QUARANTINED
 
 STATUSES = 4
 
 
-def count_statuses(status: ChunkReader) -> NDArray[np.int64]:
-    """How many points have each status, 0 to 3; those of absent and damaged chunks count as not computed."""
+def count_statuses(status: ChunkReader, points: int | None = None) -> NDArray[np.int64]:
+    """How many points have each status, 0 to 3; those of absent and damaged chunks count as not computed.
+
+    Args:
+        points: how many there are, where these are not all of the array.
+    """
     counts = np.zeros(STATUSES, np.int64)
     for _, values, _ in status.read(indices_of(status.present())):
         if values is not None:
             counts += np.bincount(values.ravel(), minlength=STATUSES)[:STATUSES]
-    counts[NOT_COMPUTED] += int(np.prod(status.shape)) - int(counts.sum())
+    counts[NOT_COMPUTED] = 0
+    counts[NOT_COMPUTED] = (math.prod(status.shape) if points is None else points) - int(counts.sum())
     return counts
 
 
@@ -62,7 +68,7 @@ def is_constant(values: ChunkReader) -> bool:
 
 
 def examine_tiles(
-    status: ChunkReader, observables: Mapping[str, ChunkReader]
+    status: ChunkReader, observables: Mapping[str, ChunkReader], arrays: LandscapeArrays
 ) -> tuple[NDArray[np.bool_], list[tuple[str, Index]]]:
     """Read and check every chunk of the grid.
 
@@ -80,7 +86,8 @@ def examine_tiles(
             damaged.append(("status", index))
         if values is None:
             continue
-        missing[index] = bool(np.isin(values, (NOT_COMPUTED, QUARANTINED)).any())
+        undone, left_out = np.isin(values, (NOT_COMPUTED, QUARANTINED)), arrays.points_left_out(arrays.tile(index))
+        missing[index] = bool((undone if left_out is None else undone & ~left_out).any())
         committed[index] = bool((values != NOT_COMPUTED).any())
         if not (values == OK).all():
             sound[index] = np.packbits(values == OK)
@@ -97,7 +104,8 @@ def examine_tiles(
                 damaged.append((name, index))
     for _, index in damaged:
         missing[index] = True
-    return missing, damaged
+    held = arrays.tiles_held
+    return (missing if held is None else missing & held), damaged
 
 
 def _unpacked(bits: NDArray[np.uint8] | None, shape: tuple[int, ...]) -> NDArray[np.bool_]:

@@ -18,7 +18,7 @@ from landscape.surface import SAMPLE_INDEX
 
 def sample_index(arrays: LandscapeArrays) -> NDArray[np.int64] | None:
     """The places of the samples in the data; None where they were not recorded, or are damaged."""
-    if not arrays.moment_rows:
+    if not arrays.moment_rows or arrays.level:
         return None
     checked = arrays.read_checked(SAMPLE_INDEX, {(0,)})
     return None if checked.damaged else checked.values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -13,18 +14,19 @@ from zarr.abc.store import Store
 from landscape import parameters
 from landscape.errors import JobError, LandscapeError, NotFoundError, nearest, shown
 from landscape.folders import Folder, Place, open_folder
-from landscape.grid import Grid, Index, Tile, tile_counts
+from landscape.grid import Grid, Index, Tile
 from landscape.record import IdentityRecord, JobRecord, PlanRecord, Record
 from landscape.store import commit, examination, runs
 from landscape.store.arrays import LandscapeArrays
-from landscape.store.attributes import Essential, is_same, missing_essentials
+from landscape.store.attributes import is_same, missing_essentials
 from landscape.store.chunks import Examination
 from landscape.store.constants import stored_directions, stored_path
 from landscape.store.creation import create_landscape
 from landscape.store.described import Described
-from landscape.store.documents import FOLDER, METADATA, Documents, imported_refusal, unreadable
+from landscape.store.documents import FOLDER, METADATA, Documents, refusal_of
 from landscape.store.durable import DurableStore
 from landscape.store.layout import NewArrays, PathPlan
+from landscape.store.mending import mend_arrays
 from landscape.store.moving import finish_move, write_root
 from landscape.store.surfaces import read_surface
 from landscape.store.writing import write_document
@@ -40,9 +42,12 @@ log = logging.getLogger("landscape")
 class LandscapeStore:
     """One landscape on disk. Made by `create`, or `open` for reading and going on."""
 
-    def __init__(self, folder: Folder, store: Store, name: str, documents: Documents, described: Described) -> None:
-        self.name, self._folder, self._store, self._documents = name, folder, store, documents
-        self.record, self._described, self.path = described.record, described, described.path or name
+    def __init__(
+        self, folder: Folder, store: Store, name: str, documents: Documents, described: Described, level: int = 0
+    ) -> None:
+        self.name, self.level, self._folder, self._store, self._documents = name, level, folder, store, documents
+        self.record, self._described = described.record, described
+        self.path = runs.at_level(described.path or name, level)
         self.arrays = LandscapeArrays(name, store, documents, described.record, self.path)
 
     # -- making and opening ---------------------------------------------------------------------------------
@@ -51,57 +56,54 @@ class LandscapeStore:
     def create(cls, run: Place, name: str, new: NewArrays, record: Record) -> LandscapeStore:
         """Make a landscape with nothing computed, as `creation.create_landscape` does, and open it for writing."""
         create_landscape(run, name, new, record)
-        return cls.open(run, name, write=True)
+        return cls.open(run, name, write=True, level=record.level.number if record.level else 0)
 
     @classmethod
-    def open(cls, run: Place, name: str, *, write: bool = False) -> LandscapeStore:
-        """Open an existing landscape; a reader needs no lock, also while it is being written.
+    def open(cls, run: Place, name: str, *, write: bool = False, level: int = 0) -> LandscapeStore:
+        """Open an existing landscape, or a level of it; a reader needs no lock, also while it is being written.
 
         Raises:
             NotFoundError: there is none of that name.
             LandscapeError: its metadata cannot be read.
             JobError: it was written by a newer version of this software.
         """
-        store = cls.find(run, name, write=write)
+        store = cls.find(run, name, write=write, level=level)
         if store is None:
             known = nearest(name, runs.landscape_names(run))
             raise NotFoundError(f"landscape {shown(name)} is not in run {shown(str(run), 300)}; {known}")
         return store
 
     @classmethod
-    def find(cls, run: Place, name: str, *, write: bool = False) -> LandscapeStore | None:
+    def find(cls, run: Place, name: str, *, write: bool = False, level: int = 0) -> LandscapeStore | None:
         """Open an existing landscape; None where there is none of that name, or a half-made one.
 
         Args:
             write: open it for going on, under the run's lock; damaged metadata are then mended.
+            level: of its refinement; 0 for the landscape itself.
         """
         runs.refuse_outside(run, name)
         folder = open_folder(run)
         if write:
             finish_move(folder)
         documents = Documents(folder)
-        described = runs.describe(folder, documents, name)
+        described = runs.describe(folder, documents, name, level)
         if described is None:
             return None
-        store = cls(folder, runs.open_zarr(run, read_only=not write), name, documents, described)
+        store = cls(folder, runs.open_zarr(run, read_only=not write), name, documents, described, level)
         if write:
             store._mend()
         return store
 
     def _mend(self) -> None:
         """Replace damaged documents by their copies in the root, and bring these copies up to date."""
-        runs.unmark(self._folder, self.name)
+        runs.unmark(self._folder, self.path)
         for problem in self.problems():
             if problem != self.refusal:  # a refusal ends the job, whose error tells it
                 log.warning("landscape %r: %s", self.name, problem)
         if self._described.mend:
             self.update_attributes()
-        for name in self.arrays.names:
-            array = self.arrays.describe(name)
-            if array.problem:
-                write_document(self._store, f"{self.name}/{name}/{METADATA}", self._documents.text(array.document))
-        commit.flush(self._store)
-        known = self._documents.copy.get(self.name)
+        mend_arrays(self.arrays, self.path, self._store, self._documents)
+        known = self._documents.copy.get(self.path)
         if not isinstance(known, dict) or not is_same(known.get("attributes"), dict(self.attributes)):
             self.consolidate()
 
@@ -119,21 +121,21 @@ class LandscapeStore:
         Raises:
             LandscapeError: the record lacks it, so that no job can go on; the same holds of `plan` and `job`.
         """
-        return self._needed("identity", self.record.identity)
+        return self._needed(self.record.identity)
 
     @property
     def plan(self) -> PlanRecord:
         """How the landscape is computed."""
-        return self._needed("plan", self.record.plan)
+        return self._needed(self.record.plan)
 
     @property
     def job(self) -> JobRecord:
         """The job that began the landscape."""
-        return self._needed("job", self.record.job)
+        return self._needed(self.record.job)
 
-    def _needed(self, name: Essential, part: T | None) -> T:
+    def _needed(self, part: T | None) -> T:
         if part is None:
-            raise (JobError if self.record.is_imported else LandscapeError)(self._refusal(name))
+            raise (JobError if self.record.is_imported else LandscapeError)(self.refusal)
         return part
 
     def siblings(self) -> dict[str, Record]:
@@ -144,12 +146,9 @@ class LandscapeStore:
     @property
     def refusal(self) -> str:
         """Why no job can go on with a landscape that can be read, and the remedy; empty where a job can."""
-        return next(map(self._refusal, missing_essentials(self.record)), "")
-
-    def _refusal(self, attribute: str) -> str:
-        place = self._folder.place(f"{FOLDER}/{self.name}")
-        missing = unreadable(self.name, f"{shown(f'{place}/{METADATA}', 300)}: {attribute}: is missing", place)
-        return imported_refusal(self.name, self.record) if self.record.is_imported else missing
+        missing = next(iter(missing_essentials(self.record)), None)
+        place = self._folder.place(f"{FOLDER}/{self.path}")
+        return refusal_of(self.name, self.record, missing, place) if missing else ""
 
     @property
     def own_problems(self) -> tuple[str, ...]:
@@ -162,15 +161,12 @@ class LandscapeStore:
         return [*self.own_problems, *filter(None, of_arrays)]
 
     def update_attributes(self, **changes: Any) -> None:
-        """Change fields of the record and write its document; only the driver may.
-
-        Args:
-            changes: values of the fields' types, or their JSON values.
-        """
+        """Change fields of the record, by their values or JSON values, and write its document; only the driver may."""
         self.record = self.record.changed(**changes)
+        self.arrays.level = self.record.level
         if isinstance(self._store, DurableStore):
-            self._store.refuse_taken_away(self.name)
-        write_document(self._store, f"{self.name}/{METADATA}", self._documents.group(self.attributes))
+            self._store.refuse_taken_away(self.path)
+        write_document(self._store, f"{self.path}/{METADATA}", self._documents.group(self.attributes))
 
     def consolidate(self) -> None:
         """Copy all metadata of the run into the root's document, from which xarray reads all of them at once."""
@@ -190,8 +186,17 @@ class LandscapeStore:
 
     @property
     def tile_count(self) -> int:
-        """How many tiles the grid has."""
-        return int(np.prod(tile_counts(self.shape, self.tile_shape)))
+        """How many tiles it has: those of the grid, or of a level those that it holds."""
+        return self.arrays.tile_count
+
+    def levels(self) -> list[LandscapeStore]:
+        """The levels of its refinement for reading, the coarsest first, up to one that is half made."""
+        found: list[LandscapeStore] = []
+        for number in [] if self.level else self._documents.levels(self.path):
+            if (level := LandscapeStore.find(self._folder, self.name, level=number)) is None:
+                break
+            found.append(level)
+        return found
 
     @property
     def observables(self) -> tuple[str, ...]:
@@ -231,11 +236,7 @@ class LandscapeStore:
     # -- writing --------------------------------------------------------------------------------------------
 
     def write_tiles(self, tiles: Sequence[tuple[Tile, Mapping[str, Floats]]]) -> None:
-        """Commit whole tiles with two syncs in all.
-
-        Args:
-            tiles: each with `loss`, `loss_stderr`, … as flat arrays over its points in C order.
-        """
+        """Commit whole tiles with two syncs in all, as `commit.write_tiles` does."""
         commit.write_tiles(self.arrays, tiles)
 
     def quarantine_tile(self, tile: Tile) -> None:
@@ -272,11 +273,7 @@ class LandscapeStore:
         return examination.minimum(self.arrays)
 
     def computed_point(self, usable: Callable[[Index], bool]) -> tuple[Index, dict[str, float]] | None:
-        """The index and the values of a point that is computed, off the origin; None where there is none.
-
-        Args:
-            usable: whether the point may be of the tile with this index.
-        """
+        """A point that is computed, off the origin, as `examination.computed_point` finds it."""
         return examination.computed_point(self.arrays, usable)
 
     def check_constants(self, names: Sequence[str] | None = None) -> list[str]:
@@ -288,13 +285,14 @@ class LandscapeStore:
         return examination.check_directions(self.arrays)
 
     def read_surface(self) -> Surface:
-        """All values as a `Surface`; damaged chunks read as not computed.
+        """All values as a `Surface`, those of its levels too; damaged chunks read as not computed.
 
         Raises:
             LandscapeError: the coordinates themselves are damaged, the values need more memory than is free, or the
                 landscape was removed or replaced meanwhile.
         """
         try:
-            return read_surface(self.arrays, self.record)
+            surface = read_surface(self.arrays, self.record)
+            return replace(surface, levels=tuple(level.read_surface() for level in self.levels()))
         finally:  # also where it failed, as that may be the reason
-            runs.refuse_moved(self._folder, self.name, self.path, self.record)
+            runs.refuse_moved(self._folder, self.name, self.path, self.record, self.level)

@@ -113,8 +113,12 @@ def path_unit(steps: StoredArray) -> str:
     return "step" if steps.attributes.get(UNIT) == "step" else "epoch"
 
 
-def lay_out(group: zarr.Group, new: NewArrays) -> None:
-    """Make every array of a landscape in its Zarr group, with nothing computed."""
+def lay_out(group: zarr.Group, new: NewArrays, *, of_level: bool = False) -> None:
+    """Make every array of a landscape in its Zarr group, with nothing computed.
+
+    Args:
+        of_level: leave out what a level of refinement shares with its landscape: samples, directions and path.
+    """
     grid = new.grid
     for axis, coordinates, described in zip(grid.names, grid.coordinates, new.axes, strict=True):
         _make(group, axis, coordinates, (axis,), attributes=dict(described))
@@ -124,6 +128,8 @@ def lay_out(group: zarr.Group, new: NewArrays) -> None:
     if new.moment_rows:
         width, dimensions = MOMENT_PARTS * len(new.moment_rows), (*grid.dimensions, "moment")
         _make_empty(group, MOMENTS, np.float64, np.nan, (*grid.shape, width), (*new.tile_shape, width), dimensions)
+    if of_level:
+        return
     if new.kept_samples:
         _make_samples(group, new, new.kept_samples)
     if new.sample_index is not None:

@@ -8,7 +8,7 @@ from landscape.store.commit import flush
 from landscape.store.documents import FOLDER, METADATA, Documents
 from landscape.store.journal import Move, end_move, names_after, read_move, write_move
 from landscape.store.metadata import BadMetadataError
-from landscape.store.runs import open_zarr, renamed, unmark
+from landscape.store.runs import at_level, open_zarr, renamed, unmark
 from landscape.store.writing import write_document
 
 
@@ -64,14 +64,14 @@ def _delete(folder: Folder, name: str) -> None:
 
 
 def _write_record(folder: Folder, name: str, position: int | None) -> None:
-    """Have the document of a landscape say its new name."""
-    documents = Documents(folder)
-    try:
-        record, _ = documents.own(name)
-    except BadMetadataError:
-        return  # damaged meanwhile
-    store, text = open_zarr(folder, read_only=False), documents.group(renamed(record, name, position).attributes)
-    write_document(store, f"{name}/{METADATA}", text)
+    """Have the documents of a landscape and of its levels say its new name."""
+    documents, store = Documents(folder), open_zarr(folder, read_only=False)
+    for path in (name, *(at_level(name, number) for number in documents.levels(name))):
+        try:
+            record, _ = documents.own(path)
+        except BadMetadataError:
+            continue  # damaged meanwhile
+        write_document(store, f"{path}/{METADATA}", documents.group(renamed(record, name, position).attributes))
     flush(store)
 
 

@@ -10,7 +10,7 @@ from landscape.folders import Folder, Place, open_folder
 from landscape.folders.files import PARTIAL
 from landscape.grid import AXIS_NAMES
 from landscape.record import Record
-from landscape.store.documents import FOLDER, METADATA, Documents
+from landscape.store.documents import FOLDER, LEVELS, METADATA, Documents
 from landscape.store.durable import DurableStore
 from landscape.store.journal import Move, read_move
 from landscape.store.landscape import LandscapeStore
@@ -165,7 +165,7 @@ def _refuse_foreign(folder: Folder, landscape: LandscapeStore) -> None:
     if isinstance(store, DurableStore):
         store.refuse_elsewhere(f"{landscape.path}/{METADATA}")
     observables = landscape.record.observables
-    ours = {"status", "directions", RISE_STDERR, *with_stderr(observables), *AXIS_NAMES}
+    ours = {"status", "directions", LEVELS, RISE_STDERR, *with_stderr(observables), *AXIS_NAMES}
     foreign = [name for name in folder.names(path) if name != METADATA and not _is_partial(name)]
     for name in folder.folders(path):
         known = name in ours or name.startswith("path_")

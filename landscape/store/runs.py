@@ -14,7 +14,7 @@ from landscape.folders import Folder, Place, open_folder
 from landscape.record import Record
 from landscape.store.attributes import is_same
 from landscape.store.described import Described
-from landscape.store.documents import FOLDER, Documents
+from landscape.store.documents import FOLDER, LEVELS, Documents
 from landscape.store.durable import DurableStore
 from landscape.store.journal import names_after, place_of, read_move
 
@@ -97,8 +97,8 @@ def _position(landscape: Described) -> int:
     return -1 if position is None else position
 
 
-def describe(folder: Folder, documents: Documents, name: str) -> Described | None:
-    """What the documents of a landscape say; None where there is no landscape, or a half-made one.
+def describe(folder: Folder, documents: Documents, name: str, level: int = 0) -> Described | None:
+    """What the documents of a landscape, or of a level of it, say; None where there is none, or a half-made one.
 
     A change of names that is under way counts as done.
 
@@ -110,16 +110,16 @@ def describe(folder: Folder, documents: Documents, name: str) -> Described | Non
     for _ in range(TRIES):
         if path is None:
             return None
-        if documents.is_whole(path):
+        if documents.is_whole(at_level(path, level)):
             break
         before, move = move, read_move(folder)
         if move == before:
             # This is checked before the root's copy is read: that may describe an earlier landscape of this name.
-            if is_free(folder, path):
+            if is_free(folder, at_level(path, level)):
                 return None
             break
         path = place_of(documents, move, name)
-    described = documents.landscape(path or name)
+    described = documents.landscape(at_level(path or name, level))
     if move is None or move.target != name:
         return described
     return replace(described, record=renamed(described.record, name, move.position), path=path or "")
@@ -148,7 +148,12 @@ def is_there(run: Place, name: str) -> bool:
         return True
 
 
-def refuse_moved(folder: Folder, name: str, path: str, record: Record) -> None:
+def at_level(path: str, level: int) -> str:
+    """The path in the store of a level of a landscape; level 0 is the landscape itself."""
+    return f"{path}/{LEVELS}/{level}" if level else path
+
+
+def refuse_moved(folder: Folder, name: str, path: str, record: Record, level: int = 0) -> None:
     """Refuse what was read of a landscape while another one may have taken its place.
 
     Args:
@@ -157,9 +162,9 @@ def refuse_moved(folder: Folder, name: str, path: str, record: Record) -> None:
     Raises:
         LandscapeError: it was removed, got another name, or was replaced by another one.
     """
-    now = describe(folder, Documents(folder), name)
+    now = describe(folder, Documents(folder), name, level)
     same = now is not None and is_same(dict(now.record.attributes), dict(record.attributes))
-    if now is None or not same or (now.path or name) != path:
+    if now is None or not same or at_level(now.path or name, level) != path:
         raise LandscapeError(
             f"landscape {shown(name)} was removed, renamed or replaced while it was read; open the run again"
         )
@@ -194,7 +199,8 @@ def mark_path(name: str) -> str:
 
     It is written before the first file of the landscape, and deleted after the last one.
     """
-    return f"{FOLDER}/.making-{name}"
+    above, _, last = f"{FOLDER}/{name}".rpartition("/")
+    return f"{above}/.making-{last}"
 
 
 def mark(folder: Folder, name: str) -> None:

@@ -61,7 +61,7 @@ def export(
         JobError: an unknown format, kind, observable or option.
         LandscapeError: the file cannot be written, or there is no browser to draw with.
     """
-    chosen, target = choose_format(format), Path(path)
+    chosen, target, surface = choose_format(format), Path(path), surface.merged()
     write = chosen.render(
         surface, Request(kind, observable, log, scale or _usual_scale(format, options), in_browser, options)
     )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.surface import Surface
 from landscape.views.exports.format import Request, Writer
+from landscape.views.exports.tables import points_of
 from landscape.views.prepared.scale import drawn_values, point_states
 from landscape.views.prepared.triangles import grid_cells, triangulated
 
@@ -29,7 +30,7 @@ def write_vtk(surface: Surface, path: Path) -> None:
     data: dict[str, Any] = {
         name: np.asarray(values, np.float64).ravel() for name, values in surface.observables.items()
     }
-    data["status"] = surface.status.ravel().astype(np.int32)
+    data |= {name: values.ravel().astype(np.int32) for name, values in points_of(surface).items()}
     mesh = meshio.Mesh(grid_points(surface), [(CELLS[len(surface.axes)], grid_cells(surface.status.shape))], data)
     meshio.write(path, mesh, file_format="vtk")
 

@@ -23,7 +23,7 @@ def write_csv(surface: Surface, path: Path) -> None:
     columns = dict(zip(surface.dimensions, coordinates, strict=True))
     columns = {axis.name: columns[axis.name] for axis in surface.axes}
     columns |= {name: np.asarray(values, np.float64) for name, values in surface.observables.items()}
-    _write_table(path, columns | {"status": surface.status})
+    _write_table(path, columns | points_of(surface))
 
 
 def write_path_csv(trajectory: ProjectedPath, path: Path) -> None:
@@ -43,6 +43,12 @@ def write_rows(rows: Sequence[Sequence[str]], path: Path) -> Path:
     return path
 
 
+def points_of(surface: Surface) -> dict[str, np.ndarray]:
+    """What is said of each point beside its values: its status and, where levels are merged, how it is interpolated."""
+    merged = {} if surface.interpolated is None else {"interpolated": surface.interpolated}
+    return {"status": surface.status, **merged}
+
+
 def path_file(table: Path) -> Path:
     """The file for the path beside a surface's table; its '+' is in no landscape's name, so it overwrites no table."""
     return table.with_name(f"{table.stem}+path{table.suffix}")
@@ -59,7 +65,7 @@ def write_npz(surface: Surface, path: Path) -> None:
     """Coordinates, observables, status, the path as `path_*`, and `metadata`: JSON in a string. Needs no pickle."""
     arrays: dict[str, np.ndarray] = {axis.name: axis.coordinates for axis in surface.axes}
     arrays |= {name: np.asarray(values) for name, values in surface.observables.items()}
-    arrays["status"] = surface.status
+    arrays |= points_of(surface)
     if surface.path is not None:
         arrays |= {f"path_{name}": values for name, values in surface.path.coordinates.items()}
         for name in ("step", "loss", "projected_loss", "distance", "status"):

@@ -87,6 +87,7 @@ def figure(
     if unknown:
         wrong = next(iter(unknown))
         raise JobError(f"figure: unknown option {shown(wrong)}; {nearest(wrong, figure.__kwdefaults__ or ())}")
+    surface = surface.merged()
     chosen = KIND_TABLE[choose_kind(surface, kind)]
     if theme not in TEMPLATES:
         raise JobError(f"theme: unknown {shown(theme)}; {nearest(str(theme), TEMPLATES)}")

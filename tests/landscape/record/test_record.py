@@ -135,8 +135,17 @@ def edit(folder: Path, **entries: Any) -> None:
 
 
 def test_the_table_has_every_field() -> None:
-    stored = {each.name for each in fields(Record)} - {"attributes", "schema_version", "name"}  # the store writes those
+    # The store writes the first three, and only the document of a level of refinement has the last one.
+    stored = {each.name for each in fields(Record)} - {"attributes", "schema_version", "name", "level"}
     assert set(WRITTEN) == stored
+
+
+@pytest.mark.parametrize("level", [7, {"number": 0, "stride": 1}, {"number": 1, "stride": 2, "blocks": [[0]]}])
+def test_a_level_that_does_not_say_which_blocks_it_holds_is_refused(tmp_path: Path, level: Any) -> None:
+    make_store(tmp_path)
+    edit(tmp_path, level=level)
+    with pytest.raises(LandscapeError, match="level: must say which blocks it holds"):
+        LandscapeStore.open(str(tmp_path), "a")
 
 
 def test_every_field_comes_back_from_a_store_as_it_was_written(tmp_path: Path) -> None:

@@ -1,0 +1,108 @@
+"""`landscape refine`: a landscape finer in a box or everywhere, with every point that is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from cluster.commands.output import Json, show
+from cluster.options import Flag, MaybeWhole, checked_workers
+from cluster.process.streams import diverted
+from landscape.errors import DONE, JobError, shown
+
+if TYPE_CHECKING:
+    from landscape.results import Run
+    from landscape.spec import Job
+
+
+def refine(
+    run: str,
+    name: str,
+    *,
+    box: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    factor: MaybeWhole = None,
+    plan: Flag = False,
+    json: Json = False,
+    problem: str | None = None,
+    folder: Path | None = None,
+    serial: Flag = False,
+    workers: MaybeWhole = None,
+    address: str | None = None,
+    allow_open: Flag = False,
+) -> int:
+    """Make a landscape that is complete finer, in a box or everywhere; every point that is there is kept.
+
+    The new points are those of a job that asks for the finer grid at once, to the bit. They lie with the landscape, and
+    every figure and export shows all of them; interrupted, the same command goes on.
+
+    Parameters
+    ----------
+    run
+        The run folder or URL.
+    name
+        The landscape.
+    box
+        LOW,HIGH of each axis, such as --box=-0.5,0.5,-0.2,0.2; widened to whole blocks of 8 cells; default: everywhere.
+    factor
+        2 or 4: by how much the steps are divided; default: 2.
+    plan
+        Show what it costs, level by level, and write nothing.
+    problem
+        The callback, module:function; default: the one that it was computed with.
+    folder
+        Where the callback is looked up first; default: where it was then.
+    serial
+        In this process, without Ray.
+    workers
+        How many actors; default: one per GPU, else one per core.
+    address
+        host:port or auto, to attach to a Ray cluster; default: RAY_ADDRESS, else a private local Ray.
+    allow_open
+        Also attach to a cluster that is not on this machine and asks for no token.
+    """
+    if serial and (workers or address):
+        raise JobError("serial: runs in this process alone; leave out workers and address")
+    checked_workers(workers)
+    from cluster.status import run_status, status_text
+    from landscape.refining import Finer, levels_left
+    from landscape.refining import refine as refine_landscape
+
+    finer = Finer(2 if factor is None else factor, None if box is None else _pairs(box))
+    if plan:
+        from cluster.commands.refinement_plan import plan_refinement, refinement_text
+
+        with diverted():
+            planned = plan_refinement(run, name, levels_left(run, name, finer), problem, folder, workers)
+        show(planned, json, refinement_text(planned))
+        return DONE
+    from cluster.commands.computing import compute
+    from landscape.results import open_run
+
+    codes: list[int] = []
+
+    def run_job(job: Job) -> Run:
+        code = compute(job, serial=serial, workers=workers, address=address, allow_open=allow_open, shown=False)
+        codes.append(code)
+        return open_run(job.run_path)
+
+    refine_landscape(run, name, factor=finer.factor, box=finer.box, problem=problem, folder=folder, compute=run_job)
+    status = run_status(run)
+    show(status, json, status_text(status))
+    return max(codes, default=DONE)
+
+
+def _pairs(text: str) -> list[tuple[float, float]]:
+    """The corners of `LOW,HIGH` or `LOW,HIGH,LOW,HIGH,…`.
+
+    Raises:
+        JobError: it is something else.
+    """
+    try:
+        ends = [float(part) for part in text.split(",")]
+    except ValueError:
+        ends = []
+    if not ends or len(ends) % 2:
+        raise JobError(f"box: must be LOW,HIGH of each axis, such as --box=-0.5,0.5,-0.2,0.2, not {shown(text)}")
+    return list(zip(ends[::2], ends[1::2], strict=True))

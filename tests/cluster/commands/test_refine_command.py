@@ -1,0 +1,81 @@
+"""`landscape refine` as a user gives it: its plan, its result on stdout, its exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cluster.commands.app import command
+from landscape import open_run, run
+from landscape.spec import read_job
+
+Called = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def place(write_job) -> Path:
+    return Path(run(read_job(write_job(num_samples=12, batch_size=4))).path)
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, logging_as_it_was) -> Called:
+    """Give a command; its exit code, and what it said on stdout and stderr."""
+
+    def give(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["landscape", *map(str, words)])
+        capsys.readouterr()
+        return command(), *capsys.readouterr()
+
+    return give
+
+
+def test_the_plan_is_shown_and_then_carried_out(place, call):
+    code, out, _ = call("refine", place, "plane", "--plan")
+    assert code == 0
+    assert "level 1: 158 points of 17 x 13, about" in out
+    assert not open_run(place)["plane"].levels
+    code, out, _ = call("refine", place, "plane", "--serial", "--json")
+    assert code == 0
+    [status] = json.loads(out)["landscapes"]
+    assert (status["state"], status["points"], status["levels"]) == (
+        "complete", 63 + 158, [{"level": 1, "points": 158, "missing": 0, "failed": 0}],
+    )  # fmt: skip
+    assert "plane  complete     221/221 points (refined: 158 at level 1)" in call("status", place)[1]
+    assert "plane: sound, " in call("validate", place)[1]
+    chunk = place / "landscapes.zarr" / "plane" / "levels" / "1" / "loss" / "c" / "0" / "0"
+    chunk.write_bytes(chunk.read_bytes()[:-1])
+    code, out, _ = call("validate", place)
+    assert code == 1
+    assert "levels/1/loss chunk 0/0" in out
+    assert call("refine", place, "plane", "--serial")[0] == 0
+    assert np.isfinite(open_run(place)["plane"].merged().loss).all()
+    assert call("rm", place, "plane", "--yes")[0] == 0
+    assert not (place / "landscapes.zarr" / "plane").exists()
+
+
+REFUSED = [
+    (["plane", "--factor", "3"], 2, "factor: must be 2 or 4, not 3"),
+    (
+        ["plane", "--box", "0,1,2"],
+        2,
+        "box: must be LOW,HIGH of each axis, such as --box=-0.5,0.5,-0.2,0.2, not '0,1,2'",
+    ),
+    (["plane", "--box=-9,1,0,3", "--plan"], 2, "box: must lie in the landscape, -1 to 1 along alpha, not -9 to 1"),
+    (["plane", "--box", "0,0,0,3"], 2, "box: must have a width along each axis, not 0 to 0 along alpha"),
+    (["plane", "--serial", "--workers", "2"], 2, "serial: runs in this process alone"),
+    (["b"], 3, "landscape 'b' is not in run"),
+]
+
+
+def test_what_cannot_be_done_is_told_in_two_lines_and_changes_nothing(place, call):
+    for words, code, told in REFUSED:
+        found, out, said = call("refine", place, *words)
+        assert (found, out) == (code, ""), words
+        assert told in said
+        assert said.count("\n") <= 2
+    assert not open_run(place)["plane"].levels
