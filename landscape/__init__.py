@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from landscape.surface import Axis, Path, ProjectedPath, Surface
     from landscape.tidying import remove_landscape, rename_landscape
+    from landscape.topology import Topology, topology_of
     from landscape.trajectory.importing import import_checkpoints
     from landscape.trajectory.snapshots import read_trajectory
 
@@ -66,6 +67,7 @@ _HOMES = {
     "results": ("Run", "open_run"),
     "surface": ("Axis", "Path", "ProjectedPath", "Surface"),
     "tidying": ("remove_landscape", "rename_landscape"),
+    "topology": ("Topology", "topology_of"),
     "collector": ("TrajectoryCollector",),
     "trajectory.importing": ("import_checkpoints",),
     "trajectory.snapshots": ("read_trajectory",),
@@ -91,6 +93,7 @@ __all__ = [
     "RandomDirection",
     "Run",
     "Surface",
+    "Topology",
     "TowardsDirection",
     "TrajectoryCollector",
     "bootstrap",
@@ -107,6 +110,7 @@ __all__ = [
     "rename_landscape",
     "run",
     "subset",
+    "topology_of",
 ]
 
 

@@ -40,7 +40,7 @@ def export(
     out
         Folder to write to; default: RUN/export, for a URL NAME-export here, for several runs comparison-export here.
     kind
-        contour, topographic, surface, curve, volume or slices; default: what suits the landscape.
+        contour, topographic, surface, curve, volume, slices or barcode; default: what suits the landscape.
     observable
         What to draw: loss, accuracy, …
     """

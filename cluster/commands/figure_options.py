@@ -28,6 +28,8 @@ class FigureOptions:
     """The percentile of the values at which the range ends, in place of --zmax."""
     uncertainty: Flag = False
     """Mark where the values cannot be told from that of the origin."""
+    extrema: Flag = False
+    """Mark the minima above the noise of sampling, and the saddles at which they merge."""
     colours: Annotated[str | None, Parameter(name=["--colours", "--colors"])] = None
     """viridis, cividis, magma, inferno, plasma, thermal or greys; turbo, jet and rdbu mislead."""
     theme: str | None = None
@@ -56,6 +58,7 @@ class FigureOptions:
             "zmax": self.zmax,
             "clip": self.clip,
             "uncertainty": self.uncertainty or None,
+            "extrema": self.extrema or None,
             "colour_scale": self.colours,
             "theme": self.theme,
             "preset": self.preset,

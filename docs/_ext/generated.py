@@ -43,6 +43,8 @@ GROUPS = {
         "landscape.Axis",
         "landscape.ProjectedPath",
         "landscape.Path",
+        "landscape.topology_of",
+        "landscape.Topology",
     ),
     "Take other means over samples": (
         "landscape.subset",
@@ -75,6 +77,9 @@ GROUPS = {
     "What these give and take": (
         "landscape.trajectory.snapshots.Trajectory",
         "landscape.trajectory.snapshots.Snapshot",
+        "landscape.topology.Basin",
+        "landscape.topology.Extremum",
+        "landscape.topology.PersistencePair",
         "landscape.barrier.Barrier",
         "landscape.barrier.Barriers",
         "landscape.barrier.PathColumns",

@@ -16,7 +16,7 @@ from landscape.problem.derived import base_of, derive
 from landscape.record import Record
 from landscape.store import ChunkChanges, LandscapeStore, PickedValues, chunk_changes, read_axes, read_path
 from landscape.surface import NOT_COMPUTED, RISE_STDERR, Axis, ProjectedPath, Surface, check_observable
-from landscape.views.prepared.figure_data import picked
+from landscape.views.prepared.thinning import picked
 
 # Points that are drawn whole, by the number of axes, and points that are drawn of a larger landscape: a figure of that
 # sends at most a million numbers, of each point its value, errors and rise, twice its height, and its uncertainty.

@@ -18,6 +18,7 @@ from landscape.record import plain
 from landscape.results import Run
 from landscape.state import UNREADABLE, cause_of, finite, or_note, seconds_left, state_of_counts
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, ProjectedPath
+from landscape.views.prepared.extrema import topology_rows
 from landscape.views.prepared.figure_data import means
 from landscape.views.prepared.history import PLACES, UNITS
 from landscape.views.prepared.levels import number
@@ -29,6 +30,7 @@ from landscape.views.report.training import info_rows
 MOST_MEASURES, DEEPEST = 200, 6
 MOST_RESULTS = 8
 OF_DRAWN = ", of the points drawn"
+MOST_FOR_MINIMA = 256 * 256  # points whose minima are found in some hundredths of a second
 
 
 def run_description(reader: RunReader) -> dict[str, Any]:
@@ -167,6 +169,7 @@ def full_facts(view: View, observables: tuple[str, ...]) -> dict[str, Any]:
         "path": path_facts(surface.path),
         "rows": {
             "landscape": landscape_table(view),
+            "topology": topology_table(view),
             "observables": {name: observable_table(view, name) for name in means(surface)},
             "provenance": pairs(provenance_rows(surface)),
         },
@@ -189,6 +192,13 @@ def landscape_table(view: View) -> list[list[str]]:
     """The table of a landscape; its size and state are those of all points, also where some of them are drawn."""
     whole = {} if view.picks is None else {"resolution": whole_size(view), "state": state_in_words(view)}
     return [[name, whole.get(name, value)] for name, value in pairs(landscape_rows(view.surface))]
+
+
+def topology_table(view: View) -> list[list[str]]:
+    """The minima of the loss; nothing of a landscape that is so large that finding them would hold up the page."""
+    surface = view.surface
+    known = view.picks is None and surface.status.size <= MOST_FOR_MINIMA and "loss" in surface.observables
+    return pairs(topology_rows(surface)) if known else []
 
 
 def observable_table(view: View, observable: str) -> list[list[str]]:

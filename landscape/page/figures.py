@@ -42,7 +42,7 @@ def observables_of(run: RunReader, query: FigureQuery) -> tuple[str, ...]:
     """
     store = run.reader(query.landscape).store()
     check_observable(query.landscape, query.observable, store.record.surfaces)
-    beside = [name for kind in KIND_TABLE.values() if kind.axes == len(store.shape) for name in kind.beside]
+    beside = [name for kind in KIND_TABLE.values() if kind.fits(len(store.shape)) for name in kind.beside]
     return (query.observable, *(name for name in beside if name in store.record.surfaces))
 
 
@@ -66,19 +66,21 @@ def prepared(run: RunReader, query: FigureQuery) -> Prepared:
         levels=query.levels,
         exact_levels=query.exact,
         uncertainty=query.uncertainty,
+        extrema=query.extrema or KIND_TABLE[kind].extrema,
         max_points=ALL,
         beside=KIND_TABLE[kind].beside,
     )
-    return Prepared(view, kind, replace(data, caption=whole_caption(view, data.caption)))
+    return Prepared(view, kind, replace(data, caption=whole_caption(view, data)))
 
 
-def whole_caption(view: View, caption: tuple[str, ...]) -> tuple[str, ...]:
+def whole_caption(view: View, data: FigureData) -> tuple[str, ...]:
     """The caption with the size and the state of the whole landscape, where not all of its points are drawn."""
     if view.picks is None:
-        return caption
+        return data.caption
     drawn = resolution(view.surface)
     others = {drawn: whole_size(view), _capital(state_text(view.surface)): _capital(state_in_words(view))}
-    return (*(others.get(line, line) for line in caption), f"Drawn from {drawn} of them")
+    minima = ["Minima are those of the points drawn"] if data.extrema is not None else []
+    return (*(others.get(line, line) for line in data.caption), f"Drawn from {drawn} of them", *minima)
 
 
 def whole_size(view: View) -> str:

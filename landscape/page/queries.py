@@ -127,6 +127,7 @@ class FigureQuery:
     scale: str
     theme: str
     uncertainty: bool
+    extrema: bool
     most: int | None
 
 
@@ -153,6 +154,7 @@ def figure_query(query: Query, scales: Collection[str], default_scale: str) -> F
         scale=query.choice("scale", scales, default_scale),
         theme=query.choice("theme", ("light", "dark"), "light"),
         uncertainty=query.flag("uncertainty"),
+        extrema=query.flag("extrema"),
         most=query.count("max", 2, MOST_POINTS),
     )
     query.refuse_others()

@@ -100,6 +100,7 @@ def test_every_control_of_a_plane_changes_the_picture_and_the_address(look: Look
         ("Highest", lambda: _fill(panel.get_by_label("Highest value drawn"), "0.8"), "zmax=0.8"),
         ("Lowest", lambda: _fill(panel.get_by_label("Lowest value drawn"), "0.1"), "zmin=0.1"),
         ("Uncertainty", lambda: panel.get_by_label("Uncertainty").check(), "uncertainty=1"),
+        ("Minima", lambda: panel.get_by_label("Minima and saddles").check(), "extrema=1"),
         ("Opacity", lambda: panel.get_by_label("Opacity").fill("0.5"), "opacity=0.5"),
     ]:
         with look.redrawn():

@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
 PAGE = "page"  # a step that asks the page, and is no command
 LANDSCAPES = ("plane", "path", "line")
 FIGURE = (
-    "landscape", "kind", "observable", "log", "levels", "exact", "zmin", "zmax", "clip", "scale", "theme", "uncertainty",
+    "landscape", "kind", "observable", "log", "levels", "exact", "zmin", "zmax", "clip", "scale", "theme", "uncertainty", "extrema",
     "max",
 )  # fmt: skip
 PARAMETERS = {
@@ -35,7 +35,7 @@ RIGHT = {
     "landscape": LANDSCAPES, "kind": ("contour", "topographic", "surface", "curve", "slices", ""), "log": ("auto", "0", "1"),
     "observable": ("loss", "accuracy", "loss_stderr"), "levels": ("1", "7", "60"), "exact": ("0", "1"), "zmin": ("0", "-1"),
     "zmax": ("3", "1e9"), "clip": ("50", "99"), "scale": ("viridis", "rdbu"), "theme": ("light", "dark"), "max": ("2", "3"),
-    "uncertainty": ("0", "1"), "box": ("0,1", "0,1,-1,1"), "size": ("5", "5,5"), "unit": ("step", "epoch"), "lock": ("0", "1"),
+    "uncertainty": ("0", "1"), "extrema": ("0", "1"), "box": ("0,1", "0,1,-1,1"), "size": ("5", "5,5"), "unit": ("step", "epoch"), "lock": ("0", "1"),
     "mode": ("tiled", "overlay", "difference"), "item": tuple(f"{{run}}|{name}" for name in LANDSCAPES),
 }  # fmt: skip
 MOST_SHOWN = 8000  # characters of a value: a longer address is refused as a whole

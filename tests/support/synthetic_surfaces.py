@@ -117,6 +117,17 @@ def holed() -> Surface:
     return Surface(surface.name, surface.axes, observables | {"loss": loss}, status, surface.path, surface.attributes)
 
 
+def two_bowls(width: int = 41, height: int = 31, noise: float = 0.0, path: ProjectedPath | None = None) -> Surface:
+    """Two paraboloids: minima of 0.1 at (−0.5, 0) and 0.3 at (0.5, 0), which merge at (0.1, 0) at a loss of 0.46."""
+    alpha, beta = np.linspace(-1, 1, width), np.linspace(-0.75, 0.75, height)
+    a, b = alpha[None, :], beta[:, None]
+    loss = 0.1 + np.minimum((a + 0.5) ** 2, (a - 0.5) ** 2 + 0.2) + b**2
+    loss = loss + noise * np.random.default_rng(0).standard_normal(loss.shape)
+    surface = two_axes("bowls", alpha, beta, loss, path=path)
+    errors = {"loss_rise_stderr": np.full(loss.shape, max(noise, 1e-3))}
+    return replace(surface, observables={**surface.observables, **errors})
+
+
 def valley(size: int = 41) -> Surface:
     """A realistic landscape over many decades: Rosenbrock's valley, the loss diverging to 1e10 at the rim."""
     alpha, beta = np.linspace(-1.5, 1.5, size), np.linspace(-1, 2, size)

@@ -115,7 +115,7 @@ export class ComparePage {
   }
 
   showTools() {
-    const { state } = this, kinds = (this.looks?.kinds[this.axes] || []).map(kind => kind.name).filter(kind => kind !== "slices");
+    const { state } = this, kinds = (this.looks?.kinds[this.axes] || []).map(kind => kind.name).filter(kind => !["slices", "barcode"].includes(kind));
     const usual = kinds.includes("contour") ? "contour" : kinds[0];
     state.kind = oneOf(state.kind, kinds, usual);
     if (state.kind === "surface" && !drawsSpace()) state.kind = usual;

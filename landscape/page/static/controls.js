@@ -14,6 +14,7 @@ export function controls(page) {
       state.kind === "curve" ? null : labelled(WORDS.colours, colourMaps(looks, state, page)),
       ["contour", "topographic", "surface"].includes(state.kind) ? lines(page) : null,
       range(page, "zmax", WORDS.clip), range(page, "zmin", WORDS.clipLow), percentile(page),
+      state.kind === "barcode" ? null : check(WORDS.extrema, state.extrema === "1", on => page.set({ extrema: on ? "1" : undefined })),
       check(WORDS.uncertainty, state.uncertainty === "1", on => page.set({ uncertainty: on ? "1" : undefined })),
       state.kind === "curve" ? null : slider(WORDS.opacity, 0.1, 1, 0.05, look.opacity, value => page.set({ opacity: value === 1 ? undefined : value })),
     ]),

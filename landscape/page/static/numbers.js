@@ -6,7 +6,8 @@ import { WORDS } from "./words.js";
 export function showNumbers(place, landscape, { info, measures = {} }) {
   const title = name => landscape.observables.find(one => one.name === name)?.title || name;
   fill(place,
-    el("div", {}, el("h2", {}, WORDS.facts), facts(landscape.rows.landscape)),
+    el("div", {}, el("h2", {}, WORDS.facts), facts(landscape.rows.landscape),
+      landscape.rows.topology.length ? [el("h2", {}, WORDS.extrema), facts(landscape.rows.topology)] : []),
     el("div", {}, Object.entries(landscape.rows.observables).map(([name, rows]) => [el("h2", {}, title(name)), facts(rows)])),
     info.length ? el("div", {}, el("h2", {}, WORDS.trained), facts(info)) : [],
     Object.keys(measures).length ? el("div", {}, el("h2", {}, WORDS.measures), facts(Object.entries(measures).map(([name, value]) => [name, value === null ? "" : String(value)]))) : []);

@@ -17,7 +17,7 @@ import { onTheme } from "./theme.js";
 import { toolbar } from "./toolbar.js";
 import { WORDS } from "./words.js";
 
-const ASKED = ["kind", "observable", "log", "levels", "exact", "zmin", "zmax", "clip", "scale", "uncertainty"]; // of the server
+const ASKED = ["kind", "observable", "log", "levels", "exact", "zmin", "zmax", "clip", "scale", "uncertainty", "extrema"]; // of the server
 const LIMITS = { levels: [1, 100], zmin: [-1e300, 1e300], zmax: [-1e300, 1e300], clip: [50, 100] };
 const OF_ONE = ["kind", "observable", "at", "zoom", "camera", "step", "slice", "zmin", "zmax"]; // what another landscape does not take over
 const LOOKS = ["camera", "zoom", "ambient", "diffuse", "specular", "roughness", "lightfrom", "opacity"]; // what a reset takes back
@@ -147,7 +147,7 @@ export class RunPage {
     state.kind = oneOf(state.kind, kinds, kinds[0]);
     state.observable = oneOf(state.observable, landscape.observables.map(one => one.name), undefined);
     state.scale = oneOf(state.scale, this.looks.scale_names.map(one => one.name), undefined);
-    for (const name of ["log", "exact", "uncertainty"]) state[name] = oneOf(state[name], ["0", "1"], undefined);
+    for (const name of ["log", "exact", "uncertainty", "extrema"]) state[name] = oneOf(state[name], ["0", "1"], undefined);
     for (const [name, [low, high]] of Object.entries(LIMITS)) if (!(Number(state[name]) >= low && Number(state[name]) <= high)) delete state[name];
     if ("zmax" in state) delete state.clip;
     const space = kind => ["surface", "volume"].includes(kind);
@@ -329,6 +329,7 @@ export class RunPage {
     const press = {
       l: () => this.set({ log: this.log ? "0" : "1" }),
       u: () => this.set({ uncertainty: this.state.uncertainty === "1" ? undefined : "1" }, { controls: true }),
+      m: () => this.set({ extrema: this.state.extrema === "1" ? undefined : "1" }, { controls: true }),
       p: () => this.player?.toggle(),
       f: () => this.fullScreen(),
       r: () => this.reset(),

@@ -62,7 +62,7 @@ export const WORDS = {
   // one landscape
   landscapes: "Landscapes",
   views: "View",
-  kinds: { curve: "Curve", contour: "Contour", topographic: "Topographic", surface: "3-D", slices: "Slices", volume: "Volume" },
+  kinds: { curve: "Curve", contour: "Contour", topographic: "Topographic", surface: "3-D", slices: "Slices", volume: "Volume", barcode: "Barcode" },
   observable: "Observable",
   scale: "Scale",
   linear: "Linear",
@@ -79,6 +79,7 @@ export const WORDS = {
   percentile: "Drawn up to this percentile",
   opacity: "Opacity",
   uncertainty: "Uncertainty",
+  extrema: "Minima and saddles",
   path: "Path",
   pathColour: "Colour of the path",
   pathWidth: "Width of the path",
@@ -153,7 +154,7 @@ export const WORDS = {
   // keys
   keyList: [
     ["/", "filter the list"], ["1 … 6", "view of the landscape"], ["l", "linear or logarithmic"], ["[ and ]", "landscape before, landscape after"],
-    ["p", "play along the path"], ["f", "full screen"], ["u", "uncertainty"], ["arrow keys", "move the cross-sections, while the picture has the focus"],
+    ["p", "play along the path"], ["f", "full screen"], ["u", "uncertainty"], ["m", "minima and saddles"], ["arrow keys", "move the cross-sections, while the picture has the focus"],
     ["r", "camera and zoom as at first"], ["Esc", "close"], ["?", "this list"],
   ],
 };

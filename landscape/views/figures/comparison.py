@@ -28,7 +28,7 @@ from landscape.views.prepared.wording import file_name
 COMPARISON_KINDS: dict[str, dict[int, tuple[str, ...]]] = {
     "overlay": {1: ("curve",), 2: ("contour", "surface")},
     "difference": {1: ("curve",), 2: ("topographic", "contour", "surface"), 3: ("slices",)},
-    "tiled": KINDS,
+    "tiled": {axes: tuple(kind for kind in kinds if kind != "barcode") for axes, kinds in KINDS.items()},
 }
 OPACITY = 0.8
 

@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from landscape.views.figures.colours import CURVES, DARK_CURVES
+from landscape.views.figures.extrema import extrema_names, flat_extrema
 from landscape.views.figures.layout import TICKS_PX, Style, base_layout, finish, make_frame, one_line, text
 from landscape.views.figures.missing import hatched
 from landscape.views.figures.origin import flat_origin, origin_names
@@ -69,6 +70,7 @@ def draw_curve(data: FigureData, style: Style) -> go.Figure:
         labels = _log_labels(flat_labels(path), data.scale.log)
         in_panel = {"xref": places[0].x, "yref": places[0].y}
         layout["annotations"] = [*layout["annotations"], *(label | in_panel for label in labels)]
+    traces += flat_extrema(data, style, **places[0].axes)
     return finish(data, traces, layout, {"plot": [PLOT_PX, height], "below": below, "equal": False})
 
 
@@ -90,7 +92,8 @@ def _legend(observables: Sequence[FigureData]) -> list[str]:
     first = observables[0]
     names = list(dict.fromkeys(band_name(one) for one in observables if one.shape_error is not None))
     names += [*legend_names(first.path), SNAPSHOT_NAME] if first.path is not None else []
-    return [*names, *missing_names(first.states), *(origin_names(first) if _origin_height(first) is not None else [])]
+    names += origin_names(first) if _origin_height(first) is not None else []
+    return [*names, *missing_names(first.states), *extrema_names(first)]
 
 
 def y_limits(data: FigureData) -> tuple[float, float]:

@@ -34,6 +34,7 @@ def figure(
     zmax: float | None = None,
     clip: float | None = None,
     uncertainty: bool = False,
+    extrema: bool = False,
     colour_scale: str = DEFAULT_SCALE,
     path: bool = True,
     path_colour: str = "#d6336c",
@@ -53,11 +54,13 @@ def figure(
 
     Args:
         kind: "curve" for one axis; "topographic" (default), "contour" or "surface" for two; "slices" (default)
-            or "volume" for three.
+            or "volume" for three; "barcode" for any: how far each minimum lies below the saddle to a lower one.
         observable: which of `surface.observables`; over one axis "loss" brings "accuracy" along.
         log: draw log10, labelled with the real values; values of zero or below are marked as not drawable.
         levels: number of contour lines; default about 12 at round numbers.
         zmin, zmax: ends of the colour range, in real values, for figures that are to be compared.
+        uncertainty: mark where the values cannot be told from that of the origin.
+        extrema: mark the minima above the noise of sampling, and the saddles at which they merge.
         colour_scale: viridis, cividis and magma are even to the eye and safe for the colour-blind.
         path, path_colour, path_width: the trajectory on top.
         animate: add buttons that let the path grow.
@@ -82,7 +85,7 @@ def figure(
         ('line: loss', 'log')
         >>> figure(surface, "contour")
         Traceback (most recent call last):
-        landscape.errors.JobError: kind: 'contour' does not fit 'line', which has 1 axis; known: curve
+        landscape.errors.JobError: kind: 'contour' does not fit 'line', which has 1 axis; known: curve, barcode
     """
     if unknown:
         wrong = next(iter(unknown))
@@ -111,6 +114,7 @@ def figure(
         exact_levels=exact_levels,
         path=path,
         uncertainty=uncertainty,
+        extrema=extrema or chosen.extrema,
         max_points=max_points,
         beside=chosen.beside,
     )

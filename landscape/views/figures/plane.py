@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from landscape.views.figures.animation import animate
 from landscape.views.figures.colours import band_colours
+from landscape.views.figures.extrema import extrema_names, flat_extrema
 from landscape.views.figures.layout import (
     TICKS_PX,
     Frame,
@@ -69,7 +70,8 @@ def draw_plane(
     states = data.states if all_states is None else all_states
     plot = plot_size(data)
     below = TICKS_PX + 17 + room
-    names = [*legend_names(data.path), *network_names(data), *missing_names(states), *layer_names(data)]
+    names = [*legend_names(data.path), *network_names(data), *missing_names(states)]
+    names += [*layer_names(data), *extrema_names(data)]
     frame = make_frame(data, style, plot, left=73, below=below, legend=names)
     traces: list[Any] = [*field, *layers(data, missing_states(states), style)]
     layout = base_layout(data, style, frame) | _axes(data, frame)
@@ -78,6 +80,7 @@ def draw_plane(
     if data.path is not None:
         traces += flat_path(data.path, style)
         layout["annotations"] = [*layout["annotations"], *flat_labels(data.path)]
+    traces += flat_extrema(data, style)
     figure = finish(data, traces, layout, {"plot": list(plot), "below": below, "equal": data.equal})
     if style.animate and data.path is not None and len(data.path.numbers) > 1 and not room:
         animate(figure, data.path)

@@ -33,11 +33,11 @@ class PathInSpace:
     line: Floats
 
 
-SHOWN_ROLES = ("origin", "uncertainty", "networks", "curve")  # of what lies over the values
+SHOWN_ROLES = ("origin", "uncertainty", "networks", "curve", "extrema")  # of what lies over the values
 
 
 def shown_names(traces: Sequence[Any]) -> list[str]:
-    """The legend entries of the layers over the values: the origin, the uncertainty, networks and their curve."""
+    """The legend entries of the layers over the values: the origin, the uncertainty, networks, their curve, extrema."""
     layers = [trace for trace in traces if (trace.meta or {}).get("role") in SHOWN_ROLES]
     return [trace.name for trace in layers if trace.showlegend is not False]
 

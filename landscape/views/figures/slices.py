@@ -6,6 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from landscape.views.figures.extrema import flat_extrema
 from landscape.views.figures.layout import Style, with_levels
 from landscape.views.figures.plane import bar_length, draw_plane, filled, layers
 from landscape.views.prepared.figure_data import AxisView, FigureData, slice_at, slice_nearest
@@ -34,7 +35,9 @@ def draw_slices(data: FigureData, style: Style) -> go.Figure:
         traces = [filled(plane, style, height), *layers(plane, codes, style)]
         if k != first:
             traces = [_without_origin(trace) for trace in traces]
-        frames.append(go.Frame(data=traces, traces=list(range(len(traces))), name=str(k)))
+        marks = flat_extrema(plane, style)
+        places = [*range(len(traces)), *range(len(figure.data) - len(marks), len(figure.data))]  # the path is between
+        frames.append(go.Frame(data=[*traces, *marks], traces=places, name=str(k)))
     figure.frames = frames
     figure.update_layout(sliders=[_slider(gamma, first, -(below - 68) / height)])
     return figure

@@ -9,6 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from landscape.views.figures.colours import colour_scale
+from landscape.views.figures.extrema import space_extrema
 from landscape.views.figures.layout import Style, colour_bar, text, with_levels
 from landscape.views.figures.missing import symbols
 from landscape.views.figures.networks import space_networks
@@ -37,6 +38,7 @@ def draw_surface(data: FigureData, style: Style) -> go.Figure:
     traces += symbols(data.states, tuple(axis.coordinates for axis in data.axes), floor, style.theme)
     traces += space_origin(data, style, origin_height(data) + LIFT * span)
     traces += space_networks(data, style, LIFT * span)
+    traces += space_extrema(data, style, 2 * LIFT * span)  # above the marks of the path
     upwards = z_axis(data, floor, data.scale.high + 0.04 * span)
     data = with_levels(data)
     return draw_scene(

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from landscape.views.figures.colours import colour_scale, colours_at
+from landscape.views.figures.extrema import space_extrema
 from landscape.views.figures.layout import Style, colour_bar, text
 from landscape.views.figures.missing import symbols
 from landscape.views.figures.origin import space_origin
@@ -32,7 +33,7 @@ def draw_volume(data: FigureData, style: Style) -> go.Figure:
     coordinates = (data.axes[0].coordinates, data.axes[1].coordinates, data.axes[2].coordinates)
     traces: list[Any] = [_isosurface(data, style, level, coordinates) for level in levels]
     traces += [_lone_colour_bar(data, style), *symbols(data.states, coordinates, None, style.theme)]
-    traces += [*unclear_volume(data, style), *space_origin(data, style, 0.0)]
+    traces += [*unclear_volume(data, style), *space_origin(data, style, 0.0), *space_extrema(data, style)]
     longest = max(axis.span for axis in data.axes)
     aspect = [max(axis.span / longest, SHORTEST) for axis in data.axes]
     z_axis = {"title": {"text": text(data.axes[2].name)}}

@@ -8,7 +8,15 @@ import numpy as np
 
 from landscape.views.figures.colours import CURVES
 from landscape.views.figures.curve import band_name, y_limits
-from landscape.views.plots.style import HATCHES, PlotStyle, mark_origin, number_path, plot_path, say_why_empty
+from landscape.views.plots.style import (
+    HATCHES,
+    PlotStyle,
+    mark_extrema,
+    mark_origin,
+    number_path,
+    plot_path,
+    say_why_empty,
+)
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import nice_ticks
 from landscape.views.prepared.missing import legend_name, missing_states, rectangles, square_states
@@ -30,6 +38,7 @@ def plot_curve(data: FigureData, ax: Any, style: PlotStyle) -> None:
         number_path(ax, data.path, (data.path.places[0], heights))
     if data.origin is not None:
         mark_origin(ax, data, 0.0, data.scale.real(data.origin.height))
+    mark_extrema(ax, data, real=data.scale.real)
     say_why_empty(data, ax.text, ax.transAxes)
     if data.scale.log:
         ax.set_yscale("log")

@@ -14,6 +14,7 @@ from landscape.views.plots.style import (
     INK,
     PlotStyle,
     hatch_missing,
+    mark_extrema,
     mark_networks,
     mark_origin,
     number_path,
@@ -78,6 +79,7 @@ def _finish(data: FigureData, ax: Any, style: PlotStyle) -> None:
     if data.path is not None:
         plot_path(ax, data.path, data.path.places[:2], style)
         number_path(ax, data.path, (data.path.places[0], data.path.places[1]))
+    mark_extrema(ax, data)
     say_why_empty(data, ax.text, ax.transAxes)
     box = ax.get_window_extent()
     letter = 0.55 * matplotlib.rcParams["font.size"] * ax.figure.dpi / 72  # its width in pixels

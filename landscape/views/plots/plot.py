@@ -38,6 +38,7 @@ def plot(
     zmax: float | None = None,
     clip: float | None = None,
     uncertainty: bool = False,
+    extrema: bool = False,
     colour_scale: str = DEFAULT_SCALE,
     path: bool = True,
     path_colour: str = "#d6336c",
@@ -55,8 +56,8 @@ def plot(
         kind: "curve" for one axis; "topographic" (default), "contour" or "surface" for two; "slices" for three, which
             draws the slice nearest to 0.
         colour_bar: draw one beside the axes, where the kind has one.
-        observable, log, levels, exact_levels, zmin, zmax, clip, uncertainty, colour_scale, path, max_points: as for
-            `landscape.views.figure`.
+        observable, log, levels, exact_levels, zmin, zmax, clip, uncertainty, extrema, colour_scale, path, max_points:
+            as for `landscape.views.figure`.
         path_colour, path_width: the trajectory on top; the width in points.
 
     Returns:
@@ -86,6 +87,7 @@ def plot(
         exact_levels=exact_levels,
         path=path,
         uncertainty=uncertainty,
+        extrema=extrema,
         max_points=max_points,
     )
     if chosen == "slices":

@@ -8,7 +8,7 @@ import numpy as np
 
 from landscape.views.figures.colours import colour_scale
 from landscape.views.figures.surface import origin_height, path_in_space
-from landscape.views.plots.style import HATCHES, PlotStyle, mark_origin, rgb, say_why_empty
+from landscape.views.plots.style import HATCHES, PlotStyle, mark_extrema, mark_origin, rgb, say_why_empty
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import nice_ticks
 from landscape.views.prepared.missing import legend_name, missing_states
@@ -35,6 +35,7 @@ def plot_surface(data: FigureData, ax: Any, style: PlotStyle) -> None:
     _missing(data, ax, x, y, scale.low - 0.06 * span)
     mark_origin(ax, data, 0.0, 0.0, origin_height(data) + LIFT * span)
     _path(data, ax, style, LIFT * span)
+    mark_extrema(ax, data, LIFT * span)
     ticks, texts = nice_ticks(scale.low, scale.high, scale.log, most=6)
     ax.set_zticks(ticks, texts)
     ax.set(xlabel=data.axes[0].name, ylabel=data.axes[1].name)  # for more words there is no room in space

@@ -113,6 +113,24 @@ def mark_networks(ax: Any, data: FigureData, style: PlotStyle) -> None:
         )
 
 
+def mark_extrema(ax: Any, data: FigureData, lift: float = 0.0, real: Callable[[float], float] = float) -> None:
+    """The minima above the noise as dots and their saddles as crosses, where these are asked for.
+
+    Args:
+        lift: how far above a surface.
+        real: what the axes show of a drawn value, where they have one axis of coordinates, or two and a height.
+    """
+    if data.extrema is None:
+        return
+    for marks, marker, size in ((data.extrema.saddles, "X", 6.0), (data.extrema.minima, "o", 5.5)):
+        height = np.array([real(float(value)) + lift for value in marks.height])
+        flat = len(data.axes) > 1 and not hasattr(ax, "plot_surface")
+        places = marks.places[:2] if flat else (*marks.places, height)
+        look = {"markerfacecolor": INK, "markeredgecolor": HALO, "markeredgewidth": 0.8, "linestyle": "", "zorder": 7}
+        if len(height):
+            ax.plot(*places, marker=marker, markersize=size, label=marks.name, **look)
+
+
 def say_why_empty(data: FigureData, write: Callable[..., Any], place: Any) -> None:
     """A sentence in the middle where nothing can be drawn.
 

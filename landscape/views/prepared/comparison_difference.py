@@ -25,11 +25,12 @@ from landscape.views.prepared.comparison_grid import (
     resampled,
     worse,
 )
-from landscape.views.prepared.figure_data import MAX_POINTS, AxisView, FigureData, thinned
+from landscape.views.prepared.figure_data import AxisView, FigureData
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.origin import Origin
 from landscape.views.prepared.path import DrawnPath, prepare_path
 from landscape.views.prepared.scale import Scale, choose_scale, point_states
+from landscape.views.prepared.thinning import MAX_POINTS, thinned
 from landscape.views.prepared.uncertainty import standard_error
 
 Floats = NDArray[np.float64]

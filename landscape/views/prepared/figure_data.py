@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.surface import OK, Axis, Surface
+from landscape.surface import OK, Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable
+from landscape.views.prepared.extrema import Extrema, prepare_extrema
 from landscape.views.prepared.networks import Networks, prepare_networks
 from landscape.views.prepared.origin import Origin, prepare_origin
 from landscape.views.prepared.path import DrawnPath, prepare_path
@@ -22,12 +23,12 @@ from landscape.views.prepared.scale import (
     point_states,
     spanned_decades,
 )
+from landscape.views.prepared.thinning import MAX_POINTS, thinned, thinning_note
 from landscape.views.prepared.uncertainty import difference_in_errors, rise_over_origin, standard_error
 
 Floats = NDArray[np.float64]
 
 EXTREME_RATIO = 5.0
-MAX_POINTS = {1: 100_000, 2: 1024, 3: 48}  # per axis, by number of axes: more than a screen shows
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +55,8 @@ class FigureData(Comparable):
     `error` is the standard error of `values`. `rise` is the loss over that of the origin and `rise_error` its standard
     error, over the same samples. Each of these three is None where it is not known. `difference` is how many times two
     standard errors each value differs from that at the origin, where the layer of uncertainty is asked for and the
-    errors are known. `beside` are further observables, each for a panel of its own.
+    errors are known. `extrema` are the minima above the noise and their saddles, where these are asked for. `beside`
+    are further observables, each for a panel of its own.
     """
 
     name: str
@@ -73,6 +75,7 @@ class FigureData(Comparable):
     origin: Origin | None = None
     networks: Networks | None = None
     difference: Floats | None = None
+    extrema: Extrema | None = None
     beside: tuple[FigureData, ...] = ()
 
     @property
@@ -103,6 +106,7 @@ class Choice:
     exact_levels: bool = False
     path: bool = True
     uncertainty: bool = False
+    extrema: bool = False
     max_points: int | None = None
 
 
@@ -118,6 +122,7 @@ def prepare_figure(
     exact_levels: bool = False,
     path: bool = True,
     uncertainty: bool = False,
+    extrema: bool = False,
     max_points: int | None = None,
     beside: Sequence[str] = (),
 ) -> FigureData:
@@ -131,6 +136,7 @@ def prepare_figure(
         exact_levels: exactly that number of lines, evenly spaced, whatever their values.
         path: prepare the trajectory as well, where the surface has one.
         uncertainty: prepare where the values cannot be told from that at the origin.
+        extrema: prepare the minima above the noise and their saddles, of all points of the surface.
         max_points: points per axis to draw at most; default `MAX_POINTS`.
         beside: observables to prepare along with the loss, as far as the surface has them.
 
@@ -138,17 +144,18 @@ def prepare_figure(
         JobError: the surface has no such observable, or zmin, zmax, clip or levels is impossible.
 
     Example:
+        >>> from landscape import Axis
         >>> axis = Axis("alpha", np.array([0.0, 1.0, 2.0]))
         >>> surface = Surface("line", (axis,), {"loss": np.array([0.01, 1.0, np.inf])}, np.array([1, 1, 2], np.uint8))
         >>> data = prepare_figure(surface, log=True)
         >>> data.title, data.drawn, data.caption[-1]
         ('line: loss', array([-2.,  0., nan]), 'Logarithmic scale')
     """
-    choice = Choice(log, zmin, zmax, clip, levels, exact_levels, path, uncertainty, max_points)
+    choice = Choice(log, zmin, zmax, clip, levels, exact_levels, path, uncertainty, extrema, max_points)
     data = _one_observable(surface, observable, choice)
     names = [name for name in beside if observable == "loss" and name in means(surface)]
     # Linear, whatever the loss is: what stands beside it are fractions such as the accuracy.
-    plain = replace(choice, log=False, zmin=None, zmax=None, clip=None)
+    plain = replace(choice, log=False, zmin=None, zmax=None, clip=None, extrema=False)
     return replace(data, beside=tuple(_one_observable(surface, name, plain) for name in names))
 
 
@@ -188,17 +195,19 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
     drawn_path = prepare_path(surface, observable, log) if choice.path else None
     rise, rise_error = rise_over_origin(surface, observable)
     difference = difference_in_errors(surface, observable) if choice.uncertainty else None
+    extrema = prepare_extrema(full, observable, log) if choice.extrema else None
     axes = tuple(
         AxisView(axis.name, wording.short_axis_title(axis), axis.coordinates, wording.axis_title(axis))
         for axis in surface.axes
     )
     notes = [
-        *_thinning_note(full, surface),
+        *thinning_note(full, surface),
         *scale.notes,
         *_log_note(log, None if choice.log is not None else decades),
         *_axes_notes(axes),
         *_path_note(drawn_path, observable),
         *(["standard errors, or the value at the origin, are not known"] if _in_vain(choice, difference) else []),
+        *(extrema.notes if extrema is not None else ()),
     ]
     return FigureData(
         name=surface.name,
@@ -217,6 +226,7 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
         origin=prepare_origin(surface, observable, drawn, log),
         networks=prepare_networks(surface, drawn),
         difference=difference,
+        extrema=extrema,
     )
 
 
@@ -243,6 +253,7 @@ def slice_at(data: FigureData, k: int) -> FigureData:
         rise_error=None if data.rise_error is None else data.rise_error[k],
         states=data.states[k],
         difference=None if data.difference is None else data.difference[k],
+        extrema=None if data.extrema is None else data.extrema.in_slice(data.axes[2].coordinates, k),
     )
 
 
@@ -250,32 +261,6 @@ def means(surface: Surface) -> list[str]:
     """The observables that are means, `loss` first: all but the standard errors."""
     names = [name for name in surface.observables if not name.endswith("_stderr")]
     return sorted(names, key=lambda name: (name != "loss", name))
-
-
-def thinned(surface: Surface, limit: int) -> Surface:
-    """At most `limit` points per axis, evenly picked with both ends; the values picked are untouched."""
-    picks = [picked(len(axis.coordinates), limit) for axis in surface.axes]
-    if all(len(pick) == len(axis.coordinates) for pick, axis in zip(picks, surface.axes, strict=True)):
-        return surface
-    index = np.ix_(*reversed(picks))
-    axes = tuple(
-        Axis(axis.name, axis.coordinates[pick], axis.attributes) for axis, pick in zip(surface.axes, picks, strict=True)
-    )
-    observables = {name: np.asarray(values)[index] for name, values in surface.observables.items()}
-    return Surface(surface.name, axes, observables, surface.status[index], surface.path, surface.attributes)
-
-
-def picked(size: int, limit: int) -> NDArray[np.intp]:
-    """At most `limit` of `size` indices, evenly spread, with both ends."""
-    if size <= limit:
-        return np.arange(size)
-    return np.unique(np.round(np.linspace(0, size - 1, limit)).astype(np.intp))
-
-
-def _thinning_note(full: Surface, shown: Surface) -> list[str]:
-    if full is shown:
-        return []
-    return [f"drawn from {wording.resolution(shown)} of them"]
 
 
 def _log_note(log: bool, decades: float | None) -> list[str]:

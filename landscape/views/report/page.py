@@ -19,6 +19,7 @@ from landscape.views.figures.draw import figure, figure_name
 from landscape.views.figures.history import draw_history
 from landscape.views.figures.kinds import KIND_TABLE, kinds_of
 from landscape.views.figures.theme import TEMPLATES, config
+from landscape.views.prepared.extrema import topology_rows
 from landscape.views.prepared.figure_data import means, suggests_log
 from landscape.views.prepared.history import prepare_histories
 from landscape.views.prepared.numbers import landscape_rows, observable_rows, provenance_rows
@@ -144,6 +145,7 @@ def _section(surface: Surface, index: int, bundle: Bundle) -> str:
         choices="".join(choices),
         play='<button type="button" data-do="play">Play path</button>' if surface.path is not None else "",
         facts=table(landscape_rows(surface)),
+        topology=_topology(surface),
         observables="".join(numbers),
         failures=_failures(surface),
         provenance=table(provenance_rows(surface)) + _job(surface),
@@ -163,6 +165,12 @@ def _figure(surface: Surface, kind: str, observable: str, log: bool) -> go.Figur
         caption=False,
     )
     return drawn.update_layout(meta={**drawn.layout.meta, "file": figure_name(surface, kind, observable, log)})
+
+
+def _topology(surface: Surface) -> str:
+    """The minima of the loss, where any of its values is known."""
+    rows = topology_rows(surface) if "loss" in surface.observables else []
+    return f"<h3>Minima of the loss</h3>{table(rows)}" if rows else ""
 
 
 def _failures(surface: Surface) -> str:

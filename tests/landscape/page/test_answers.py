@@ -33,8 +33,9 @@ def test_a_run_tells_its_landscapes(client, net):
     assert [axis["origin_inside"] for axis in minimum["axes"]] == [True, True]
     assert path["points"] == 25 + 2 * 3
     assert (path["path"]["unit"], path["path"]["numbers"]) == ("epoch", [1, 2, 3])
-    assert (line["kinds"], len(cube["kinds"])) == (["curve"], 2)
+    assert (line["kinds"], len(cube["kinds"])) == (["curve", "barcode"], 3)
     assert ["resolution", "5 × 4 points"] in minimum["rows"]["landscape"]
+    assert minimum["rows"]["topology"][-1] == ["to read it", "a minimum of this slice is not a minimum of the network"]
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,8 @@ def test_a_figure_has_the_picked_points_and_the_words_of_all(opened, kind):
     words = f"Interrupted: {done:,} of 280,000 points".replace(",", "\u202f")
     assert words in answer["caption"]
     assert answer["low"] == 1.0
+    with_minima = client.json(f"/api/figure?{address}&kind={kind}&extrema=1")
+    assert with_minima["caption"][-1] == "Minima are those of the points drawn"
 
 
 def test_a_tile_has_those_of_its_points_that_are_drawn(opened, large):

@@ -24,6 +24,8 @@ from landscape.views.prepared.figure_data import FigureData, prepare_figure
 from landscape.views.prepared.path_on_surface import PIECES, along_normals, path_on_surface
 from landscape.views.report.page import render_report
 
+PLANES = ("topographic", "contour", "surface")
+
 
 def traces(drawn: go.Figure, role: str) -> list[Any]:
     return [trace for trace in drawn.data if (trace.meta or {}).get("role") == role]
@@ -112,7 +114,7 @@ def test_lines_with_values_have_no_legend_that_says_the_same(make: ModuleType) -
 
 
 def test_the_caption_of_a_drawing_with_contour_lines_has_their_number(make: ModuleType) -> None:
-    for kind in KINDS[2]:
+    for kind in PLANES:
         meta = figure(make.quadratic(), kind, levels=20).layout.meta
         assert re.search(r"\d+ contour lines at round values, the nearest to 20", meta["caption"])
     assert "contour line" not in figure(make.line()).layout.meta["caption"]
@@ -230,7 +232,7 @@ def test_nothing_computed_yet_still_draws(make: ModuleType) -> None:
     surface = make.quadratic(8, 6, done=0)
     empty = {name: np.full(values.shape, np.nan) for name, values in surface.observables.items()}
     surface = dataclasses.replace(surface, observables=empty, status=np.zeros((6, 8), np.uint8))
-    for kind in KINDS[2]:
+    for kind in PLANES:
         drawn = figure(surface, kind, log=True)
         assert traces(drawn, "missing")[0].name == "not computed: 48 points"
         sentences = [note.text for note in drawn.layout.annotations if note.name == "empty"]
@@ -464,5 +466,7 @@ def test_names_of_the_version_before_still_serve() -> None:
     from landscape.views import COLOUR_SCALES, Grid, prepare
 
     assert (Grid, prepare) == (FigureData, prepare_figure)
-    assert KINDS == {1: ("curve",), 2: ("topographic", "contour", "surface"), 3: ("slices", "volume")}
+    before = {1: ("curve",), 2: PLANES, 3: ("slices", "volume")}
+    assert {axes: kinds[:-1] for axes, kinds in KINDS.items()} == before
+    assert {kinds[-1] for kinds in KINDS.values()} == {"barcode"}
     assert {"cividis", "viridis", "magma", "inferno", "plasma", "turbo", "jet", "rdbu"} <= set(COLOUR_SCALES)

@@ -94,6 +94,22 @@ def test_the_uncertain_region_is_a_layer(make: ModuleType) -> None:
     assert "within 2 standard errors of the origin" not in labels(surface.plot())
 
 
+@pytest.mark.parametrize("kind", ["contour", "topographic", "surface"])
+def test_minima_and_saddles_are_marked(make: ModuleType, kind: str) -> None:
+    surface = make.two_bowls()
+    ax = surface.plot(kind=kind, extrema=True)
+    assert {"2 minima above the noise", "1 merge saddle"} <= set(labels(ax))
+    if kind != "surface":
+        np.testing.assert_allclose(line_named(ax, "2 minima above the noise").get_xdata(), [-0.5, 0.5], atol=1e-9)
+    assert not [name for name in labels(surface.plot(kind=kind)) if "minima" in name]
+
+
+def test_minima_of_a_curve_are_marked_at_their_values(make: ModuleType) -> None:
+    line = make.line()
+    saddle = line_named(line.plot(extrema=True, log=True), "1 merge saddle")
+    assert saddle.get_ydata() == pytest.approx([line.loss[10:50].max()])
+
+
 def test_of_three_axes_the_slice_through_the_origin_is_drawn(make: ModuleType) -> None:
     ax = make.block().plot()
     assert "origin" in labels(ax)

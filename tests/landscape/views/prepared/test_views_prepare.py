@@ -10,11 +10,12 @@ import pytest
 
 from landscape.errors import JobError
 from landscape.surface import Surface
-from landscape.views.prepared.figure_data import prepare_figure, suggests_log, thinned
+from landscape.views.prepared.figure_data import prepare_figure, suggests_log
 from landscape.views.prepared.isolines import isolines, refined
 from landscape.views.prepared.isosurfaces import isosurface
 from landscape.views.prepared.missing import rectangles, square_states, why_empty
 from landscape.views.prepared.path import place_labels, prepare_path
+from landscape.views.prepared.thinning import thinned
 
 
 def test_a_non_square_grid_keeps_beta_in_rows_and_alpha_in_columns(make: ModuleType) -> None:

@@ -21,9 +21,12 @@ from landscape.evaluation.choice.questions import Trial
 from landscape.plan import Engine
 from landscape.progress import Failure
 from landscape.record import plain
+from landscape.topology import topology_of
 from landscape.views import find_browser, write_report
 from landscape.views.prepared.barriers import ENTEZARI, FRANKLE, GIT_RE_BASIN
+from landscape.views.prepared.extrema import topology_rows
 from landscape.views.prepared.history import Interval, name_rows, prepare_history
+from landscape.views.prepared.levels import number
 from landscape.views.prepared.numbers import duration, landscape_rows, observable_rows, provenance_rows
 from landscape.views.prepared.wording import caption, state_text
 from landscape.views.report.page import render_report
@@ -139,6 +142,21 @@ def test_rows_say_what_the_closed_form_says(make: ModuleType) -> None:
     assert facts["resolution"] == "40 × 30 points"
     assert facts["time"] == "12.3 s"
     assert dict(provenance_rows(make.quadratic()))["versions"] == "torch 2.13.0, numpy 2.3.1"
+
+
+def test_the_page_tells_the_minima_of_the_loss(make: ModuleType) -> None:
+    surface = make.two_bowls()
+    rows = dict(topology_rows(surface))
+    assert rows["minima above the noise"] == f"2, persistence over {number(topology_of(surface).threshold, 3)}"
+    assert rows["deepest other basin"] == "0.3 at alpha 0.5, beta 0; barrier 0.16, saddle at alpha 0.1, beta 0"
+    assert rows["points per basin"].endswith("\u00a0%")
+    assert "(with the origin), " in rows["points per basin"]
+    assert rows["mean depth of the basins (SMAD)"] == "0.26"  # (0.36 + 0.16) / 2
+    assert dict(topology_rows(make.quadratic(41, 31)))["deepest other basin"] == "none"
+    page = render_report([surface])
+    assert "Minima of the loss" in page
+    assert "a minimum of this slice is not a minimum of the network" in page
+    assert "0/barcode/loss/False" in page
 
 
 def test_the_barrier_of_a_line_between_networks_has_its_error(make: ModuleType) -> None:
