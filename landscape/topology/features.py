@@ -27,7 +27,7 @@ class Extremum:
         place: its coordinates by the names of the axes.
         value: of the observable there.
         saddle: the coordinates of the saddle to the more extreme one that outlasts it; None where there is none.
-        barrier: |value at the saddle − value|, its persistence; inf where there is no saddle.
+        barrier: the distance between the value and that at the saddle, its persistence; inf where there is no saddle.
     """
 
     place: Place

@@ -34,7 +34,7 @@ class PersistencePair:
 
     @property
     def persistence(self) -> float:
-        """|death − birth|."""
+        """The distance between birth and death."""
         return abs(self.death - self.birth)
 
 

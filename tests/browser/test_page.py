@@ -41,6 +41,7 @@ def test_the_list_opens_a_run_whose_landscape_is_drawn(chromium: Browser, one_pl
         ("line", "curve", "scatter"),
         ("cube", "slices", "contour"),
         ("cube", "volume", "isosurface|mesh3d|volume"),
+        ("plane", "barcode", "bar"),
     ],
 )
 @pytest.mark.parametrize("scheme", ["light", "dark"])

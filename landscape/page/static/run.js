@@ -207,7 +207,7 @@ export class RunPage {
       same: `${this.name} ${this.state.kind}`,
       zoom: zoom.length === 4 && zoom.every(Number.isFinite) ? [zoom.slice(0, 2), zoom.slice(2)] : null,
       slice: this.state.slice === undefined ? undefined : Number(this.state.slice),
-      dragmode: this.boxing ? "select" : undefined, selectdirection: this.landscape?.axes.length === 1 ? "h" : "any", ...extra,
+      dragmode: this.boxing && this.state.kind !== "barcode" ? "select" : undefined, selectdirection: this.landscape?.axes.length === 1 ? "h" : "any", ...extra,
     };
   }
 
@@ -277,6 +277,7 @@ export class RunPage {
 
   showControls() {
     fill(this.tools, toolbar(this));
+    this.pointing.hidden = this.state.kind === "barcode"; // which has no point to look at
     this.signals = new EventTarget();
     fill(this.panel, controls(this));
     this.offered = this.observables();

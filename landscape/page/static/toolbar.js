@@ -11,7 +11,7 @@ export function toolbar(page) {
 }
 
 function boxButton(page) {
-  if (page.landscape.axes.length > 2 || page.state.kind === "surface") return null;
+  if (page.landscape.axes.length > 2 || ["surface", "barcode"].includes(page.state.kind)) return null;
   const words = () => (page.boxing ? WORDS.boxOff : WORDS.boxTool);
   return el("button", { type: "button", class: "single", "aria-pressed": String(Boolean(page.boxing)), title: WORDS.boxHint, onclick: event => {
     page.boxing = !page.boxing;

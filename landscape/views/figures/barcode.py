@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from landscape.views.figures.theme import INK, themed
 from landscape.views.prepared.extrema import Bars
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import nice_ticks, number
-from landscape.views.prepared.wording import whole
+from landscape.views.prepared.wording import capitalised, whole
 
 Floats = NDArray[np.float64]
 
@@ -27,6 +28,8 @@ ABOVE_COLOUR = {"light": CURVES[0], "dark": DARK_CURVES[0]}
 
 def draw_barcode(data: FigureData, style: Style) -> go.Figure:
     """The minima by their persistence, the longest bars above; those that end within the noise are grey."""
+    notes_on_values = {capitalised(note) for note in data.scale.notes}  # of a range that is not drawn here
+    data = replace(data, caption=tuple(part for part in data.caption if part not in notes_on_values))
     assert data.extrema is not None
     bars, log = data.extrema.bars, data.scale.log
     low, high = bar_range(bars, log)

@@ -175,6 +175,12 @@ def test_a_barcode_has_a_bar_for_each_minimum_of_any_number_of_axes(make: Module
     )
 
 
+def test_a_barcode_says_nothing_of_the_range_of_colours(make: ModuleType) -> None:
+    diverging = make.valley()
+    assert "range drawn" in figure(diverging, "contour", log=False).layout.meta["caption"].lower()
+    assert "range drawn" not in figure(diverging, "barcode", log=False).layout.meta["caption"].lower()
+
+
 def test_bars_below_the_noise_are_grey_and_counted(make: ModuleType) -> None:
     surface = make.two_bowls(81, 61, noise=0.01)
     found = topology_of(surface)
