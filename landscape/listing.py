@@ -39,8 +39,8 @@ def list_runs(folder: str | Path = ".") -> list[dict[str, Any]]:
         >>> def problem():
         ...     return Problem.supervised(torch.nn.Linear(2, 2), (torch.ones(8, 2), torch.zeros(8).long()))
         >>> landscapes = [{"name": "a", "size": 3}]
-        >>> _ = run(Job(run="studies/one", problem=problem, num_samples=8, tile=3, landscapes=landscapes))
-        >>> [(row["name"], row["state"]) for row in list_runs("studies")]
+        >>> _ = run(Job(run="runs/one", problem=problem, num_samples=8, tile=3, landscapes=landscapes))
+        >>> [(row["name"], row["state"]) for row in list_runs("runs")]
         [('one', 'complete')]
     """
     place = search(open_place(str(folder)))

@@ -30,7 +30,7 @@ LAYERS = [
     "landscape: choosing importing page recipes reproduction tidying work; cluster: doctor exporting status",
     "landscape: calculation listing takeover",
     "landscape: curvature tasks",
-    "landscape: measures pipeline; cluster: planning submit viewing workers",
+    "landscape: checks measures pipeline; cluster: planning submit viewing workers",
     "landscape: bench connectivity extending refining; cluster: driver templates",
     "cluster: commands",
 ]

@@ -15,6 +15,7 @@ from cyclopts import App
 
 from cluster.commands.bench import bench
 from cluster.commands.cancel import cancel
+from cluster.commands.check import check
 from cluster.commands.demo import demo
 from cluster.commands.doctor import doctor
 from cluster.commands.ending import exit_code_of
@@ -56,6 +57,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "extend": extend,
     "measure": measure,
     "refine": refine,
+    "check": check,
     "doctor": doctor,
     "bench": bench,
     "submit": submit,

@@ -175,3 +175,16 @@ def check_term_weights(weights: Any) -> None:
                 f"terms: the weight of {shown(name)} must be a positive finite number, not {shown(weight)}; leave out "
                 "a term that does not count"
             )
+
+
+def check_expected(expected: Any) -> None:
+    """Refuse what is not the expected loss of a network.
+
+    Raises:
+        JobError: it is no dict of `loss` alone, or that is no finite number.
+    """
+    if not isinstance(expected, Mapping) or not set(expected) <= {"loss"}:
+        raise JobError(f"expected: must be {{'loss': number}}, or left out, not {shown(expected)}")
+    for value in expected.values():
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+            raise JobError(f"expected: loss must be a finite number, not {shown(value)}")

@@ -12,7 +12,7 @@ from landscape.errors import JobError, shown
 from landscape.problem.batches import Batch
 from landscape.problem.derived import check_derived
 from landscape.problem.language import CausalLM, refuse_other_models
-from landscape.problem.observables import Combination, Observe, check_names, check_term_weights
+from landscape.problem.observables import Combination, Observe, check_expected, check_names, check_term_weights
 from landscape.problem.supervised import Metric, Supervised
 from landscape.problem.terms import parse_terms
 from landscape.problem.tokens import language_data
@@ -39,10 +39,12 @@ class Problem:
         term_weights: name → λ, where the loss is Σ λ·mean of several terms; `observe` then returns the losses of each
             term by its name, [n] each, and no `loss`. `Problem.terms` builds such a problem.
         derived: name → formula, for surfaces that follow from the mean of an observable: {"perplexity": "exp(loss)"}.
+        expected: {"loss": what the network's mean loss is known to be}, from a paper or an evaluation of one's own;
+            `landscape check` compares the loss at the centre with it. It changes no value.
 
     Raises:
-        JobError: a name cannot be stored or is given twice, a term's weight is not positive, a formula is unknown, or
-            `observables` lacks `loss`.
+        JobError: a name cannot be stored or is given twice, a term's weight is not positive, a formula is unknown,
+            `observables` lacks `loss`, or `expected` is no loss.
     """
 
     model: nn.Module
@@ -52,6 +54,7 @@ class Problem:
     length: Callable[[Batch], int] | None = None
     term_weights: Mapping[str, float] | None = None
     derived: Mapping[str, str] = field(default_factory=dict)
+    expected: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.observables is not None:
@@ -63,6 +66,7 @@ class Problem:
             if not isinstance(self.observe, Combination):
                 object.__setattr__(self, "observe", Combination(self.observe, dict(self.term_weights)))
         check_derived(self.derived, self.observables)
+        check_expected(self.expected)
 
     @classmethod
     def supervised(
@@ -71,6 +75,7 @@ class Problem:
         data: Any,
         criterion: Callable[..., Tensor] = nn.functional.cross_entropy,
         metrics: Mapping[str, Metric] | Sequence[str] | None = None,
+        expected: Mapping[str, float] | None = None,
     ) -> Problem:
         """The common case: batches (inputs, targets), outputs = model(inputs), a criterion and metrics.
 
@@ -81,12 +86,13 @@ class Problem:
                 (outputs, targets) → Tensor[N, …]; dimensions after the first are averaged.
             metrics: name → function (outputs, targets) → Tensor[N, …], or the names of built-in ones
                 (`accuracy`, `top5`, `error`). Default: `accuracy` for a cross-entropy or NLL criterion, else none.
+            expected: see `Problem`.
 
         Raises:
             JobError: the criterion or a metric is not callable, or a metric's name is unknown or cannot be stored.
         """
         observe = Supervised(criterion, metrics)
-        return cls(model, data, observe, ("loss", *observe.metrics))
+        return cls(model, data, observe, ("loss", *observe.metrics), expected=expected or {})
 
     @classmethod
     def causal_lm(cls, model: nn.Module, tokens: Any) -> Problem:

@@ -33,6 +33,8 @@ class Supervised:
     def __init__(self, criterion: Callable[..., Tensor], metrics: Mapping[str, Metric] | Sequence[str] | None) -> None:
         self.criterion, self._same_shape = per_sample(criterion), _is_elementwise(criterion)
         self.metrics = _named_metrics(_default_metrics(criterion) if metrics is None else metrics)
+        # Whether the loss is the negative logarithm of the probability that the target class is given.
+        self.classifies = bool(_default_metrics(criterion)) and getattr(criterion, "weight", None) is None
 
     def __call__(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:

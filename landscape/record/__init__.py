@@ -1,5 +1,6 @@
 """What the documents of a landscape on disk say of it, as typed values."""
 
+from landscape.record.checks import MARKS, Check, Checks, CheckState
 from landscape.record.document import Record, parse, parse_axis, plain
 from landscape.record.parts import (
     AxisRecord,
@@ -20,8 +21,12 @@ from landscape.record.parts import (
 )
 
 __all__ = [
+    "MARKS",
     "AxisRecord",
+    "Check",
     "CheckRecord",
+    "CheckState",
+    "Checks",
     "EngineChoice",
     "IdentityRecord",
     "ImportRecord",

@@ -14,6 +14,7 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from landscape.progress import Failure
+from landscape.record.checks import Checks
 from landscape.record.parts import (
     OMITTED,
     AxisRecord,
@@ -84,6 +85,7 @@ class Record:
     origin_loss: Real | None = None
     origin_loss_stderr: Real | None = None
     progress: ProgressRecord = field(default_factory=ProgressRecord)
+    checks: Checks | None = None  # what `landscape check` found; no part of the identity
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

@@ -48,7 +48,7 @@ def _default(value: Any) -> WrapValidator:
     return WrapValidator(validate)
 
 
-def _each_sound(kind: Any) -> WrapValidator:
+def each_sound(kind: Any) -> WrapValidator:
     """Take the entries of a list that are well formed, and leave out the others."""
 
     def validate(given: Any, check: Callable[[Any], Any]) -> Any:
@@ -138,7 +138,7 @@ class EngineChoice:
     engine: AnyText = None
     batch_size: AnyWhole = None
     seconds_per_point: AnyReal = None
-    trials: Annotated[tuple[TrialRecord, ...], _each_sound(TrialRecord)] = ()
+    trials: Annotated[tuple[TrialRecord, ...], each_sound(TrialRecord)] = ()
     processes: AnyWhole = None
     cached: Annotated[Flag, _default(False)] = False
     since: AnyText = None

@@ -20,7 +20,7 @@ ESSENTIAL: tuple[Essential, ...] = get_args(Essential)  # without these a landsc
 # What is malformed among these is left out: nobody's values depend on it, and the driver writes it anew.
 TELLING = (
     "progress", "precision_error", "provenance", "name", "precision", "batch_norm", "origin", "origin_step",
-    "num_samples", "defaults", "position", "origin_loss", "origin_loss_stderr", "cosine", "failures",
+    "num_samples", "defaults", "position", "origin_loss", "origin_loss_stderr", "cosine", "failures", "checks",
 )  # fmt: skip
 
 

@@ -20,7 +20,9 @@ from landscape.parameters import layout
 from landscape.plan import Plan
 from landscape.progress import Failure
 from landscape.record import (
+    Check,
     CheckRecord,
+    Checks,
     EngineChoice,
     ImportRecord,
     PrecisionError,
@@ -61,6 +63,18 @@ WRITTEN: dict[str, tuple[Any, Any]] = {
     "terms": ({"edge": TermRecord(weight=2.0, samples=3)}, {"edge": 3}),
     "derived": ({"perplexity": "exp(loss)"}, {"perplexity": 2}),
     "cosine": ([[1.0, 0.25], [0.25, 1.0]], [["x"]]),
+    "checks": (
+        Checks(
+            when="2026-11-20T12:00:00+00:00", version="0.1.0", points=9, evaluations=130, seconds=1.5, deep=True,
+            results=(
+                Check(
+                    number="8b", name="cell", state="holds", text="t", remedy="r", value=0.5,
+                    numbers={"alpha": 1.0, "beta": None},
+                ),
+            ),
+        ),
+        {"seconds": "long"},
+    ),
     "origin": ("epoch 3", 3),
     "origin_step": (3, "3"),
     "plan": (Plan(8, 1, "cpu").record(), None),

@@ -1,0 +1,216 @@
+"""What the checks have evaluated beside the grid, by a calculator; nothing is judged here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from landscape.batch_norm import BatchNorm
+from landscape.calculation import (
+    AtPoints,
+    BlockGradient,
+    BlockTotals,
+    Calculator,
+    LocalCalculator,
+    Setting,
+    Shared,
+)
+from landscape.checks.plain import PlainLoss
+from landscape.checks.rules.curvature import AlongAxis, Differences
+from landscape.curvature import HessianOperator, bytes_of_bases, lanczos
+from landscape.directions.base import DirectionTensors
+from landscape.directions.random import RandomDirection
+from landscape.errors import JobError
+from landscape.evaluation.differentiation import loss_factors
+from landscape.grid import Floats
+from landscape.memory import host_limit
+from landscape.parameters import State, describe_parameters, in_first_version, norm
+from landscape.plan import Engine
+from landscape.preparation import PreparedJob, PreparedLandscape
+
+# A gradient takes a forward pass and a backward one of about twice its time; a Hessian product takes 2.5 gradients.
+GRADIENT, PRODUCT = 3, 8
+BYTES_OF_LINES = 2 << 30  # of directions that a process holds at once beside its own
+
+Points = Sequence[Sequence[float]]
+
+
+@dataclass
+class Asker:
+    """Has the checks' questions about a landscape answered, and counts what they cost.
+
+    Everything is evaluated eagerly: the engine is what is checked, and starting it again may take longer than all of
+    this.
+
+    Attributes:
+        stored: the axes as they stand in the store; None where one is kept as its seed alone.
+        evaluations: how many were asked for, each of all samples.
+    """
+
+    prepared: PreparedJob
+    landscape: PreparedLandscape
+    calculator: Calculator
+    stored: Sequence[State] | None
+    evaluations: int = 0
+
+    # -- settings -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def own(self) -> Setting:
+        """The landscape's axes and arithmetic."""
+        return Setting(self.landscape.origin, self.landscape.directions, replace(self.landscape.plan, engine=Engine()))
+
+    @cached_property
+    def double(self) -> Setting:
+        """The same in float64."""
+        return replace(self.own, plan=replace(self.own.plan, precision="float64", bfloat16_weights=False))
+
+    @cached_property
+    def other_statistics(self) -> Setting:
+        """The same with statistics of batch norm that are taken anew at each point, or with those of training."""
+        mode: BatchNorm = "recalibrate" if self.own.plan.batch_norm == "eval" else "eval"
+        return replace(self.own, plan=replace(self.own.plan, batch_norm=mode))
+
+    @cached_property
+    def _axes(self) -> Shared[Sequence[State]]:
+        made = [each.tensors for each in self.landscape.directions]
+        return self.calculator.share(self.stored or made)
+
+    # -- values ---------------------------------------------------------------------------------------------
+
+    def losses(self, setting: Setting, points: Points) -> Floats:
+        """The mean loss at points of the setting's axes."""
+        return self.rises(setting, points)[0]
+
+    def rises(self, setting: Setting, points: Points, at_once: int = 1) -> tuple[Floats, Floats]:
+        """The mean loss at points of the setting's axes, and the standard error of its rise over the origin.
+
+        Args:
+            at_once: how many points make a question.
+        """
+        table = np.array(points, np.float64)
+        parts = [AtPoints(table[start : start + at_once]) for start in range(0, len(table), at_once)]
+        passes = 2 if setting.plan.statistics.recalibrated else 1
+        self.evaluations += passes * (len(table) + 1)  # and the origin, over which the rise is
+        answers = self.calculator.ask(setting, parts)
+        errors = [
+            np.full(len(each.mean["loss"]), np.nan) if each.rise_stderr is None else each.rise_stderr
+            for each in answers
+        ]
+        return np.concatenate([each.mean["loss"] for each in answers]), np.concatenate(errors)
+
+    def own_loss(self) -> float:
+        """The loss at the origin by the model's own forward pass, as it is used: in eval mode."""
+        self.evaluations += 1
+        double = self.own.plan.precision == "float64"
+        (answer,) = self.calculator.ask(self.own, [PlainLoss((), self._axes, double, "eval")])
+        return answer[0]
+
+    def plain_losses(self, points: Points, double: bool) -> tuple[Floats, str]:
+        """The losses at points by plain evaluation along the stored axes, and the type of it."""
+        plan = self.own.plan
+        self.evaluations += len(points) * (2 if plan.statistics.recalibrated else 1)
+        questions = [PlainLoss(tuple(point), self._axes, double, plan.batch_norm) for point in points]
+        answers = self.calculator.ask(self.own, questions)
+        kinds = {kind for _, kind in answers}
+        return np.array([loss for loss, _ in answers]), " and ".join(sorted(kinds))
+
+    def repeated(self, point: Sequence[float]) -> tuple[list[float], int]:
+        """The loss of one point three times, by two processes where there are two, and how many there were."""
+        question = AtPoints(np.array([point], np.float64))
+        apart = self.calculator.ask_apart(self.own, question, 2)
+        answers = [*apart, *self.calculator.ask(self.own, [question])]
+        self.evaluations += 2 * len(answers)
+        processes = 1 if isinstance(self.calculator, LocalCalculator) else len(apart)
+        return [float(answer.mean["loss"][0]) for answer in answers], processes
+
+    # -- lines ----------------------------------------------------------------------------------------------
+
+    def line_losses(self, spec: RandomDirection, seeds: Sequence[int], at: Sequence[float]) -> tuple[Floats, Floats]:
+        """Losses and errors of the rise [lines, points] along random directions of other seeds, at these places."""
+        parts = [self._lines(spec, group, at) for group in self._groups(seeds)]
+        return np.concatenate([losses for losses, _ in parts]), np.concatenate([errors for _, errors in parts])
+
+    def _lines(self, spec: RandomDirection, seeds: Sequence[int], at: Sequence[float]) -> tuple[Floats, Floats]:
+        infos = describe_parameters(self.prepared.problem.model)
+        if (self.landscape.record.defaults or 1) == 1:
+            infos = in_first_version(infos)
+        drawn = [spec.model_copy(update={"seed": seed}).draw(self.landscape.origin, infos) for seed in seeds]
+        setting = replace(self.own, directions=tuple(DirectionTensors(each) for each in drawn))
+        points = [[each if k == line else 0.0 for k in range(len(seeds))] for line in range(len(seeds)) for each in at]
+        losses, errors = self.rises(setting, points, at_once=len(at))
+        return losses.reshape(len(seeds), -1), errors.reshape(len(seeds), -1)
+
+    def _groups(self, seeds: Sequence[int]) -> Iterator[Sequence[int]]:
+        numbers = sum(each.numel() for each in self.landscape.origin.values())
+        size = max(1, BYTES_OF_LINES // (4 * numbers))
+        for start in range(0, len(seeds), size):
+            yield seeds[start : start + size]
+
+    # -- derivatives ----------------------------------------------------------------------------------------
+
+    def along_axes(self, relative_steps: Sequence[float]) -> tuple[list[AlongAxis], str]:
+        """Slope and curvature at the origin along each axis in float64, and how the derivatives were computed.
+
+        Args:
+            relative_steps: of the differences, each as a share of the norm of the weights; where a step and half of it
+                agree best is what counts.
+
+        Raises:
+            JobError: the model has no derivatives, or does not compute in float64.
+        """
+        directions, origin = self.landscape.directions, self.landscape.origin
+        names = [info.name for info in describe_parameters(self.prepared.problem.model) if info.trainable]
+        if any(not set(each.tensors) <= set(names) for each in directions):
+            raise JobError("an axis moves what has no derivative, such as a buffer")
+        length = norm({name: origin[name] for name in names if name in origin}) or 1.0
+        steps = [[share * length / norm(each.tensors) for share in relative_steps] for each in directions]
+        points = [
+            [signed * step if k == axis else 0.0 for k in range(len(directions))]
+            for axis, of_axis in enumerate(steps)
+            for step in of_axis
+            for signed in (1.0, -1.0, 0.5, -0.5)
+        ]
+        *losses, centre = self.losses(self.double, [*points, [0.0] * len(directions)]).tolist()
+        slopes, products, how = self._derivatives()
+        found = []
+        for axis, of_axis in enumerate(steps):
+            differences = []
+            for step in of_axis:
+                around, losses = losses[:4], losses[4:]
+                differences.append(Differences.around(around, centre, step))
+            best = min(differences, key=lambda each: each.doubt)
+            found.append(AlongAxis(self.landscape.grid.names[axis], best, float(products[axis]), float(slopes[axis])))
+        return found, how
+
+    def _derivatives(self) -> tuple[Floats, Floats, str]:
+        """g·d and dᵀHd of each axis, and how H·d was computed."""
+        operator = self._hessian(self.double)
+        vectors = np.stack([operator.layout.vector(each.tensors) for each in self.landscape.directions])
+        totals = self.calculator.ask(self.double, [BlockTotals(block) for block in operator.blocks])
+        factors = loss_factors(totals, self.prepared.problem.observe)
+        gradients = self.calculator.ask(self.double, [BlockGradient(block, factors) for block in operator.blocks])
+        products = np.einsum("kp,kp->k", vectors, operator(vectors))
+        self.evaluations += 2 + GRADIENT + PRODUCT * len(vectors)
+        how = "derivatives" if operator.method == "autograd" else "differences of gradients"
+        return vectors @ np.sum(gradients, axis=0), products, how
+
+    def spectrum_ends(self) -> tuple[float, float, int]:
+        """λmax and λmin of the Hessian at the origin, and how many products they took.
+
+        Raises:
+            JobError: the model has no derivatives, or the basis would not fit the memory.
+        """
+        operator = self._hessian(self.own)
+        needed = bytes_of_bases(operator.size)
+        if needed > host_limit():
+            raise JobError(f"the basis of Lanczos would take {needed / 2**30:.1f} GiB, more than is free")
+        found = lanczos(operator, operator.size, (1, -1), noise=lambda: operator.noise)
+        self.evaluations += 1 + PRODUCT * operator.products
+        return found.pair(1).value, found.pair(-1).value, operator.products
+
+    def _hessian(self, setting: Setting) -> HessianOperator:
+        return HessianOperator(self.calculator, setting, self.prepared.problem, self.prepared.samples)

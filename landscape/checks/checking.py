@@ -1,0 +1,111 @@
+"""A landscape that is checked from its beginning to its end: its job made anew, the checks, and their record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from landscape import __version__
+from landscape.calculation import Calculator, LocalCalculator
+from landscape.checks.asking import Asker
+from landscape.checks.evidence import Evidence
+from landscape.checks.rules.words import NotJudged, check
+from landscape.checks.scene import Scene
+from landscape.checks.table import CHECKS
+from landscape.errors import ClusterUnreachableError, Interrupted, LandscapeError, one_line
+from landscape.folders.lock import run_lock
+from landscape.preparation import PreparedJob, PreparedLandscape, prepare
+from landscape.preparation.recorded_job import Callback, recorded_job
+from landscape.record import Check, Checks
+from landscape.results import open_run
+from landscape.store import LandscapeStore
+
+EVALUATIONS = 130  # of the default checks of a plane, about; those of Hessian products among them
+
+OpenCalculator = Callable[[PreparedJob, PreparedLandscape, int], AbstractContextManager[Calculator]]
+
+
+@contextmanager
+def in_this_process(prepared: PreparedJob, landscape: PreparedLandscape, evaluations: int) -> Iterator[Calculator]:
+    """A calculator that answers here."""
+    yield LocalCalculator(prepared, landscape)
+
+
+def check_landscape(
+    run: str | Path,
+    name: str,
+    *,
+    deep: bool = False,
+    problem: Callback | None = None,
+    folder: Path | None = None,
+    calculator: OpenCalculator = in_this_process,
+) -> Checks:
+    """Check a landscape of a run; `keep_checks` then keeps what was found with it.
+
+    Where its job cannot be made anew, as that of an imported one, the checks that evaluate are not judged, and say why.
+
+    Args:
+        deep: look for the steepest direction too, by Lanczos: about 60 Hessian products.
+        problem: the callback; default: the one that the landscape was computed with, by its name.
+        folder: where the callback is looked up first; default: where it was then.
+        calculator: gives who answers questions about the landscape; default: this process.
+
+    Raises:
+        NotFoundError: there is no such run or landscape.
+        LandscapeError: the landscape cannot be read.
+        JobError: the callback that was named does not give this landscape.
+        ClusterUnreachableError, Interrupted: as computing does.
+    """
+    path, begin = open_run(run).path, time.monotonic()
+    evidence = Evidence.of(path, name)
+    try:
+        prepared = prepare(recorded_job(path, evidence.store, problem, folder))
+    except LandscapeError as error:
+        if problem is not None or folder is not None:
+            raise
+        scene = Scene(evidence, None, one_line(error), deep)
+        results = _carried_out(scene)
+    else:
+        landscape = prepared.landscapes[0]
+        with calculator(prepared, landscape, EVALUATIONS * (5 if deep else 1)) as answers:
+            scene = Scene(evidence, Asker(prepared, landscape, answers, evidence.store.directions()), "", deep)
+            results = _carried_out(scene)
+    return Checks(
+        when=datetime.now(UTC).isoformat(timespec="seconds"),
+        version=__version__,
+        points=evidence.points_done,
+        evaluations=0 if scene.asker is None else scene.asker.evaluations,
+        seconds=round(time.monotonic() - begin, 3),
+        deep=deep,
+        results=tuple(results),
+    )
+
+
+def _carried_out(scene: Scene) -> list[Check]:
+    results = []
+    for number, (name, carry_out) in CHECKS.items():
+        try:
+            results.append(carry_out(scene))
+        except NotJudged as reason:
+            results.append(check(number, name, "unjudged", f"{name}: {reason}"))
+        except (Interrupted, ClusterUnreachableError):
+            raise
+        except LandscapeError as error:
+            results.append(check(number, name, "unjudged", f"{name}: {one_line(error)}"))
+    return results
+
+
+def keep_checks(run: str | Path, name: str, checks: Checks) -> None:
+    """Keep what the checks of a landscape found with it, where figures, report and page show it; no part of its values.
+
+    Raises:
+        LandscapeError: another process writes the run, or it cannot be written.
+    """
+    path = open_run(run).path
+    with run_lock(path):
+        store = LandscapeStore.open(path, name, write=True)
+        store.update_attributes(checks=checks)
+        store.consolidate()

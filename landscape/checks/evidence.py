@@ -1,0 +1,179 @@
+"""What is known of a landscape without evaluating anything: its values, its noise, its axes, its path, its training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from landscape.grid import Floats, Index
+from landscape.record import Record
+from landscape.store import LandscapeStore
+from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, Surface
+from landscape.trajectory.history import read_history
+from landscape.trajectory.snapshots import Trajectory, read_trajectory
+
+LAST_LINES = 20  # of a log: the loss of a single step is that of a single batch
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A landscape as it stands on disk.
+
+    Attributes:
+        values: the loss [gamma, beta, alpha], NaN where it is not computed or not finite.
+    """
+
+    run: str
+    store: LandscapeStore
+    surface: Surface
+
+    @classmethod
+    def of(cls, run: str, name: str) -> Evidence:
+        """Read a landscape.
+
+        Raises:
+            NotFoundError: there is none of that name.
+            LandscapeError: it cannot be read.
+        """
+        store = LandscapeStore.open(run, name)
+        return cls(run, store, store.read_surface())
+
+    @property
+    def record(self) -> Record:
+        """Its document."""
+        return self.surface.record
+
+    @cached_property
+    def values(self) -> Floats:
+        """The loss, NaN where there is none."""
+        return np.where(self.surface.status == OK, self.surface.loss, np.nan)
+
+    @cached_property
+    def relief(self) -> float:
+        """The 95th percentile less the 5th; of a line max − min, as it has few points; NaN where nothing is known."""
+        known = self.values[np.isfinite(self.values)]
+        if not known.size:
+            return math.nan
+        return float(np.ptp(known)) if self.values.ndim == 1 else float(np.subtract(*np.percentile(known, [95, 5])))
+
+    @cached_property
+    def rise_errors(self) -> Floats | None:
+        """The standard error of the rise per point; None where it was not kept."""
+        errors = self.surface.observables.get(RISE_STDERR)
+        return None if errors is None else np.where(np.isfinite(self.values), errors, np.nan)
+
+    @cached_property
+    def noise(self) -> float:
+        """The median standard error of the rise off the origin; NaN where it was not kept."""
+        if self.rise_errors is None:
+            return math.nan
+        off = np.ones(self.values.shape, bool)
+        if self.origin_index is not None:
+            off[self.origin_index] = False  # there it is 0
+        known = self.rise_errors[off & np.isfinite(self.rise_errors)]
+        return float(np.median(known)) if known.size else math.nan
+
+    @cached_property
+    def origin_index(self) -> Index | None:
+        """The index of the grid's point at the origin; None where it has none."""
+        places = [np.flatnonzero(axis.coordinates == 0) for axis in reversed(self.surface.axes)]
+        return tuple(int(place[0]) for place in places) if all(len(place) for place in places) else None
+
+    @property
+    def origin_loss(self) -> float:
+        """The loss at the origin; NaN where it is not known."""
+        loss = self.surface.origin_loss
+        if not math.isfinite(loss) and self.origin_index is not None:
+            loss = float(self.values[self.origin_index])
+        return loss
+
+    @property
+    def origin_stderr(self) -> float:
+        """Its standard error; NaN where it is not known."""
+        return self.surface.origin_loss_stderr
+
+    @property
+    def points_done(self) -> int:
+        """How many points are computed."""
+        return int((self.surface.status != NOT_COMPUTED).sum())
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """How many cells have no finite loss, by the reason."""
+        status = self.surface.status
+        unknown = {"not computed": NOT_COMPUTED, "not finite": NOT_FINITE, "given up": QUARANTINED}
+        found = {what: int((status == value).sum()) for what, value in unknown.items()}
+        found["not finite"] += int((~np.isfinite(self.values) & (status == OK)).sum())
+        return found
+
+    def place(self, index: Index) -> str:
+        """The coordinates of a cell in words."""
+        named = zip(self.surface.axes, reversed(index), strict=True)
+        return ", ".join(f"{axis.name} {axis.coordinates[k]:.3g}" for axis, k in named)
+
+    def point(self, index: Index) -> tuple[float, ...]:
+        """The coordinates of a cell, the first axis first."""
+        return tuple(float(axis.coordinates[k]) for axis, k in zip(self.surface.axes, reversed(index), strict=True))
+
+    @property
+    def cosines(self) -> dict[str, float]:
+        """The cosine of every pair of axes, by their names."""
+        names, table = [axis.name for axis in self.surface.axes], self.record.cosine
+        pairs = combinations(range(len(names)), 2)
+        if table is None or len(table) < len(names) or any(len(row) < len(names) for row in table):
+            return {}
+        return {f"{names[i]} and {names[j]}": float(table[i][j]) for i, j in pairs}
+
+    @property
+    def gram(self) -> Floats | None:
+        """The scalar products of the axes [axes, axes]; None where norms or cosines are not recorded."""
+        norms = [axis.record.norm for axis in self.surface.axes]
+        table = self.record.cosine
+        if table is None or any(norm is None for norm in norms) or np.shape(table) != (len(norms), len(norms)):
+            return None
+        lengths = np.array(norms, np.float64)
+        return np.asarray(table, np.float64) * np.outer(lengths, lengths)
+
+    # -- training -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def trajectory(self) -> Trajectory:
+        """The snapshots of the run."""
+        return read_trajectory(self.run)
+
+    def logged_loss(self) -> tuple[float, float] | None:
+        """The mean of the last losses that the training recorded before the origin, and its standard error.
+
+        None where the run has no log, or the origin is none of its snapshots. Of a log with one line per epoch the last
+        one counts alone, with an error of 0; the loss of a single step is that of a single batch, so that up to 20
+        of the last epoch are averaged.
+        """
+        number = self.record.origin_step
+        if number is None:
+            return None
+        unit = self.trajectory.unit
+        lines = [line for line in read_history(self.run) if _number(line, "loss") is not None]
+        lines = [line for line in lines if (_number(line, unit) or 0) <= number]
+        last = [line for line in lines if line.get("epoch") == lines[-1].get("epoch")][-LAST_LINES:]
+        losses = np.array([_number(line, "loss") for line in last], np.float64)
+        if not losses.size:
+            return None
+        error = float(losses.std(ddof=1) / math.sqrt(losses.size)) if losses.size > 1 else 0.0
+        return float(losses.mean()), error
+
+    @property
+    def origin_is_start(self) -> bool:
+        """Whether the origin is the beginning of the training."""
+        return self.record.origin_step == 0
+
+
+def _number(line: Mapping[str, Any], name: str) -> float | None:
+    value = line.get(name)
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if usable else None  # type: ignore[arg-type]

@@ -1,0 +1,118 @@
+"""Checks 1 and 2: whether the centre is the caller's model, and whether its loss is what is expected of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from landscape.batch_norm import BatchNorm
+from landscape.checks.rules.words import check, number
+from landscape.record import Check
+
+SAME_BATCHES = 1e-6  # relative: the rounding of a mean of losses in float32, summed in float64
+OTHER_ARITHMETIC = 1e-5  # relative: what engines promise against plain evaluation
+LOW_PRECISION = 1e-2  # relative: bfloat16 has 8 bits, tf32 has 11
+STANDARD_ERRORS = 3.0  # a difference beyond three is seen once in 370 times where there is none
+CLOSE = 0.02  # relative: a log rounds to two digits
+CHANCE = 0.95  # of the loss of guessing: a network that learned nothing comes within a few percent of it
+
+
+@dataclass(frozen=True)
+class Centre:
+    """The loss at the origin as the landscape has it, and by the model's own forward pass.
+
+    Attributes:
+        plain: whether it was evaluated eagerly in float32 or float64; else engines and precision round otherwise.
+        low_precision: whether it was evaluated in bfloat16 or tf32.
+        stderr: the standard error of the recorded loss.
+    """
+
+    recorded: float
+    own: float
+    samples: int
+    plain: bool
+    low_precision: bool
+    batch_norm: BatchNorm
+    stderr: float
+
+
+def centre(found: Centre) -> Check:
+    """1: |Δ| / max(1, L₀) ≤ 1e-6 in the same arithmetic, 1e-5 in another engine's, 1e-2 in bfloat16 or tf32."""
+    difference = abs(found.recorded - found.own)
+    relative = difference / max(1.0, abs(found.own))
+    allowed = LOW_PRECISION if found.low_precision else SAME_BATCHES if found.plain else OTHER_ARITHMETIC
+    pair = f"loss {number(found.recorded, 4)}, and {number(found.own, 4)} by its own forward pass"
+    known = {"recorded": found.recorded, "own": found.own, "allowed": allowed}
+    if relative <= allowed:  # never of NaN
+        text = f"the centre is your model: {pair} on the same {found.samples:,} samples"
+        return check("1", "centre", "holds", text, value=relative, numbers=known)
+    if found.batch_norm == "recalibrate":
+        # Renewed statistics are meant to give another loss; by how much, check 10 judges.
+        text = f"the centre is your model with the statistics of batch norm taken anew: {pair}"
+        within = difference <= STANDARD_ERRORS * found.stderr
+        return check(
+            "1", "centre", "holds" if within else "reservation", text,
+            "" if within else "batch_norm: eval shows the network as it is used", relative, numbers=known,
+        )  # fmt: skip
+    remedy = "has the callback, its data or this software changed since? compute it anew under another name"
+    if found.batch_norm == "batch":
+        remedy = (
+            "batch norm uses the statistics of each batch, which training does and no user of the model: "
+            "batch_norm: eval shows the network as it is used"
+        )
+    return check("1", "centre", "fails", f"the centre is not your model: {pair}", remedy, relative, numbers=known)
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """The loss at the origin, what is known of it from elsewhere, and the loss of guessing.
+
+    Attributes:
+        expected: None where nobody says.
+        expected_stderr: 0 where it is not known.
+        source: who says it, as the subject of a sentence in the past tense: `your training log ended`.
+        chance: the loss of the best constant guess; None where that is not known.
+        untrained: whether the origin is the beginning of a training.
+    """
+
+    loss: float
+    stderr: float
+    expected: float | None
+    expected_stderr: float
+    source: str
+    chance: float | None
+    untrained: bool = False
+
+
+def expectation(found: Expectation) -> Check:
+    """2: |L₀ − E| ≤ 3·√(SE₀² + SE_E²) or 2 % of E; a loss of 0.95 times that of guessing is no trained network's."""
+    loss, chance, expected = found.loss, found.chance, found.expected
+    known = {"loss": loss, "expected": math.nan if expected is None else expected}
+    known |= {"chance": math.nan if chance is None else chance}
+    if not math.isfinite(loss):
+        return check("2", "expectation", "fails", "the loss at the centre is not finite", "train with a smaller step")
+    if chance is not None and loss >= CHANCE * chance:
+        text = f"the loss at the centre, {number(loss, 4)}, is no better than guessing ({number(chance, 4)})"
+        if found.untrained:
+            return check(
+                "2", "expectation", "reservation", text, "the origin is an untrained network", loss, numbers=known
+            )
+        remedy = "is the origin the trained network? are the samples prepared as in training, and the labels theirs?"
+        return check("2", "expectation", "fails", text, remedy, loss, numbers=known)
+    if expected is None:
+        text = f"the loss at the centre is {number(loss, 4)}"
+        remedy = "Problem(expected={'loss': …}) or the log of a training says what it should be"
+        if chance is None:
+            return check(
+                "2", "expectation", "unjudged", f"{text}; nothing says what it should be", remedy, numbers=known
+            )
+        return check(
+            "2", "expectation", "holds", f"{text}, that of guessing {number(chance, 4)}", value=loss, numbers=known
+        )
+    difference = abs(loss - expected)
+    noise = math.hypot(*(each for each in (found.stderr, found.expected_stderr) if math.isfinite(each)), 0.0)
+    text = f"{found.source} {number(expected, 4)}, the centre has {number(loss, 4)}"
+    if difference <= max(STANDARD_ERRORS * noise, CLOSE * abs(expected)):
+        return check("2", "expectation", "holds", text, value=difference, numbers=known)
+    remedy = "other samples or preprocessing? batch norm in training mode? weight decay or augmentation in the log?"
+    return check("2", "expectation", "reservation", text, remedy, difference, numbers=known)

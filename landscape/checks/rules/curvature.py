@@ -1,0 +1,171 @@
+"""Checks 8, 8b and 9: the curvature at the centre by two independent ways, of the grid, and of what the plane hides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from landscape.checks.rules.words import check, number, percent
+from landscape.record import Check
+
+SMOOTH, KINKED = 0.01, 0.05  # relative: kinks of ReLU and max-pooling are in differences, and not in derivatives
+# Second differences at a step and at half of it differ by more than this where there are kinks within the step: those
+# of a smooth loss differ by the fourth derivative times h².
+SAME_AT_HALF = 1e-3
+ROUNDING, LEAST_LOSS = 4 * 2.2e-16, 0.1  # of a mean of losses in float64; near 0 it is that of what they are made from
+# Of the curvature: a slope below a hundredth of it moves the lowest point by less than a hundredth of a unit.
+LEAST_SLOPE = 0.01
+LEAST_RATIO, LARGEST_RATIO = 0.5, 2.0  # the grid's parabola at the centre is then recognisable
+DOWNHILL = 0.01  # of λmax: Lanczos finds eigenvalues to about this share
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Differences of the loss around the origin along an axis.
+
+    Attributes:
+        coarse, fine: second differences at a step and at half of it.
+        slope: the first difference at half of it.
+        rounding: about by how much the rounding of losses moves `extrapolated`.
+    """
+
+    coarse: float
+    fine: float
+    slope: float
+    rounding: float
+
+    @classmethod
+    def around(cls, losses: Sequence[float], centre: float, step: float) -> Differences:
+        """Of the losses at step, −step, step/2 and −step/2."""
+        up, down, half_up, half_down = losses
+        half = step / 2
+        coarse, fine = (up - 2 * centre + down) / step**2, (half_up - 2 * centre + half_down) / half**2
+        return cls(coarse, fine, (half_up - half_down) / step, ROUNDING * max(LEAST_LOSS, abs(centre)) / half**2)
+
+    @property
+    def extrapolated(self) -> float:
+        """(4·fine − coarse)/3: the error of order h² is gone (Richardson)."""
+        return (4 * self.fine - self.coarse) / 3
+
+    @property
+    def doubt(self) -> float:
+        """How far the curvature may be off."""
+        return abs(self.coarse - self.fine) + self.rounding if math.isfinite(self.fine) else math.inf
+
+
+@dataclass(frozen=True)
+class AlongAxis:
+    """Slope and curvature of the loss at the origin along one axis.
+
+    Attributes:
+        axis: its name.
+        differences: of losses.
+        curvature, slope: dᵀHd and g·d by derivatives.
+    """
+
+    axis: str
+    differences: Differences
+    curvature: float
+    slope: float
+
+    @property
+    def kinked(self) -> bool:
+        """Whether the loss has kinks at this step."""
+        found = self.differences
+        return abs(found.coarse - found.fine) > SAME_AT_HALF * abs(self.curvature) + found.rounding
+
+    @property
+    def errors(self) -> tuple[float, float]:
+        """The relative differences of the curvatures, beyond rounding, and of the slopes."""
+        found = self.differences
+        scale = max(abs(self.curvature), abs(found.extrapolated))
+        of_slope = max(abs(self.slope), abs(found.slope), LEAST_SLOPE * scale)
+        curvatures = max(0.0, abs(found.extrapolated - self.curvature) - found.rounding)
+        slopes = abs(found.slope - self.slope)
+        return curvatures / scale if scale > 0 else 0.0, slopes / of_slope if of_slope > 0 else 0.0
+
+
+def curvature(found: Sequence[AlongAxis], how: str) -> Check:
+    """8: second differences against dᵀHd, and first ones against g·d: 1 % of a smooth loss, 5 % of one with kinks.
+
+    Args:
+        how: the derivatives in words.
+    """
+    errors = {axis.axis: max(axis.errors) for axis in found}
+    allowed = KINKED if any(axis.kinked for axis in found) else SMOOTH
+    values = " and ".join(f"{number(axis.curvature)} along {axis.axis}" for axis in found)
+    worst = max(errors, key=errors.__getitem__)
+    wrong = not all(error <= allowed for error in errors.values())
+    known = {"allowed": allowed} | {f"curvature {axis.axis}": axis.curvature for axis in found}
+    if not wrong:
+        text = f"curvature at the centre {values}, by differences of losses as by {how} (to {percent(errors[worst])})"
+        return check("8", "curvature", "holds", text, value=errors[worst], numbers=known)
+    axis = next(axis for axis in found if axis.axis == worst)
+    what = f"curvature {number(axis.differences.extrapolated)}, {how} {number(axis.curvature)}"
+    if axis.errors[0] <= axis.errors[1]:
+        what = f"slope {number(axis.differences.slope)}, {how} {number(axis.slope)}"
+    text = f"along {worst} differences of losses give the {what}: losses and derivatives are not of one function"
+    remedy = "does observe detach, round or clip? does the model have an autograd function of its own? check both"
+    return check("8", "curvature", "fails", text, remedy, errors[worst], numbers=known)
+
+
+@dataclass(frozen=True)
+class OfGrid:
+    """The second difference of the grid at the centre along an axis, beside dᵀHd.
+
+    Attributes:
+        step: of the grid.
+    """
+
+    axis: str
+    difference: float
+    curvature: float
+    step: float
+
+    @property
+    def ratio(self) -> float:
+        """NaN where the curvature is zero."""
+        return self.difference / self.curvature if self.curvature else math.nan
+
+
+def of_grid(found: Sequence[OfGrid]) -> Check:
+    """8b: the grid's second difference over dᵀHd in [½, 2]: the bowl at the centre is as wide as a cell."""
+    off = [axis for axis in found if not LEAST_RATIO <= axis.ratio <= LARGEST_RATIO]
+    known = {axis.axis: axis.ratio for axis in found}
+    if not off:
+        ratios = " and ".join(f"{number(axis.ratio, 2)} along {axis.axis}" for axis in found)
+        text = f"the grid resolves the bowl at its centre: its curvature there is {ratios} of the true one"
+        return check("8b", "centre cell", "holds", text, value=off[0].ratio if off else found[0].ratio, numbers=known)
+    worst = max(off, key=lambda axis: abs(math.log(axis.ratio)) if axis.ratio > 0 else math.inf)
+    text = (
+        f"along {worst.axis} the grid's curvature at the centre is {number(worst.ratio, 2)} of the true one: "
+        f"the centre has structure that is narrower than a cell ({number(worst.step, 2)})"
+    )
+    remedy = f"zoom to ±{number(2 * worst.step, 2)}"
+    return check("8b", "centre cell", "reservation", text, remedy, worst.ratio, numbers=known)
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """The ends of the Hessian's spectrum at the origin, beside the mean curvature of the axes per unit of length²."""
+
+    largest: float
+    smallest: float
+    axes: float
+    products: int
+
+
+def hidden(found: Hidden) -> Check:
+    """9: information: λmax over the curvature of the axes; λmin < −0.01·λmax is a way down that is not shown."""
+    known = {"largest": found.largest, "smallest": found.smallest, "axes": found.axes, "products": found.products}
+    times = f", {number(found.largest / found.axes, 2)} times" if found.axes > 0 else ""
+    text = (
+        f"the steepest direction has curvature {number(found.largest)}{times} that of these axes "
+        f"({number(found.axes)}): a plane shows the average, not the worst"
+    )
+    if found.smallest < -DOWNHILL * found.largest:
+        text = f"{text}; one of curvature {number(found.smallest)} leads down, which this plane does not show"
+        remedy = "directions: [{kind: eigen, rank: 1}, {kind: eigen, rank: -1}] shows both"
+        return check("9", "hidden", "reservation", text, remedy, found.largest, numbers=known)
+    return check("9", "hidden", "information", text, value=found.largest, numbers=known)

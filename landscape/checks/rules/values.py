@@ -1,0 +1,135 @@
+"""Checks 5, 12, 13 and 15: what the values of the grid say by themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from landscape.checks.rules.words import NotJudged, check, number, percent
+from landscape.record import Check, CheckState
+
+SURE = 20.0  # relief in standard errors: the band of ± one error is then a tenth of the relief, a contour line's worth
+VISIBLE = 5.0  # below it a band of ± two errors is 80 % of the relief
+LINES = 2 * math.sqrt(2)  # in standard errors: the difference of two values has √2 of them, and two of these are noise
+DEAD = 0.8  # of the cells: what is left is a spot in the middle of the picture
+CLEARLY = 3.0  # standard errors
+WHOLE, MOSTLY = 0.01, 0.1  # of the cells may be holes: beyond a tenth the relief is that of the cells which are left
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The relief of the grid and the median standard error of its rise over the origin."""
+
+    relief: float
+    noise: float
+    samples: int
+
+
+def sampling(found: Sampling) -> Check:
+    """5: S = relief / SE; at least 20 holds, below 5 nothing is seen."""
+    if not math.isfinite(found.noise):
+        raise NotJudged("the landscape keeps no standard error of its rise")
+    if found.noise == 0:
+        return check("5", "sampling", "holds", "sampling makes no noise: all samples rise alike", value=math.inf)
+    ratio = found.relief / found.noise
+    known = {"relief": found.relief, "noise": found.noise, "lines": LINES * found.noise}
+    text = (
+        f"noise of sampling ± {number(2 * found.noise)} (two standard errors) in a relief of {number(found.relief)}; "
+        f"contour lines nearer than {number(LINES * found.noise)} would mean nothing"
+    )
+    if ratio >= SURE:
+        return check("5", "sampling", "holds", text, value=ratio, numbers=known)
+    wanted = math.ceil(found.samples * (SURE / ratio) ** 2) if ratio > 0 else 0
+    remedy = f"num_samples: {wanted} makes it small enough" if 0 < wanted < 1e9 else "nothing rises: widen the range"
+    return check("5", "sampling", "reservation" if ratio >= VISIBLE else "fails", text, remedy, ratio, numbers=known)
+
+
+@dataclass(frozen=True)
+class Range:
+    """How far the grid reaches.
+
+    Attributes:
+        dead: the share of the finite cells whose loss is that of guessing or worse; None where that is not known.
+        chance: the loss of guessing.
+        within: the distance from the origin, in units of the axes, within which most cells are better than guessing.
+        noise: the median standard error of the rise; NaN where it is not known.
+    """
+
+    relief: float
+    noise: float
+    dead: float | None
+    chance: float
+    within: float
+
+
+def range_of_axes(found: Range) -> Check:
+    """12: not mostly a dead network (80 % of the cells at chance), and a relief of at least 5 standard errors."""
+    known = {"dead": math.nan if found.dead is None else found.dead, "within": found.within}
+    if found.noise > 0 and found.relief < VISIBLE * found.noise:
+        text = f"the relief, {number(found.relief)}, is {number(found.relief / found.noise, 2)} standard errors high"
+        return check("12", "range", "reservation", text, "zoom out: widen the range", numbers=known)
+    if found.dead is None:
+        if not math.isfinite(found.noise):
+            raise NotJudged("neither the loss of guessing nor the noise is known")
+        text = "the range shows more than noise; the loss of guessing, which a dead network has, is not known"
+        return check("12", "range", "holds", text, numbers=known)
+    text = f"{percent(found.dead)} of the cells lose as much as guessing ({number(found.chance)}) or more"
+    if found.dead <= DEAD:
+        return check("12", "range", "holds", text, value=found.dead, numbers=known)
+    remedy = "mostly a dead network: take a smaller range"
+    if found.within > 0:
+        remedy = f"mostly a dead network: take range: [-{number(found.within, 2)}, {number(found.within, 2)}]"
+    return check("12", "range", "reservation", text, remedy, found.dead, numbers=known)
+
+
+@dataclass(frozen=True)
+class Lowest:
+    """The cell of the lowest loss.
+
+    Attributes:
+        fall: L₀ less its loss.
+        noise: the standard error of its rise; NaN where it is not known.
+        place: its coordinates in words.
+    """
+
+    fall: float
+    noise: float
+    place: str
+
+
+def lowest(found: Lowest) -> Check:
+    """13: information: z = (L₀ − L) / SE of the lowest cell beyond 3."""
+    if not found.noise > 0 and found.fall > 0:
+        raise NotJudged("the landscape keeps no standard error of its rise")
+    z = found.fall / found.noise if found.fall > 0 else 0.0
+    if z <= CLEARLY:
+        return check("13", "lowest", "information", "no cell is clearly lower than the centre", value=z)
+    text = (
+        f"the centre is not the lowest point of this plane: {found.place} is lower by {number(found.fall)} "
+        f"({number(z, 2)} standard errors), as when the samples are others than those of training"
+    )
+    return check("13", "lowest", "information", text, value=z, numbers={"fall": found.fall})
+
+
+@dataclass(frozen=True)
+class Holes:
+    """How many of the cells have no finite loss, by what is wrong with them."""
+
+    cells: int
+    missing: Mapping[str, int]
+
+
+def holes(found: Holes) -> Check:
+    """15: at most 1 % of the cells without a finite value holds, beyond 10 % it does not."""
+    there = {what: count for what, count in found.missing.items() if count}
+    share = sum(there.values()) / found.cells
+    if not there:
+        return check("15", "holes", "holds", f"all {found.cells:,} cells have a finite loss", value=0.0)
+    text = f"{percent(share)} of the cells have none: " + ", ".join(
+        f"{count:,} {what}" for what, count in there.items()
+    )
+    infinite = set(there) == {"not finite"}
+    remedy = "take a smaller range" if infinite else "run the job again: it goes on with what is missing"
+    state: CheckState = "holds" if share <= WHOLE else "reservation" if share <= MOSTLY else "fails"
+    return check("15", "holes", state, text, "" if state == "holds" else remedy, share, there)

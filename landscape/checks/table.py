@@ -1,0 +1,257 @@
+"""The fifteen checks in their order: what each asks of a scene, and the rule that judges the numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from landscape.checks.grids import at_centre, resolution_of
+from landscape.checks.rules import again, centre, curvature, geometry, lines, resolution, statistics, values
+from landscape.checks.rules.words import NotJudged
+from landscape.checks.scene import Scene
+from landscape.directions.random import RandomDirection
+from landscape.grid import Floats
+from landscape.record import Check
+from landscape.spec.defaults import with_defaults_of
+from landscape.surface import ProjectedPath
+
+SEEDS = range(1001, 1001 + lines.LINES)  # the same for all networks, so that lines of two are paired
+POINTS_OF_LINE = (-1.0, -0.75, -0.5, -0.25, 0.25, 0.5, 0.75, 1.0)  # of the range; the origin is known
+HALF = (2, 5)  # the places of both sides at half the range
+
+
+def _centre(scene: Scene) -> Check:
+    recorded, plan = scene.origin_loss, scene.asked.landscape.plan
+    return centre.centre(
+        centre.Centre(
+            recorded=recorded,
+            own=scene.asked.own_loss(),
+            samples=scene.asked.prepared.samples.length,
+            plain=str(plan.engine) == "eager",
+            low_precision=scene.low_precision,
+            batch_norm=plan.batch_norm,
+            stderr=scene.evidence.origin_stderr,
+        )
+    )
+
+
+def _expectation(scene: Scene) -> Check:
+    evidence = scene.evidence
+    given = scene.asker.prepared.problem.expected.get("loss") if scene.asker is not None else None
+    logged = None if given is not None else evidence.logged_loss()
+    expected, error = (given, 0.0) if logged is None else logged
+    source = "the problem expects" if logged is None else "your training log ended at"
+    found = centre.Expectation(
+        scene.origin_loss, evidence.origin_stderr, expected, error, source, scene.chance, evidence.origin_is_start
+    )
+    return centre.expectation(found)
+
+
+def _spot(scene: Scene) -> Check:
+    evidence, asker = scene.evidence, scene.asked
+    if not scene.spots:
+        raise NotJudged("no cell has a value yet")
+    computed, kind = asker.plain_losses([evidence.point(each) for each in scene.spots], double=not scene.low_precision)
+    axes = "stored axes" if asker.stored is not None else "axes drawn from their seeds"
+    return again.spot(
+        again.Spot(
+            stored=np.array([evidence.values[each] for each in scene.spots]),
+            computed=computed,
+            places=[evidence.place(each) for each in scene.spots],
+            relief=evidence.relief,
+            noise=evidence.noise,
+            low_precision=scene.low_precision,
+            how=f"weights rebuilt from the {axes}, plain {kind}",
+        )
+    )
+
+
+def _repetition(scene: Scene) -> Check:
+    if not scene.spots:
+        raise NotJudged("no cell has a value yet")
+    losses, processes = scene.asked.repeated(scene.evidence.point(scene.spots[0]))
+    return again.repetition(again.Repetition(losses, processes, scene.evidence.relief))
+
+
+def _sampling(scene: Scene) -> Check:
+    evidence = scene.evidence
+    return values.sampling(values.Sampling(evidence.relief, evidence.noise, evidence.record.num_samples or 0))
+
+
+def _resolution(scene: Scene) -> Check:
+    found = resolution_of(scene.evidence)
+    if found is None:
+        raise NotJudged("the grid is flat, or has fewer than 5 points along an axis")
+    return resolution.resolution(found)
+
+
+def _other_seeds(scene: Scene) -> Check:
+    asker, axes = scene.asked, scene.evidence.surface.axes
+    job = asker.prepared.job.landscapes[0]
+    specs = with_defaults_of(job, asker.landscape.record.defaults or 1).directions
+    drawn = {axis.name: spec for axis, spec in zip(axes, specs, strict=True) if isinstance(spec, RandomDirection)}
+    if not drawn:
+        raise NotJudged("no axis is a random direction")
+    reach = min(float(np.abs(axis.coordinates).max()) for axis in axes if axis.name in drawn)
+    spec = next(iter(drawn.values()))
+    losses, errors = asker.line_losses(spec, SEEDS, [reach * each for each in POINTS_OF_LINE])
+    rises = losses[:, HALF].mean(axis=1) - scene.origin_loss
+    names = [axis.name for axis in axes]
+    # Axes of another kind or scale are no draws of the same.
+    alike = [name for name, each in drawn.items() if each.model_copy(update={"seed": spec.seed}) == spec]
+    points = [[sign * reach / 2 if each == name else 0.0 for each in names] for name in alike for sign in (-1, 1)]
+    own = asker.losses(asker.own, points).reshape(len(alike), 2).mean(axis=1) - scene.origin_loss
+    found = lines.OtherLines(
+        rises, dict(zip(alike, own.tolist(), strict=True)), reach / 2, float(np.median(errors[:, HALF]))
+    )
+    return lines.other_lines(found)
+
+
+def _curvature(scene: Scene) -> Check:
+    return curvature.curvature(*scene.along_axes)
+
+
+def _centre_cell(scene: Scene) -> Check:
+    found = [at_centre(scene.evidence, each) for each in scene.along_axes[0]]
+    known = [each for each in found if each is not None and each.curvature > 0]
+    if not known:
+        raise NotJudged("the grid has no point at the origin with neighbours, or the loss is not convex there")
+    return curvature.of_grid(known)
+
+
+def _hidden(scene: Scene) -> Check:
+    if not scene.deep:
+        raise NotJudged("the steepest direction is not looked for; --deep does, at about 60 Hessian products")
+    largest, smallest, products = scene.asked.spectrum_ends()
+    along = scene.along_axes[0]
+    norms = {axis.name: axis.record.norm or math.nan for axis in scene.evidence.surface.axes}
+    mean = float(np.mean([each.curvature / norms[each.axis] ** 2 for each in along]))
+    return curvature.hidden(curvature.Hidden(largest, smallest, mean, products))
+
+
+def _batch_norm(scene: Scene) -> Check:
+    asker, evidence = scene.asked, scene.evidence
+    if not evidence.record.provenance.batch_norm_layers:
+        raise NotJudged("the model has no batch norm layers")
+    points = [[0.0] * len(evidence.surface.axes), *(evidence.point(each) for each in scene.corners)]
+    other = asker.losses(asker.other_statistics, points)
+    shown = np.array([scene.origin_loss, *(evidence.values[each] for each in scene.corners)])
+    trained, renewed = (shown, other) if asker.own.plan.batch_norm == "eval" else (other, shown)
+    pairs = list(zip(trained.tolist(), renewed.tolist(), strict=True))
+    places = [evidence.place(each) for each in scene.corners]
+    corners = dict(zip(places, pairs[1:], strict=True))
+    error = evidence.origin_stderr
+    return statistics.stale(statistics.Stale(pairs[0], corners, error, asker.own.plan.batch_norm))
+
+
+def _path(scene: Scene) -> Check:
+    evidence = scene.evidence
+    path, gram = evidence.surface.path, evidence.gram
+    if path is None:
+        raise NotJudged("no path is drawn")
+    if gram is None:
+        raise NotJudged("the norms of the axes or their cosines are not recorded")
+    off = _off_plane(path, gram, [axis.name for axis in evidence.surface.axes])
+    known = np.isfinite(path.loss) & np.isfinite(path.projected_loss)
+    shares = [axis.record for axis in evidence.surface.axes]
+    explained = [share.explained_variance for share in shares]
+    of_walk = [share.random_walk_variance for share in shares]
+    return geometry.path(
+        geometry.OnPlane(
+            off, np.abs(path.loss - path.projected_loss)[known], path.loss[known], _total(explained), _total(of_walk)
+        )
+    )
+
+
+def _off_plane(path: ProjectedPath, gram: Floats, names: list[str]) -> Floats:
+    """‖θᵢ − projection‖ / ‖θᵢ − θ₀‖ of the snapshots that are not the origin: the projection is orthogonal."""
+    places = np.stack([path.coordinates[name] for name in names], axis=1)
+    inside = np.einsum("sa,ab,sb->s", places, gram, places)
+    whole = np.sqrt(np.maximum(inside, 0.0) + path.distance**2)
+    away = whole > 0
+    return np.asarray(path.distance[away] / whole[away], np.float64)
+
+
+def _total(shares: list[float | None]) -> float:
+    return math.nan if None in shares else float(sum(share or 0.0 for share in shares))
+
+
+def _range(scene: Scene) -> Check:
+    evidence, chance = scene.evidence, scene.chance
+    finite = np.isfinite(evidence.values)
+    if not finite.any():
+        raise NotJudged("no cell has a value yet")
+    dead = within = None
+    if chance is not None:
+        alive = finite & (evidence.values < chance)
+        dead = 1 - float(alive.sum() / finite.sum())
+        within = _alive_within(scene, alive, finite)
+    return values.range_of_axes(
+        values.Range(evidence.relief, evidence.noise, dead, chance or math.nan, 0.0 if within is None else within)
+    )
+
+
+def _alive_within(scene: Scene, alive: np.ndarray, finite: np.ndarray) -> float:
+    """The largest distance, along an axis, within which most cells lose less than guessing."""
+    grids = np.meshgrid(*(np.abs(axis.coordinates) for axis in reversed(scene.evidence.surface.axes)), indexing="ij")
+    distance = np.max(grids, axis=0)
+    radii = [radius for radius in np.unique(distance[finite]) if alive[(distance <= radius) & finite].mean() > 0.5]
+    return float(max(radii, default=0.0))
+
+
+def _lowest(scene: Scene) -> Check:
+    evidence = scene.evidence
+    if not np.isfinite(evidence.values).any():
+        raise NotJudged("no cell has a value yet")
+    index = tuple(map(int, np.unravel_index(np.nanargmin(evidence.values), evidence.values.shape)))
+    noise = math.nan if evidence.rise_errors is None else float(evidence.rise_errors[index])
+    return values.lowest(values.Lowest(scene.origin_loss - float(evidence.values[index]), noise, evidence.place(index)))
+
+
+def _axes(scene: Scene) -> Check:
+    evidence = scene.evidence
+    kinds = {axis.name: axis.attributes for axis in evidence.surface.axes}
+    unscaled = [
+        name for name, each in kinds.items() if each.get("kind") == "random" and each.get("normalise") == "none"
+    ]
+    if not any(axis.record.kind for axis in evidence.surface.axes):
+        raise NotJudged("what the axes are is not recorded")
+    return geometry.axes(geometry.Axes(evidence.cosines, tuple(unscaled), _moved(scene)))
+
+
+def _moved(scene: Scene) -> float | None:
+    """The share of the model's parameters that some axis moves."""
+    total = scene.evidence.record.provenance.parameters
+    if scene.asker is None or not total:
+        return None
+    sizes: dict[str, int] = {}
+    for each in scene.asker.landscape.directions:
+        sizes |= {name: tensor.numel() for name, tensor in each.tensors.items() if bool((tensor != 0).any())}
+    return min(1.0, sum(sizes.values()) / total)
+
+
+def _holes(scene: Scene) -> Check:
+    return values.holes(values.Holes(scene.evidence.values.size, scene.evidence.missing))
+
+
+CHECKS: Mapping[str, tuple[str, Callable[[Scene], Check]]] = {
+    "1": ("centre", _centre),
+    "2": ("expectation", _expectation),
+    "3": ("spot check", _spot),
+    "4": ("repetition", _repetition),
+    "5": ("sampling", _sampling),
+    "6": ("resolution", _resolution),
+    "7": ("other seeds", _other_seeds),
+    "8": ("curvature", _curvature),
+    "8b": ("centre cell", _centre_cell),
+    "9": ("hidden", _hidden),
+    "10": ("batch norm", _batch_norm),
+    "11": ("path", _path),
+    "12": ("range", _range),
+    "13": ("lowest", _lowest),
+    "14": ("axes", _axes),
+    "15": ("holes", _holes),
+}
+"""Each by its number: its name and what carries it out."""

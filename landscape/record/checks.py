@@ -1,0 +1,86 @@
+"""What checks of a landscape found, as its document keeps it, and as one sentence says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import Strict
+
+from landscape.record.parts import AnyText, Count, Flag, Share, Text, each_sound
+
+CheckState = Literal["holds", "reservation", "fails", "unjudged", "information"]
+MARKS: dict[CheckState, str] = {"holds": "✓", "reservation": "!", "fails": "✗", "unjudged": "–", "information": " "}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """What one check found.
+
+    Attributes:
+        number: of the check, such as `8b`.
+        name: in a word or two.
+        state: `information` speaks neither for nor against the picture.
+        text: a sentence with the numbers; of what is not judged, why.
+        remedy: what to do about it; empty where nothing needs to be done.
+        value: the number that was judged; None where there is none, or it is not finite.
+        numbers: others that were measured, by name.
+    """
+
+    number: Text
+    name: Text
+    state: CheckState
+    text: Text
+    remedy: Text = ""
+    value: Annotated[float, Strict()] | None = None
+    numbers: dict[Text, Any] = field(default_factory=dict)
+
+    @property
+    def line(self) -> str:
+        """The mark, the sentence and the remedy."""
+        return f"{MARKS[self.state]} {self.text}{f'; {self.remedy}' if self.remedy else ''}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checks:
+    """All that the checks of a landscape found, and when.
+
+    Attributes:
+        when: a time in ISO format.
+        version: of this software.
+        points: how many evaluations of the landscape were done then.
+        evaluations: what the checks cost, an evaluation of all samples each.
+        deep: whether costly checks were asked for too.
+    """
+
+    when: AnyText = None
+    version: AnyText = None
+    points: Count = 0
+    evaluations: Count = 0
+    seconds: Share = 0.0
+    deep: Flag = False
+    results: Annotated[tuple[Check, ...], each_sound(Check)] = ()
+
+    def of(self, *states: CheckState) -> list[Check]:
+        """The checks that found this."""
+        return [check for check in self.results if check.state in states]
+
+    @property
+    def fails(self) -> bool:
+        """Whether one of them does not hold."""
+        return bool(self.of("fails"))
+
+    @property
+    def verdict(self) -> str:
+        """What all of them say together, and what they cost."""
+        failed, reserved, judged = self.of("fails"), self.of("reservation"), self.of("holds", "reservation", "fails")
+        answer = f"no: {_count(len(failed), 'check')} {'does' if len(failed) == 1 else 'do'} not hold"
+        if not failed:
+            answer = "nothing speaks against it" if judged else "nothing of it could be judged"
+        with_them = f", with {_count(len(reserved), 'reservation')}" if reserved else ""
+        evaluations = _count(self.evaluations, "evaluation")
+        return f"{answer}{with_them} ({_count(len(judged), 'check')}, {evaluations}, {self.seconds:.3g} s)"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

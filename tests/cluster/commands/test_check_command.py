@@ -1,0 +1,86 @@
+"""`landscape check` as a user gives it: its text, its JSON, its exit codes, and what is kept."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cluster.commands.app import command
+from landscape import open_run, run
+from landscape.folders.lock import run_lock
+from landscape.spec import read_job
+
+Called = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def place(write_job) -> Path:
+    return Path(run(read_job(write_job())).path)
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, logging_as_it_was) -> Called:
+    """Give the command; its exit code, and what it said on stdout and stderr."""
+
+    def give(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["landscape", "check", *map(str, words)])
+        capsys.readouterr()
+        return command(), *capsys.readouterr()
+
+    return give
+
+
+def test_a_landscape_is_judged_and_what_is_found_is_kept(place, call):
+    code, out, _ = call(place, "plane", "--serial")
+    kept = open_run(place)["plane"].record.checks
+    assert kept is not None
+    lines = out.splitlines()
+    assert lines[0] == f"plane: can this picture be trusted?  {kept.verdict}"
+    assert lines[1:] == [f" {check.line}" for check in kept.results]
+    assert code == int(kept.fails)
+    assert "correct" not in out
+    code, out, _ = call(place, "--serial", "--json", "--deep")
+    (found,) = json.loads(out)["landscapes"]
+    assert found["name"] == "plane"
+    assert found["deep"] is True
+    assert [each["number"] for each in found["results"]] == [check.number for check in kept.results]
+    assert {each["state"] for each in found["results"]} <= {"holds", "reservation", "fails", "unjudged", "information"}
+
+
+def test_what_does_not_hold_is_told_by_the_exit_code(place, call):
+    first, second = (place / f"landscapes.zarr/plane/directions/c/{k}/0" for k in range(2))
+    data = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(data)
+    code, out, _ = call(place, "--serial")
+    assert code == 1
+    assert "plane: can this picture be trusted?  no: 1 check does not hold" in out
+    assert "\n ✗ " in out
+
+
+def test_a_run_that_is_being_written_is_judged_and_nothing_kept(place, call):
+    with run_lock(str(place)):
+        code, out, said = call(place, "--serial")
+    assert code in (0, 1)
+    assert "can this picture be trusted?" in out
+    assert "what was found of plane is not kept: run: " in said
+    assert open_run(place)["plane"].record.checks is None
+
+
+REFUSED = [
+    (["plain"], 3, "landscape 'plain' is not in run"),
+    (["plane", "--serial", "--workers", "2"], 2, "serial: runs in this process alone"),
+    (["plane", "--problem", "nothing", "--serial"], 2, "problem: must be 'module:function'"),
+]
+
+
+@pytest.mark.parametrize(("words", "expected", "message"), REFUSED, ids=[message for *_, message in REFUSED])
+def test_what_cannot_be_checked_is_refused_in_one_line(place, call, words, expected, message):
+    code, out, said = call(place, *words)
+    assert (code, out) == (expected, "")
+    assert message in said
+    assert said.count("\n") <= 2

@@ -1,0 +1,136 @@
+"""Landscapes of which a check has nothing to judge by: it says why, and no check fails for it."""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_models import Counter, Quadratic, conv_problem, make_job, quadratic_problem, quadratic_samples
+
+from landscape import Problem, import_surface, open_run, run
+from landscape.checks import check_landscape, checks_text, keep_checks
+from landscape.errors import Interrupted, JobError, NotFoundError
+from landscape.store import LandscapeStore, landscape_names
+
+OLD = Path(__file__).resolve().parents[2] / "legacy/runs-0.1.0.tar.gz"
+FIELDS = {"num_samples": 20, "batch_size": 8, "engine": "eager"}
+
+
+def states(folder: Path, name: str = "a", problem=quadratic_problem) -> dict[str, str]:
+    """What is found of each, the reasons of what is not judged in place of the state."""
+    checks = check_landscape(folder, name, problem=problem)
+    assert len(checks.results) == 16
+    return {check.number: check.text if check.state == "unjudged" else check.state for check in checks.results}
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_a_line_and_a_volume_are_judged_too(tmp_path, axes):
+    directions = [{"kind": "random", "seed": seed} for seed in range(1, axes + 1)]
+    run(make_job(tmp_path, quadratic_problem, [{"name": "a", "size": 5, "directions": directions}], **FIELDS))
+    found = states(tmp_path)
+    assert found["3"] == found["8"] == found["15"] == "holds"
+    assert found["10"] == "batch norm: the model has no batch norm layers"
+    assert found["11"] == "path: no path is drawn"
+    assert "nothing says what it should be" in found["2"]
+
+
+def test_an_imported_surface_is_judged_by_its_values_alone(tmp_path):
+    file = tmp_path / "bowl.npz"
+    x = np.linspace(-1, 1, 17)
+    np.savez(file, alpha=x, beta=x, loss=x[:, None] ** 2 + x**2)
+    import_surface(file, tmp_path / "run")
+    (name,) = open_run(tmp_path / "run")
+    checks = check_landscape(tmp_path / "run", name)
+    found = {check.number: check for check in checks.results}
+    assert found["6"].state == found["15"].state == "holds"
+    assert {number for number, check in found.items() if "no job computed it" in check.text} >= {
+        "1",
+        "3",
+        "4",
+        "7",
+        "8",
+    }
+    keep_checks(tmp_path / "run", name, checks)
+    assert open_run(tmp_path / "run")[name].record.checks == checks
+
+
+@pytest.mark.parametrize(
+    ("name", "landscape"), [("random", "minimum"), ("trajectory", "path"), ("interrupted", "plane")]
+)
+def test_landscapes_of_version_0_1_0_are_judged(tmp_path, monkeypatch, name, landscape):
+    monkeypatch.delitem(sys.modules, "legacy_problem", raising=False)
+    with tarfile.open(OLD) as opened:
+        opened.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.iterdir()
+    checks = check_landscape(folder / name, landscape, problem="legacy_problem:problem", folder=folder)
+    found = {check.number: check for check in checks.results}
+    assert "keeps no standard error of its rise" in found["5"].text
+    assert found["1"].state == found["3"].state == found["8"].state == "holds", checks_text(landscape, checks)
+
+
+def test_an_unfinished_landscape_has_holes(tmp_path):
+    job = make_job(tmp_path, quadratic_problem, [{"name": "a", "size": 9}], tile=3, **FIELDS)
+    with pytest.raises(Interrupted):
+        run(
+            job,
+            stop=lambda: "a" in landscape_names(str(tmp_path)) and LandscapeStore.open(tmp_path, "a").counts()[1] > 8,
+        )
+    found = states(tmp_path)
+    assert found["15"] == "fails"
+    assert found["1"] == "holds"
+    assert found["3"] == "holds"
+
+
+def test_a_model_that_cannot_be_doubled_or_differentiated_is_judged_by_the_rest(tmp_path):
+    def observe(model, batch):
+        with torch.no_grad():
+            return {"loss": model(batch.float().to(torch.float32)).float()}
+
+    def problem() -> Problem:
+        return Problem(Quadratic(), quadratic_samples(), observe)
+
+    run(make_job(tmp_path, problem, [{"name": "a", "size": 5}], **FIELDS))
+    found = states(tmp_path, problem=problem)
+    assert "so it has no derivatives" in found["8"]
+    assert found["3"] == found["14"] == "holds"
+
+
+def test_a_callback_that_is_gone_leaves_the_values_to_judge(tmp_path):
+    run(make_job(tmp_path, lambda: quadratic_problem(), [{"name": "a", "size": 5}], **FIELDS))
+    checks = check_landscape(tmp_path, "a")
+    assert "a function that cannot be found by its name" in checks.results[0].text
+    assert checks.evaluations == 0
+    with pytest.raises(JobError, match="problem"):
+        check_landscape(tmp_path, "a", problem="no_such_module:problem")
+    with pytest.raises(NotFoundError):
+        check_landscape(tmp_path, "b")
+
+
+def test_the_default_checks_cost_a_tenth_of_a_grid_of_41(tmp_path):
+    counter = Counter(conv_problem().observe)
+
+    def problem() -> Problem:
+        found = conv_problem()
+        return Problem(found.model, found.data, counter)
+
+    run(make_job(tmp_path, problem, [{"name": "a", "size": 5}], num_samples=29, batch_size=29, engine="eager"))
+    counter.calls = 0
+    checks = check_landscape(tmp_path, "a", problem=problem)
+    assert counter.calls <= checks.evaluations <= 0.1 * 41**2
+    assert f"{checks.evaluations} evaluations" in checks_text("a", checks)
+
+
+def test_what_is_found_stays_with_the_landscape_and_changes_no_value(tmp_path):
+    run(make_job(tmp_path, quadratic_problem, [{"name": "a", "size": 5}], **FIELDS))
+    before = open_run(tmp_path)["a"]
+    checks = check_landscape(tmp_path, "a", problem=quadratic_problem)
+    keep_checks(tmp_path, "a", checks)
+    after = open_run(tmp_path)["a"]
+    assert after.record.checks == checks
+    assert after.record.digest == before.record.digest
+    assert after.loss.tobytes() == before.loss.tobytes()
+    run(make_job(tmp_path, quadratic_problem, [{"name": "a", "size": 5}], **FIELDS))  # it goes on, with nothing to do
