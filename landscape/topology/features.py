@@ -89,6 +89,8 @@ class Topology:
 def topology_of(surface: Surface, observable: str = "loss", threshold: float | None = None) -> Topology:
     """The extrema of a surface by persistence, and which of them stand above the noise.
 
+    Of a refined landscape, all levels count, merged on the grid of the finest.
+
     Args:
         observable: of the surface; each of its points that is not finite or not computed is a wall.
         threshold: the least persistence that counts; default: see `noise_threshold`.
@@ -96,6 +98,7 @@ def topology_of(surface: Surface, observable: str = "loss", threshold: float | N
     Raises:
         JobError: there is no such observable.
     """
+    surface = surface.merged()
     values = np.where(surface.status == OK, surface[observable], np.nan)
     least = noise_threshold(surface, observable) if threshold is None else threshold
     pairs = minimum_pairs(values)

@@ -77,7 +77,7 @@ def plot(
         )
     style = PlotStyle(check_scale(colour_scale), path_colour, path_width, colour_bar)
     data = prepare_figure(
-        surface,
+        surface.merged(),
         observable,
         log=log,
         zmin=zmin,

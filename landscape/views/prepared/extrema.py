@@ -86,6 +86,7 @@ def prepare_extrema(surface: Surface, observable: str, log: bool) -> Extrema:
     Args:
         log: the drawn units are the log10 of the values.
     """
+    surface = surface.merged()
     found = topology_of(surface, observable)
     clear = found.pairs[: len(found.basins)]
     marked = [*zip(clear, found.basins, strict=True)][:MOST_MARKS]
@@ -111,6 +112,7 @@ def prepare_extrema(surface: Surface, observable: str, log: bool) -> Extrema:
 
 def topology_rows(surface: Surface, observable: str = "loss") -> list[Row]:
     """The minima above the noise, the deepest basin beside that of the lowest, how large and how deep basins are."""
+    surface = surface.merged()
     found = topology_of(surface, observable)
     if not found.basins:
         return []
@@ -179,6 +181,8 @@ def _minimum_words(surface: Surface, found: Topology, pair: PersistencePair, bas
         f"basin: {wording.percent(basin.share)} of the points",
     ]
     lines += _edge_text(surface, found, pair.extremum)
+    if surface.interpolated is not None and surface.interpolated[pair.extremum]:
+        lines.append("between points that were evaluated")
     return "<br>".join(lines)
 
 

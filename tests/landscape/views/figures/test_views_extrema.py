@@ -87,6 +87,28 @@ def test_a_thinned_figure_marks_the_extrema_of_all_points(make: ModuleType) -> N
     assert prepare_figure(surface, extrema=True, max_points=7).drawn.shape == (7, 7)
 
 
+def test_of_a_refined_landscape_all_levels_count(make: ModuleType) -> None:
+    fine = make.two_bowls(41, 31)
+    fine.loss[15, 31] -= 0.3  # at (0.55, 0), between the points of the coarse grid
+    pick = np.ix_(range(0, 31, 2), range(0, 41, 2))
+    held = np.zeros(fine.status.shape, bool)
+    held[10:21, 26:37] = True
+    held[pick] = False
+    states = np.where(held, fine.status, NOT_COMPUTED).astype(np.uint8)
+    coarse = dataclasses.replace(
+        fine,
+        axes=tuple(dataclasses.replace(axis, coordinates=axis.coordinates[::2]) for axis in fine.axes),
+        observables={name: values[pick] for name, values in fine.observables.items()},
+        status=fine.status[pick],
+        levels=(dataclasses.replace(fine, status=states),),
+    )
+    found = topology_of(coarse)
+    assert found.labels.shape == (31, 41)
+    assert found.basins[0].minimum.place == {"alpha": pytest.approx(0.55), "beta": 0.0}
+    *_, minima = marks(figure(coarse, "contour", extrema=True)).values()
+    np.testing.assert_allclose(minima.x, [0.55, -0.5])
+
+
 def test_a_slice_has_the_marks_nearest_to_it(make: ModuleType) -> None:
     drawn = figure(make.block(path=True), "slices", extrema=True)
     name = "1 minimum above the noise"
