@@ -65,6 +65,12 @@ GROUPS = {
         "landscape.curvature.sampled_curvature",
         "landscape.curvature.half_sample_bracket",
     ),
+    "Connect": (
+        "landscape.connectivity.connect",
+        "landscape.connectivity.train_bend",
+        "landscape.connectivity.match_weights",
+        "landscape.connectivity.Training",
+    ),
     "Draw": ("landscape.views.figure", "landscape.views.compare", "landscape.views.compare_figures"),
     "Collect": ("landscape.TrajectoryCollector", "landscape.import_checkpoints", "landscape.read_trajectory"),
     "Tidy": (
@@ -191,6 +197,8 @@ def _takes(field: dict[str, Any]) -> str:
             return f"[{title}](#{title.lower().replace(' ', '-')})"
         case {"type": "array", "items": items, "minItems": 2, "maxItems": 2}:
             return f"a pair of {_takes(items)}s"
+        case {"type": "array", "prefixItems": [item, *others]} if all(other == item for other in others):
+            return f"a list of {len(others) + 1}, each {_takes(item)}"
         case {"type": "array", "items": items}:
             return f"a list of: {_takes(items)}"
         case {"type": "integer", "minimum": low, "maximum": high} if high < 10**12:

@@ -8,13 +8,15 @@ from landscape.lazy_names import import_on_use
 
 if TYPE_CHECKING:
     from landscape.connectivity.bending import Bend, Training, train_bend
+    from landscape.connectivity.connecting import Connection, connect
     from landscape.connectivity.matching import Matched, match_weights
 
 _HOMES = {
     "bending": ("Bend", "Training", "train_bend"),
+    "connecting": ("Connection", "connect"),
     "matching": ("Matched", "match_weights"),
 }
 
-__all__ = ["Bend", "Matched", "Training", "match_weights", "train_bend"]
+__all__ = ["Bend", "Connection", "Matched", "Training", "connect", "match_weights", "train_bend"]
 
 __getattr__ = import_on_use(__name__, _HOMES)

@@ -1,0 +1,192 @@
+"""`landscape connect`: a curve trained between two networks, drawn in its plane."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from cluster.commands.output import Json, read_bound_job, show
+from cluster.options import Flag, MaybeNumber, MaybeWhole, checked_workers
+from cluster.process.streams import diverted
+from landscape.errors import DONE, JobError
+
+if TYPE_CHECKING:
+    from landscape.barrier import Barrier
+    from landscape.calculation import Calculator
+    from landscape.connectivity.connecting import Connection, Values1D
+    from landscape.curves import Curve
+    from landscape.preparation import PreparedJob, PreparedLandscape
+    from landscape.results import Run
+    from landscape.spec import Job
+
+
+def connect(
+    job: Path,
+    first: str,
+    second: str,
+    *,
+    name: str = "curve",
+    curve: str = "bezier",
+    match: Flag = False,
+    epochs: MaybeWhole = None,
+    learning_rate: MaybeNumber = None,
+    momentum: MaybeNumber = None,
+    weight_decay: MaybeNumber = None,
+    batch_size: MaybeWhole = None,
+    seed: MaybeWhole = None,
+    bend: Path | None = None,
+    size: MaybeWhole = None,
+    points: MaybeWhole = None,
+    run: str | None = None,
+    json: Json = False,
+    serial: Flag = False,
+    workers: MaybeWhole = None,
+    address: str | None = None,
+    allow_open: Flag = False,
+) -> int:
+    """Train a curve of low loss between two networks, and compute the plane that it lies in.
+
+    The curve is trained in this process, on the samples of the job; the plane, the line and the curve are evaluated as
+    any landscape is. The weights of the bend are kept in a file, from which the same command goes on.
+
+    Parameters
+    ----------
+    job
+        The YAML job file; its problem, samples and arithmetic are used, its landscapes are not computed.
+    first
+        The network at the curve's beginning: a file, a snapshot by its number, first, last or problem.
+    second
+        The network at its end.
+    name
+        The landscape that is computed.
+    curve
+        bezier or polyline, each with one bend.
+    match
+        First permute the units of the second network so that they match those of the first (Git Re-Basin).
+    epochs
+        Passes over the samples; default: 30.
+    learning_rate
+        Constant to half of the training, then falling to 1 % of itself; default: 0.02.
+    momentum
+        Of stochastic gradient descent; default: 0.9.
+    weight_decay
+        Of the weights on the curve; default: 0.
+    batch_size
+        Samples per step of the training; default: 32.
+    seed
+        Of the training; default: 0.
+    bend
+        The file of the bend's weights; default: NAME-bend.safetensors beside the job file.
+    size
+        Points per axis of the plane; default: 21.
+    points
+        On the line and on the curve; default: 61.
+    run
+        The run folder or URL, instead of the job's.
+    serial
+        In this process, without Ray.
+    workers
+        How many actors; default: one per GPU, else one per core.
+    address
+        host:port or auto, to attach to a Ray cluster; default: RAY_ADDRESS, else a private local Ray.
+    allow_open
+        Also attach to a cluster that is not on this machine and asks for no token.
+    """
+    if serial and (workers or address):
+        raise JobError("serial: runs in this process alone; leave out workers and address")
+    checked_workers(workers)
+    given = read_bound_job(job, run=run)
+    from landscape.connectivity.bending import Training
+    from landscape.connectivity.connecting import POINTS
+    from landscape.connectivity.connecting import connect as connect_networks
+
+    settings: dict[str, Any] = {
+        "epochs": epochs, "learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay,
+        "batch_size": batch_size, "seed": seed,
+    }  # fmt: skip
+    training = Training(**{key: value for key, value in settings.items() if value is not None})
+    place: dict[str, Any] = {"serial": serial, "workers": workers, "address": address, "allow_open": allow_open}
+    codes: list[int] = []
+
+    def compute(asked: Job) -> Run:
+        from cluster.commands.computing import compute as compute_job
+        from landscape.results import open_run
+
+        codes.append(compute_job(asked, **place, shown=False))
+        return open_run(asked.run_path)
+
+    def answering(
+        prepared: PreparedJob, landscape: PreparedLandscape, evaluations: int
+    ) -> AbstractContextManager[Calculator]:
+        from cluster.driver.calculators import calculator_of
+
+        return calculator_of(prepared, landscape, evaluations, **place)
+
+    with diverted():
+        found = connect_networks(
+            given, _reference(first), _reference(second), name=name, kind=cast("Curve", curve), training=training,
+            match=match, bend=bend, size=size, points=POINTS if points is None else points,
+            compute=compute, answering=answering,
+        )  # fmt: skip
+    show(_plain(found), json, _text(found))
+    return max(codes, default=DONE)
+
+
+def _reference(name: str) -> int | str:
+    """A snapshot's number, or a name as it is."""
+    return int(name) if name.isdecimal() else name
+
+
+def _plain(found: Connection) -> dict[str, Any]:
+    """The connection as JSON."""
+
+    def way(values: Values1D) -> dict[str, Any]:
+        barriers = None if values.barriers is None else asdict(values.barriers)
+        arrays = {name: [_or_none(value) for value in array.tolist()] for name, array in values.values.items()}
+        return {
+            "t": values.t.tolist(),
+            **arrays,
+            "columns": _without_nan(asdict(values.loss)),
+            "barriers": _without_nan(barriers),
+        }
+
+    return {
+        "name": found.name, "curve": found.kind, "bend": str(found.bend),
+        "matched": None if found.matched is None else str(found.matched),
+        "gone": found.gone, "epochs": list(found.epochs), "on_line": way(found.line), "on_curve": way(found.curve),
+    }  # fmt: skip
+
+
+def _or_none(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(part) for key, part in value.items()}
+    return _or_none(value) if isinstance(value, float) else value
+
+
+def _text(found: Connection) -> str:
+    """A row for the line and one for the curve."""
+    heads = ["", "lowest", "highest", "mean", "integral", "Entezari", "Git Re-Basin", "Frankle (error)"]
+    rows = [heads, ["line", *_cells(found.line)], [found.kind, *_cells(found.curve)]]
+    widths = [max(len(row[k]) for row in rows) for k in range(len(heads))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    share = (
+        "the line has no barrier" if found.gone is None else f"{100 * found.gone:.1f} % of the line's barrier is gone"
+    )
+    return "\n".join([*lines, f"{share}; the plane is landscape {found.name}, the bend {found.bend}"])
+
+
+def _cells(values: Values1D) -> list[str]:
+    def height(barrier: Barrier | None) -> str:
+        return "-" if barrier is None else f"{barrier.height:.4g}"
+
+    columns = [f"{number:.4g}" for number in asdict(values.loss).values()]
+    kinds = values.barriers
+    return columns + (
+        ["-"] * 3 if kinds is None else [height(each) for each in (kinds.entezari, kinds.git_re_basin, kinds.frankle)]
+    )

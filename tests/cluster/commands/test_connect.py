@@ -1,0 +1,149 @@
+"""`landscape connect` as a user gives it: a curve, its numbers on stdout, its files, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from cluster.commands.app import command
+from landscape import open_run
+
+Called = Callable[..., tuple[int, str, str]]
+
+PROBLEM = """
+import torch
+from landscape import Problem
+
+def model():
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(2, 12), torch.nn.BatchNorm1d(12), torch.nn.ReLU(), torch.nn.Linear(12, 2)]
+    return torch.nn.Sequential(*layers)
+
+def data():
+    inputs = torch.randn(96, 2, generator=torch.Generator().manual_seed(0))
+    return inputs, (inputs[:, 0] * inputs[:, 1] > 0).long()
+
+def problem():
+    return Problem.supervised(model(), data(), torch.nn.CrossEntropyLoss(), ("accuracy",))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("connect")
+    (place / "two_networks.py").write_text(PROBLEM)
+    (place / "job.yaml").write_text("run: run\nproblem: two_networks:problem\nnum_samples: 96\nengine: eager\n")
+    names: dict = {}
+    exec(dedent(PROBLEM), names)
+    inputs, labels = names["data"]()
+    for seed, name in enumerate("ab", 1):
+        model = names["model"]()
+        torch.manual_seed(seed)
+        for layer in (model[0], model[3]):
+            layer.reset_parameters()
+        optimizer = torch.optim.Adam(model.parameters(), 0.05)
+        for _ in range(60):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+        save_file(model.state_dict(), place / f"{name}.safetensors")
+    return place
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, logging_as_it_was, folder) -> Called:
+    """Give the command; its exit code, and what it said on stdout and stderr."""
+
+    def give(*words: object) -> tuple[int, str, str]:
+        given = ["landscape", "connect", str(folder / "job.yaml"), *map(str, words)]
+        monkeypatch.setattr(sys, "argv", given)
+        capsys.readouterr()
+        return command(), *capsys.readouterr()
+
+    return give
+
+
+QUICK = ("--serial", "--size", 3, "--epochs", 8, "--points", 11)
+
+
+def test_a_curve_is_trained_drawn_and_measured(call, folder):
+    code, out, _ = call("a.safetensors", "b.safetensors", *QUICK, "--json")
+    assert code == 0
+    found = json.loads(out)
+    line, curve = found["on_line"], found["on_curve"]
+    assert line["t"] == curve["t"] == pytest.approx(np.linspace(0, 1, 11))
+    for end in (0, -1):
+        assert line["loss"][end] == curve["loss"][end]
+    assert found["gone"] == pytest.approx(
+        1 - curve["barriers"]["entezari"]["height"] / line["barriers"]["entezari"]["height"]
+    )
+    assert found["gone"] > 0.5
+    assert curve["columns"]["largest"] == max(curve["loss"])
+    assert len(found["epochs"]) == 8
+    surface = open_run(folder / "run")["curve"]
+    assert surface.record.batch_norm == "recalibrate"
+    assert surface.axes[0].record.curve == "bezier"
+    assert [network.name for network in surface.axes[0].record.networks] == ["a", "b", "curve-bend"]
+    bend = load_file(folder / "curve-bend.safetensors")
+    assert set(bend) == set(load_file(folder / "a.safetensors"))
+    # The same command again goes on from what is there, to the same numbers.
+    code, out, _ = call("a.safetensors", "b.safetensors", *QUICK, "--json")
+    again = json.loads(out)
+    assert (code, again["epochs"], again["on_curve"]) == (0, [], curve)
+    code, out, _ = call("a.safetensors", "b.safetensors", *QUICK)
+    assert code == 0
+    assert [row.split()[0] for row in out.splitlines()[:3]] == ["lowest", "line", "bezier"]
+    assert "of the line's barrier is gone" in out
+    code, _, err = call("a.safetensors", "b.safetensors", *QUICK, "--seed", 1)
+    assert code == 2
+    assert "curve-bend.safetensors' holds other weights than would be made now" in err
+
+
+def test_the_second_network_is_matched_first_where_that_is_asked_for(call, folder):
+    weights = load_file(folder / "a.safetensors")
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(1))
+    moved = {name: each[order] if each.shape[:1] == (12,) else each for name, each in weights.items()}
+    moved["3.weight"] = weights["3.weight"][:, order]
+    moved["3.bias"] = weights["3.bias"] + torch.tensor([0.05, -0.05])  # the same weights would be no second network
+    save_file({name: each.contiguous() for name, each in moved.items()}, folder / "c.safetensors")
+    code, out, _ = call(
+        "a.safetensors", "c.safetensors", *QUICK, "--name", "matched", "--match", "--json", "--curve", "polyline"
+    )
+    assert code == 0
+    assert json.loads(out)["matched"] == str(folder / "matched-matched.safetensors")
+    found = load_file(folder / "matched-matched.safetensors")
+    assert all(torch.equal(found[name], each) for name, each in weights.items() if name != "3.bias")
+    assert json.loads(out)["on_line"]["barriers"]["entezari"]["height"] < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("a.safetensors", "a.safetensors"), "connect: must be given two networks, not 'a.safetensors' twice"),
+        (("a.safetensors", "b.safetensors", "--curve", "circle"), "curve: must be bezier or polyline, not 'circle'"),
+        (("a.safetensors", "b.safetensors", "--epochs", 0), "epochs: must be at least 1, not 0"),
+        (("a.safetensors", "b.safetensors", "--points", 2), "points: must be at least 3, not 2"),
+        (
+            ("a.safetensors", "b.safetensors", "--learning-rate", 1e30, "--name", "far"),
+            "learning_rate: the loss on the curve",
+        ),
+        (("a.safetensors", "missing.safetensors"), "does not exist"),
+        (("a.safetensors", "3"), "3"),
+    ],
+)
+def test_what_cannot_be_connected_is_refused_in_two_lines(call, folder, words, message):
+    before = sorted(path.name for path in folder.iterdir())
+    code, out, err = call(*words, "--serial")
+    assert code in (2, 3)
+    assert out == ""
+    assert message in err
+    assert len(err.strip().splitlines()) <= 2
+    assert sorted(path.name for path in folder.iterdir()) == before
