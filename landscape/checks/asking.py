@@ -20,7 +20,7 @@ from landscape.calculation import (
 )
 from landscape.checks.plain import PlainLoss
 from landscape.checks.rules.curvature import AlongAxis, Differences
-from landscape.curvature import HessianOperator, bytes_of_bases, lanczos
+from landscape.curvature import STEPS, HessianOperator, bytes_of_bases, lanczos
 from landscape.directions.base import DirectionTensors
 from landscape.directions.random import RandomDirection
 from landscape.errors import JobError
@@ -205,7 +205,7 @@ class Asker:
             JobError: the model has no derivatives, or the basis would not fit the memory.
         """
         operator = self._hessian(self.own)
-        needed = bytes_of_bases(operator.size)
+        needed = bytes_of_bases(operator.size, STEPS)
         if needed > host_limit():
             raise JobError(f"the basis of Lanczos would take {needed / 2**30:.1f} GiB, more than is free")
         found = lanczos(operator, operator.size, (1, -1), noise=lambda: operator.noise)
