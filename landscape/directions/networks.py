@@ -131,6 +131,7 @@ def plane_through(networks: list[State], names: list[str]) -> NetworksPlane:
     from landscape.parameters import dot, norm
 
     first, second, third = networks
+    _refuse_other_buffers(networks)
     u, w = step_towards(first, second), step_towards(first, third)
 
     def product(one: State, other: State) -> float:
@@ -156,6 +157,25 @@ def plane_through(networks: list[State], names: list[str]) -> NetworksPlane:
         )
     axes = tuple(_scaled(step, length) for step, length in ((u, across), (v, height)))
     return NetworksPlane((axes[0], axes[1]), np.array([[0.0, 0.0], [across, 0.0], [share * across, height]]))
+
+
+def _refuse_other_buffers(networks: list[State]) -> None:
+    """Refuse networks that differ in what cannot move, such as a mask: no corner but the first would be its network.
+
+    Counts of batches differ between any two trainings, and no output depends on them.
+
+    Raises:
+        JobError: names the tensor.
+    """
+    first = networks[0]
+    still = [name for name, tensor in first.items() if not tensor.is_floating_point()]
+    for name in still:
+        others = (network[name] for network in networks[1:])
+        if not name.endswith("num_batches_tracked") and any(not bool((first[name] == each).all()) for each in others):
+            raise JobError(
+                f"plane: the networks must have the same {name}, which holds no real numbers and so cannot move; take "
+                "networks that differ in their weights alone"
+            )
 
 
 def _scaled(step: State, length: float) -> dict[str, Tensor]:

@@ -165,6 +165,22 @@ def test_networks_that_span_no_plane_are_refused(tmp_path, files, third, words):
     assert not (tmp_path / "run").exists()
 
 
+def test_networks_that_differ_in_what_cannot_move_are_refused():
+    def state(mask, batches, place):
+        return {
+            "w": torch.tensor(place),
+            "mask": torch.tensor(mask),
+            "bn.num_batches_tracked": torch.tensor(batches),
+        }
+
+    places = ([1.0, 0.0], [4.0, 4.0], [1.0, 5.0])
+    same = [state([True, False], batches, place) for batches, place in enumerate(places)]
+    assert plane_through(same, ["w"]).corners[1].tolist() == [5.0, 0.0]
+    other = [*same[:2], state([True, True], 2, places[2])]
+    with pytest.raises(JobError, match="plane: the networks must have the same mask"):
+        plane_through(other, ["w"])
+
+
 def test_an_axis_alone_needs_the_first_network_as_its_origin(tmp_path, files):
     one = {"name": "one", "directions": [{"kind": "plane", "models": files}], "size": 5}
     with pytest.raises(JobError, match="origin: must be the first network of the plane"):
