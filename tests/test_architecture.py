@@ -39,8 +39,8 @@ FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand n
 INNER = {
     "landscape/views": ["prepared", "figures", "plots", "exports", "report"],
     "landscape/evaluation": [
-        "arithmetic batching checksum containers counts flat kept_graphs moments second_derivatives values",
-        "any_shape",
+        "arithmetic batching checksum containers counts factors flat kept_graphs moments second_derivatives values",
+        "any_shape gauss_newton",
         "feed",
         "arrays kept moving unchanged",
         "reduction",

@@ -24,7 +24,7 @@ from landscape.curvature import STEPS, HessianOperator, bytes_of_bases, lanczos
 from landscape.directions.base import DirectionTensors
 from landscape.directions.random import RandomDirection
 from landscape.errors import JobError
-from landscape.evaluation.differentiation import loss_factors
+from landscape.evaluation.factors import loss_factors
 from landscape.grid import Floats
 from landscape.memory import host_limit
 from landscape.parameters import State, describe_parameters, in_first_version, norm

@@ -18,7 +18,7 @@ def hessian_of(job: Job, landscape: str | None = None, method: Products = "autog
 
     Args:
         landscape: its name; default: the first one.
-        method: `autograd`, or `differences` of gradients.
+        method: `autograd`, `differences` of gradients, or `gauss-newton`, see `HessianOperator`.
 
     Raises:
         JobError: the job has no such landscape, or its batch normalisation has no derivatives.

@@ -13,10 +13,12 @@ from landscape.calculation import Calculator, ProductOfBlocks, Setting, TotalsOf
 from landscape.curvature.algebra import Floats
 from landscape.errors import JobError
 from landscape.evaluation.batching import batching_of
-from landscape.evaluation.differentiation import Products, loss_factors
+from landscape.evaluation.differentiation import Products
+from landscape.evaluation.factors import loss_factors
 from landscape.parameters import ParameterInfo, State, describe_parameters
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
+from landscape.problem.supervised import Supervised
 
 # Into so many stretches are the blocks cut at most: each costs a message of P numbers and is the work of one worker.
 MOST_STRETCHES = 32
@@ -68,7 +70,9 @@ class HessianOperator:
         calculator: has the products computed.
         setting: θ₀ and the plan.
         blocks: of which samples; default: all. Means are over these alone.
-        method: `autograd` goes over to `differences` where the model has no second derivative.
+        method: `autograd` goes over to `differences` where the model has no second derivative; `gauss-newton` gives
+            products with JᵀH_ℓJ in place of H, J the derivative of the outputs and H_ℓ the criterion's Hessian, which
+            is never negative where the criterion is convex.
 
     Attributes:
         method: how the products are computed; another one than asked for once that has failed.
@@ -91,6 +95,11 @@ class HessianOperator:
         if not self.layout.infos:
             raise JobError("model: no parameter requires gradients, so the loss has no derivatives; train some")
         self.blocks = tuple(range(block_count(setting, samples)) if blocks is None else blocks)
+        if method == "gauss-newton" and not isinstance(problem.observe, Supervised):
+            raise JobError(
+                "method: gauss-newton needs a model's outputs apart from their criterion, as Problem.supervised has "
+                "them; take autograd, or make the problem so"
+            )
         self.refusal, self.products = "", 0
         self._factors: Mapping[str, float] | None = None
 
@@ -119,7 +128,8 @@ class HessianOperator:
         )
         refused = [answer.refusal for answer in answers if answer.total is None]
         if refused:
-            assert self.method == "autograd"
+            if self.method != "autograd":
+                raise JobError(f"method: {self.method} needs second derivatives, and {refused[0]}; take differences")
             self.method, self.refusal = "differences", refused[0]
             return self(vectors)
         self.products += len(rows)

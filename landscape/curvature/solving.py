@@ -18,6 +18,7 @@ from landscape.digests import digest
 from landscape.directions.eigen import LEAST_RISE, half_width
 from landscape.directions.spectrum import Eigenpair, Spectrum
 from landscape.errors import Interrupted, JobError, shown
+from landscape.evaluation.reduction import terms_of
 from landscape.parameters import State, norm
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.preparation.solving import Solver
@@ -115,7 +116,9 @@ def spectrum_of(
 
 def _described(operator: HessianOperator, pair: Ritz, loss: float) -> Eigenpair:
     vector = operator.layout.tensors(pair.vector)
-    sampled = sampled_curvature(operator.calculator, operator.setting, vector, pair.value, loss)
+    sampled = None
+    if terms_of(operator.problem.observe) is None:  # else no sample has a loss of its own
+        sampled = sampled_curvature(operator.calculator, operator.setting, vector, pair.value, loss)
     stderr = None if sampled is None or not math.isfinite(sampled.stderr) else sampled.stderr
     return Eigenpair(pair.value, pair.residual, stderr, vector)
 

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from landscape.evaluation.batching import batching_of
 from landscape.evaluation.counts import checked_observables
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.feed import make_feed
+from landscape.evaluation.gauss_newton import gauss_newton_products
 from landscape.evaluation.kept_graphs import KeptGraphs
 from landscape.evaluation.loaded import LoadedModel
 from landscape.evaluation.second_derivatives import refuse_once_differentiable, second_derivatives
@@ -29,10 +30,11 @@ from landscape.problem.names import WEIGHT
 from landscape.problem.observables import Combination, Observe
 from landscape.problem.reading import seed_of
 from landscape.problem.samples import Samples
+from landscape.problem.supervised import Supervised
 from landscape.problem.user_code import kept_alive
 
-Products = Literal["autograd", "differences"]
-"""How Hessian products are computed: by differentiating twice, or by central differences of gradients."""
+Products = Literal["autograd", "differences", "gauss-newton"]
+"""Products with the Hessian, by differentiating twice or by central differences of gradients, or with JᵀH_ℓJ."""
 
 RECALIBRATED = "batch_norm: recalibrate computes the statistics anew at every point, and has no derivatives; use eval"
 
@@ -155,10 +157,9 @@ class Differentiation:
         Raises:
             NoSecondDerivative: `autograd` was asked for, and an operation of the model has no second derivative.
         """
-        assert how in get_args(Products)
-        compute = self._by_autograd if how == "autograd" else self._by_differences
+        ways = {"autograd": self._by_autograd, "differences": self._by_differences, "gauss-newton": self._gauss_newton}
         with self._computing():
-            return [each.cpu() for each in compute(block, factors, [each.to(self._device) for each in vectors])]
+            return [each.cpu() for each in ways[how](block, factors, [each.to(self._device) for each in vectors])]
 
     def _by_autograd(self, block: int, factors: Mapping[str, float], vectors: Sequence[Tensor]) -> list[Tensor]:
         totals = [self._zeros() for _ in vectors]
@@ -204,29 +205,32 @@ class Differentiation:
             self._graphs.keep(key, made)
 
     def _by_differences(self, block: int, factors: Mapping[str, float], vectors: Sequence[Tensor]) -> list[Tensor]:
-        home = [parameter.detach().clone() for parameter in self.parameters]
-        length = math.sqrt(sum(float(each.double().square().sum()) for each in home))
+        length = math.sqrt(sum(float(each.detach().double().square().sum()) for each in self.parameters))
         found = []
-        try:
-            for vector in vectors:
-                size = float(vector.norm())
-                if size == 0:
-                    found.append(self._zeros())
-                    continue
-                step = torch.finfo(self._loaded.dtype).eps ** (1 / 3) * max(1.0, length) / size
-                ends = []
-                for sign in (1, -1):
-                    self._set(
-                        [
-                            each.double() + sign * step * v
-                            for each, v in zip(home, self._split(vector, torch.float64), strict=True)
-                        ]
-                    )
+        for vector in vectors:
+            size = float(vector.norm())
+            if size == 0:
+                found.append(self._zeros())
+                continue
+            step = torch.finfo(self._loaded.dtype).eps ** (1 / 3) * max(1.0, length) / size
+            ends = []
+            for sign in (1, -1):
+                with self.moved(sign * step * vector):
                     ends.append(self.gradient(block, factors).to(self._device))
-                found.append((ends[0] - ends[1]) / (2 * step))
-        finally:
-            self._set(home)
+            found.append((ends[0] - ends[1]) / (2 * step))
         return found
+
+    def _gauss_newton(self, block: int, factors: Mapping[str, float], vectors: Sequence[Tensor]) -> list[Tensor]:
+        assert isinstance(self._observe, Supervised)
+        totals, split = [self._zeros() for _ in vectors], [self._split(vector) for vector in vectors]
+        for batch in self._batches(block):
+            self._loaded.state.restore()
+            found = gauss_newton_products(
+                self._observe, self._loaded.model, batch, factors["loss"], self.parameters, split
+            )
+            for total, product in zip(totals, found, strict=True):
+                total += _flat(product)
+        return totals
 
     # -- samples ----------------------------------------------------------------------------------------------
 
@@ -285,20 +289,6 @@ class Differentiation:
         self._graphs.forget()
         for parameter, value in zip(self.parameters, values, strict=True):
             parameter.copy_(value)
-
-
-def loss_factors(totals: Sequence[Mapping[str, float]], observe: Observe) -> dict[str, float]:
-    """f = λ / Σ wᵢ of the loss or of each of its terms, from the totals of all blocks in their order.
-
-    >>> loss_factors([{"loss": 3.0}, {"loss": 1.0}], lambda model, batch: {})
-    {'loss': 0.25}
-    """
-    sums: dict[str, float] = {}
-    for block in totals:
-        for name, total in block.items():
-            sums[name] = sums.get(name, 0.0) + total
-    weights = observe.factors if isinstance(observe, Combination) else dict.fromkeys(sums, 1.0)
-    return {name: weights[name] / total for name, total in sums.items()}
 
 
 def _for_derivatives(plan: Plan) -> Plan:

@@ -13,7 +13,7 @@ from landscape.calculation import Calculator, Question, Setting, Shared, Station
 from landscape.curvature import Layout, layout_of
 from landscape.curvature.operator import block_count, stretches_of
 from landscape.errors import JobError
-from landscape.evaluation.differentiation import loss_factors
+from landscape.evaluation.factors import loss_factors
 from landscape.measures.lines import Floats
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples

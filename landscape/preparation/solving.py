@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from landscape.directions.base import DirectionTensors
+from landscape.directions.eigen import STEPS
 from landscape.directions.spectrum import Eigenpair, Spectrum
 from landscape.errors import JobError
 from landscape.evaluation.differentiation import RECALIBRATED
@@ -83,7 +84,7 @@ def solving_for(
     return spectrum
 
 
-def bytes_of_bases(size: int, steps: int) -> int:
+def bytes_of_bases(size: int, steps: int = STEPS) -> int:
     """Bytes of the basis of so many steps over P numbers, in memory and on disk alike: 8·P·(m + 1)."""
     return 8 * size * (min(steps, size) + 1)
 

@@ -37,19 +37,27 @@ class Supervised:
         self.classifies = bool(_default_metrics(criterion)) and getattr(criterion, "weight", None) is None
 
     def __call__(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        outputs = self.outputs(model, batch)
+        values = {"loss": self.losses(outputs, batch)}
+        for name, metric in self.metrics.items():
+            values[name] = mean_per_sample(metric(outputs, batch[1]))
+        return values
+
+    def outputs(self, model: nn.Module, batch: Batch) -> Any:
+        """What the criterion gets of the model."""
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise JobError(
                 f"data: Problem.supervised needs batches (inputs, targets), not {type(batch).__name__}; "
                 "write an observe(model, batch) of your own for other batches"
             )
-        inputs, targets = batch
-        outputs = for_loss(model, model(inputs))
+        return for_loss(model, model(batch[0]))
+
+    def losses(self, outputs: Any, batch: Batch) -> Tensor:
+        """The criterion of outputs and a batch's targets: Tensor[N]."""
+        targets = batch[1]
         if self._same_shape:
             _refuse_other_shape(outputs, targets)
-        values = {"loss": mean_per_sample(self.criterion(outputs, targets))}
-        for name, metric in self.metrics.items():
-            values[name] = mean_per_sample(metric(outputs, targets))
-        return values
+        return mean_per_sample(self.criterion(outputs, targets))
 
 
 def for_loss(model: nn.Module, outputs: Any) -> Any:

@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 import torch
 
-from landscape.evaluation.differentiation import Differentiation, loss_factors
+from landscape.evaluation.differentiation import Differentiation
+from landscape.evaluation.factors import loss_factors
 from landscape.parameters import state_of
 from landscape.plan import Plan
 from landscape.problem.selection import select_samples

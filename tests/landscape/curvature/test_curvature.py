@@ -300,3 +300,33 @@ def test_quantiles_are_those_of_scipy(probability, freedom):
 
 def test_one_draw_has_no_interval():
     assert math.isnan(interval_of([2.0]).low)
+
+
+# -- Gauss-Newton --------------------------------------------------------------------------------------------------
+
+
+def test_gauss_newton_products_are_those_of_the_dense_matrix(tmp_path, network):
+    problem, _ = network
+    x, _ = labelled()
+    model = mlp()
+    parameters = {name: each.detach() for name, each in model.named_parameters()}
+    jacobian = torch.func.jacrev(lambda values: torch.func.functional_call(model, values, x))(parameters)
+    j = torch.cat([each.reshape(len(x), 4, -1) for each in jacobian.values()], 2)
+    p = torch.softmax(model(x), 1).detach()
+    middle = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+    expected = torch.einsum("nap,nab,nbq->pq", j, middle, j).numpy() / len(x)
+    vectors = probes(len(expected))
+    found = operator_of(tmp_path, problem, "gauss-newton")
+    np.testing.assert_allclose(found(vectors), vectors @ expected, rtol=1e-9, atol=1e-12)
+    assert lanczos(found, found.size, [-1], steps=found.size).pair(-1).value > -1e-10
+
+
+def test_gauss_newton_of_a_linear_model_is_its_hessian_and_needs_a_criterion(tmp_path):
+    model = nn.Linear(5, 4).double()
+    problem = Problem.supervised(model, labelled())
+    vectors = probes(24)
+    hessian, gauss_newton = (operator_of(tmp_path / how, problem, how) for how in ("autograd", "gauss-newton"))
+    np.testing.assert_allclose(gauss_newton(vectors), hessian(vectors), rtol=1e-10, atol=1e-13)
+    observed = Problem(model, labelled(), problem.observe.__call__)
+    with pytest.raises(JobError, match="method: gauss-newton needs a model's outputs apart from their criterion"):
+        operator_of(tmp_path / "c", observed, "gauss-newton")

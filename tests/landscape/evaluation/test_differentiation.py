@@ -13,7 +13,8 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call, hessian
 
 from landscape import JobError, Problem
-from landscape.evaluation.differentiation import Differentiation, loss_factors
+from landscape.evaluation.differentiation import Differentiation
+from landscape.evaluation.factors import loss_factors
 from landscape.evaluation.second_derivatives import NoSecondDerivative
 from landscape.parameters import state_of
 from landscape.plan import Plan
