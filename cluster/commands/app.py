@@ -16,6 +16,7 @@ from cyclopts import App
 from cluster.commands.bench import bench
 from cluster.commands.cancel import cancel
 from cluster.commands.check import check
+from cluster.commands.compare import compare
 from cluster.commands.connect import connect
 from cluster.commands.demo import demo
 from cluster.commands.doctor import doctor
@@ -59,6 +60,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "measure": measure,
     "refine": refine,
     "check": check,
+    "compare": compare,
     "connect": connect,
     "doctor": doctor,
     "bench": bench,

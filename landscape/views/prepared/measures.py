@@ -132,6 +132,20 @@ def lines_of(measures: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
+    """What `landscape compare` has found, as lines of plain text."""
+    rows: list[tuple[str, ...]] = [("measure", "first", "second", "difference", "95 % interval")]
+    notes = []
+    for name, row in mapping(comparison.get("rows")).items():
+        numbers = {key: finite(row.get(key)) for key in ("first", "second", "difference", "low", "high")}
+        texts = ["–" if numbers[key] is None else number(numbers[key] or 0.0) for key in numbers]
+        interval = "" if numbers["low"] is None else f"[{texts[3]}, {texts[4]}]"
+        rows.append((title_of(name), *texts[:3], interval))
+        notes.append(f"{row['verdict']} ({row['how']})")
+    sides = [f"{side}: {', '.join(comparison[side])}" for side in ("first", "second")]
+    return [*sides, *_aligned(rows, notes), str(comparison["says"])]
+
+
 def table_csv(measures: Mapping[str, Any]) -> list[list[str]]:
     """The rows of a table for other software: numbers in full, the header first."""
     names = ("value", "stderr", "low", "high", "draws", "note")
@@ -170,8 +184,7 @@ def _half(row: Mapping[str, Any]) -> float | None:
 
 
 def _aligned(rows: Sequence[Sequence[str]], notes: Sequence[str]) -> list[str]:
-    widths = [max(len(row[k]) for row in rows) for k in range(4)]
-    texts = [
-        "  " + "  ".join([row[0].ljust(widths[0]), *(row[k].rjust(widths[k]) for k in range(1, 4))]) for row in rows
-    ]
+    columns = range(1, len(rows[0]))
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    texts = ["  " + "  ".join([row[0].ljust(widths[0]), *(row[k].rjust(widths[k]) for k in columns)]) for row in rows]
     return [f"{text}  {note}".rstrip() for text, note in zip(texts, ["", *notes], strict=True)]

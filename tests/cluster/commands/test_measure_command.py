@@ -80,6 +80,33 @@ def test_a_run_is_measured_as_its_landscape_was_computed_and_workers_give_the_sa
     assert {path: path.read_bytes() for path in files} == before
 
 
+def test_what_was_measured_is_compared(write_job, call, tmp_path):
+    for name, origins in (("one", "last"), ("other", "all")):
+        job = write_job(folder=tmp_path / name, batch_size=8)
+        snapshots(tmp_path / name / "run", range(1, 3))
+        assert call("measure", job, "--origins", origins, "--serial")[0] == 0
+    one, other = tmp_path / "one" / "run", tmp_path / "other" / "run"
+    code, out, _ = call("compare", one, f"{other}:epoch-1")
+    assert code == 0
+    assert out.startswith(f"first: {one} epoch 2\nsecond: {other} epoch 1\n")
+    assert out.endswith("for that, give at least three runs of each.\n")
+    code, out, _ = call("compare", one, other, "--json")
+    assert code == 0
+    assert json.loads(out)["rows"]["rise 0.5"]["verdict"] == "no difference shown"
+    # One problem of another number of samples, and runs that do not exist or were not measured.
+    few = write_job(folder=tmp_path / "few", num_samples=16)
+    assert call("measure", few, "--serial")[0] == 0
+    for words, code, told in (
+        ((one, tmp_path / "few" / "run"), 2, "are not comparable: num_samples 20 and 16; "),
+        ((one, f"{other}:epoch-7"), 2, "'epoch-7' was not measured; name one of epoch 1, epoch 2"),
+        ((one, tmp_path / "nowhere"), 3, "does not exist"),
+    ):
+        found, out, said = call("compare", *words)
+        assert (found, out) == (code, ""), words
+        assert told in said
+        assert said.count("\n") <= 2
+
+
 REFUSED = [
     (
         ["--origins", "epoch-9"],

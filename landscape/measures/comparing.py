@@ -1,0 +1,197 @@
+"""Whether two sets of weights, or two ways of training, differ in their measures: a difference with its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from landscape.errors import JobError
+from landscape.intervals import Interval, interval_of, t_quantile
+from landscape.measures.lines import Floats
+from landscape.measures.measuring import RADIUS
+from landscape.measures.rows import Row, finite
+from landscape.measures.statistics import TAIL, of_errors, resampled, resampled_apart, welch
+from landscape.measures.targets import Target, refuse_incomparable
+
+LEAST_RUNS = 3  # of each way of training: a spread of two is known by one difference alone
+BETWEEN_WEIGHTS = (
+    "Between these two sets of weights, not between two ways of training: for that, give at least three runs of each."
+)
+TOO_FEW = "too few lines have a value"
+MANY = 1000  # degrees of freedom of an error that is known well
+BETWEEN_TRAININGS = "Over runs, by Welch's t: between two ways of training, as far as {} and {} runs show it."
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One measure of both sides.
+
+    Attributes:
+        difference: second less first.
+        low, high: the ends of its 95 % interval; None where there is none.
+        how: what the interval is over, or why there is none.
+    """
+
+    first: float | None
+    second: float | None
+    difference: float | None
+    low: float | None
+    high: float | None
+    how: str
+
+    @property
+    def verdict(self) -> str:
+        """What is shown."""
+        if self.difference is None or self.low is None or self.high is None:
+            return "not judged"
+        if self.low <= 0 <= self.high:
+            return "no difference shown"
+        return "the second is larger" if self.difference > 0 else "the second is smaller"
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**vars(self), "verdict": self.verdict}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What two sides show.
+
+    Attributes:
+        paired: whether the lines of both are the same directions; None where runs are compared.
+        says: between what this compares.
+    """
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    paired: bool | None
+    rows: dict[str, Difference]
+    says: str
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        rows = {name: row.document() for name, row in self.rows.items()}
+        return {"first": self.first, "second": self.second, "paired": self.paired, "rows": rows, "says": self.says}
+
+
+def compare(first: Sequence[Target], second: Sequence[Target]) -> Comparison:
+    """The differences of two sets of weights, or of at least three runs of each of two ways of training.
+
+    Two sets are paired: over the same samples, and over the same lines where the architecture is the same.
+
+    Raises:
+        JobError: they are not comparable, with the list why; or there are two runs of a side.
+    """
+    refuse_incomparable([*first, *second])
+    labels = tuple(target.label for target in first), tuple(target.label for target in second)
+    counts = (len(first), len(second))
+    if min(counts) >= LEAST_RUNS:
+        return Comparison(*labels, None, _over_runs(first, second), BETWEEN_TRAININGS.format(*counts))
+    if max(counts) > 1:
+        raise JobError(
+            f"compare: needs one set of weights on each side, or at least {LEAST_RUNS} runs, not {counts[0]} and "
+            f"{counts[1]}; give more, separated by commas"
+        )
+    one, other = first[0], second[0]
+    paired = one.settings.get("architecture") == other.settings.get("architecture")
+    return Comparison(*labels, paired, _of_two(one, other, paired), BETWEEN_WEIGHTS)
+
+
+def _over_runs(first: Sequence[Target], second: Sequence[Target]) -> dict[str, Difference]:
+    found = {}
+    for name in _shared_names([*first, *second]):
+        sides = [[target.entry.rows[name].value for target in side] for side in (first, second)]
+        known = [[value for value in side if value is not None] for side in sides]
+        if sides != known:
+            found[name] = Difference(None, None, None, None, None, "some of the runs have no value")
+            continue
+        interval = welch(*known)
+        means = [math.fsum(values) / len(values) for values in known]
+        found[name] = _difference(means[0], means[1], interval, "over runs")
+    return found
+
+
+def _of_two(one: Target, other: Target, paired: bool) -> dict[str, Difference]:
+    found = {}
+    for name in _shared_names([one, other]):
+        rows = one.entry.rows[name], other.entry.rows[name]
+        interval, how = _interval(name, rows, one, other, paired)
+        found[name] = _difference(rows[0].value, rows[1].value, interval, how)
+    return found
+
+
+def _shared_names(targets: Sequence[Target]) -> list[str]:
+    first, *others = targets
+    return [name for name in first.entry.rows if all(name in target.entry.rows for target in others)]
+
+
+def _difference(first: float | None, second: float | None, interval: Interval | None, how: str) -> Difference:
+    if first is None or second is None:
+        return Difference(first, second, None, None, None, "one of them has no value")
+    low, high = (None, None) if interval is None else (finite(interval.low), finite(interval.high))
+    return Difference(first, second, second - first, low, high, how)
+
+
+def _interval(
+    name: str, rows: tuple[Row, Row], one: Target, other: Target, paired: bool
+) -> tuple[Interval | None, str]:
+    """The interval of one measure's difference, and what it is over."""
+    if name == RADIUS:
+        return _of_lines(one.entry.radii, other.entry.radii, paired)
+    if name.startswith("rise "):
+        distances = [f"rise {distance:g}" for distance in one.settings["distances"]]
+        return _of_rises(distances.index(name), one, other, paired)
+    if name in one.samples and name in other.samples:
+        difference = other.samples[name].astype(np.float64) - one.samples[name]
+        return resampled(difference[None], _weights(one)), "over samples, paired"
+    return _of_estimates(*rows)
+
+
+def _of_rises(number: int, one: Target, other: Target, paired: bool) -> tuple[Interval | None, str]:
+    if "rises" not in one.samples or "rises" not in other.samples:  # as of a loss of several terms
+        sides = [[values[number] for values in target.entry.means] for target in (one, other)]
+        return _of_lines(sides[0], sides[1], paired)
+    first, second = (target.samples["rises"][:, number].astype(np.float64) for target in (one, other))
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        return None, "the loss is not finite on some lines"
+    if paired:
+        return resampled(second - first, _weights(one)), "over lines and samples, paired"
+    return resampled_apart(first, second, _weights(one)), "over lines and samples; other lines, as the networks differ"
+
+
+def _of_lines(
+    first: Sequence[float | None], second: Sequence[float | None], paired: bool
+) -> tuple[Interval | None, str]:
+    """From a value of each line; lines without one on either side are left out."""
+    if paired:
+        both = [b - a for a, b in zip(first, second, strict=True) if a is not None and b is not None]
+        return (interval_of(both), f"over {len(both)} lines, paired") if len(both) > 1 else (None, TOO_FEW)
+    known = [[value for value in side if value is not None] for side in (first, second)]
+    return (welch(*known), "over lines, unpaired") if min(map(len, known)) > 1 else (None, TOO_FEW)
+
+
+def _of_estimates(first: Row, second: Row) -> tuple[Interval | None, str]:
+    """From the errors of both by themselves: over the same samples it is too wide rather than too narrow."""
+    errors = _error(first), _error(second)
+    if first.value is None or second.value is None or errors[0] is None or errors[1] is None:
+        return None, "it has no error"
+    freedom = tuple(MANY if row.draws is None else row.draws - 1 for row in (first, second))
+    return of_errors(
+        second.value - first.value, errors[0], errors[1], (freedom[0], freedom[1])
+    ), "from the error of each"
+
+
+def _error(row: Row) -> float | None:
+    """The standard error over samples and over draws together; None where neither is known."""
+    parts = [] if row.stderr is None else [row.stderr]
+    if row.low is not None and row.high is not None and row.draws is not None:
+        parts.append((row.high - row.low) / 2 / t_quantile(TAIL, row.draws - 1))
+    return math.hypot(*parts) if parts else None
+
+
+def _weights(target: Target) -> Floats:
+    return np.asarray(target.samples["weights"], np.float64)

@@ -1,0 +1,167 @@
+"""Comparisons of measures: their intervals, what they refuse, and what they say."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from landscape.errors import JobError, NotFoundError
+from landscape.measures import document
+from landscape.measures.comparing import BETWEEN_WEIGHTS, compare
+from landscape.measures.document import Entry
+from landscape.measures.rows import Row
+from landscape.measures.statistics import of_errors, resampled, resampled_apart, welch
+from landscape.measures.targets import targets_of
+
+LINES, SAMPLES = 16, 64
+SETTINGS = {"samples": "abc", "num_samples": SAMPLES, "precision": "float32", "batch_norm": "eval", "batch_size": 8,
+            "distances": [0.25, 0.5], "rho": {"sam": 0.05}, "architecture": "net"}  # fmt: skip
+
+
+def tables(b: np.ndarray, e: np.ndarray, shift: float, own: np.ndarray) -> np.ndarray:
+    """Rises [lines, distances, samples] of a shared part of lines and samples, and a part of the weights' own."""
+    one = 1.0 + b[:, None] + e[None] + shift + own[None]
+    return np.stack([0.0625 * one, 0.25 * one], 1).astype(np.float32)
+
+
+def put(run: Path, rises: np.ndarray, number: int = 1, keep: bool = True, **changes: Any) -> str:
+    """Measures on disk."""
+    losses = rises[0, 0].astype(np.float32)
+    means = rises.astype(np.float64).mean(2)
+    rows = {
+        "loss": Row(float(losses.mean()), 0.1),
+        "rise 0.25": Row(float(means[:, 0].mean()), 0.1, 0.0, 1.0, LINES),
+        "rise 0.5": Row(float(means[:, 1].mean()), 0.1, 0.0, 1.0, LINES),
+        "radius": Row(1.0, None, 0.9, 1.1, LINES),
+        "lambda max": Row(5.0 + float(means.mean()), 0.5),
+        "trace": Row(10.0, None, 9.0, 11.0, 16),
+        "1/sigma^2": Row(None, note="none"),
+    }
+    radii = (1 + means[:, 0]).tolist()
+    entry = Entry(f"epoch {number}", f"d{number}", rows, number, "epoch", {}, radii, means.tolist())
+    samples = {"loss": losses, "rises": rises, "weights": np.ones(SAMPLES, np.float32)}
+    document.add(str(run), SETTINGS | changes, entry, samples if keep else {})
+    return str(run)
+
+
+@pytest.fixture
+def parts() -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(1)
+    return generator.normal(0, 0.5, LINES), generator.normal(0, 0.5, SAMPLES)
+
+
+def two_runs(tmp_path: Path, parts: tuple[np.ndarray, np.ndarray], shift: float, **changes: Any) -> tuple[str, str]:
+    noise = np.random.default_rng(2).normal(0, 0.05, SAMPLES)
+    a = put(tmp_path / "a", tables(*parts, 0.0, np.zeros(SAMPLES)))
+    return a, put(tmp_path / "b", tables(*parts, shift, noise - noise.mean()), **changes)
+
+
+def test_a_paired_difference_is_seen_through_the_noise_that_both_share(tmp_path, parts):
+    a, b = two_runs(tmp_path, parts, 0.1)
+    found = compare(targets_of(a), targets_of(f"{b}:epoch-1"))
+    assert found.paired
+    assert found.says == BETWEEN_WEIGHTS
+    row = found.rows["rise 0.5"]
+    assert row.verdict == "the second is larger"
+    assert row.difference == pytest.approx(0.025, rel=1e-4)
+    assert row.high - row.low < 0.02  # of one alone it is about 0.13
+    assert found.rows["radius"].how == "over 16 lines, paired"
+    assert found.rows["1/sigma^2"].verdict == "not judged"
+    assert found.rows["lambda max"].verdict == "no difference shown"
+    assert found.rows["trace"].low < 0 < found.rows["trace"].high
+    assert compare(targets_of(a), targets_of(b)).document() == found.document()
+
+
+def test_no_difference_is_shown_where_there_is_none(tmp_path, parts):
+    a, b = two_runs(tmp_path, parts, 0.0)
+    found = compare(targets_of(a), targets_of(b))
+    assert {row.verdict for name, row in found.rows.items() if name != "1/sigma^2"} == {"no difference shown"}
+    same = compare(targets_of(a), targets_of(a))
+    assert (same.rows["rise 0.5"].low, same.rows["rise 0.5"].high) == (0.0, 0.0)
+
+
+def test_lines_of_other_networks_are_not_paired(tmp_path, parts):
+    a, b = two_runs(tmp_path, parts, 0.1, architecture="other")
+    found = compare(targets_of(a), targets_of(b))
+    assert not found.paired
+    row = found.rows["rise 0.5"]
+    assert row.high - row.low > 0.05
+    assert "as the networks differ" in row.how
+
+
+def test_where_samples_have_no_loss_of_their_own_lines_alone_are_compared(tmp_path, parts):
+    runs = [put(tmp_path / str(shift), tables(*parts, shift, np.zeros(SAMPLES)), keep=False) for shift in (0.0, 0.1)]
+    row = compare(*map(targets_of, runs)).rows["rise 0.5"]
+    assert row.how == "over 16 lines, paired"
+    assert (row.low, row.high) == pytest.approx((0.025, 0.025), rel=1e-3)
+
+
+def test_what_is_not_comparable_is_refused_with_the_list_why(tmp_path, parts):
+    a, b = two_runs(tmp_path, parts, 0.1, num_samples=32, samples="other", precision="float64", rho={"sam": 0.1})
+    with pytest.raises(
+        JobError, match="are not comparable: num_samples 64 and 32; precision 'float32' and 'float64'; ρ"
+    ):
+        compare(targets_of(a), targets_of(b))
+    other = put(tmp_path / "c", tables(*parts, 0.0, np.zeros(SAMPLES)), samples="other")
+    with pytest.raises(JobError, match="the samples are different ones; measure both with the same settings"):
+        compare(targets_of(a), targets_of(other))
+    with pytest.raises(JobError, match="at least 3 runs, not 2 and 1"):
+        compare(targets_of(f"{a},{a}"), targets_of(a))
+
+
+def test_three_runs_of_each_are_compared_by_their_spread(tmp_path, parts):
+    for side, shift in (("a", 0.0), ("b", 1.0)):
+        for k, own in enumerate((-0.1, 0.0, 0.1)):
+            put(tmp_path / f"{side}{k}", tables(*parts, shift + own, np.zeros(SAMPLES)))
+    sides = [",".join(str(tmp_path / f"{side}{k}") for k in range(3)) for side in "ab"]
+    found = compare(targets_of(sides[0]), targets_of(sides[1]))
+    row = found.rows["rise 0.5"]
+    margin = 2.776445 * 0.25 * math.sqrt(2 * 0.01 / 3)
+    assert (row.low, row.high) == pytest.approx((0.25 - margin, 0.25 + margin), rel=1e-3)
+    assert "3 and 3 runs show it" in found.says
+
+
+def test_weights_are_named_as_commands_name_them(tmp_path, parts):
+    run = put(tmp_path / "a", tables(*parts, 0.0, np.zeros(SAMPLES)), 2)
+    put(tmp_path / "a", tables(*parts, 0.0, np.zeros(SAMPLES)), 10)
+    for text, number in (("", 10), (":last", 10), (":2", 2), (":epoch-2", 2), (":epoch 2", 2)):
+        assert targets_of(run + text)[0].entry.number == number
+    with pytest.raises(JobError, match=r"'epoch-3' was not measured; name one of epoch 2, epoch 10, as .*:ORIGIN"):
+        targets_of(f"{run}:epoch-3")
+    with pytest.raises(NotFoundError, match="holds no measures; make them by landscape measure"):
+        targets_of(str(tmp_path))
+
+
+def test_the_bootstrap_over_lines_and_samples_has_the_error_of_its_parts():
+    generator = np.random.default_rng(3)
+    b, e = generator.normal(0, 1, (40, 1)), generator.normal(0, 2, (1, 100))
+    found = resampled(b + e, np.ones(100))
+    expected = math.sqrt(b.var() / 40 + e.var() / 100)
+    assert found.stderr == pytest.approx(expected, rel=0.06)
+    ends = (found.mean - 1.96 * expected, found.mean + 1.96 * expected)
+    assert (found.low, found.high) == pytest.approx(ends, rel=0.15, abs=0.05)
+    apart = resampled_apart(b[:20] + e, b[20:] + e, np.ones(100))
+    assert apart.stderr == pytest.approx(math.sqrt(b[:20].var() / 20 + b[20:].var() / 20), rel=0.06)
+    weights = np.repeat([1.0, 0.0], 50)
+    assert resampled(b + e, weights).mean == pytest.approx(float((b + e[:, :50]).mean()))
+
+
+def test_95_percent_of_the_intervals_of_a_difference_hold_it():
+    generator, held = np.random.default_rng(4), 0
+    for repeat in range(200):
+        table = generator.normal(0.3, 0.2, (LINES, 1)) + generator.normal(0, 0.5, (1, SAMPLES))
+        found = resampled(table, np.ones(SAMPLES), repeat, 300)
+        held += found.low <= 0.3 <= found.high
+    assert 182 <= held <= 196
+
+
+def test_two_errors_and_two_sets_of_runs():
+    same = of_errors(1.0, 0.0, 0.0, (3, 3))
+    assert (same.low, same.high) == (1.0, 1.0)
+    found = of_errors(0.0, 0.3, 0.4, (1000, 1000))
+    assert found.high == pytest.approx(1.96 * 0.5, rel=2e-3)
+    assert welch([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).mean == 0
