@@ -132,18 +132,16 @@ class Differentiation:
 
     @contextlib.contextmanager
     def moved(self, offset: Tensor) -> Iterator[None]:
-        """Within the block, derivatives are those at θ + ε, rounded to the type of the model.
-
-        Args:
-            offset: ε, float64 [P].
-        """
+        """Within the block, derivatives are those at θ + ε, rounded to the type of the model; ε is float64 [P]."""
         home = [parameter.detach().clone() for parameter in self.parameters]
         parts = self._split(offset.to(self._device), torch.float64)
+        self._graphs.forget()  # they are of one place alone, and so are those that are made within
         try:
             self._set([each.double() + part for each, part in zip(home, parts, strict=True)])
             yield
         finally:
             self._set(home)
+            self._graphs.forget()
 
     def products(
         self, block: int, factors: Mapping[str, float], vectors: Sequence[Tensor], how: Products = "autograd"

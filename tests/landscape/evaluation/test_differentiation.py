@@ -318,3 +318,26 @@ def test_no_graph_is_kept_of_a_model_that_writes_to_what_it_holds():
     first = [torch.stack(found.products(block, factors, vectors)) for block in range(3)]
     again = [torch.stack(found.products(block, factors, vectors)) for block in range(3)]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+def test_beside_the_weights_it_is_as_at_these_weights_and_then_as_before():
+    model = mlp()
+    data = (torch.randn(17, 5, generator=torch.Generator().manual_seed(1)).double(), torch.arange(17) % 4)
+    found = differentiation(model, data, classify)
+    vector = torch.randn(found.size, generator=torch.Generator().manual_seed(2)).double()
+    gradient, product = whole(found, classify), whole(found, classify, [vector])
+    moved = mlp()
+    with torch.no_grad():
+        for parameter, part in zip(
+            moved.parameters(), vector.split([p.numel() for p in moved.parameters()]), strict=True
+        ):
+            parameter += 0.1 * part.view_as(parameter)
+    there = differentiation(moved, data, classify)
+    factors = factors_of(found, classify)
+    with found.moved(0.1 * vector):
+        assert torch.equal(whole(found, classify), whole(there, classify))
+        assert torch.equal(whole(found, classify, [vector]), whole(there, classify, [vector]))
+        value, _ = found.value_and_gradient(0, factors)
+    assert value == there.value_and_gradient(0, factors)[0]
+    assert torch.equal(whole(found, classify), gradient)
+    assert torch.equal(whole(found, classify, [vector]), product)
