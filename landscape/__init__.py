@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from landscape.lazy_names import import_on_use
 
 if TYPE_CHECKING:
+    from landscape.adapting import run
     from landscape.collector import TrajectoryCollector
     from landscape.errors import JobError, LandscapeError, NotFoundError
     from landscape.evaluation.choice.questions import Limits
     from landscape.extending import extend
     from landscape.importing import import_surface
     from landscape.listing import list_runs
-    from landscape.pipeline import run
     from landscape.problem.problem import Problem
     from landscape.refining import refine
     from landscape.resampling import Bootstrap, bootstrap, by_class, subset
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "adapting": ("run",),
     "errors": ("JobError", "LandscapeError", "NotFoundError"),
     "extending": ("extend",),
     "importing": ("import_surface",),
     "listing": ("list_runs",),
-    "pipeline": ("run",),
     "problem.problem": ("Problem",),
     "evaluation.choice.questions": ("Limits",),
     "spec": (

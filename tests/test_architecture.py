@@ -31,7 +31,9 @@ LAYERS = [
     "landscape: calculation listing takeover",
     "landscape: curvature tasks",
     "landscape: checks measures pipeline; cluster: planning submit viewing workers",
-    "landscape: bench connectivity extending refining; cluster: driver templates",
+    "landscape: bench connectivity extending refining; cluster: templates",
+    "landscape: adapting",
+    "cluster: driver",
     "cluster: commands",
 ]
 FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand names on, and are no rooms

@@ -17,6 +17,7 @@ from cluster.process.supervisor_pipe import HERE, supervised, tell
 from cluster.scheduling.policy import Policy
 from cluster.session.mapping import ray_workers
 from cluster.session.session import ray_session
+from landscape.adapting import levels_asked
 from landscape.curvature import solver_of
 from landscape.directions.context import Workers, in_this_process
 from landscape.errors import LandscapeError
@@ -85,7 +86,11 @@ def run(
         solver = solver_of(
             lambda *asked: calculator_of(*asked, workers=workers, address=address, allow_open=allow_open, stop=stop)
         )
-        return _while_locked(job, lambda prepared: _compute(prepared, options), on_ray, solver)
+        compute = partial(_compute, options=options)
+        opened = _while_locked(job, compute, on_ray, solver)
+        for level in levels_asked(job):
+            opened = _while_locked(level, compute, nullcontext(in_this_process), solver)
+        return opened
 
 
 def run_serially(job: Job, observer: Observer) -> Run:
@@ -93,7 +98,10 @@ def run_serially(job: Job, observer: Observer) -> Run:
     options = _Options(observer, lambda: False)
     solver = solver_of(lambda *asked: calculator_of(*asked, serial=True))
     compute = partial(_until_signalled, options=options)
-    return _while_locked(job, compute, nullcontext(in_this_process), solver)
+    opened = _while_locked(job, compute, nullcontext(in_this_process), solver)
+    for level in levels_asked(job):
+        opened = _while_locked(level, compute, nullcontext(in_this_process), solver)
+    return opened
 
 
 def _while_locked(

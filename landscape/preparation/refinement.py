@@ -84,6 +84,6 @@ def joined(one: LevelRecord, other: LevelRecord) -> LevelRecord:
     numbers = max(end for level in (one, other) for _, end in (*level.blocks, (0, 0)))
     mask = of_stretches(one.blocks, (numbers,)) | of_stretches(other.blocks, (numbers,))
     blocks = as_stretches(mask)
-    if blocks == one.blocks:
-        return one
+    if blocks in (one.blocks, other.blocks):
+        return one if blocks == one.blocks else other
     return LevelRecord(number=one.number, stride=one.stride, blocks=blocks, rule=other.rule, chosen_by=other.chosen_by)

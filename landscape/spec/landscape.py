@@ -28,6 +28,7 @@ from landscape.fields import (
     snapshots,
 )
 from landscape.grid import AXIS_NAMES
+from landscape.spec.refine import Refine
 
 DEFAULT_SIZE = 41  # odd: a symmetric range then has a point at the origin
 PLANE_SIZE = 21  # of a plane through three networks, as in Garipov et al. 2018
@@ -63,6 +64,8 @@ class Landscape(Frozen):
     """[low, high], or one such pair per axis. Default: [-1, 1]; a `towards` axis has both ends among its points;
     `trajectory` is fitted to the path, `plane` to its networks.
     """
+    refine: Refine | None = None
+    """Finer steps where interpolation is off by more than `tolerance`, up to `points` points in all; default: none."""
 
     @classmethod
     def unknown_key(cls, key: str) -> str:
@@ -118,6 +121,8 @@ class Landscape(Frozen):
         count = len(self.directions)
         if not 1 <= count <= len(AXIS_NAMES):
             raise ValueError(f"directions must list 1, 2 or 3 directions, one per axis, not {count}")
+        if self.refine is not None and count > 2:
+            raise ValueError("refine must be left out over three axes; `landscape refine --box` makes a part finer")
         for field in ("size", "range"):
             values = getattr(self, field)
             if values is not None and len(values) == 1:
