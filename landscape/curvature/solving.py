@@ -27,6 +27,7 @@ from landscape.progress import stage
 EVALUATIONS = (
     7  # of all samples, that a product takes about as long as: a gradient takes 2.2, a product three gradients
 )
+STEPS_A_LINE = 10  # between two messages on how far it is
 # A parabola that needs so many lengths of the weights to rise visibly is rounding, or a direction that does nothing.
 FLAT = 100.0
 NOT_FINITE = (
@@ -90,6 +91,8 @@ def spectrum_of(
         if operator.refusal and operator.refusal != refusal:
             kept.keep_refusal(operator.refusal)
         kept.keep(number, step)
+        if (number + 1) % STEPS_A_LINE == 0:
+            stage(f"computing eigenvectors of the Hessian: {number + 1} of at most {steps} steps")
 
     try:
         (values,) = calculator.ask(setting, [AtWeights(calculator.share(landscape.origin))])
