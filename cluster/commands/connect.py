@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from cluster.commands.output import Json, read_bound_job, show
 from cluster.options import Flag, MaybeNumber, MaybeWhole, checked_workers
 from cluster.process.streams import diverted
-from landscape.errors import DONE, JobError
+from landscape.errors import DONE, JobError, message_of, shown
 
 if TYPE_CHECKING:
     from landscape.barrier import Barrier
@@ -30,6 +30,7 @@ def connect(
     name: str = "curve",
     curve: str = "bezier",
     match: Flag = False,
+    table: Path | None = None,
     epochs: MaybeWhole = None,
     learning_rate: MaybeNumber = None,
     momentum: MaybeNumber = None,
@@ -65,6 +66,9 @@ def connect(
         bezier or polyline, each with one bend.
     match
         First permute the units of the second network so that they match those of the first (Git Re-Basin).
+    table
+        For --match of a network that cannot be read off: a YAML file with the permutation of each axis
+        of each tensor.
     epochs
         Passes over the samples; default: 30.
     learning_rate
@@ -96,6 +100,8 @@ def connect(
     """
     if serial and (workers or address):
         raise JobError("serial: runs in this process alone; leave out workers and address")
+    if table is not None and not match:
+        raise JobError("table: goes with --match only; give both, or neither")
     checked_workers(workers)
     given = read_bound_job(job, run=run)
     from landscape.connectivity.bending import Training
@@ -127,11 +133,33 @@ def connect(
     with diverted():
         found = connect_networks(
             given, _reference(first), _reference(second), name=name, kind=cast("Curve", curve), training=training,
-            match=match, bend=bend, size=size, points=POINTS if points is None else points,
+            match=match, table=None if table is None else _read_table(table),
+            bend=bend, size=size, points=POINTS if points is None else points,
             compute=compute, answering=answering,
         )  # fmt: skip
     show(_plain(found), json, _text(found))
     return max(codes, default=DONE)
+
+
+def _read_table(file: Path) -> dict[str, list[str | None]]:
+    """The permutation of each axis of each tensor, from a YAML file.
+
+    Raises:
+        JobError: it cannot be read, or holds something else.
+    """
+    from landscape.spec.strict_yaml import parse_yaml
+
+    try:
+        given = parse_yaml(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise JobError(f"table: {shown(str(file))} cannot be read: {message_of(error)}") from None
+    rows = given.values() if isinstance(given, dict) else [None]
+    if not all(isinstance(row, list) and all(name is None or isinstance(name, str) for name in row) for row in rows):
+        raise JobError(
+            f"table: {shown(str(file))} must hold lines such as 'fc1.weight: [P1, null]': the permutation of each "
+            "axis, or null"
+        )
+    return dict(given)
 
 
 def _reference(name: str) -> int | str:

@@ -63,6 +63,7 @@ def call(capsys, monkeypatch, logging_as_it_was, folder) -> Called:
     """Give the command; its exit code, and what it said on stdout and stderr."""
 
     def give(*words: object) -> tuple[int, str, str]:
+        monkeypatch.chdir(folder)
         given = ["landscape", "connect", str(folder / "job.yaml"), *map(str, words)]
         monkeypatch.setattr(sys, "argv", given)
         capsys.readouterr()
@@ -124,6 +125,20 @@ def test_the_second_network_is_matched_first_where_that_is_asked_for(call, folde
     assert json.loads(out)["on_line"]["barriers"]["entezari"]["height"] < 1e-3
 
 
+def test_a_table_of_ones_own_is_read_from_a_file(call, folder):
+    names = {
+        "0.weight": ["P", None],
+        "2.weight": [None, "P"],
+    }  # not what stands between the two: the function would change
+    (folder / "short.yaml").write_text(json.dumps(names))
+    code, _, err = call("a.safetensors", "b.safetensors", *QUICK, "--match", "--table", folder / "short.yaml")
+    assert code == 2
+    assert (
+        "table: must name the permutation of every axis of a tensor; for '2.weight' the model has no such tensor" in err
+    )
+    (folder / "short.yaml").unlink()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -137,6 +152,12 @@ def test_the_second_network_is_matched_first_where_that_is_asked_for(call, folde
         ),
         (("a.safetensors", "missing.safetensors"), "does not exist"),
         (("a.safetensors", "3"), "3"),
+        (("a.safetensors", "b.safetensors", "--table", "two_networks.py"), "table: goes with --match only"),
+        (("a.safetensors", "b.safetensors", "--match", "--table", "none.yaml"), "table: 'none.yaml' cannot be read"),
+        (
+            ("a.safetensors", "b.safetensors", "--match", "--table", "job.yaml"),
+            "table: 'job.yaml' must hold lines such as",
+        ),
     ],
 )
 def test_what_cannot_be_connected_is_refused_in_two_lines(call, folder, words, message):
