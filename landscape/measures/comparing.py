@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,7 @@ class Comparison:
 
     Attributes:
         paired: whether the lines of both are the same directions; None where runs are compared.
+        rho: the radii of the worst cases, as settings have them.
         says: between what this compares.
     """
 
@@ -71,11 +72,12 @@ class Comparison:
     paired: bool | None
     rows: dict[str, Difference]
     says: str
+    rho: Mapping[str, Any]
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
         rows = {name: row.document() for name, row in self.rows.items()}
-        return {"first": self.first, "second": self.second, "paired": self.paired, "rows": rows, "says": self.says}
+        return {**vars(self), "rows": rows}
 
 
 def compare(first: Sequence[Target], second: Sequence[Target]) -> Comparison:
@@ -88,9 +90,9 @@ def compare(first: Sequence[Target], second: Sequence[Target]) -> Comparison:
     """
     refuse_incomparable([*first, *second])
     labels = tuple(target.label for target in first), tuple(target.label for target in second)
-    counts = (len(first), len(second))
+    counts, rho = (len(first), len(second)), first[0].settings["rho"]
     if min(counts) >= LEAST_RUNS:
-        return Comparison(*labels, None, _over_runs(first, second), BETWEEN_TRAININGS.format(*counts))
+        return Comparison(*labels, None, _over_runs(first, second), BETWEEN_TRAININGS.format(*counts), rho)
     if max(counts) > 1:
         raise JobError(
             f"compare: needs one set of weights on each side, or at least {LEAST_RUNS} runs, not {counts[0]} and "
@@ -98,7 +100,7 @@ def compare(first: Sequence[Target], second: Sequence[Target]) -> Comparison:
         )
     one, other = first[0], second[0]
     paired = one.settings.get("architecture") == other.settings.get("architecture")
-    return Comparison(*labels, paired, _of_two(one, other, paired), BETWEEN_WEIGHTS)
+    return Comparison(*labels, paired, _of_two(one, other, paired), BETWEEN_WEIGHTS, rho)
 
 
 def _over_runs(first: Sequence[Target], second: Sequence[Target]) -> dict[str, Difference]:

@@ -26,13 +26,15 @@ def curvature_rows(slope: Slope, loss: float) -> dict[str, Row]:
     operator = HessianOperator(slope.calculator, setting, slope.problem, slope.samples)
     krylov = lanczos(operator, size, (1, -1), noise=lambda: operator.noise)
     how = f"by differences of gradients: {operator.refusal}" if operator.refusal else ""
+    largest = max(abs(krylov.pair(rank).value) for rank in (1, -1))
+    rounding = operator.noise * largest  # of the products, which the bound on the residual does not see
     rows = dict[str, Row]()
     for name, rank in zip(NAMES, (1, -1), strict=False):
         pair = krylov.pair(rank)
         vector, sampled = slope.layout.tensors(pair.vector), None
         if terms_of(slope.problem.observe) is None:  # else no sample has a loss of its own
             sampled = sampled_curvature(slope.calculator, setting, vector, pair.value, loss)
-        doubt = f"residual {pair.residual:.2g}"
+        doubt = f"residual {max(pair.residual, rounding):.2g}"
         rows[name] = row_of(
             pair.value, None if sampled is None else sampled.stderr, note="; ".join(filter(None, (doubt, how)))
         )

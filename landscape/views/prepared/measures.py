@@ -140,7 +140,7 @@ def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
         numbers = {key: finite(row.get(key)) for key in ("first", "second", "difference", "low", "high")}
         texts = ["–" if numbers[key] is None else number(numbers[key] or 0.0) for key in numbers]
         interval = "" if numbers["low"] is None else f"[{texts[3]}, {texts[4]}]"
-        rows.append((title_of(name), *texts[:3], interval))
+        rows.append((title_of(name, mapping(comparison.get("rho"))), *texts[:3], interval))
         notes.append(f"{row['verdict']} ({row['how']})")
     sides = [f"{side}: {', '.join(comparison[side])}" for side in ("first", "second")]
     return [*sides, *_aligned(rows, notes), str(comparison["says"])]

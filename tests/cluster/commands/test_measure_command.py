@@ -89,6 +89,7 @@ def test_what_was_measured_is_compared(write_job, call, tmp_path):
     code, out, _ = call("compare", one, f"{other}:epoch-1")
     assert code == 0
     assert out.startswith(f"first: {one} epoch 2\nsecond: {other} epoch 1\n")
+    assert "worst case in ‖ε‖ ≤ 0.05 (SAM), 1 step" in out
     assert out.endswith("for that, give at least three runs of each.\n")
     code, out, _ = call("compare", one, other, "--json")
     assert code == 0
