@@ -130,7 +130,8 @@ def rises_at(base: Base, layout: Layout, offsets: dict[str, Floats]) -> Worst:
     rows, samples = dict[str, Row](), dict[str, Floats]()
     for name, values in zip(offsets, base.along(draws, [(0.0, 1.0)] * len(draws)), strict=True):
         loss, high = mean_of(values).tolist()
-        kept, weights, stderr = samples_of(values), weights_of(values), None
+        kept, weights = samples_of(values), weights_of(values)
+        stderr = None if values.rise_stderr is None else float(values.rise_stderr[1])  # also of a loss of several terms
         if kept is not None and weights is not None:
             samples[name] = kept[1] - kept[0]
             stderr = stderr_over(samples[name], weights)

@@ -106,6 +106,20 @@ def test_a_loss_without_a_gradient_is_refused(tmp_path):
         measure(scene.base.calculator, scene.prepared, scene.base.plan, scene.base.origin, "problem", Asked())
 
 
+def test_a_loss_of_several_terms_is_measured_without_losses_of_samples(tmp_path):
+    points, ends = torch.linspace(-1, 1, 32).double()[:, None], torch.tensor([[-1.0], [1.0]]).double()
+    terms = {
+        "inside": (points, lambda model, x: (model(x) - x).square().sum(1), 1.0),
+        "ends": (ends, lambda model, x: model(x).square().sum(1), 2.0),
+    }
+    scene = scene_of(tmp_path, Problem.terms(nn.Linear(1, 1).double(), terms))
+    found = measure(scene.base.calculator, scene.prepared, scene.base.plan, scene.base.origin, "problem", Asked())
+    assert found.samples == {}
+    assert found.rows["sam 1 step"].stderr > 0
+    assert (found.rows["rise 0.5"].stderr, found.rows["lambda max"].stderr) == (None, None)
+    assert found.rows["lambda max"].value > 0
+
+
 def test_too_few_samples_are_refused(tmp_path):
     scene = scene_of(tmp_path, relu_net(), num_samples=15)
     with pytest.raises(JobError, match="num_samples: must be at least 16 for errors over samples, not 15"):
