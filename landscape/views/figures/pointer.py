@@ -18,6 +18,8 @@ def pointer_values(data: FigureData) -> tuple[NDArray[np.float64], str]:
         [..., columns] with the shape of the values first, and a template of which the part after "|" is the rise.
     """
     columns = pointer_columns(data.values, data.error, data.rise, data.rise_error)
+    if data.interpolated is not None:
+        columns[data.interpolated] = np.nan  # what was not evaluated has no value to show
     value = "%{customdata[0]:.5g}"
     if data.error is not None:
         value += " ± %{customdata[1]:.2g}"

@@ -56,7 +56,8 @@ class FigureData(Comparable):
     error, over the same samples. Each of these three is None where it is not known. `difference` is how many times two
     standard errors each value differs from that at the origin, where the layer of uncertainty is asked for and the
     errors are known. `extrema` are the minima above the noise and their saddles, where these are asked for. `beside`
-    are further observables, each for a panel of its own.
+    are further observables, each for a panel of its own. `interpolated` says of a refined landscape which points were
+    not evaluated.
     """
 
     name: str
@@ -77,6 +78,7 @@ class FigureData(Comparable):
     difference: Floats | None = None
     extrema: Extrema | None = None
     beside: tuple[FigureData, ...] = ()
+    interpolated: NDArray[np.bool_] | None = None
 
     @property
     def shape_error(self) -> Floats | None:
@@ -202,6 +204,7 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
     )
     notes = [
         *thinning_note(full, surface),
+        *_interpolation_note(full),
         *scale.notes,
         *_log_note(log, None if choice.log is not None else decades),
         *_axes_notes(axes),
@@ -227,6 +230,7 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
         networks=prepare_networks(surface, drawn),
         difference=difference,
         extrema=extrema,
+        interpolated=None if surface.interpolated is None else surface.interpolated > 0,
     )
 
 
@@ -254,6 +258,7 @@ def slice_at(data: FigureData, k: int) -> FigureData:
         states=data.states[k],
         difference=None if data.difference is None else data.difference[k],
         extrema=None if data.extrema is None else data.extrema.in_slice(data.axes[2].coordinates, k),
+        interpolated=None if data.interpolated is None else data.interpolated[k],
     )
 
 
@@ -261,6 +266,14 @@ def means(surface: Surface) -> list[str]:
     """The observables that are means, `loss` first: all but the standard errors."""
     names = [name for name in surface.observables if not name.endswith("_stderr")]
     return sorted(names, key=lambda name: (name != "loss", name))
+
+
+def _interpolation_note(surface: Surface) -> list[str]:
+    """Of a refined landscape, how many of its points were evaluated."""
+    if surface.interpolated is None or not surface.interpolated.any():
+        return []
+    known = int((surface.interpolated == 0).sum())
+    return [f"{known} of {surface.interpolated.size} points evaluated, the others bilinear between them"]
 
 
 def _log_note(log: bool, decades: float | None) -> list[str]:

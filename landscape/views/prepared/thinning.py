@@ -21,7 +21,10 @@ def thinned(surface: Surface, limit: int) -> Surface:
         Axis(axis.name, axis.coordinates[pick], axis.attributes) for axis, pick in zip(surface.axes, picks, strict=True)
     )
     observables = {name: np.asarray(values)[index] for name, values in surface.observables.items()}
-    return Surface(surface.name, axes, observables, surface.status[index], surface.path, surface.attributes)
+    levels = None if surface.interpolated is None else surface.interpolated[index]
+    return Surface(
+        surface.name, axes, observables, surface.status[index], surface.path, surface.attributes, interpolated=levels
+    )
 
 
 def picked(size: int, limit: int) -> NDArray[np.intp]:

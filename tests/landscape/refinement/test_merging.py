@@ -8,6 +8,8 @@ import pytest
 from landscape import Axis, Surface
 from landscape.errors import JobError
 from landscape.refinement.merging import interpolated_from, merge, spread
+from landscape.views import export
+from landscape.views.prepared.figure_data import prepare_figure
 
 HELD = np.zeros((9, 9), bool)
 HELD[:4] = True
@@ -73,3 +75,21 @@ def test_a_surface_gives_its_levels_and_all_of_them_merged():
     assert {"loss", "status", "interpolated"} <= set(merged.to_xarray())
     with pytest.raises(JobError, match="level: must be 0 to 1, which 'a' has, not 2"):
         surface.at(2)
+
+
+def test_figures_and_exports_show_all_levels_and_mark_what_is_interpolated(tmp_path):
+    surface = refined()
+    merged = surface.merged()
+    drawn = surface.figure("contour")
+    told = f"{int((merged.interpolated == 0).sum())} of 81 points evaluated, the others bilinear between them"
+    assert told in " ".join(prepare_figure(merged).caption)
+    trace = next(trace for trace in drawn.data if trace.type == "contour" and trace.customdata is not None)
+    assert trace.z.shape == (9, 9)
+    assert np.isfinite(trace.z).all()
+    assert np.array_equal(np.isnan(trace.customdata[..., 0]), merged.interpolated > 0)
+    export(surface, "npz", tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as arrays:
+        assert np.array_equal(arrays["interpolated"], merged.interpolated)
+        assert np.array_equal(arrays["loss"], merged.loss)
+    export(surface, "csv", tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_text().splitlines()[0] == "alpha,beta,loss,status,interpolated"

@@ -1,0 +1,36 @@
+"""Workers refine a landscape of a job into the same blocks and bytes as one process, interrupted or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_models import make_job, quadratic_problem
+
+import cluster
+from landscape import Job, open_run, run
+from landscape.errors import Interrupted
+
+LANDSCAPE = {"name": "a", "size": 9, "range": [-1, 1], "refine": {"tolerance": "1%", "points": 220}}
+
+
+def job_of(folder: Path) -> Job:
+    return make_job(folder, quadratic_problem, [LANDSCAPE], num_samples=8, batch_size=8, engine="eager", tile=[9])
+
+
+def chunks_of(folder: Path) -> dict[str, bytes]:
+    place = folder / "landscapes.zarr" / "a"
+    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("c/**/*") if path.is_file()}
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_two_workers_give_the_blocks_and_bytes_of_one_process_also_where_they_were_interrupted(tmp_path):
+    surface = run(job_of(tmp_path / "once"))["a"]
+    assert surface.levels
+    done: list[int] = []
+    with pytest.raises(Interrupted):
+        cluster.run(job_of(tmp_path / "run"), 2, observer=lambda told: done.append(1), stop=lambda: len(done) > 2)
+    again = cluster.run(job_of(tmp_path / "run"), workers=2)["a"]
+    assert chunks_of(tmp_path / "run") == chunks_of(tmp_path / "once")
+    assert [level.record.level for level in again.levels] == [level.record.level for level in surface.levels]
+    assert list(open_run(tmp_path / "run")) == ["a"]
