@@ -59,7 +59,7 @@ class Krylov:
         return len(self.alphas)
 
     def ritz_values(self) -> tuple[Floats, Floats, Floats]:
-        """θ ascending, the residuals |β_m·s_mi|, and the eigenvectors s of T as columns."""
+        """θ ascending, the residuals abs(β_m·s_mi), and the eigenvectors s of T as columns."""
         matrix = np.diag(self.alphas) + np.diag(self.betas[:-1], 1) + np.diag(self.betas[:-1], -1)
         values, vectors = np.linalg.eigh(matrix)
         return values, np.abs(self.betas[-1] * vectors[-1]), vectors
@@ -95,7 +95,7 @@ def lanczos(
 ) -> Krylov:
     """The Krylov space in which the eigenpairs of the asked ranks have converged, or of `steps` steps.
 
-    αⱼ = qⱼᵀHqⱼ, βⱼq_{j+1} = (I − QᵀQ)²Hqⱼ. It stops when |β_m s_mi| ≤ tolerance·|θᵢ| for each rank i, where the left
+    αⱼ = qⱼᵀHqⱼ, βⱼq_{j+1} = (I − QᵀQ)²Hqⱼ. It stops when abs(β_m·s_mi) ≤ tolerance·abs(θᵢ) for each rank i, where the left
     side is the residual (Paige 1971). Without reorthogonalisation converged eigenvalues would come back as ghosts.
 
     Args:
