@@ -25,6 +25,8 @@ from landscape.problem.points import PointSets
 from landscape.problem.samples import Samples
 from landscape.problem.user_code import in_folder
 from landscape.record import plain
+from landscape.refinement.choosing import MOST_LEVELS
+from landscape.refinement.grids import finer_shape
 from landscape.spec import Job
 from landscape.store import LandscapeStore
 from landscape.surface import MOMENT_PARTS
@@ -124,9 +126,19 @@ def _plan_landscape(
         "path_points": 0 if landscape.level else landscape.points - grid.points,
         "tile_shape": list(tile_shape),
         "tiles": math.prod(tile_counts(grid.shape, tile_shape)),
+        "refined_points": _refined_points(prepared.job, landscape),
         "kept_bytes": bytes_of_losses(grid.points, kept),
         "bytes": values + bytes_of_losses(grid.points, kept) + 4 * elements * len(landscape.directions),
     }
+
+
+def _refined_points(job: Job, landscape: PreparedLandscape) -> int:
+    """How many points the landscape may have once it is refined, its own among them; 0 where it is not to be."""
+    refine = next((spec.refine for spec in job.landscapes if spec.name == landscape.name), None)
+    if refine is None or landscape.level is not None:
+        return 0
+    most = math.prod(finer_shape(landscape.grid.shape, 2**MOST_LEVELS))
+    return most if refine.points is None else max(landscape.grid.points, min(most, refine.points))
 
 
 def _axes(landscape: PreparedLandscape) -> list[dict[str, Any]]:
@@ -233,6 +245,8 @@ def plan_text(plan: dict[str, Any]) -> str:
                 f"{EVALUATIONS} points' time; {bytes_text(each['curvature']['bytes'])} of memory, and in the run's "
                 "folder meanwhile"
             )
+        if each["refined_points"]:
+            lines.append(f"  refined where its values ask for it, to {each['refined_points']} points in all at most")
         if each["kept_bytes"]:
             lines.append(f"  keeps the loss of every sample: {bytes_text(each['kept_bytes'])} of these")
         if each["extends"]:

@@ -70,6 +70,7 @@ def plot(
     if unknown:
         wrong = next(iter(unknown))
         raise JobError(f"plot: unknown option {shown(wrong)}; {nearest(wrong, plot.__kwdefaults__ or ())}")
+    surface = surface.merged()
     chosen = choose_kind(surface, kind)
     if chosen not in PLOTS:
         raise JobError(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from cluster.commands.app import command
+from cluster.planning import plan_job, plan_text
 from landscape import open_run, run
 from landscape.spec import read_job
 
@@ -79,3 +80,12 @@ def test_what_cannot_be_done_is_told_in_two_lines_and_changes_nothing(place, cal
         assert told in said
         assert said.count("\n") <= 2
     assert not open_run(place)["plane"].levels
+
+
+def test_the_plan_of_a_job_says_how_many_points_a_refinement_may_add(write_job):
+    spec = {"name": "plane", "size": 9, "range": [-1, 1]}
+    bounded = write_job(landscapes=[{**spec, "refine": {"points": 500}}])
+    assert "refined where its values ask for it, to 500 points in all at most" in plan_text(plan_job(read_job(bounded)))
+    free = plan_job(read_job(write_job(landscapes=[{**spec, "refine": {}}])))
+    assert free["landscapes"][0]["refined_points"] == 129**2
+    assert "refined" not in plan_text(plan_job(read_job(write_job(landscapes=[spec]))))
