@@ -1,4 +1,4 @@
-"""`landscape demo`: train on real digits, compute the landscapes on a local Ray, write report and pictures."""
+"""`landscape demo`: train on real digits, compute the landscapes on a local Ray, check and draw them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from cluster.options import Whole, checked_workers
 from cluster.process.logs import bind, write_remark
 from cluster.process.streams import diverted, put
-from landscape.errors import DONE, PARTIAL, JobError, LandscapeError, shown
+from landscape.errors import DONE, PARTIAL, JobError, LandscapeError, printable, shown
 
 NUM_SAMPLES = 512
 
 
 def demo(*, out: str = "runs/demo", workers: Whole = 2) -> int:
-    """Train LeNet-5 on real handwritten digits, compute its landscapes on a local Ray, write a report.
+    """Train LeNet-5 on real handwritten digits, compute its landscapes on a local Ray, check them, write a report.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def demo(*, out: str = "runs/demo", workers: Whole = 2) -> int:
 
 
 def run_demo(out: Path, workers: int) -> int:
-    """Train, compute and draw on this machine; started again, each step goes on where it was or is skipped as done.
+    """Train, compute, check and draw on this machine; started again, each step goes on where it was.
 
     Args:
         out: the run folder, which report and pictures are written to as well.
@@ -44,6 +44,7 @@ def run_demo(out: Path, workers: int) -> int:
     Returns:
         The exit code: 0, or 4 where something was given up.
     """
+    from cluster.commands.check import check_all, texts_of
     from cluster.commands.computing import compute
     from cluster.process.console import seconds_text
     from landscape.preparation import collected_landscapes
@@ -52,11 +53,11 @@ def run_demo(out: Path, workers: int) -> int:
 
     start = time.monotonic()
     bind(run=str(out.absolute()))
-    write_remark("1/3 training LeNet-5 on 1,797 handwritten digits, the collector attached")
+    write_remark("1/4 training LeNet-5 on 1,797 handwritten digits, the collector attached")
     with diverted():
         trained = train(str(out), report=_report_epoch)
     write_remark(f"    accuracy on held-out digits: {trained.accuracy:.1%}")
-    write_remark(f"2/3 computing its landscapes on a local Ray with {workers} workers")
+    write_remark(f"2/4 computing its landscapes on a local Ray with {workers} workers")
     job = Job(
         run=str(out.absolute()), problem="landscape.recipes.digits:problem", num_samples=NUM_SAMPLES,
         # Those that the collector stands for are named here: their origin is the end of training, while that of a job
@@ -64,11 +65,14 @@ def run_demo(out: Path, workers: int) -> int:
         landscapes=collected_landscapes(str(out.absolute())),
     )  # fmt: skip
     code = compute(job, workers=workers)
-    write_remark("3/3 drawing")
+    write_remark("3/4 checking whether their pictures can be trusted")
+    found = check_all(job.run, [each.name for each in job.landscapes])
+    write_remark("4/4 drawing")
     with diverted():
         written = _draw(out)
     for path in written:
         put(str(path))
+    put(printable(texts_of(found)))
     write_remark(f"done in {seconds_text(time.monotonic() - start)}; open {out / 'report.html'}")
     return code if code == PARTIAL else DONE
 

@@ -78,6 +78,7 @@ def landscape_rows(surface: Surface) -> list[Row]:
         distance = np.asarray(surface.path.distance, np.float64)
         if np.isfinite(distance).any():
             rows.append(("path, furthest off the plane", number(float(np.nanmax(distance)))))
+    rows += [("can it be trusted", record.checks.verdict)] if record.checks is not None else []
     seconds = record.progress.seconds
     rows += [("time", duration(seconds))] if seconds is not None else []
     return rows

@@ -31,6 +31,7 @@ from landscape.views.prepared.wording import (
     whole,
 )
 from landscape.views.report.bundle import Bundle
+from landscape.views.report.checks import checks_section
 from landscape.views.report.comparison import comparison_section, groups
 from landscape.views.report.markup import buttons, resource, table, template
 from landscape.views.report.measured import measures_section
@@ -147,6 +148,7 @@ def _section(surface: Surface, index: int, bundle: Bundle) -> str:
         facts=table(landscape_rows(surface)),
         topology=_topology(surface),
         observables="".join(numbers),
+        checks=checks_section(surface),
         failures=_failures(surface),
         provenance=table(provenance_rows(surface)) + _job(surface),
     )
