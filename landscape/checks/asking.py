@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,6 +25,7 @@ from landscape.curvature import STEPS, HessianOperator, bytes_of_bases, lanczos
 from landscape.directions.base import DirectionTensors
 from landscape.directions.random import RandomDirection
 from landscape.errors import JobError
+from landscape.evaluation.batching import batching_of
 from landscape.evaluation.factors import loss_factors
 from landscape.grid import Floats
 from landscape.memory import host_limit
@@ -33,6 +35,7 @@ from landscape.preparation import PreparedJob, PreparedLandscape
 
 # A gradient takes a forward pass and a backward one of about twice its time; a Hessian product takes 2.5 gradients.
 GRADIENT, PRODUCT = 3, 8
+FEW = 32  # samples whose losses and derivatives are compared
 BYTES_OF_LINES = 2 << 30  # of directions that a process holds at once beside its own
 
 Points = Sequence[Sequence[float]]
@@ -64,9 +67,17 @@ class Asker:
         return Setting(self.landscape.origin, self.landscape.directions, replace(self.landscape.plan, engine=Engine()))
 
     @cached_property
-    def double(self) -> Setting:
-        """The same in float64."""
-        return replace(self.own, plan=replace(self.own.plan, precision="float64", bfloat16_weights=False))
+    def few(self) -> Setting:
+        """The same in float64, in batches of a few samples, the first of which stands for all."""
+        plan = self.own.plan
+        # In blocks also where an earlier version had none: the first batch is then the first block.
+        return replace(
+            self.own,
+            plan=replace(
+                plan, precision="float64", bfloat16_weights=False, reduction="blocks",
+                batch_size=min(FEW, plan.batch_size),
+            ),
+        )  # fmt: skip
 
     @cached_property
     def other_statistics(self) -> Setting:
@@ -109,11 +120,17 @@ class Asker:
         (answer,) = self.calculator.ask(self.own, [PlainLoss((), self._axes, double, "eval")])
         return answer[0]
 
-    def plain_losses(self, points: Points, double: bool) -> tuple[Floats, str]:
-        """The losses at points by plain evaluation along the stored axes, and the type of it."""
+    def plain_losses(self, points: Points, double: int) -> tuple[Floats, str]:
+        """The losses at points by plain evaluation along the stored axes, and the types of it.
+
+        Args:
+            double: how many of them, from the first, are computed in float64.
+        """
         plan = self.own.plan
         self.evaluations += len(points) * (2 if plan.statistics.recalibrated else 1)
-        questions = [PlainLoss(tuple(point), self._axes, double, plan.batch_norm) for point in points]
+        questions = [
+            PlainLoss(tuple(point), self._axes, place < double, plan.batch_norm) for place, point in enumerate(points)
+        ]
         answers = self.calculator.ask(self.own, questions)
         kinds = {kind for _, kind in answers}
         return np.array([loss for loss, _ in answers]), " and ".join(sorted(kinds))
@@ -153,7 +170,10 @@ class Asker:
     # -- derivatives ----------------------------------------------------------------------------------------
 
     def along_axes(self, relative_steps: Sequence[float]) -> tuple[list[AlongAxis], str]:
-        """Slope and curvature at the origin along each axis in float64, and how the derivatives were computed.
+        """Slope and curvature at the origin along each axis, and how the derivatives were computed.
+
+        Of the first few samples in float64: convolutions in it take twenty times as long on a CPU, and whether losses
+        and derivatives are of one function a few samples tell as well.
 
         Args:
             relative_steps: of the differences, each as a share of the norm of the weights; where a step and half of it
@@ -174,8 +194,16 @@ class Asker:
             for step in of_axis
             for signed in (1.0, -1.0, 0.5, -0.5)
         ]
-        *losses, centre = self.losses(self.double, [*points, [0.0] * len(directions)]).tolist()
-        slopes, products, how = self._derivatives()
+        *losses, centre = self._losses_of_few([*points, [0.0] * len(directions)])
+        operator = self._hessian(self.few).on((0,))
+        vectors = np.stack([operator.layout.vector(each.tensors) for each in directions])
+        products = np.einsum("kp,kp->k", vectors, operator(vectors))
+        totals = self.calculator.ask(self.few, [BlockTotals(0)])
+        factors = loss_factors(totals, self.prepared.problem.observe)
+        (gradient,) = self.calculator.ask(self.few, [BlockGradient(0, factors)])
+        slopes = vectors @ gradient
+        self.evaluations += math.ceil((len(points) + 3 + GRADIENT + PRODUCT * len(vectors)) * self._share_of_few)
+        how = "derivatives" if operator.method == "autograd" else "differences of gradients"
         found = []
         for axis, of_axis in enumerate(steps):
             differences = []
@@ -186,17 +214,35 @@ class Asker:
             found.append(AlongAxis(self.landscape.grid.names[axis], best, float(products[axis]), float(slopes[axis])))
         return found, how
 
-    def _derivatives(self) -> tuple[Floats, Floats, str]:
-        """g·d and dᵀHd of each axis, and how H·d was computed."""
-        operator = self._hessian(self.double)
+    def _losses_of_few(self, points: Points) -> list[float]:
+        """The losses of the first few samples in float64.
+
+        Raises:
+            JobError: the model does not compute in float64.
+        """
+        mode = self.few.plan.batch_norm
+        shared = self.calculator.share([each.tensors for each in self.landscape.directions])
+        answers = self.calculator.ask(self.few, [PlainLoss(tuple(each), shared, True, mode, 1) for each in points])
+        if any(kind != "float64" for _, kind in answers):
+            raise JobError("the model or observe does not compute in float64, or draws random numbers")
+        return [loss for loss, _ in answers]
+
+    @property
+    def _share_of_few(self) -> float:
+        samples, plan = self.prepared.samples, self.few.plan
+        start, stop = batching_of(samples.length, plan, plan.batch_size, samples.cuts).edges[0]
+        return (stop - start) / samples.length
+
+    def axis_curvatures(self) -> Floats:
+        """dᵀHd of each axis over all samples.
+
+        Raises:
+            JobError: the model has no derivatives.
+        """
+        operator = self._hessian(self.own)
         vectors = np.stack([operator.layout.vector(each.tensors) for each in self.landscape.directions])
-        totals = self.calculator.ask(self.double, [BlockTotals(block) for block in operator.blocks])
-        factors = loss_factors(totals, self.prepared.problem.observe)
-        gradients = self.calculator.ask(self.double, [BlockGradient(block, factors) for block in operator.blocks])
-        products = np.einsum("kp,kp->k", vectors, operator(vectors))
-        self.evaluations += 2 + GRADIENT + PRODUCT * len(vectors)
-        how = "derivatives" if operator.method == "autograd" else "differences of gradients"
-        return vectors @ np.sum(gradients, axis=0), products, how
+        self.evaluations += 1 + PRODUCT * len(vectors)
+        return np.asarray(np.einsum("kp,kp->k", vectors, operator(vectors)), np.float64)
 
     def spectrum_ends(self) -> tuple[float, float, int]:
         """λmax and λmin of the Hessian at the origin, and how many products they took.

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from landscape.checks.evidence import Evidence
-from landscape.checks.rules.curvature import AlongAxis, OfGrid
+from landscape.checks.rules.curvature import OfGrid
 from landscape.checks.rules.resolution import Resolution
 from landscape.grid import Floats, Index
 from landscape.topology.features import noise_threshold
@@ -64,14 +64,17 @@ def _interpolated(values: Floats, coordinates: Floats, stride: int, axis: int) -
     return np.where(weight == 0, low, np.where(weight == 1, high, (1 - weight) * low + weight * high))
 
 
-def at_centre(evidence: Evidence, along: AlongAxis) -> OfGrid | None:
-    """The second difference of the grid at the origin along an axis; None where a neighbour is missing."""
+def at_centre(evidence: Evidence, axis: str, curvature: float) -> OfGrid | None:
+    """The second difference of the grid at the origin along an axis; None where a neighbour is missing.
+
+    Args:
+        curvature: dᵀHd.
+    """
     index = evidence.origin_index
     if index is None:
         return None
-    names = [axis.name for axis in reversed(evidence.surface.axes)]
-    dimension = names.index(along.axis)
-    coordinates = evidence.surface.axis(along.axis).coordinates
+    dimension = [each.name for each in reversed(evidence.surface.axes)].index(axis)
+    coordinates = evidence.surface.axis(axis).coordinates
     place = index[dimension]
     if not 0 < place < len(coordinates) - 1:
         return None
@@ -84,4 +87,4 @@ def at_centre(evidence: Evidence, along: AlongAxis) -> OfGrid | None:
         return float(evidence.values[moved])
 
     difference = (at(1) - 2 * at(0) + at(-1)) / step**2
-    return OfGrid(along.axis, difference, along.curvature, step) if math.isfinite(difference) else None
+    return OfGrid(axis, difference, curvature, step) if math.isfinite(difference) else None

@@ -40,12 +40,14 @@ class PlainLoss(Question[tuple[float, str]]):
         directions: the tensors of each direction.
         double: compute in float64 where the model and `observe` can, else in float32.
         batch_norm: which statistics the layers use.
+        batches: how many of the plan's batches, from the first; None for all.
     """
 
     point: tuple[float, ...]
     directions: Shared[Sequence[State]]
     double: bool
     batch_norm: BatchNorm
+    batches: int | None = None
 
     @property
     def label(self) -> str:
@@ -69,7 +71,7 @@ class PlainLoss(Question[tuple[float, str]]):
         feed.split(batching.edges)
 
         def batches() -> Iterator[Any]:
-            for index, batch in feed.batches():
+            for index, batch in feed.batches(self.batches):
                 if index in batching.begins:  # common random numbers, as everywhere
                     block = batching.begins[index]
                     seed_draws(seed_of(plan.seed, "block", block) if block else plan.seed)

@@ -18,8 +18,8 @@ from landscape.grid import Index
 from landscape.problem.supervised import Supervised
 
 # Shares of the norm of the weights. At the first the rounding of float64 makes 1e-7 of a curvature as high as the loss,
-# and a smooth loss is a parabola; at the second hardly one of a million ReLUs has its kink within the step.
-STEPS = (1e-4, 1e-6)
+# and a smooth loss is a parabola. The others are shorter than the way between kinks: of a LeNet, and of a ResNet-20.
+STEPS = (1e-4, 1e-6, 1e-7)
 SPOTS = 8
 SPOT_SEED = 0
 
@@ -101,3 +101,9 @@ class Scene:
     def along_axes(self) -> tuple[list[AlongAxis], str]:
         """Slope and curvature along each axis, and how the derivatives were computed."""
         return self.asked.along_axes(STEPS)
+
+    @cached_property
+    def axis_curvatures(self) -> dict[str, float]:
+        """dᵀHd over all samples, by the name of the axis."""
+        names = [axis.name for axis in self.evidence.surface.axes]
+        return dict(zip(names, self.asked.axis_curvatures().tolist(), strict=True))

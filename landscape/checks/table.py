@@ -19,6 +19,7 @@ from landscape.surface import ProjectedPath
 
 SEEDS = range(1001, 1001 + lines.LINES)  # the same for all networks, so that lines of two are paired
 POINTS_OF_LINE = (-1.0, -0.75, -0.5, -0.25, 0.25, 0.5, 0.75, 1.0)  # of the range; the origin is known
+DOUBLE = 2  # of the points that are computed again; in float64 convolutions take twenty times as long on a CPU
 HALF = (2, 5)  # the places of both sides at half the range
 
 
@@ -53,7 +54,9 @@ def _spot(scene: Scene) -> Check:
     evidence, asker = scene.evidence, scene.asked
     if not scene.spots:
         raise NotJudged("no cell has a value yet")
-    computed, kind = asker.plain_losses([evidence.point(each) for each in scene.spots], double=not scene.low_precision)
+    computed, kind = asker.plain_losses(
+        [evidence.point(each) for each in scene.spots], 0 if scene.low_precision else DOUBLE
+    )
     axes = "stored axes" if asker.stored is not None else "axes drawn from their seeds"
     return again.spot(
         again.Spot(
@@ -114,7 +117,7 @@ def _curvature(scene: Scene) -> Check:
 
 
 def _centre_cell(scene: Scene) -> Check:
-    found = [at_centre(scene.evidence, each) for each in scene.along_axes[0]]
+    found = [at_centre(scene.evidence, *each) for each in scene.axis_curvatures.items()]
     known = [each for each in found if each is not None and each.curvature > 0]
     if not known:
         raise NotJudged("the grid has no point at the origin with neighbours, or the loss is not convex there")
@@ -125,9 +128,8 @@ def _hidden(scene: Scene) -> Check:
     if not scene.deep:
         raise NotJudged("the steepest direction is not looked for; --deep does, at about 60 Hessian products")
     largest, smallest, products = scene.asked.spectrum_ends()
-    along = scene.along_axes[0]
     norms = {axis.name: axis.record.norm or math.nan for axis in scene.evidence.surface.axes}
-    mean = float(np.mean([each.curvature / norms[each.axis] ** 2 for each in along]))
+    mean = float(np.mean([value / norms[name] ** 2 for name, value in scene.axis_curvatures.items()]))
     return curvature.hidden(curvature.Hidden(largest, smallest, mean, products))
 
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from landscape.record import Checks
+import textwrap
+from functools import partial
+
+from landscape.record import MARKS, Checks
+
+WIDTH = 92
+
+_wrapped = partial(textwrap.fill, width=WIDTH, subsequent_indent="   ", break_on_hyphens=False)
 
 
 def checks_text(name: str, checks: Checks) -> str:
-    """The verdict, and a line for each check."""
-    lines = [f"{name}: can this picture be trusted?  {checks.verdict}"]
-    return "\n".join([*lines, *(f" {check.line}" for check in checks.results)])
+    """The verdict, and what each check found."""
+    lines = [_wrapped(f"{name}: can this picture be trusted? {checks.verdict}")]
+    for check in checks.results:
+        said = f"{check.text}; {check.remedy}" if check.remedy else check.text
+        lines.append(_wrapped(said, initial_indent=f" {MARKS[check.state]} "))
+    return "\n".join(lines)

@@ -35,11 +35,6 @@ class Check:
     value: Annotated[float, Strict()] | None = None
     numbers: dict[Text, Any] = field(default_factory=dict)
 
-    @property
-    def line(self) -> str:
-        """The mark, the sentence and the remedy."""
-        return f"{MARKS[self.state]} {self.text}{f'; {self.remedy}' if self.remedy else ''}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Checks:

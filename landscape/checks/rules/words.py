@@ -38,12 +38,11 @@ def _finite(value: object) -> object:
 def number(value: float, digits: int = 3) -> str:
     """A number with so many significant digits, without an exponent where it is readable without one.
 
-    >>> number(0.08714), number(1234567.0), number(1234.5), number(2e-7)
-    ('0.0871', '1.23e+06', '1234', '2e-07')
+    >>> number(0.08714), number(1234567.0), number(99.7, 2), number(2e-7)
+    ('0.0871', '1.23e+06', '100', '2e-07')
     """
-    if value != 0 and digits <= 4 and 1000 <= abs(value) < 100_000:
-        return f"{value:.0f}"
-    return f"{value:.{digits}g}"
+    text = f"{value:.{digits}g}"
+    return f"{float(text):.0f}" if "e+" in text and abs(value) < 1e6 else text
 
 
 def percent(share: float) -> str:
