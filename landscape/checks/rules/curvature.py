@@ -115,7 +115,8 @@ def curvature(found: Sequence[AlongAxis], how: str) -> Check:
             ("curvature", axis.curvature, axis.axis) if both else ("slope", axis.slope, axis.axis) for axis in found
         ]
         values = " and ".join(f"{number(value)} along {axis}" for _, value, axis in what)
-        text = f"{what[0][0]} at the centre {values}, by differences of losses as by {how} (to {percent(error)})"
+        said = f"{what[0][0]} of a few samples at the centre {values}"
+        text = f"{said}, by differences of losses as by {how} (to {percent(error)})"
         if not both:
             text = f"{text}; the loss has too many kinks, as of ReLU, to compare its curvature"
         return check("8", "curvature", "holds", text, value=error, numbers=known)
