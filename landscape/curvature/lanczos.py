@@ -95,8 +95,8 @@ def lanczos(
 ) -> Krylov:
     """The Krylov space in which the eigenpairs of the asked ranks have converged, or of `steps` steps.
 
-    αⱼ = qⱼᵀHqⱼ, βⱼq_{j+1} = (I − QᵀQ)²Hqⱼ. It stops when abs(β_m·s_mi) ≤ tolerance·abs(θᵢ) for each rank i, where the left
-    side is the residual (Paige 1971). Without reorthogonalisation converged eigenvalues would come back as ghosts.
+    αⱼ = qⱼᵀHqⱼ, βⱼq_{j+1} = (I − QᵀQ)²Hqⱼ. It stops when abs(β_m·s_mi) ≤ tolerance·abs(θᵢ) for each rank i, where the
+    left side is the residual (Paige 1971). Without reorthogonalisation converged eigenvalues would come back as ghosts.
 
     Args:
         product: H·v, the same bits each time.
