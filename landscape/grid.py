@@ -173,6 +173,18 @@ def tile_counts(shape: Sequence[int], tile_shape: Sequence[int]) -> Index:
     return tuple(-(-n // t) for n, t in zip(shape, tile_shape, strict=True))
 
 
+def points_per_tile(shape: Sequence[int], tile_shape: Sequence[int]) -> NDArray[np.int64]:
+    """How many points each tile holds, in an array of `tile_counts` numbers.
+
+    >>> points_per_tile((5, 7), (3, 3)).tolist()
+    [[9, 9, 3], [6, 6, 2]]
+    """
+    points = np.ones((), np.int64)
+    for size, edge in zip(shape, tile_shape, strict=True):
+        points = np.multiply.outer(points, np.minimum(edge, size - np.arange(0, size, edge)))
+    return points
+
+
 def tile_at(index: Index, shape: Sequence[int], tile_shape: Sequence[int]) -> Tile:
     """The tile of that index, cut off by the grid's end.
 

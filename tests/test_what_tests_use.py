@@ -93,3 +93,9 @@ def test_what_scripts_import_and_ask_of_our_modules_is_there():
         if not is_there(module, name)
     ]
     assert not missing
+
+
+def test_no_two_files_of_tests_have_the_same_name() -> None:
+    """They are no packages: Python would take the second one for the first."""
+    names = [path.name for path in FILES if path.name.startswith("test_")]
+    assert sorted(name for name in set(names) if names.count(name) > 1) == []

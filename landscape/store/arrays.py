@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 
-from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
+from landscape.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
 from landscape.record import Record, parse_axis
 from landscape.refinement.grids import new_points, new_points_per_tile, of_coarser_level, of_stretches
 from landscape.sample_losses import LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS
@@ -159,12 +159,9 @@ class LandscapeArrays:
 
     def points_in(self, tiles: NDArray[np.bool_]) -> int:
         """How many points it holds of the tiles where a mask holds."""
-        if self.level is not None:
-            return int(new_points_per_tile(self.shape)[tiles].sum())
-        points = np.ones((), np.int64)
-        for size, edge in zip(self.shape, self.tile_shape, strict=True):
-            points = np.multiply.outer(points, np.minimum(edge, size - np.arange(0, size, edge)))
-        return int(points[tiles].sum())
+        new = self.level is not None
+        per_tile = new_points_per_tile(self.shape) if new else points_per_tile(self.shape, self.tile_shape)
+        return int(per_tile[tiles].sum())
 
     @property
     def axis_names(self) -> tuple[str, ...]:

@@ -37,14 +37,6 @@ class Examination:
         """Whether nothing is left to compute, of the tiles and of the path."""
         return not self.missing_mask.any() and not self.path_missing
 
-    def missing_points(self, shape: Index, tile_shape: Index) -> int:
-        """The points of the missing tiles; those at the grid's end are cut off."""
-        points = np.ones((), np.int64)
-        for size, edge in zip(shape, tile_shape, strict=True):
-            starts = np.arange(0, size, edge)
-            points = np.multiply.outer(points, np.minimum(edge, size - starts))
-        return int(points[self.missing_mask].sum())
-
 
 @dataclass(frozen=True)
 class Checked:

@@ -18,6 +18,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cluster.driver.driver import Driver
 from cluster.driver.landscape_state import LandscapeState
@@ -26,7 +27,7 @@ from cluster.workers.protocol import MEASURE, START, Arrival, WorkerHandle
 from cluster.workers.worker import Receipt
 from landscape.evaluation.choice.questions import Request
 from landscape.evaluation.values import Values
-from landscape.grid import Grid, Index, Tile, tile_at, tile_counts
+from landscape.grid import Grid, Index, Tile, points_per_tile, tile_at, tile_counts
 from landscape.plan import Plan
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.record import Record
@@ -215,6 +216,17 @@ def _values(points: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     return {"loss": np.ones(points)}, {"loss": np.ones(points)}
 
 
+@dataclass(frozen=True)
+class NoChunks:
+    """An array of which nothing is kept."""
+
+    shape: Index
+    there: NDArray[np.bool_]
+
+    def present(self) -> NDArray[np.bool_]:
+        return self.there
+
+
 class NoStore:
     """Takes commits and keeps nothing but how often each tile was committed."""
 
@@ -222,6 +234,16 @@ class NoStore:
         self.name, self.shape, self.tile_shape, self.path_chunk = "plane", shape, tile_shape, 1
         self.observables, self.record = ("loss",), Record()
         self.commits = np.zeros(tile_counts(shape, tile_shape), np.uint8)
+        self.arrays = self
+
+    def points_in(self, tiles: NDArray[np.bool_]) -> int:
+        return int(points_per_tile(self.shape, self.tile_shape)[tiles].sum())
+
+    def points_of(self, tile: Tile) -> int:
+        return tile.points
+
+    def reader(self, name: str) -> NoChunks:
+        return NoChunks(self.shape, np.zeros(self.commits.shape, np.bool_))
 
     @property
     def tile_count(self) -> int:

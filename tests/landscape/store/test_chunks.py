@@ -17,7 +17,7 @@ from test_store import all_tiles, constant, make_store
 from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
-from landscape.grid import tile_at, tile_counts
+from landscape.grid import points_per_tile, tile_at, tile_counts
 from landscape.store import DurableStore, LandscapeStore
 from landscape.store.codec import ZSTD_MAGIC, Damaged, decode, encode
 from landscape.store.metadata import BadMetadataError, StoredArray, checked_array
@@ -177,13 +177,8 @@ def test_a_write_that_fails_among_many_leaves_all_of_them_uncommitted(tmp_path, 
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.lists(st.integers(1, 4), min_size=3, max_size=3))
-def test_missing_points_are_those_of_the_missing_tiles(shape, edges):
-    from landscape.store import Examination
-
+def test_points_per_tile_are_those_of_each_tile(shape, edges):
     tile_shape = tuple(edges[: len(shape)])
-    counts = tile_counts(shape, tile_shape)
-    mask = np.random.default_rng(sum(shape)).random(counts) < 0.5
-    found = Examination(mask, (), ())
-    assert found.missing_points(tuple(shape), tile_shape) == sum(
-        tile_at(index, shape, tile_shape).points for index in found.missing
-    )
+    found = points_per_tile(shape, tile_shape)
+    assert found.shape == tile_counts(shape, tile_shape)
+    assert all(found[index] == tile_at(index, shape, tile_shape).points for index in np.ndindex(found.shape))
