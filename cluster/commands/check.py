@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cluster.commands.computing_options import ANYONE, AS_RECORDED, Callback, CallbackOptions, WorkerOptions, Workers
 from cluster.commands.output import Json, show
-from cluster.options import Flag, MaybeWhole, checked_workers
+from cluster.options import Flag
 from cluster.process.logs import bind, write_remark
 from cluster.process.streams import diverted
-from landscape.errors import DONE, FAILED, JobError, LandscapeError, NotFoundError, shown
+from landscape.errors import DONE, FAILED, LandscapeError, NotFoundError, shown
 
 if TYPE_CHECKING:
-    from landscape.calculation import Calculator
-    from landscape.preparation import PreparedJob, PreparedLandscape
     from landscape.record import Checks
 
 
@@ -24,12 +21,8 @@ def check(
     *,
     deep: Flag = False,
     json: Json = False,
-    problem: str | None = None,
-    folder: Path | None = None,
-    serial: Flag = False,
-    workers: MaybeWhole = None,
-    address: str | None = None,
-    allow_open: Flag = False,
+    callback: Callback = AS_RECORDED,
+    who: Workers = ANYONE,
 ) -> int:
     """Judge whether the picture of a landscape can be trusted, by fifteen checks, each with its number and remedy.
 
@@ -44,22 +37,8 @@ def check(
         The landscape; default: all of the run.
     deep
         Look for the steepest direction too: about 60 products with the Hessian.
-    problem
-        The callback, module:function; default: the one that the landscape was computed with.
-    folder
-        Where the callback is looked up first; default: where it was then.
-    serial
-        In this process, without Ray.
-    workers
-        How many actors; default: one per GPU, else one per core.
-    address
-        host:port or auto, to attach to a Ray cluster; default: RAY_ADDRESS, else a private local Ray.
-    allow_open
-        Also attach to a cluster that is not on this machine and asks for no token.
     """
-    if serial and (workers or address):
-        raise JobError("serial: runs in this process alone; leave out workers and address")
-    checked_workers(workers)
+    who.check()
     from landscape.record import plain
     from landscape.results import open_run
 
@@ -68,34 +47,25 @@ def check(
     names = list(opened) if name is None else [name]
     if not names:
         raise NotFoundError(f"run {shown(opened.path, 300)} holds no landscape; `landscape run JOB` computes one")
-    options = {"serial": serial, "workers": workers, "address": address, "allow_open": allow_open}
-    found = check_all(opened.path, names, deep=deep, problem=problem, folder=folder, **options)
+    found = check_all(opened.path, names, deep=deep, callback=callback, who=who)
     data = [{"name": each, "verdict": checks.verdict, **plain(checks)} for each, checks in found.items()]
     show({"run": opened.path, "landscapes": data}, json, texts_of(found))
     return FAILED if any(checks.fails for checks in found.values()) else DONE
 
 
 def check_all(
-    run: str, names: list[str], *, deep: bool = False, problem: str | None = None, folder: Path | None = None,
-    **options: Any,
+    run: str, names: list[str], *, deep: bool = False, callback: CallbackOptions = AS_RECORDED,
+    who: WorkerOptions = ANYONE,
 ) -> dict[str, Checks]:  # fmt: skip
-    """Check landscapes of a run one after another, and keep what is found where the run can be written.
-
-    Args:
-        options: those of `calculator_of`.
-    """
-    from cluster.driver.calculators import calculator_of
+    """Check landscapes of a run one after another, and keep what is found where the run can be written."""
     from landscape.checks import check_landscape, keep_checks
-
-    def calculator(
-        prepared: PreparedJob, landscape: PreparedLandscape, evaluations: int
-    ) -> AbstractContextManager[Calculator]:
-        return calculator_of(prepared, landscape, evaluations, **options)
 
     found = {}
     with diverted():
         for name in names:
-            found[name] = check_landscape(run, name, deep=deep, problem=problem, folder=folder, calculator=calculator)
+            found[name] = check_landscape(
+                run, name, deep=deep, problem=callback.problem, folder=callback.folder, calculator=who.calculator
+            )
             try:
                 keep_checks(run, name, found[name])
             except LandscapeError as error:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from cluster.commands.computing_options import ANYONE, JobRunner, Workers
 from cluster.commands.output import Json, read_bound_job, show
-from cluster.options import Flag, MaybeNumber, MaybeWhole, checked_workers
+from cluster.options import Flag, MaybeNumber, MaybeWhole
 from cluster.process.streams import diverted
-from landscape.errors import DONE, JobError, message_of, shown
+from landscape.errors import JobError, message_of, shown
 
 if TYPE_CHECKING:
     from landscape.barrier import Barrier
-    from landscape.calculation import Calculator
     from landscape.connectivity.connecting import Connection, Values1D
     from landscape.curves import Curve
-    from landscape.preparation import PreparedJob, PreparedLandscape
-    from landscape.results import Run
-    from landscape.spec import Job
 
 
 def connect(
@@ -42,10 +38,7 @@ def connect(
     points: MaybeWhole = None,
     run: str | None = None,
     json: Json = False,
-    serial: Flag = False,
-    workers: MaybeWhole = None,
-    address: str | None = None,
-    allow_open: Flag = False,
+    who: Workers = ANYONE,
 ) -> int:
     """Train a curve of low loss between two networks, and compute the plane that it lies in.
 
@@ -89,20 +82,10 @@ def connect(
         On the line and on the curve; default: 61.
     run
         The run folder or URL, instead of the job's.
-    serial
-        In this process, without Ray.
-    workers
-        How many actors; default: one per GPU, else one per core.
-    address
-        host:port or auto, to attach to a Ray cluster; default: RAY_ADDRESS, else a private local Ray.
-    allow_open
-        Also attach to a cluster that is not on this machine and asks for no token.
     """
-    if serial and (workers or address):
-        raise JobError("serial: runs in this process alone; leave out workers and address")
+    who.check()
     if table is not None and not match:
         raise JobError("table: goes with --match only; give both, or neither")
-    checked_workers(workers)
     given = read_bound_job(job, run=run)
     from landscape.connectivity.bending import Training
     from landscape.connectivity.connecting import POINTS
@@ -113,32 +96,16 @@ def connect(
         "batch_size": batch_size, "seed": seed,
     }  # fmt: skip
     training = Training(**{key: value for key, value in settings.items() if value is not None})
-    place: dict[str, Any] = {"serial": serial, "workers": workers, "address": address, "allow_open": allow_open}
-    codes: list[int] = []
-
-    def compute(asked: Job) -> Run:
-        from cluster.commands.computing import compute as compute_job
-        from landscape.results import open_run
-
-        codes.append(compute_job(asked, **place, shown=False))
-        return open_run(asked.run_path)
-
-    def answering(
-        prepared: PreparedJob, landscape: PreparedLandscape, evaluations: int
-    ) -> AbstractContextManager[Calculator]:
-        from cluster.driver.calculators import calculator_of
-
-        return calculator_of(prepared, landscape, evaluations, **place)
-
+    runner = JobRunner(who)
     with diverted():
         found = connect_networks(
             given, _reference(first), _reference(second), name=name, kind=cast("Curve", curve), training=training,
             match=match, table=None if table is None else _read_table(table),
             bend=bend, size=size, points=POINTS if points is None else points,
-            compute=compute, answering=answering,
+            compute=runner, answering=who.calculator,
         )  # fmt: skip
     show(_plain(found), json, _text(found))
-    return max(codes, default=DONE)
+    return runner.code
 
 
 def _read_table(file: Path) -> dict[str, list[str | None]]:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
+from cluster.commands.computing_options import ANYONE, AS_RECORDED, Callback, JobRunner, Workers
 from cluster.commands.output import Json, show
-from cluster.options import Flag, MaybeWhole, Words, checked_workers
+from cluster.options import Flag, MaybeWhole, Words
 from cluster.process.streams import diverted
 from landscape.errors import DONE, JobError, shown
 
 TYPED = {"num_samples": "samples", "observables": "observable", "ranges": "range"}
-
-if TYPE_CHECKING:
-    from landscape.results import Run
-    from landscape.spec import Job
 
 
 def extend(
@@ -30,12 +26,8 @@ def extend(
     range: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     plan: Flag = False,
     json: Json = False,
-    problem: str | None = None,
-    folder: Path | None = None,
-    serial: Flag = False,
-    workers: MaybeWhole = None,
-    address: str | None = None,
-    allow_open: Flag = False,
+    callback: Callback = AS_RECORDED,
+    who: Workers = ANYONE,
 ) -> int:
     """Add samples, observables or a wider range to a landscape that is complete; every value that is known is kept.
 
@@ -56,22 +48,8 @@ def extend(
         A wider range by whole steps, LOW,HIGH for all axes or LOW,HIGH,LOW,HIGH for each.
     plan
         Show what it costs, step by step where several things are asked for, and write nothing.
-    problem
-        The callback, module:function; default: the one that it was computed with.
-    folder
-        Where the callback is looked up first; default: where it was then.
-    serial
-        In this process, without Ray.
-    workers
-        How many actors; default: one per GPU, else one per core.
-    address
-        host:port or auto, to attach to a Ray cluster; default: RAY_ADDRESS, else a private local Ray.
-    allow_open
-        Also attach to a cluster that is not on this machine and asks for no token.
     """
-    if serial and (workers or address):
-        raise JobError("serial: runs in this process alone; leave out workers and address")
-    checked_workers(workers)
+    who.check()
     from cluster.status import run_status, status_text
     from landscape.extending import More, steps_left
     from landscape.extending import extend as extend_landscape
@@ -82,26 +60,19 @@ def extend(
             from cluster.commands.extension_plan import extension_text, plan_extension
 
             with diverted():
-                planned = plan_extension(run, name, steps_left(run, name, more), problem, folder, workers)
+                planned = plan_extension(
+                    run, name, steps_left(run, name, more), callback.problem, callback.folder, who.workers
+                )
             show(planned, json, extension_text(planned))
             return DONE
-        from cluster.commands.computing import compute
-        from landscape.results import open_run
-
-        codes: list[int] = []
-
-        def run_job(job: Job) -> Run:
-            code = compute(job, serial=serial, workers=workers, address=address, allow_open=allow_open, shown=False)
-            codes.append(code)
-            return open_run(job.run_path)
-
+        runner = JobRunner(who)
         extend_landscape(
-            run, name, num_samples=more.num_samples, observables=more.observables, ranges=more.ranges, problem=problem,
-            folder=folder, compute=run_job,
+            run, name, num_samples=more.num_samples, observables=more.observables, ranges=more.ranges,
+            problem=callback.problem, folder=callback.folder, compute=runner,
         )  # fmt: skip
         status = run_status(run)
         show(status, json, status_text(status))
-        return max(codes, default=DONE)
+        return runner.code
 
 
 @contextmanager

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cluster.commands.computing_options import ANYONE, AS_RECORDED, Callback, CallbackOptions, Workers
 from cluster.commands.output import Json, show
-from cluster.options import Flag, MaybeWhole, checked_workers
+from cluster.options import Flag
 from cluster.process.logs import bind
 from cluster.process.streams import diverted
 from landscape.errors import JobError
 
 if TYPE_CHECKING:
-    from landscape.calculation import Calculator
-    from landscape.preparation import PreparedJob, PreparedLandscape
     from landscape.spec import Job
 
 SAYING = (
@@ -30,12 +28,8 @@ def measure(
     layers: Flag = False,
     all: Flag = False,
     json: Json = False,
-    problem: str | None = None,
-    folder: Path | None = None,
-    serial: Flag = False,
-    workers: MaybeWhole = None,
-    address: str | None = None,
-    allow_open: Flag = False,
+    callback: Callback = AS_RECORDED,
+    who: Workers = ANYONE,
 ) -> None:
     """Measure how the loss rises around weights: along lines, in the worst case, by curvature, with intervals.
 
@@ -53,53 +47,31 @@ def measure(
         Also how the loss rises when one layer alone moves, and when it goes back to the first snapshot.
     all
         Also Keskar's sharpness, average cases under noise, and the noise that the error bears.
-    problem
-        The callback, module:function; default: the one that the run was computed with.
-    folder
-        Where the callback is looked up first; default: where it was then.
-    serial
-        In this process, without Ray.
-    workers
-        How many actors; default: one per GPU, else one per core.
-    address
-        host:port or auto, to attach to a Ray cluster; default: RAY_ADDRESS, else a private local Ray.
-    allow_open
-        Also attach to a cluster that is not on this machine and asks for no token.
     """
-    if serial and (workers or address):
-        raise JobError("serial: runs in this process alone; leave out workers and address")
-    checked_workers(workers)
-    from cluster.driver.calculators import calculator_of
+    who.check()
     from landscape.measures.asking import origins_of
     from landscape.measures.measuring import Asked
     from landscape.measures.recording import record
     from landscape.trajectory.snapshots import read_trajectory
     from landscape.views.prepared.measures import lines_of
 
-    def calculator(
-        prepared: PreparedJob, landscape: PreparedLandscape, evaluations: int
-    ) -> AbstractContextManager[Calculator]:
-        return calculator_of(
-            prepared, landscape, evaluations, serial=serial, workers=workers, address=address, allow_open=allow_open
-        )
-
     with diverted():
-        job = _job(run, problem, folder)
+        job = _job(run, callback)
         bind(run=job.run_path)
         trajectory = read_trajectory(job.run_path)
         chosen = origins_of(origins, trajectory, Path.cwd())
-        found = record(job, chosen, trajectory, Asked(layers, all), calculator).document()
+        found = record(job, chosen, trajectory, Asked(layers, all), who.calculator).document()
     show(found, json, "\n".join([*lines_of(found), SAYING]))
 
 
-def _job(run: str, problem: str | None, folder: Path | None) -> Job:
+def _job(run: str, callback: CallbackOptions) -> Job:
     """How the weights are measured: as a job file says, or as the run's first landscape was computed."""
     from landscape.measures.asking import job_of_file, job_of_run
     from landscape.results import open_run
     from landscape.spec import read_job
 
     if Path(run).is_file():
-        if problem or folder:
+        if callback.problem or callback.folder:
             raise JobError("problem: goes with a run, not with a job file, which names its own; leave it out")
         return job_of_file(read_job(Path(run)))
-    return job_of_run(open_run(run).path, problem, folder)
+    return job_of_run(open_run(run).path, callback.problem, callback.folder)

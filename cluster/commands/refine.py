@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
+from cluster.commands.computing_options import ANYONE, AS_RECORDED, Callback, JobRunner, Workers
 from cluster.commands.output import Json, show
-from cluster.options import Flag, MaybeWhole, checked_workers
+from cluster.options import Flag, MaybeWhole
 from cluster.process.streams import diverted
 from landscape.errors import DONE, JobError, shown
-
-if TYPE_CHECKING:
-    from landscape.results import Run
-    from landscape.spec import Job
 
 
 def refine(
@@ -25,12 +21,8 @@ def refine(
     factor: MaybeWhole = None,
     plan: Flag = False,
     json: Json = False,
-    problem: str | None = None,
-    folder: Path | None = None,
-    serial: Flag = False,
-    workers: MaybeWhole = None,
-    address: str | None = None,
-    allow_open: Flag = False,
+    callback: Callback = AS_RECORDED,
+    who: Workers = ANYONE,
 ) -> int:
     """Make a landscape that is complete finer, in a box or everywhere; every point that is there is kept.
 
@@ -49,22 +41,8 @@ def refine(
         2 or 4: by how much the steps are divided; default: 2.
     plan
         Show what it costs, level by level, and write nothing.
-    problem
-        The callback, module:function; default: the one that it was computed with.
-    folder
-        Where the callback is looked up first; default: where it was then.
-    serial
-        In this process, without Ray.
-    workers
-        How many actors; default: one per GPU, else one per core.
-    address
-        host:port or auto, to attach to a Ray cluster; default: RAY_ADDRESS, else a private local Ray.
-    allow_open
-        Also attach to a cluster that is not on this machine and asks for no token.
     """
-    if serial and (workers or address):
-        raise JobError("serial: runs in this process alone; leave out workers and address")
-    checked_workers(workers)
+    who.check()
     from cluster.status import run_status, status_text
     from landscape.refining import Finer, levels_left
     from landscape.refining import refine as refine_landscape
@@ -74,23 +52,18 @@ def refine(
         from cluster.commands.refinement_plan import plan_refinement, refinement_text
 
         with diverted():
-            planned = plan_refinement(run, name, levels_left(run, name, finer), problem, folder, workers)
+            planned = plan_refinement(
+                run, name, levels_left(run, name, finer), callback.problem, callback.folder, who.workers
+            )
         show(planned, json, refinement_text(planned))
         return DONE
-    from cluster.commands.computing import compute
-    from landscape.results import open_run
-
-    codes: list[int] = []
-
-    def run_job(job: Job) -> Run:
-        code = compute(job, serial=serial, workers=workers, address=address, allow_open=allow_open, shown=False)
-        codes.append(code)
-        return open_run(job.run_path)
-
-    refine_landscape(run, name, factor=finer.factor, box=finer.box, problem=problem, folder=folder, compute=run_job)
+    runner = JobRunner(who)
+    refine_landscape(
+        run, name, factor=finer.factor, box=finer.box, problem=callback.problem, folder=callback.folder, compute=runner
+    )
     status = run_status(run)
     show(status, json, status_text(status))
-    return max(codes, default=DONE)
+    return runner.code
 
 
 def _pairs(text: str) -> list[tuple[float, float]]:

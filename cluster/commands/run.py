@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cluster.commands.computing_options import ANYONE, Workers
 from cluster.commands.output import read_bound_job
-from cluster.options import Flag, ManyWhole, MaybeNumber, MaybeWhole, checked_workers
-from landscape.errors import JobError
+from cluster.options import ManyWhole, MaybeNumber, MaybeWhole
 
 
 def run(
     job: Path,
     *,
-    serial: Flag = False,
-    workers: MaybeWhole = None,
-    address: str | None = None,
-    allow_open: Flag = False,
+    who: Workers = ANYONE,
     run: str | None = None,
     num_samples: MaybeWhole = None,
     seed: MaybeWhole = None,
@@ -33,14 +30,6 @@ def run(
     ----------
     job
         The YAML job file. The options below replace its fields.
-    serial
-        In this process, without Ray: the reference.
-    workers
-        How many actors; default: one per GPU, else one per core.
-    address
-        host:port or auto, to attach to a Ray cluster; default: RAY_ADDRESS, else a private local Ray.
-    allow_open
-        Also attach to a cluster that is not on this machine and asks for no token.
     run
         The run folder or URL.
     num_samples
@@ -66,9 +55,5 @@ def run(
         job, run=run, num_samples=num_samples, seed=seed, batch_size=batch_size, precision=precision,
         batch_norm=batch_norm, device=device, threads=threads, num_gpus=num_gpus, device_ids=device_ids,
     )  # fmt: skip
-    checked_workers(workers)
-    if serial and (workers or address):
-        raise JobError("serial: runs in this process alone; leave out workers and address")
-    from cluster.commands.computing import compute
-
-    return compute(given, serial=serial, workers=workers, address=address, allow_open=allow_open)
+    who.check()
+    return who.compute(given)
