@@ -11,8 +11,6 @@ from landscape.calculation.calculator import (
 )
 from landscape.calculation.derivatives import (
     BlockGradient,
-    BlockProduct,
-    BlockTotals,
     ProductOfBlocks,
     SumOfProducts,
     TotalsOfBlocks,
@@ -23,8 +21,6 @@ __all__ = [
     "AtPoints",
     "AtWeights",
     "BlockGradient",
-    "BlockProduct",
-    "BlockTotals",
     "Calculator",
     "LocalCalculator",
     "ProductOfBlocks",

@@ -17,22 +17,6 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class BlockTotals(Question[dict[str, float]]):
-    """Σ wᵢ over a block, of the loss or of each of its terms."""
-
-    block: int
-
-    @property
-    def label(self) -> str:
-        """What messages call it."""
-        return f"weights of block {self.block}"
-
-    def answer(self, station: Station) -> dict[str, float]:
-        """Observe the block once."""
-        return _of(station).totals(self.block)
-
-
-@dataclass(frozen=True, eq=False)
 class BlockGradient(Question[Floats]):
     """The part of a block in ∇L, float64 [P], see `Differentiation.gradient`."""
 
@@ -50,32 +34,8 @@ class BlockGradient(Question[Floats]):
 
 
 @dataclass(frozen=True, eq=False)
-class BlockProduct(Question[Floats]):
-    """The part of a block in H·V, float64 [k, P], see `Differentiation.products`.
-
-    Attributes:
-        vectors: V, float64 [k, P].
-    """
-
-    block: int
-    factors: Mapping[str, float]
-    vectors: Shared[Floats]
-    how: Products = "autograd"
-
-    @property
-    def label(self) -> str:
-        """What messages call it."""
-        return f"Hessian product of block {self.block}"
-
-    def answer(self, station: Station) -> Floats:
-        """Differentiate twice, or two gradients for each vector."""
-        vectors = [torch.from_numpy(np.array(row)) for row in self.vectors.get()]
-        return torch.stack(_of(station).products(self.block, self.factors, vectors, self.how)).numpy()
-
-
-@dataclass(frozen=True, eq=False)
 class TotalsOfBlocks(Question[list[dict[str, float]]]):
-    """`BlockTotals` of several blocks, in their order."""
+    """Σ wᵢ over each of several blocks, of the loss or of each of its terms."""
 
     blocks: Sequence[int]
 

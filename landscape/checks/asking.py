@@ -13,11 +13,11 @@ from landscape.batch_norm import BatchNorm
 from landscape.calculation import (
     AtPoints,
     BlockGradient,
-    BlockTotals,
     Calculator,
     LocalCalculator,
     Setting,
     Shared,
+    TotalsOfBlocks,
 )
 from landscape.checks.plain import PlainLoss
 from landscape.checks.rules.curvature import AlongAxis, Differences
@@ -198,7 +198,7 @@ class Asker:
         operator = self._hessian(self.few).on((0,))
         vectors = np.stack([operator.layout.vector(each.tensors) for each in directions])
         products = np.einsum("kp,kp->k", vectors, operator(vectors))
-        totals = self.calculator.ask(self.few, [BlockTotals(0)])
+        (totals,) = self.calculator.ask(self.few, [TotalsOfBlocks([0])])
         factors = loss_factors(totals, self.prepared.problem.observe)
         (gradient,) = self.calculator.ask(self.few, [BlockGradient(0, factors)])
         slopes = vectors @ gradient

@@ -20,10 +20,10 @@ from landscape.calculation import (
     AtPoints,
     AtWeights,
     BlockGradient,
-    BlockProduct,
-    BlockTotals,
     LocalCalculator,
+    ProductOfBlocks,
     Setting,
+    TotalsOfBlocks,
     setting_of,
 )
 from landscape.errors import Interrupted, JobError
@@ -60,11 +60,12 @@ def questions_of(calculator, setting: Setting) -> list[NDArray[np.float64]]:
     values = calculator.ask(setting, [AtPoints(POINTS[:2], keep=True), AtPoints(POINTS[2:])])
     weights = calculator.ask(setting, [AtWeights(calculator.share(setting.origin))])
     numbers = [array for value in values + weights for _, array in sorted(value.arrays().items())]
-    totals = calculator.ask(setting, [BlockTotals(block) for block in range(2)])
-    factors = {"loss": 1 / sum(total["loss"] for total in totals)}
+    totals = calculator.ask(setting, [TotalsOfBlocks([block]) for block in range(2)])
+    factors = {"loss": 1 / sum(total["loss"] for (total,) in totals)}
     vectors = calculator.share(np.eye(2))
     numbers += calculator.ask(setting, [BlockGradient(block, factors) for block in range(2)])
-    return numbers + calculator.ask(setting, [BlockProduct(block, factors, vectors) for block in range(2)])
+    products = calculator.ask(setting, [ProductOfBlocks([block], factors, vectors) for block in range(2)])
+    return numbers + [each.total for each in products if each.total is not None]
 
 
 def test_workers_answer_with_the_bytes_of_this_process_and_one_may_be_killed(make_job):
