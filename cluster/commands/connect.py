@@ -14,7 +14,8 @@ from landscape.errors import JobError, message_of, shown
 
 if TYPE_CHECKING:
     from landscape.barrier import Barrier
-    from landscape.connectivity.connecting import Connection, Values1D
+    from landscape.connectivity.connecting import Connection
+    from landscape.connectivity.ways import Values1D
     from landscape.curves import Curve
 
 
@@ -42,8 +43,9 @@ def connect(
 ) -> int:
     """Train a curve of low loss between two networks, and compute the plane that it lies in.
 
-    The curve is trained in this process, on the samples of the job; the plane, the line and the curve are evaluated as
-    any landscape is. The weights of the bend are kept in a file, from which the same command goes on.
+    The curve is trained on the samples of the job, by one worker where workers compute; the plane, the line and the
+    curve are evaluated as any landscape is. Each epoch and the weights of the bend are kept in a file, and what lies on
+    the line and the curve with the landscape: the same command goes on from there.
 
     Parameters
     ----------
@@ -87,9 +89,9 @@ def connect(
     if table is not None and not match:
         raise JobError("table: goes with --match only; give both, or neither")
     given = read_bound_job(job, run=run)
-    from landscape.connectivity.bending import Training
-    from landscape.connectivity.connecting import POINTS
     from landscape.connectivity.connecting import connect as connect_networks
+    from landscape.connectivity.steps import Training
+    from landscape.connectivity.ways import POINTS
 
     settings: dict[str, Any] = {
         "epochs": epochs, "learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay,

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 from landscape.lazy_names import import_on_use
 
 if TYPE_CHECKING:
-    from landscape.connectivity.bending import Bend, Training, train_bend
+    from landscape.connectivity.bending import Bend, train_bend
     from landscape.connectivity.connecting import Connection, connect
     from landscape.connectivity.matching import Matched, match_weights
+    from landscape.connectivity.steps import Training
 
 _HOMES = {
-    "bending": ("Bend", "Training", "train_bend"),
+    "bending": ("Bend", "train_bend"),
     "connecting": ("Connection", "connect"),
     "matching": ("Matched", "match_weights"),
+    "steps": ("Training",),
 }
 
 __all__ = ["Bend", "Connection", "Matched", "Training", "connect", "match_weights", "train_bend"]

@@ -5,58 +5,48 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from landscape.barrier import Barriers, PathColumns, barriers_of, path_columns
-from landscape.calculation import AtPoints, AtWeights, LocalCalculator, setting_of
-from landscape.connectivity.bending import Training, train_bend
+from landscape import __version__
+from landscape.calculation import LocalCalculator, Setting
+from landscape.connectivity.bending import Along, train_by
 from landscape.connectivity.matching import match_weights
-from landscape.connectivity.weight_files import read_made, write_made
-from landscape.curves import Curve, curve_places
-from landscape.devices import pick_device
-from landscape.errors import JobError, shown
-from landscape.evaluation.arithmetic import arithmetic
-from landscape.evaluation.values import Values
+from landscape.connectivity.steps import Training
+from landscape.connectivity.ways import POINTS, Answering, Values1D, both_ways, recorded_ways, way_record
+from landscape.connectivity.weight_files import (
+    read_losses,
+    read_made,
+    read_progress,
+    remove_progress,
+    write_made,
+    write_progress,
+)
+from landscape.curves import Curve
+from landscape.errors import Interrupted, JobError, LandscapeError, shown
+from landscape.folders.lock import run_lock
 from landscape.parameters import State, state_digest
 from landscape.pipeline import run
-from landscape.preparation import PreparedJob, PreparedLandscape, prepare
+from landscape.plan import Engine
+from landscape.preparation import PreparedJob, prepare
 from landscape.preparation.weights import Weights
 from landscape.problem.user_code import in_folder
 from landscape.progress import stage
+from landscape.record import ConnectionRecord
 from landscape.results import Run
 from landscape.spec import Job
+from landscape.store import LandscapeStore
 from landscape.trajectory.snapshots import read_trajectory
 
 log = logging.getLogger("landscape")
 
-Floats = NDArray[np.float64]
-Answering = Callable[[PreparedJob, PreparedLandscape, int], Any]  # gives a context that gives a Calculator
-
-POINTS = 61  # of the line and of the curve, as Garipov et al. 2018 evaluate
-AT_ONCE = 8  # points that one question asks for
+GRADIENT = 3  # evaluations, that a step takes about as long as
 CHECKED_SAMPLES = 256  # on which a matched network must compute what it did
-
-
-@dataclass(frozen=True)
-class Values1D:
-    """Observables along the line or the curve, over t [n], with the columns and barriers that describe them.
-
-    Attributes:
-        values: means and standard errors by name, as those of a surface, [n] each.
-        loss: Garipov's columns of the loss, over the length in weight space.
-    """
-
-    t: Floats
-    values: Mapping[str, Floats]
-    loss: PathColumns
-    barriers: Barriers | None
 
 
 @dataclass(frozen=True)
@@ -68,7 +58,7 @@ class Connection:
         line, curve: the straight line between them, and the trained curve.
         bend: the file of the bend's weights.
         matched: the file of the second network with its units matched to the first; None where that was not asked for.
-        epochs: the mean training loss of each; none where a bend was there already.
+        epochs: the mean training loss of each.
     """
 
     name: str
@@ -87,22 +77,18 @@ class Connection:
         return 1 - self.curve.barriers.entezari.height / self.line.barriers.entezari.height
 
 
-def answering_here(prepared: PreparedJob, landscape: PreparedLandscape, evaluations: int) -> Any:
-    """A calculator in this process."""
-    return nullcontext(LocalCalculator(prepared, landscape))
-
-
 def connect(
     job: Job, first: int | str, second: int | str, *, name: str = "curve", kind: Curve = "bezier",
     training: Training | None = None, match: bool = False, table: Mapping[str, Sequence[str | None]] | None = None,
     bend: Path | None = None, size: int | None = None, points: int = POINTS, compute: Callable[[Job], Run] = run,
-    answering: Answering = answering_here, on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
+    answering: Answering | None = None, on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Connection:  # fmt: skip
     """Train a curve between two networks, compute the plane of the networks and the bend, and both ways over it.
 
     The curve is trained on the job's samples. What it is made from is written into the file of the bend: where that
-    file is there already, it is taken, and where it is of another curve, it is refused.
+    file is there already, it is taken, and where it is of another curve, it is refused. Each epoch is kept beside it
+    until then. What was evaluated on both ways is kept with the landscape: the same call answers from there.
 
     Args:
         job: its problem, samples and arithmetic; its landscapes are not computed.
@@ -114,7 +100,8 @@ def connect(
         size: points per axis of the plane; default: 21.
         points: of the line and of the curve.
         compute: runs the job of the plane.
-        answering: gives the calculator that evaluates the line and the curve.
+        answering: gives the calculator that trains the curve, and evaluates it and the line; default: this process.
+        stop: is asked every few steps of the training by this process; when true, `Interrupted` is raised.
 
     Raises:
         JobError: the networks, the settings or the file of the bend do not fit.
@@ -139,22 +126,71 @@ def connect(
         "curve": kind, "first": state_digest(ends[0]), "second": state_digest(ends[1]),
         "samples": prepared.samples.digest(), **asdict(plan),
     }  # fmt: skip
-    epochs: tuple[float, ...] = ()
+    asking = answering or (lambda given, landscape, _: nullcontext(LocalCalculator(given, landscape, stop)))
     if not read_made(file, made_of, "bend"):
-        stage("training the curve")
-        with in_folder(prepared.folder), arithmetic(prepared.landscapes[0].plan, device := pick_device(job.device)):
-            found = train_bend(
-                prepared.problem.model, prepared.samples, prepared.problem.observe, ends[0], ends[1], kind, plan,
-                device=device, on_epoch=on_epoch, stop=stop,
-            )  # fmt: skip
-        write_made(file, found.bend, made_of)
-        epochs = found.losses
+        _train(prepared, ends, kind, plan, file, made_of, asking, on_epoch)
     target = second if matched is None else str(matched.absolute())
     plane = {"name": name, "plane": [first, target, str(file.absolute())], "curve": kind, "size": size}
     asked = job.replace(landscapes=[{key: value for key, value in plane.items() if value is not None}])
     compute(asked)
-    ways = _both_ways(prepare(asked), ends, kind, points, answering)
+    epochs = read_losses(file)
+    ways = _ways(prepare(asked), ends, kind, points, epochs, asking)
     return Connection(name, kind, *ways, file, matched, epochs)
+
+
+def _train(
+    prepared: PreparedJob, ends: Sequence[State], kind: Curve, training: Training, file: Path,
+    made_of: Mapping[str, Any], answering: Answering, on_epoch: Callable[[int, float], None],
+) -> None:  # fmt: skip
+    """Train the bend into its file, each epoch kept beside it until it is there."""
+    (landscape,) = prepared.landscapes
+    plan = replace(landscape.plan, engine=Engine(), bfloat16_weights=False)
+    known, told = read_progress(file, made_of), max(1, training.epochs // 10)
+
+    def tell(epoch: int, loss: float) -> None:
+        on_epoch(epoch, loss)
+        if epoch % told == 0:
+            stage(f"training the curve: epoch {epoch} of {training.epochs}, loss {loss:.4g}")
+
+    stage("training the curve" if known is None else f"training the curve: going on after epoch {len(known.losses)}")
+    along = Along(known, lambda progress: write_progress(file, progress, made_of), tell)
+    try:
+        with answering(prepared, landscape, GRADIENT * training.epochs) as calculator:
+            bend = train_by(
+                calculator, Setting(ends[0], (), plan), prepared.samples, ends[0], ends[1], kind, training, along
+            )  # fmt: skip
+    except Interrupted:
+        raise Interrupted(
+            f"the training of {shown(str(file))} is interrupted; each epoch is kept: the same command goes on"
+        ) from None
+    write_made(file, bend.bend, made_of, bend.losses)
+    remove_progress(file)
+
+
+def _ways(
+    prepared: PreparedJob, ends: Sequence[State], kind: Curve, points: int, epochs: tuple[float, ...],
+    answering: Answering,
+) -> tuple[Values1D, Values1D]:  # fmt: skip
+    """The line and the curve, from what is kept with the plane where that is of the same settings."""
+    (landscape,) = prepared.landscapes
+    settings = {"curve": kind, "points": points}
+    known = LandscapeStore.open(prepared.run, landscape.name).record.connection
+    if known is not None and known.settings == settings and (kept := recorded_ways(known)) is not None:
+        return kept
+    line, curve = both_ways(prepared, ends, kind, points, answering)
+    record = ConnectionRecord(
+        when=datetime.now(UTC).isoformat(timespec="seconds"), version=__version__, curve=kind,
+        t=tuple(line.t.tolist()), on_line=way_record(line), on_curve=way_record(curve), epochs=epochs,
+        evaluations=2 * points - 1, settings=settings,
+    )  # fmt: skip
+    try:
+        with run_lock(prepared.run):
+            store = LandscapeStore.open(prepared.run, landscape.name, write=True)
+            store.update_attributes(connection=record)
+            store.consolidate()
+    except LandscapeError as error:
+        log.warning("what lies on the line and the curve is not kept: %s", error)
+    return line, curve
 
 
 def _matched(
@@ -191,47 +227,3 @@ def outputs_on(prepared: PreparedJob) -> Callable[[nn.Module], Tensor]:
         return torch.cat([*returned, loss.detach().double().flatten()])
 
     return outputs
-
-
-def _both_ways(
-    prepared: PreparedJob, ends: Sequence[State], kind: Curve, points: int, answering: Answering
-) -> tuple[Values1D, Values1D]:
-    """The line and the curve, evaluated as points of the plane; the ends as whole networks, so by their own bytes."""
-    (landscape,) = prepared.landscapes
-    networks = [axis.record.networks or () for axis in landscape.directions]
-    corners = np.array([[network.at for network in axis] for axis in networks]).T
-    t = np.linspace(0, 1, points)
-    ways = [np.stack([t, 0 * t], axis=1) * corners[1, 0], curve_places(kind, corners, t)]
-    inner = np.concatenate([way[1:-1] for way in ways])
-    with answering(prepared, landscape, 2 * points) as calculator:
-        setting = setting_of(landscape)
-        pieces = [AtPoints(inner[begin : begin + AT_ONCE]) for begin in range(0, len(inner), AT_ONCE)]
-        between = [_numbers(each) for each in calculator.ask(setting, pieces)]
-        wholes = calculator.ask(setting, [AtWeights(calculator.share(end)) for end in ends])
-        # The error of the rise at the second network is known at its point of the plane alone.
-        (at_second,) = calculator.ask(setting, [AtPoints(corners[1:2])])
-    names = list(_numbers(wholes[0]))
-    along = {name: np.concatenate([part[name] for part in between]) for name in between[0]}
-    return (
-        _described(t, ways[0], {name: along[name][: points - 2] for name in along}, wholes, at_second, names),
-        _described(t, ways[1], {name: along[name][points - 2 :] for name in along}, wholes, at_second, names),
-    )
-
-
-def _numbers(values: Values) -> dict[str, Floats]:
-    """Means and standard errors by name, [n] each."""
-    errors = {f"{name}_stderr": array for name, array in values.stderr.items()}
-    rise = {} if values.rise_stderr is None else {"loss_rise_stderr": values.rise_stderr}
-    return {**values.mean, **errors, **rise}
-
-
-def _described(
-    t: Floats, places: Floats, inner: Mapping[str, Floats], ends: Sequence[Values], second: Values, names: Sequence[str]
-) -> Values1D:
-    first, last = (_numbers(end) for end in ends)
-    values = {name: np.concatenate([first[name], inner[name], last[name]]) for name in names}
-    if second.rise_stderr is not None:
-        values["loss_rise_stderr"] = np.concatenate([[0.0], inner["loss_rise_stderr"], second.rise_stderr])
-    lengths = np.linalg.norm(np.diff(places, axis=0), axis=1)
-    barriers = barriers_of(t, values, float(values["loss"][0]), None)
-    return Values1D(t, values, path_columns(values["loss"], lengths), barriers)

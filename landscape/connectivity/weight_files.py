@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
+from landscape.connectivity.bending import Progress
+from landscape.connectivity.steps import Reached
 from landscape.digests import canonical_json
 from landscape.errors import JobError, LandscapeError, message_of, shown
 from landscape.parameters import State
 from landscape.trajectory.run_files import SNAPSHOT_FORMAT
 from landscape.trajectory.weight_files import read_about
 
-MADE_OF = "made_of"  # the metadata of the file
+MADE_OF, LOSSES = "made_of", "losses"  # the metadata of the file
+BEND, VELOCITY = "bend.", "velocity."  # what the names of tensors begin with while a bend is trained
 
 
 def read_made(file: Path, made_of: Mapping[str, Any], what: str) -> bool:
@@ -33,14 +38,17 @@ def read_made(file: Path, made_of: Mapping[str, Any], what: str) -> bool:
     return True
 
 
-def write_made(file: Path, weights: State, made_of: Mapping[str, Any]) -> None:
+def write_made(file: Path, weights: State, made_of: Mapping[str, Any], losses: Sequence[float] = ()) -> None:
     """Write weights whole, then rename.
+
+    Args:
+        losses: of the epochs of their training.
 
     Raises:
         LandscapeError: they cannot be written.
     """
     beside = file.with_name(f".{file.name}.{os.getpid()}")
-    metadata = {"format": SNAPSHOT_FORMAT, MADE_OF: canonical_json(made_of)}
+    metadata = {"format": SNAPSHOT_FORMAT, MADE_OF: canonical_json(made_of), LOSSES: json.dumps(list(losses))}
     try:
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, beside, metadata)
         os.replace(beside, file)
@@ -48,3 +56,45 @@ def write_made(file: Path, weights: State, made_of: Mapping[str, Any]) -> None:
         raise LandscapeError(f"weights {shown(str(file))} cannot be written: {message_of(error)}") from None
     finally:
         beside.unlink(missing_ok=True)
+
+
+def read_losses(file: Path) -> tuple[float, ...]:
+    """The losses of the epochs that a file of weights was trained for; none where it does not say."""
+    return tuple(json.loads(read_about(file).get(LOSSES, "[]")))
+
+
+def write_progress(file: Path, progress: Progress, made_of: Mapping[str, Any]) -> None:
+    """Keep how far the training of a bend is, beside its file.
+
+    Raises:
+        LandscapeError: it cannot be written.
+    """
+    reached = progress.reached
+    tensors = {BEND + name: tensor for name, tensor in reached.bend.items()}
+    tensors |= {VELOCITY + name: tensor for name, tensor in reached.velocity.items()}
+    write_made(_beside(file), tensors, made_of, progress.losses)
+
+
+def read_progress(file: Path, made_of: Mapping[str, Any]) -> Progress | None:
+    """How far the training of this bend was; None where it was not begun, or where that is of another one."""
+    beside = _beside(file)
+    try:
+        if not beside.exists() or read_about(beside).get(MADE_OF) != canonical_json(made_of):
+            return None
+        tensors = load_file(beside)
+    except (JobError, OSError, SafetensorError):
+        return None
+    bend, velocity = (
+        {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
+        for start in (BEND, VELOCITY)
+    )
+    return Progress(Reached(bend, velocity), read_losses(beside))
+
+
+def remove_progress(file: Path) -> None:
+    """Forget how far the training was, once the bend is there."""
+    _beside(file).unlink(missing_ok=True)
+
+
+def _beside(file: Path) -> Path:
+    return file.with_name(f"{file.stem}.training{file.suffix}")

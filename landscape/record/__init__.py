@@ -1,6 +1,7 @@
 """What the documents of a landscape on disk say of it, as typed values."""
 
 from landscape.record.checks import MARKS, Check, Checks, CheckState
+from landscape.record.connection import BarrierRecord, ConnectionRecord, WayRecord, finite_or_none
 from landscape.record.document import Record, parse, parse_axis, plain
 from landscape.record.parts import (
     AxisRecord,
@@ -23,10 +24,12 @@ from landscape.record.parts import (
 __all__ = [
     "MARKS",
     "AxisRecord",
+    "BarrierRecord",
     "Check",
     "CheckRecord",
     "CheckState",
     "Checks",
+    "ConnectionRecord",
     "EngineChoice",
     "IdentityRecord",
     "ImportRecord",
@@ -40,7 +43,9 @@ __all__ = [
     "Record",
     "TermRecord",
     "TrialRecord",
+    "WayRecord",
     "WorkerRecord",
+    "finite_or_none",
     "parse",
     "parse_axis",
     "plain",

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from landscape.progress import Failure
 from landscape.record.checks import Checks
+from landscape.record.connection import ConnectionRecord
 from landscape.record.parts import (
     OMITTED,
     AxisRecord,
@@ -86,6 +87,7 @@ class Record:
     origin_loss_stderr: Real | None = None
     progress: ProgressRecord = field(default_factory=ProgressRecord)
     checks: Checks | None = None  # what `landscape check` found; no part of the identity
+    connection: ConnectionRecord | None = None  # what `landscape connect` found along the line and the curve; likewise
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

@@ -11,6 +11,7 @@ from landscape.record import EngineChoice, Provenance, TrialRecord
 from landscape.surface import Axis, Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.barriers import barrier_rows
+from landscape.views.prepared.connection import connection_rows
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.origin import origin_index
 from landscape.views.prepared.uncertainty import rise_over_origin, standard_error
@@ -73,7 +74,7 @@ def landscape_rows(surface: Surface) -> list[Row]:
         *(row for axis in surface.axes for row in axis_rows(axis)),
         *cosine_rows(record.cosine, [axis.name for axis in surface.axes]),
     ]
-    rows += [*barrier_rows(surface), *network_rows(surface)]
+    rows += [*barrier_rows(surface), *network_rows(surface), *connection_rows(surface)]
     if surface.path is not None and len(surface.path.step):
         distance = np.asarray(surface.path.distance, np.float64)
         if np.isfinite(distance).any():

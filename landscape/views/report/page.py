@@ -33,6 +33,7 @@ from landscape.views.prepared.wording import (
 from landscape.views.report.bundle import Bundle
 from landscape.views.report.checks import checks_section
 from landscape.views.report.comparison import comparison_section, groups
+from landscape.views.report.connection import connection_section
 from landscape.views.report.markup import buttons, resource, table, template
 from landscape.views.report.measured import measures_section
 from landscape.views.report.runs import ReportRun, read_runs
@@ -149,6 +150,7 @@ def _section(surface: Surface, index: int, bundle: Bundle) -> str:
         topology=_topology(surface),
         observables="".join(numbers),
         checks=checks_section(surface),
+        connection=connection_section(surface),
         failures=_failures(surface),
         provenance=table(provenance_rows(surface)) + _job(surface),
     )

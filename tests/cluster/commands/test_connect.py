@@ -15,6 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from cluster.commands.app import command
 from landscape import open_run
+from landscape.connectivity import connecting
+from landscape.views.prepared.numbers import landscape_rows
+from landscape.views.prepared.wording import percent
+from landscape.views.report.page import render_report
 
 Called = Callable[..., tuple[int, str, str]]
 
@@ -75,7 +79,7 @@ def call(capsys, monkeypatch, logging_as_it_was, folder) -> Called:
 QUICK = ("--serial", "--size", 3, "--epochs", 8, "--points", 11)
 
 
-def test_a_curve_is_trained_drawn_and_measured(call, folder):
+def test_a_curve_is_trained_drawn_measured_and_kept(call, folder, monkeypatch):
     code, out, _ = call("a.safetensors", "b.safetensors", *QUICK, "--json")
     assert code == 0
     found = json.loads(out)
@@ -95,10 +99,20 @@ def test_a_curve_is_trained_drawn_and_measured(call, folder):
     assert [network.name for network in surface.axes[0].record.networks] == ["a", "b", "curve-bend"]
     bend = load_file(folder / "curve-bend.safetensors")
     assert set(bend) == set(load_file(folder / "a.safetensors"))
-    # The same command again goes on from what is there, to the same numbers.
-    code, out, _ = call("a.safetensors", "b.safetensors", *QUICK, "--json")
-    again = json.loads(out)
-    assert (code, again["epochs"], again["on_curve"]) == (0, [], curve)
+    assert not (folder / "curve-bend.training.safetensors").exists()
+    # The same command again answers from what is kept, to the same numbers.
+    with monkeypatch.context() as patched:
+        patched.setattr(connecting, "both_ways", None)
+        code, out, _ = call("a.safetensors", "b.safetensors", *QUICK, "--json")
+        assert (code, json.loads(out)) == (0, found)
+    kept = surface.record.connection
+    assert kept.gone == found["gone"]
+    assert list(kept.epochs) == found["epochs"]
+    rows = dict(landscape_rows(surface))
+    assert rows["of the line's barrier is gone"] == percent(found["gone"])
+    page = render_report([surface])
+    assert "The line and the curve" in page
+    assert page.count("straight line dashed, bezier curve solid") == 1
     code, out, _ = call("a.safetensors", "b.safetensors", *QUICK)
     assert code == 0
     assert [row.split()[0] for row in out.splitlines()[:3]] == ["lowest", "line", "bezier"]

@@ -8,9 +8,15 @@ import torch
 from scipy.integrate import quad
 from scipy.optimize import minimize
 
-from landscape.connectivity import Training, train_bend
+from landscape import Job, Problem
+from landscape.calculation import LocalCalculator, Setting
+from landscape.connectivity import Bend, Training, bending, train_bend
+from landscape.connectivity.bending import Along, Progress, train_by
+from landscape.connectivity.weight_files import read_progress, remove_progress, write_progress
 from landscape.curves import curve_shares
 from landscape.errors import Interrupted, JobError
+from landscape.parameters import state_of
+from landscape.preparation import prepare
 from landscape.problem.samples import Rows
 
 ENDS = {"place": torch.tensor([-1.0, 0.0])}, {"place": torch.tensor([1.0, 0.0])}
@@ -111,6 +117,68 @@ def test_a_single_step_is_the_chain_rule_with_decay_of_the_curves_weights():
     place = shares[0] * first["place"].double() + shares[1] * second["place"].double() + shares[2] * middle
     gradient = 4 * (place.square().sum() - 1) * place
     assert torch.allclose(found, middle - 0.1 * 2 * t * (1 - t) * (gradient + 0.3 * place), atol=1e-6)
+
+
+class Dropping(torch.nn.Module):
+    """A network that draws random numbers, and writes to itself, while it is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        layers = [torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 2)]
+        self.layers = torch.nn.Sequential(*layers)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layers(inputs)
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def test_a_training_that_ended_early_goes_on_from_its_last_epoch_to_the_same_bytes(monkeypatch, tmp_path):
+    """Also where a question is a few steps, and whoever answers them."""
+    monkeypatch.setattr(bending, "STRETCH", 3)
+    inputs = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    prepared = prepare(
+        Job(
+            run=tmp_path, num_samples=40, batch_size=8, engine="eager", landscapes=[{"name": "a", "size": 3}],
+            problem=lambda: Problem.supervised(
+                Dropping(), (inputs, (inputs[:, 0] > 0).long()), torch.nn.CrossEntropyLoss()
+            ),
+        )
+    )  # fmt: skip
+    (landscape,) = prepared.landscapes
+    first = state_of(Dropping())
+    second = {name: tensor + 0.1 if tensor.is_floating_point() else tensor for name, tensor in first.items()}
+    training = Training(4, 0.1, batch_size=8, seed=2)
+    file, made_of = tmp_path / "bend.safetensors", {"seed": 2}
+
+    def train(along: Along) -> Bend:
+        calculator = LocalCalculator(prepared, landscape)
+        setting = Setting(first, (), landscape.plan)
+        return train_by(calculator, setting, prepared.samples, first, second, "bezier", training, along)
+
+    def keep(progress: Progress) -> None:
+        write_progress(file, progress, made_of)
+        if len(progress.losses) == 2:
+            raise Killed
+
+    whole = train(Along())
+    with pytest.raises(Killed):
+        train(Along(keep=keep))
+    assert read_progress(file, {"seed": 3}) is None
+    known = read_progress(file, made_of)
+    assert len(known.losses) == 2
+    resumed = train(Along(known))
+    here = train_bend(
+        prepared.problem.model, prepared.samples, prepared.problem.observe, first, second, training=training
+    )
+    for other in (resumed, here):
+        assert other.losses == whole.losses
+        assert all(torch.equal(other.bend[name], tensor) for name, tensor in whole.bend.items())
+    remove_progress(file)
+    assert read_progress(file, made_of) is None
 
 
 def test_what_cannot_be_trained_is_refused():

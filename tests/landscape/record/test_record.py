@@ -20,9 +20,11 @@ from landscape.parameters import layout
 from landscape.plan import Plan
 from landscape.progress import Failure
 from landscape.record import (
+    BarrierRecord,
     Check,
     CheckRecord,
     Checks,
+    ConnectionRecord,
     EngineChoice,
     ImportRecord,
     PrecisionError,
@@ -32,6 +34,7 @@ from landscape.record import (
     Record,
     TermRecord,
     TrialRecord,
+    WayRecord,
     WorkerRecord,
     parse,
     parse_axis,
@@ -74,6 +77,17 @@ WRITTEN: dict[str, tuple[Any, Any]] = {
             ),
         ),
         {"seconds": "long"},
+    ),
+    "connection": (
+        ConnectionRecord(
+            when="2026-11-20T12:00:00+00:00", version="0.1.0", curve="bezier", t=(0.0, 0.5, 1.0), epochs=(0.5,),
+            on_line=WayRecord(
+                values={"loss": (0.0, 2.0, None)}, columns={"least": 0.0},
+                barriers={"entezari": BarrierRecord(height=2.0, alpha=0.5)},
+            ),
+            on_curve=WayRecord(), evaluations=5, settings={"points": 3},
+        ),
+        {"curve": "circle"},
     ),
     "origin": ("epoch 3", 3),
     "origin_step": (3, "3"),
