@@ -19,7 +19,7 @@ from landscape.surface import ProjectedPath
 
 SEEDS = range(1001, 1001 + lines.LINES)  # the same for all networks, so that lines of two are paired
 POINTS_OF_LINE = (-1.0, -0.75, -0.5, -0.25, 0.25, 0.5, 0.75, 1.0)  # of the range; the origin is known
-DOUBLE = 2  # of the points that are computed again; in float64 convolutions take twenty times as long on a CPU
+DOUBLE = 2  # points computed again so, unless all are; convolutions in float64 take twenty times as long on a CPU
 HALF = (2, 5)  # the places of both sides at half the range
 
 
@@ -54,9 +54,9 @@ def _spot(scene: Scene) -> Check:
     evidence, asker = scene.evidence, scene.asked
     if not scene.spots:
         raise NotJudged("no cell has a value yet")
-    computed, kind = asker.plain_losses(
-        [evidence.point(each) for each in scene.spots], 0 if scene.low_precision else DOUBLE
-    )
+    precision, points = asker.own.plan.precision, [evidence.point(each) for each in scene.spots]
+    double = len(points) if precision == "float64" else 0 if scene.low_precision else DOUBLE
+    computed, kind = asker.plain_losses(points, double)
     axes = "stored axes" if asker.stored is not None else "axes drawn from their seeds"
     return again.spot(
         again.Spot(

@@ -38,6 +38,14 @@ def test_a_line_and_a_volume_are_judged_too(tmp_path, axes):
     assert "nothing says what it should be" in found["2"]
 
 
+@pytest.mark.parametrize(("dtype", "state"), [(torch.float32, "reservation"), (torch.float64, "holds")])
+def test_a_range_in_which_rounding_shows_has_a_reservation(tmp_path, dtype, state):
+    spec = {"name": "a", "size": 5, "range": [-1e-5, 1e-5]}
+    precision = str(dtype).removeprefix("torch.")
+    run(make_job(tmp_path, lambda: quadratic_problem(dtype), [spec], precision=precision, **FIELDS))
+    assert states(tmp_path, problem=lambda: quadratic_problem(dtype))["3"] == state
+
+
 def test_an_imported_surface_is_judged_by_its_values_alone(tmp_path):
     file = tmp_path / "bowl.npz"
     x = np.linspace(-1, 1, 17)
