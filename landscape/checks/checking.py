@@ -15,7 +15,7 @@ from landscape.checks.evidence import Evidence
 from landscape.checks.rules.words import NotJudged, check
 from landscape.checks.scene import Scene
 from landscape.checks.table import CHECKS
-from landscape.errors import ClusterUnreachableError, Interrupted, LandscapeError, one_line
+from landscape.errors import ClusterUnreachableError, Interrupted, LandscapeError, message_of
 from landscape.folders.lock import run_lock
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.preparation.recorded_job import Callback, recorded_job
@@ -66,7 +66,7 @@ def check_landscape(
     except LandscapeError as error:
         if problem is not None or folder is not None:
             raise
-        scene = Scene(evidence, None, one_line(error), deep)
+        scene = Scene(evidence, None, message_of(error), deep)
         results = _carried_out(scene)
     else:
         landscape = prepared.landscapes[0]
@@ -94,7 +94,7 @@ def _carried_out(scene: Scene) -> list[Check]:
         except (Interrupted, ClusterUnreachableError):
             raise
         except LandscapeError as error:
-            results.append(check(number, name, "unjudged", f"{name}: {one_line(error)}"))
+            results.append(check(number, name, "unjudged", f"{name}: {message_of(error)}"))
     return results
 
 

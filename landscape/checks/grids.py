@@ -32,7 +32,7 @@ def resolution_of(evidence: Evidence) -> Resolution | None:
         grids = (values, values[tuple(slice(None, None, 2) for _ in values.shape)])
         whole, half = (sum(pair.persistence > least for pair in minimum_pairs(grid)) for grid in grids)
         minima = (whole, half)
-    return Resolution(errors[0], errors[1], minima, values.shape[-1])
+    return Resolution(errors[0], errors[1], minima, values.shape[::-1])
 
 
 def _left_out(values: Floats, coordinates: list[Floats], stride: int) -> float:

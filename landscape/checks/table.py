@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -129,8 +130,8 @@ def _hidden(scene: Scene) -> Check:
         raise NotJudged("the steepest direction is not looked for; --deep does, at about 60 Hessian products")
     largest, smallest, products = scene.asked.spectrum_ends()
     norms = {axis.name: axis.record.norm or math.nan for axis in scene.evidence.surface.axes}
-    mean = float(np.mean([value / norms[name] ** 2 for name, value in scene.axis_curvatures.items()]))
-    return curvature.hidden(curvature.Hidden(largest, smallest, mean, products))
+    axes = [value / norms[name] ** 2 for name, value in scene.axis_curvatures.items()]
+    return curvature.hidden(curvature.Hidden(largest, smallest, axes, products))
 
 
 def _batch_norm(scene: Scene) -> Check:
@@ -185,14 +186,14 @@ def _range(scene: Scene) -> Check:
     finite = np.isfinite(evidence.values)
     if not finite.any():
         raise NotJudged("no cell has a value yet")
-    dead = within = None
-    if chance is not None:
+    found = values.Range(evidence.relief, evidence.noise, None, math.nan)
+    if chance is not None and not scene.origin_loss < chance:
+        found = replace(found, why="the centre itself loses as much as guessing")
+    elif chance is not None:
         alive = finite & (evidence.values < chance)
         dead = 1 - float(alive.sum() / finite.sum())
-        within = _alive_within(scene, alive, finite)
-    return values.range_of_axes(
-        values.Range(evidence.relief, evidence.noise, dead, chance or math.nan, 0.0 if within is None else within)
-    )
+        found = replace(found, dead=dead, chance=chance, within=_alive_within(scene, alive, finite))
+    return values.range_of_axes(found)
 
 
 def _alive_within(scene: Scene, alive: np.ndarray, finite: np.ndarray) -> float:
@@ -220,6 +221,8 @@ def _axes(scene: Scene) -> Check:
     ]
     if not any(axis.record.kind for axis in evidence.surface.axes):
         raise NotJudged("what the axes are is not recorded")
+    if len(kinds) > 1 and not evidence.cosines:
+        raise NotJudged("the cosines of the axes are not recorded")
     return geometry.axes(geometry.Axes(evidence.cosines, tuple(unscaled), _moved(scene)))
 
 

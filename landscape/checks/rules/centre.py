@@ -43,8 +43,10 @@ def centre(found: Centre) -> Check:
     allowed = LOW_PRECISION if found.low_precision else SAME_BATCHES if found.plain else OTHER_ARITHMETIC
     pair = f"loss {number(found.recorded, 4)}, and {number(found.own, 4)} by its own forward pass"
     known = {"recorded": found.recorded, "own": found.own, "allowed": allowed}
-    if relative <= allowed:  # never of NaN
-        text = f"the centre is your model: {pair} on the same {found.samples:,} samples"
+    neither = not (math.isfinite(found.recorded) or math.isfinite(found.own))  # which check 2 speaks of
+    if relative <= allowed or neither:  # the first never of NaN
+        count = "sample" if found.samples == 1 else f"{found.samples:,} samples"
+        text = f"the centre is your model: {pair} on the same {count}"
         return check("1", "centre", "holds", text, value=relative, numbers=known)
     if found.batch_norm == "recalibrate":
         # Renewed statistics are meant to give another loss; by how much, check 10 judges.

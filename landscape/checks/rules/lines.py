@@ -44,6 +44,8 @@ def other_lines(found: OtherLines) -> Check:
     rises = found.rises[np.isfinite(found.rises)]
     if len(rises) < LINES:
         raise NotJudged(f"the loss is not finite on {LINES - len(rises)} of {LINES} other lines at {found.distance:g}")
+    if math.isnan(found.noise):
+        raise NotJudged("the standard error of the rise is not known")
     mean, spread = float(rises.mean()), float(rises.std(ddof=1))
     if not mean > CLEARLY * found.noise:
         raise NotJudged(f"nothing rises clearly at {number(found.distance)} along {LINES} other lines; widen the range")
@@ -53,7 +55,7 @@ def other_lines(found: OtherLines) -> Check:
     own = " and ".join(f"{name} by {number(rise)}" for name, rise in found.own.items())
     text = (
         f"{LINES} other directions rise by {number(float(rises.min()))} to {number(float(rises.max()))} at "
-        f"{number(found.distance)}, {own or 'this plane by as much'}"
+        f"{number(found.distance)}, {own}"
     )
     known = {"mean": mean, "low": mean - reach, "high": mean + reach, "rises": rises.tolist(), **found.own}
     if variation > CHANCE:

@@ -23,20 +23,20 @@ class Resolution:
         quarter: the same with every fourth kept; NaN where the grid is too small.
         minima: how many minima stand above the noise, of the whole grid and of every second point; None where the grid
             is too large to tell.
-        size: points per axis, of the first axis.
+        size: points of every axis, the first one first.
     """
 
     half: float
     quarter: float
     minima: tuple[int, int] | None
-    size: int
+    size: tuple[int, ...]
 
 
 def resolution(found: Resolution) -> Check:
     """6: e ≤ 4 % of the relief holds, beyond 20 % it does not; the order log₂(e₄/e₂) ≥ 1; the same minima on both."""
     own = found.half / 2**ORDER_OF_LINEAR
     order = math.log2(found.quarter / found.half) if found.half > 0 and found.quarter > 0 else math.nan
-    finer, better = 2 * found.size - 1, own / 2**ORDER_OF_LINEAR
+    finer, better = _finer(found.size), own / 2**ORDER_OF_LINEAR
     known = {"quarter": found.quarter, "order": order, "minima": found.minima and list(found.minima)}
     text = (
         f"every second point left out changes the picture by {percent(found.half)} of its relief, so the grid itself "
@@ -58,3 +58,9 @@ def resolution(found: Resolution) -> Check:
         text = f"{text}; the grid shows {found.minima[0]} minima above its noise, every second point {found.minima[1]}"
         return check("6", "resolution", "reservation", text, f"size: {finer} says which", found.half, numbers=known)
     return check("6", "resolution", "holds", text, value=found.half, numbers=known)
+
+
+def _finer(size: tuple[int, ...]) -> int | list[int]:
+    """`size` in a job at half the step; one number where all axes have it."""
+    sizes = [2 * points - 1 for points in size]
+    return sizes[0] if len(set(sizes)) == 1 else sizes

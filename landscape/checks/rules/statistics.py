@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from landscape.checks.rules.words import check, number, percent
+from landscape.checks.rules.words import NotJudged, check, number, percent
 from landscape.record import Check
 
 MOST = 0.5  # of the rise at a corner
@@ -20,8 +20,8 @@ class Stale:
     Attributes:
         centre: both at the origin, the one of training first.
         corners: the same by place.
-        stderr: the standard error of the loss at the origin.
-        shown: whether the landscape uses statistics that are taken anew.
+        stderr: the standard error of the loss at the origin; NaN where it is not known.
+        shown: which statistics the landscape uses, as `batch_norm` of a job.
     """
 
     centre: tuple[float, float]
@@ -38,7 +38,7 @@ def stale(found: Stale) -> Check:
     share = shares.get(worst, math.nan)
     known = {"centre": trained, "centre renewed": renewed, "share": share}
     both = f"{number(trained)} with the statistics of training, {number(renewed)} with those of these samples"
-    if not abs(trained - renewed) <= STANDARD_ERRORS * found.stderr:
+    if not (math.isnan(found.stderr) or abs(trained - renewed) <= STANDARD_ERRORS * found.stderr):
         text = f"batch norm: the centre has loss {both}"
         remedy = (
             "are the running statistics those of these weights and of data like these? take them anew after training"
@@ -49,8 +49,10 @@ def stale(found: Stale) -> Check:
         text = f"batch norm: {percent(min(share, 1.0))} of the rise at {worst} is stale statistics ({losses})"
         remedy = "batch_norm: recalibrate takes them anew at every point"
         return check("10", "batch norm", "reservation", text, remedy, share, numbers=known)
+    if math.isnan(found.stderr):
+        raise NotJudged("the standard error of the loss at the centre is not known")
     text = f"batch norm: at the centre {both}"
-    if found.corners and found.shown == "eval":
+    if math.isfinite(share) and found.shown == "eval":
         text = f"{text}; at most {percent(max(share, 0.0))} of the rise at a corner is stale statistics"
     return check("10", "batch norm", "holds", text, value=share, numbers=known)
 

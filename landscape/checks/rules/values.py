@@ -14,6 +14,7 @@ VISIBLE = 5.0  # below it a band of ± two errors is 80 % of the relief
 LINES = 2 * math.sqrt(2)  # in standard errors: the difference of two values has √2 of them, and two of these are noise
 DEAD = 0.8  # of the cells: what is left is a spot in the middle of the picture
 CLEARLY = 3.0  # standard errors
+NO_NOISE = "the standard error of the rise is not known"
 WHOLE, MOSTLY = 0.01, 0.1  # of the cells may be holes: beyond a tenth the relief is that of the cells which are left
 
 
@@ -28,8 +29,11 @@ class Sampling:
 
 def sampling(found: Sampling) -> Check:
     """5: S = relief / SE; at least 20 holds, below 5 nothing is seen."""
+    if found.relief == 0:
+        text, remedy = "the relief is 0: nothing that the axes move changes the loss", "does observe use its model?"
+        return check("5", "sampling", "fails", text, remedy, 0.0)
     if not math.isfinite(found.noise):
-        raise NotJudged("the landscape keeps no standard error of its rise")
+        raise NotJudged(NO_NOISE)
     if found.noise == 0:
         return check("5", "sampling", "holds", "sampling makes no noise: all samples rise alike", value=math.inf)
     ratio = found.relief / found.noise
@@ -40,8 +44,10 @@ def sampling(found: Sampling) -> Check:
     )
     if ratio >= SURE:
         return check("5", "sampling", "holds", text, value=ratio, numbers=known)
-    wanted = math.ceil(found.samples * (SURE / ratio) ** 2) if ratio > 0 else 0
-    remedy = f"num_samples: {wanted} makes it small enough" if 0 < wanted < 1e9 else "nothing rises: widen the range"
+    wanted = math.ceil(found.samples * (SURE / ratio) ** 2)
+    remedy = "nothing rises: widen the range"
+    if wanted < 1e9:
+        remedy = f"num_samples: {wanted} makes it small enough, if the data has so many"
     return check("5", "sampling", "reservation" if ratio >= VISIBLE else "fails", text, remedy, ratio, numbers=known)
 
 
@@ -50,29 +56,33 @@ class Range:
     """How far the grid reaches.
 
     Attributes:
-        dead: the share of the finite cells whose loss is that of guessing or worse; None where that is not known.
+        dead: the share of the finite cells whose loss is that of guessing or worse; None where that says nothing.
         chance: the loss of guessing.
         within: the distance from the origin, in units of the axes, within which most cells are better than guessing.
         noise: the median standard error of the rise; NaN where it is not known.
+        why: `dead` says nothing.
     """
 
     relief: float
     noise: float
     dead: float | None
     chance: float
-    within: float
+    within: float = 0.0
+    why: str = "the loss of guessing, which a dead network has, is not known"
 
 
 def range_of_axes(found: Range) -> Check:
     """12: not mostly a dead network (80 % of the cells at chance), and a relief of at least 5 standard errors."""
     known = {"dead": math.nan if found.dead is None else found.dead, "within": found.within}
+    if found.relief == 0:
+        return check("12", "range", "reservation", "the relief is 0", "zoom out: widen the range", numbers=known)
     if found.noise > 0 and found.relief < VISIBLE * found.noise:
         text = f"the relief, {number(found.relief)}, is {number(found.relief / found.noise, 2)} standard errors high"
         return check("12", "range", "reservation", text, "zoom out: widen the range", numbers=known)
     if found.dead is None:
         if not math.isfinite(found.noise):
-            raise NotJudged("neither the loss of guessing nor the noise is known")
-        text = "the range shows more than noise; the loss of guessing, which a dead network has, is not known"
+            raise NotJudged(f"{NO_NOISE}, and {found.why}")
+        text = f"the range shows more than noise; {found.why}"
         return check("12", "range", "holds", text, numbers=known)
     text = f"{percent(found.dead)} of the cells lose as much as guessing ({number(found.chance)}) or more"
     if found.dead <= DEAD:
@@ -100,8 +110,10 @@ class Lowest:
 
 def lowest(found: Lowest) -> Check:
     """13: information: z = (L₀ − L) / SE of the lowest cell beyond 3."""
+    if math.isnan(found.fall):
+        raise NotJudged("the loss at the centre is not known, or not finite")
     if not found.noise > 0 and found.fall > 0:
-        raise NotJudged("the landscape keeps no standard error of its rise")
+        raise NotJudged(NO_NOISE)
     z = found.fall / found.noise if found.fall > 0 else 0.0
     if z <= CLEARLY:
         return check("13", "lowest", "information", "no cell is clearly lower than the centre", value=z)
@@ -126,9 +138,8 @@ def holes(found: Holes) -> Check:
     share = sum(there.values()) / found.cells
     if not there:
         return check("15", "holes", "holds", f"all {found.cells:,} cells have a finite loss", value=0.0)
-    text = f"{percent(share)} of the cells have none: " + ", ".join(
-        f"{count:,} {what}" for what, count in there.items()
-    )
+    parts = ", ".join(f"{count:,} {what}" for what, count in there.items())
+    text = f"{percent(share)} of the cells have no finite loss: {parts}"
     infinite = set(there) == {"not finite"}
     remedy = "take a smaller range" if infinite else "run the job again: it goes on with what is missing"
     state: CheckState = "holds" if share <= WHOLE else "reservation" if share <= MOSTLY else "fails"

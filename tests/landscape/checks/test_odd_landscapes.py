@@ -46,6 +46,14 @@ def test_a_range_in_which_rounding_shows_has_a_reservation(tmp_path, dtype, stat
     assert states(tmp_path, problem=lambda: quadratic_problem(dtype))["3"] == state
 
 
+def test_a_centre_that_is_dead_itself_says_nothing_of_the_range(tmp_path):
+    spec = {"name": "a", "size": 3, "range": [-4, 4]}
+    run(make_job(tmp_path, conv_problem, [spec], **FIELDS | {"num_samples": 29}))
+    found = {check.number: check for check in check_landscape(tmp_path, "a", problem=conv_problem).results}
+    assert "no better than guessing" in found["2"].text
+    assert found["12"].text.endswith("the centre itself loses as much as guessing")
+
+
 def test_an_imported_surface_is_judged_by_its_values_alone(tmp_path):
     file = tmp_path / "bowl.npz"
     x = np.linspace(-1, 1, 17)
@@ -76,7 +84,7 @@ def test_landscapes_of_version_0_1_0_are_judged(tmp_path, monkeypatch, name, lan
     (folder,) = tmp_path.iterdir()
     checks = check_landscape(folder / name, landscape, problem="legacy_problem:problem", folder=folder)
     found = {check.number: check for check in checks.results}
-    assert "keeps no standard error of its rise" in found["5"].text
+    assert "standard error of the rise is not known" in found["5"].text
     assert found["1"].state == found["3"].state == found["8"].state == "holds", checks_text(landscape, checks)
 
 

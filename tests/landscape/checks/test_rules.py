@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
 from landscape.checks.rules.again import Repetition, Spot, repetition, spot
+from landscape.checks.rules.centre import Centre, centre
+from landscape.checks.rules.curvature import Hidden, hidden
+from landscape.checks.rules.lines import LINES, OtherLines, other_lines
+from landscape.checks.rules.resolution import Resolution, resolution
+from landscape.checks.rules.statistics import Stale, stale
+from landscape.checks.rules.values import Lowest, Range, Sampling, lowest, range_of_axes, sampling
+from landscape.checks.rules.words import NotJudged
+from landscape.checks.scene import loss_of_guessing
+
+# -- 1 ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_norm", ["eval", "recalibrate", "batch"])
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_model_whose_own_loss_is_not_finite_is_the_centre(loss, batch_norm):
+    found = Centre(loss, loss, 1, plain=True, low_precision=False, batch_norm=batch_norm, stderr=math.nan)
+    assert centre(found).state == "holds"
+    assert centre(found).text.endswith("on the same sample")
+    for other in (replace(found, own=1.0), replace(found, recorded=1.0)):
+        assert centre(other).state != "holds"
+
 
 # -- 3 and 4 ------------------------------------------------------------------------------------------------
 
@@ -38,7 +63,7 @@ def test_rounding_that_shows_in_the_relief_is_a_reservation(found, state):
 
 def test_rounding_of_a_loss_far_above_the_relief_does_not_show():
     stored = np.array([1.0, 2.0, 1e9])  # the relief is that between percentiles
-    found = Spot(stored, stored + [0.0, 0.0, 100.0], ["a", "b", "c"], 1.0, float("nan"), False, "plain")
+    found = Spot(stored, stored + np.array([0.0, 0.0, 100.0]), ["a", "b", "c"], 1.0, float("nan"), False, "plain")
     assert spot(found).state == "holds"
 
 
@@ -50,3 +75,85 @@ def test_the_largest_difference_is_told_also_where_another_is_nearer_to_its_boun
 def test_where_there_is_no_relief_differences_are_told_by_themselves():
     assert spot(spotted([0.0, 1e-8], 0.0)).text.endswith("off by at most 1e-08")
     assert repetition(Repetition([1.0, 1.5], 1, 0.0)).text.endswith("varies by 0.5")
+
+
+# -- 2 ------------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_of_guessing_is_known_where_there_are_several_labels_of_each_class():
+    labels = torch.tensor([0] * 10 + [1] * 5 + [-100] * 5)
+    assert loss_of_guessing(labels) == pytest.approx(math.log(3) - 2 / 3 * math.log(2))
+    assert loss_of_guessing(torch.zeros(20, dtype=torch.long)) is None
+    assert loss_of_guessing(torch.arange(20) % 5) is None
+
+
+# -- 5, 12 and 13 -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, math.nan])
+def test_a_picture_without_relief_shows_nothing(noise):
+    assert sampling(Sampling(0.0, noise, 100)).state == "fails"
+    assert range_of_axes(Range(0.0, noise, None, math.nan)).state == "reservation"
+
+
+def test_more_samples_are_named_as_long_as_there_can_be_so_many():
+    assert "num_samples: 1600 makes" in sampling(Sampling(1.0, 0.2, 100)).remedy
+    assert sampling(Sampling(1e-9, 1.0, 100)).remedy == "nothing rises: widen the range"
+
+
+def test_noise_that_is_not_known_is_no_reason_for_anything():
+    unknown = "the standard error of the rise is not known"
+    with pytest.raises(NotJudged, match=unknown):
+        sampling(Sampling(1.0, math.nan, 1))
+    with pytest.raises(NotJudged, match=unknown):
+        other_lines(OtherLines(np.ones(LINES), {"alpha": 1.0}, 0.5, math.nan))
+    with pytest.raises(NotJudged, match=f"{unknown}, and the loss of guessing"):
+        range_of_axes(Range(1.0, math.nan, None, math.nan))
+    with pytest.raises(NotJudged, match=unknown):
+        lowest(Lowest(1.0, math.nan, "alpha 0"))
+
+
+def test_the_lowest_cell_is_compared_with_a_centre_that_is_known():
+    with pytest.raises(NotJudged, match="centre is not known"):
+        lowest(Lowest(math.nan, 0.1, "alpha 0"))
+
+
+# -- 6 ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size", "finer"), [((5,), "9"), ((5, 5), "9"), ((5, 9), "[9, 17]")])
+def test_a_finer_size_is_finer_along_every_axis(size, finer):
+    assert resolution(Resolution(0.1, 0.4, None, size)).remedy.startswith(f"size: {finer} gives")
+
+
+# -- 9 ------------------------------------------------------------------------------------------------------
+
+HIDDEN = {
+    "a minimum": ((1.0, 0.1), (0.3, 0.1), "information", "curvature 1, 5 times that of these axes (0.2): a plane"),
+    "a way down": ((1.0, -0.2), (0.1, 0.1), "reservation", "leads down, which this plane does not show"),
+    "along an axis": ((1.0, -0.2), (1.0, -0.2), "information", "leads down, and so does an axis of this plane"),
+    "a maximum": ((-1.0, -2.0), (-1.5, -1.5), "information", "has curvature -1, these axes (-1.5): a plane"),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_what_a_plane_hides_is_what_its_axes_do_not_show(name):
+    ends, axes, state, text = HIDDEN[name]
+    found = hidden(Hidden(*ends, axes, 40))
+    assert found.state == state
+    assert text in found.text
+    assert ("a plane shows the average" in found.text) == (max(axes) < ends[0])
+
+
+# -- 10 -----------------------------------------------------------------------------------------------------
+
+
+def test_statistics_are_judged_by_what_is_known_of_them():
+    found = Stale((1.0, 1.2), {"corner": (2.0, 1.9)}, 0.1, "eval")
+    assert stale(found).text.endswith("at most 10 % of the rise at a corner is stale statistics")
+    lower = stale(replace(found, corners={"corner": (0.5, 0.4)}))  # it does not rise
+    assert lower.state == "holds"
+    assert lower.text.endswith("with those of these samples")
+    with pytest.raises(NotJudged, match="standard error of the loss"):
+        stale(replace(found, stderr=math.nan))
+    assert stale(replace(found, stderr=math.nan, corners={"corner": (2.0, 1.1)})).state == "reservation"
