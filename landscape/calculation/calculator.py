@@ -68,6 +68,13 @@ class Station:
         """Derivatives of the mean loss at the origin; takes the model once more into memory."""
         return Differentiation.beside(self.evaluator, self.origin)
 
+    @cached_property
+    def differentiation_in_double(self) -> Differentiation:
+        """The same in float64, for what differences of gradients are taken of; once more again where it is another."""
+        if self.evaluator.plan.precision == "float64":
+            return self.differentiation
+        return Differentiation.beside(self.evaluator, self.origin, "float64")
+
 
 class Question(ABC, Generic[Answer]):
     """One unit of what is asked. It travels to the process that answers, and so does its answer: both are picklable.

@@ -68,7 +68,8 @@ class ProductOfBlocks(Question[SumOfProducts]):
     """The part of several blocks in H·V, added in the order of the blocks.
 
     What is added in one answer decides how the whole is rounded: cut the blocks by their number alone, never by who
-    answers. That the model has no second derivative is an answer and no error, as differences can be asked for then.
+    answers. That the model has no second derivative is an answer and no error, as differences can be asked for then;
+    these are of gradients in float64.
 
     Attributes:
         vectors: V, float64 [k, P].
@@ -86,7 +87,7 @@ class ProductOfBlocks(Question[SumOfProducts]):
 
     def answer(self, station: Station) -> SumOfProducts:
         """Differentiate twice, or two gradients for each vector, block by block."""
-        derivatives = _of(station)
+        derivatives = _of(station, in_double=self.how == "differences")
         vectors = [torch.from_numpy(np.array(row)) for row in self.vectors.get()]
         total = np.zeros((len(vectors), derivatives.size))
         try:
@@ -102,8 +103,8 @@ def _named(blocks: Sequence[int]) -> str:
     return f"{blocks[0]} to {blocks[-1]}" if len(blocks) > 1 else str(blocks[0])
 
 
-def _of(station: Station) -> Differentiation:
+def _of(station: Station, *, in_double: bool = False) -> Differentiation:
     """The derivatives of the station, in batches that fit the memory as those of the evaluator do."""
-    found = station.differentiation
+    found = station.differentiation_in_double if in_double else station.differentiation
     found.use_batches(station.evaluator.batch_size)
     return found

@@ -111,8 +111,10 @@ class HessianOperator:
     @property
     def noise(self) -> float:
         """About the error of a product relative to the largest eigenvalue."""
-        unit = float(np.finfo(np.float64 if self.setting.plan.precision == "float64" else np.float32).eps)
-        return unit if self.method != "differences" else unit ** (2 / 3)
+        double = float(np.finfo(np.float64).eps)
+        if self.method == "differences":
+            return double**0.5
+        return double if self.setting.plan.precision == "float64" else float(np.finfo(np.float32).eps)
 
     def on(self, blocks: Sequence[int]) -> HessianOperator:
         """The same of some blocks alone."""

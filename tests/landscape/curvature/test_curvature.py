@@ -122,18 +122,18 @@ def test_differences_stand_in_where_there_is_no_second_derivative_and_the_operat
     operator = operator_of(tmp_path, Problem(problem.model, labelled(), observe))
     vectors = probes(len(matrix))
     found, expected = operator(vectors), vectors @ matrix
-    assert np.linalg.norm(found - expected) < 1e-8 * np.linalg.norm(expected)
+    assert np.linalg.norm(found - expected) < 1e-6 * np.linalg.norm(expected)
     assert operator.method == "differences"
     assert "once_differentiable" in operator.refusal
     assert operator.products == 3
 
 
-def test_in_float32_differences_agree_with_autograd(tmp_path, network):
+def test_of_a_job_in_float32_differences_agree_with_autograd(tmp_path, network):
     problem, matrix = network
     vector = probes(len(matrix), 1)[0]
     exact = operator_of(tmp_path / "a", problem, precision="float32")(vector)
     near = operator_of(tmp_path / "b", problem, "differences", precision="float32")(vector)
-    assert np.linalg.norm(exact - near) < 1e-4 * np.linalg.norm(exact)
+    assert np.linalg.norm(exact - near) < 1e-6 * np.linalg.norm(exact)
 
 
 def test_stretches_follow_from_the_number_of_blocks_alone():
