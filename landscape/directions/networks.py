@@ -142,13 +142,15 @@ def plane_through(networks: list[State], names: list[str]) -> NetworksPlane:
     share = product(u, w) / across**2 if across else 0.0
     v = {name: w[name] - share * u[name] for name in u}
     height = product(v, v) ** 0.5
+    # Of the parameters alone: a mask of -inf has no length, and a count of batches one beyond all weights.
+    lengths = [norm({name: network[name] for name in names if name in u}) for network in networks]
     # Each weight is rounded to its type: where a network lies by less than that beside the line, it lies on it.
     precision = max(
         (float(np.finfo(str(first[name].dtype).removeprefix("torch.")).eps) for name in names if name in u
          and first[name].element_size() >= 4), default=2.0**-7,
     )  # fmt: skip
-    rounding = precision * (norm(first) + norm(third))
-    if across <= precision * (norm(first) + norm(second)) or far <= rounding:
+    rounding = precision * (lengths[0] + lengths[2])
+    if across <= precision * (lengths[0] + lengths[1]) or far <= rounding:
         raise JobError("plane: must hold three different networks, but two have the same parameters; name another one")
     if height <= rounding:
         raise JobError(

@@ -69,6 +69,12 @@ def test_lengths_and_angles_are_those_in_weight_space():
         assert exact[0] + corner[0] * u + corner[1] * v == pytest.approx(vector, abs=1e-6)
 
 
+def test_masks_and_counts_have_no_part_in_how_near_networks_are():
+    beside = {"mask": torch.tensor([0.0, -torch.inf]), "norm.num_batches_tracked": torch.tensor(10**9)}
+    near = [{"w": torch.tensor(place), **beside} for place in ([1.0, 0.0], [1.03, 0.04], [1.0, 0.05])]
+    assert plane_through(near, ["w"]).corners == pytest.approx(np.array([[0, 0], [0.05, 0], [0.04, 0.03]]), abs=1e-6)
+
+
 def test_corners_are_the_networks_batch_norm_included(tmp_path, files):
     prepared = prepare(job(tmp_path, files, batch_norm="eval"))
     (landscape,) = prepared.landscapes
