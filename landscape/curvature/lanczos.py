@@ -140,9 +140,17 @@ def _step(product: Product, basis: Floats, scale: float, seed: int, *, last: boo
     return Step(alpha, 0.0, fresh / length(fresh))
 
 
+def least_steps(ranks: Sequence[int]) -> int:
+    """How many steps give these ranks different eigenvalues, those from the top and those from the bottom.
+
+    >>> least_steps([1, 2]), least_steps([2, -1])
+    (2, 3)
+    """
+    return max(0, *ranks) + max(0, *(-rank for rank in ranks))
+
+
 def _has_converged(krylov: Krylov, ranks: Sequence[int], tolerance: float, noise: float) -> bool:
-    # Ranks from the top and from the bottom must be different eigenvalues.
-    if krylov.steps < max(0, *ranks) + max(0, *(-rank for rank in ranks)):
+    if krylov.steps < least_steps(ranks):
         return False
     values, residuals, _ = krylov.ritz_values()
     rounding = ROUNDING * noise * np.abs(values).max()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -111,10 +112,9 @@ class HessianOperator:
     @property
     def noise(self) -> float:
         """About the error of a product relative to the largest eigenvalue."""
-        double = float(np.finfo(np.float64).eps)
         if self.method == "differences":
-            return double**0.5
-        return double if self.setting.plan.precision == "float64" else float(np.finfo(np.float32).eps)
+            return math.sqrt(np.finfo(np.float64).eps)
+        return float(np.finfo(np.float64 if self.setting.plan.precision == "float64" else np.float32).eps)
 
     def on(self, blocks: Sequence[int]) -> HessianOperator:
         """The same of some blocks alone."""

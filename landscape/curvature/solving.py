@@ -9,17 +9,16 @@ from contextlib import AbstractContextManager, nullcontext
 import numpy as np
 
 from landscape.calculation import AtWeights, Calculator, LocalCalculator, Setting
-from landscape.curvature.algebra import Floats
+from landscape.curvature.algebra import Floats, length
 from landscape.curvature.errors import sampled_curvature
 from landscape.curvature.kept import KeptSteps
-from landscape.curvature.lanczos import Ritz, Step, lanczos
+from landscape.curvature.lanczos import Ritz, Step, lanczos, least_steps
 from landscape.curvature.operator import HessianOperator
 from landscape.digests import digest
 from landscape.directions.eigen import LEAST_RISE, half_width
 from landscape.directions.spectrum import Eigenpair, Spectrum
 from landscape.errors import Interrupted, JobError, shown
 from landscape.evaluation.reduction import terms_of
-from landscape.parameters import State, norm
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.preparation.solving import Solver
 from landscape.progress import stage
@@ -74,7 +73,7 @@ def spectrum_of(
     """
     setting = Setting(landscape.origin, (), landscape.plan)
     operator = HessianOperator(calculator, setting, prepared.problem, prepared.samples)
-    if operator.size < sum(abs(rank) for rank in ranks):
+    if operator.size < least_steps(ranks):
         raise JobError(f"rank: the model has {operator.size} trainable parameters, and no more eigenvectors")
     kept = KeptSteps(prepared.run, landscape.name, _key(landscape, seed), operator.size)
     if refusal := kept.refusal():
@@ -104,10 +103,12 @@ def spectrum_of(
             keep=keep,
         )  # fmt: skip
         found = {rank: krylov.pair(rank) for rank in ranks}
+        # Of the parameters alone: among the buffers may be masks of -inf, and counts beyond all weights.
+        weights = max(1.0, length(operator.layout.vector(landscape.origin)))
         for rank, pair in found.items():
-            if half_width(pair.value, loss) > FLAT * max(1.0, norm(landscape.origin)):
+            if half_width(pair.value, loss) > FLAT * weights:
                 kept.remove()
-                raise JobError(_flat(rank, pair, loss, landscape.origin))
+                raise JobError(_flat(rank, pair, loss, weights))
         pairs = {rank: _described(operator, pair, loss) for rank, pair in found.items()}
     except Interrupted:
         raise Interrupted(
@@ -126,8 +127,8 @@ def _described(operator: HessianOperator, pair: Ritz, loss: float) -> Eigenpair:
     return Eigenpair(pair.value, pair.residual, stderr, vector)
 
 
-def _flat(rank: int, pair: Ritz, loss: float, origin: State) -> str:
-    width = half_width(pair.value, loss) / max(1.0, norm(origin))
+def _flat(rank: int, pair: Ritz, loss: float, weights: float) -> str:
+    width = half_width(pair.value, loss) / weights
     return (
         f"directions: eigenvalue {rank} of the Hessian at the origin is {pair.value:.2g}: along its vector the loss is "
         f"flat, and rises by {max(loss, LEAST_RISE):.2g} only {width:.2g} times the length of the weights away; "

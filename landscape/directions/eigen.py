@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from landscape.directions.base import DirectionSpec, Range
-from landscape.fields import Count, Seed
+from landscape.fields import Seed, Steps
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +28,7 @@ class EigenDirection(DirectionSpec):
     kind: Literal["eigen"] = "eigen"
     rank: Literal[1, 2, -1] = 1
     """Of which eigenvalue: 1 the largest, 2 the second largest, -1 the smallest, the most negative one."""
-    steps: Count = STEPS
+    steps: Steps = STEPS
     """Steps of the Lanczos method at most, a product with the Hessian each."""
     seed: Seed = 0
     """Of the vector that it starts from."""

@@ -4,6 +4,7 @@ from landscape.fields.explanation import explain
 from landscape.fields.frozen import Frozen
 from landscape.fields.names import landscape_name
 from landscape.fields.rules import (
+    LEAST_STEPS,
     MAX_SIZE,
     MOST_WORKERS,
     Axes,
@@ -17,6 +18,7 @@ from landscape.fields.rules import (
     Size,
     Sizes,
     Snapshots,
+    Steps,
     Threads,
     TileShape,
     Unit,
@@ -31,6 +33,7 @@ from landscape.fields.rules import (
 )
 
 __all__ = [
+    "LEAST_STEPS",
     "MAX_SIZE",
     "MOST_WORKERS",
     "Axes",
@@ -45,6 +48,7 @@ __all__ = [
     "Size",
     "Sizes",
     "Snapshots",
+    "Steps",
     "Threads",
     "TileShape",
     "Unit",

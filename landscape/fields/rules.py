@@ -18,6 +18,7 @@ from landscape.errors import printable, shown
 
 Unit = Literal["step", "epoch"]
 
+LEAST_STEPS = 3  # of Lanczos, as many as ranks: with fewer, one vector would be both ends of a spectrum
 MIN_SIZE, MAX_SIZE = 3, 65536
 MOST = 10**12  # of anything that is counted
 LARGEST_SEED = 2**64 - 1  # torch's
@@ -204,6 +205,7 @@ TileShape = Annotated[tuple[TilePoints, ...], one_or_per_axis(integer(1, MAX_SIZ
 Axes = Annotated[int, BeforeValidator(whole), WithJsonSchema(integer(1, 3))]
 Seed = Annotated[int, BeforeValidator(between(0, LARGEST_SEED)), WithJsonSchema(integer(0, LARGEST_SEED))]
 Count = Annotated[int, BeforeValidator(between(1)), WithJsonSchema(integer(1))]
+Steps = Annotated[int, BeforeValidator(between(LEAST_STEPS)), WithJsonSchema(integer(LEAST_STEPS))]
 Threads = Annotated[int, BeforeValidator(between(1, MOST_THREADS)), WithJsonSchema(integer(1, MOST_THREADS))]
 Workers = Annotated[int, BeforeValidator(between(1, MOST_WORKERS)), WithJsonSchema(integer(1, MOST_WORKERS))]
 Gpus = Annotated[float, BeforeValidator(gpus), WithJsonSchema({"type": "number", "minimum": 0, "maximum": MOST_GPUS})]

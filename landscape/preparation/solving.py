@@ -15,6 +15,7 @@ from landscape.directions.eigen import STEPS
 from landscape.directions.spectrum import Eigenpair, Spectrum
 from landscape.errors import JobError
 from landscape.evaluation.differentiation import RECALIBRATED
+from landscape.fields import LEAST_STEPS
 from landscape.folders import open_folder
 from landscape.grid import Grid
 from landscape.memory import CURVATURE_BYTES, curvature_limit
@@ -99,7 +100,7 @@ def refuse_large_bases(size: int, steps: int) -> None:
     if needed <= limit:
         return
     fits = limit // (8 * size) - 1
-    fewer = f"take steps: {fits}, or " if fits > 1 else ""
+    fewer = f"take steps: {fits}, or " if fits >= LEAST_STEPS else ""
     raise JobError(
         f"steps: the vectors of the Lanczos method must take at most {limit} bytes, not {needed} ({min(steps, size)} "
         f"steps of {size} parameters); {fewer}set {CURVATURE_BYTES}={needed}"

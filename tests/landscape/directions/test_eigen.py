@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from curved import dense_hessian, labelled, mlp
 from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples, raw_directions
 from torch import nn
@@ -62,6 +63,24 @@ def test_the_axes_are_unit_eigenvectors_and_rise_as_their_eigenvalues_say(tmp_pa
         assert f"λ = {recorded['eigenvalue']:.4g}" in recorded["label"]
     assert np.all(np.abs(np.array(surface.attributes["cosine"]) - np.eye(2)) < 1e-5)
     assert not (tmp_path / "curvature").exists()
+
+
+@pytest.mark.parametrize("ranks", [(1, 2), (2, -1), (1, 2, -1)])
+def test_as_many_parameters_as_ranks_suffice_and_each_rank_has_a_vector_of_its_own(tmp_path, ranks):
+    width = 3 if len({2, -1} & set(ranks)) == 2 else 2
+    curvature = torch.tensor([2.0, 0.5, 1.0][:width])
+    model = nn.Linear(width, 1, bias=False)
+
+    def observe(model, batch):
+        return {"loss": 0.5 * (curvature * model.weight[0] ** 2).sum() + 0.0 * batch[:, 0]}
+
+    data = torch.ones(9, width)
+    axes = [{"kind": "eigen", "rank": rank, "steps": 3} for rank in ranks]
+    surface = run(make_job(tmp_path, lambda: Problem(model, data, observe), [plane(axes, size=3)]))["sharpest"]
+    ascending = np.sort(curvature.numpy())
+    expected = [ascending[-rank] if rank > 0 else ascending[-rank - 1] for rank in ranks]
+    assert [axis.attributes["eigenvalue"] for axis in surface.axes] == pytest.approx(expected, rel=1e-5)
+    assert np.array(surface.attributes["cosine"]) == pytest.approx(np.eye(len(ranks)), abs=1e-5)
 
 
 def test_the_grids_second_difference_is_the_eigenvalue(tmp_path):
@@ -155,6 +174,7 @@ def refusal(job) -> str:
 
 def test_what_has_no_eigenvectors_is_refused_and_nothing_stays(tmp_path):
     model = nn.Linear(18, 1)
+    model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))  # has no part in the length of the weights
     linear = Problem(model, quadratic_samples(23), lambda model, batch: {"loss": model(batch)[:, 0]})
     text = refusal(job_of(tmp_path / "flat", lambda: linear))
     assert text.startswith("directions: eigenvalue -1 of the Hessian at the origin is ")
@@ -183,8 +203,10 @@ def test_bases_beyond_the_limit_are_refused_with_what_would_fit(tmp_path, monkey
         prepare(job_of(tmp_path, quadratic))
 
 
-def test_ranks_are_three():
+def test_ranks_are_three_and_so_are_the_least_steps():
     assert EigenDirection().rank == 1
+    with pytest.raises(JobError, match=r"steps: must be at least 3, not 2"):
+        job_of(Path("unused"), quadratic, plane([{"kind": "eigen", "steps": 2}]))
     with pytest.raises(JobError, match=r"rank: must be 1, 2 or -1, not 3"):
         job_of(Path("unused"), quadratic, plane([{"kind": "eigen", "rank": 3}]))
 
