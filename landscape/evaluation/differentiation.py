@@ -76,7 +76,7 @@ class Differentiation:
 
     @classmethod
     def beside(cls, evaluator: Evaluator, weights: State, precision: Precision | None = None) -> Differentiation:
-        """Of model, samples and plan of an evaluator, in batches that fit the memory; `precision` replaces the plan's."""
+        """Of what an evaluator has, in batches that fit the memory like its own; `precision` replaces its plan's."""
         plan = evaluator.plan if precision is None else replace(evaluator.plan, precision=precision)
         found = cls(evaluator.model, evaluator.held_samples, evaluator.observe, plan, evaluator.device, weights)
         found.use_batches(evaluator.batch_size)
