@@ -27,6 +27,7 @@ Answer = TypeVar("Answer")
 
 POLL_SECONDS = 0.25
 GATHER_SECONDS = 10.0  # how long a question for several workers waits for more of them to start
+KEPT_SETTINGS = 4  # each takes the weights and the axes once; measures go through dozens of lines, one after another
 NO_GRID = Grid((), ())
 
 
@@ -56,6 +57,7 @@ class RayCalculator(Calculator):
         self._settings: dict[int, tuple[Setting, Any]] = {}  # by identity; the setting is kept, so that it stays unique
         self._asked: dict[Query, tuple[Any, Question[Any]]] = {}  # what each is about, and the question
         self._answers: dict[Query, Any] = {}
+        self._raised: dict[Query, str] = {}  # by what is asked of one worker apart from the schedule
         self._device = ""
 
     def close(self) -> None:
@@ -77,7 +79,7 @@ class RayCalculator(Calculator):
                 self._round()
             return [self._answers[query] for query in queries]
         finally:
-            self._schedule.abandon()  # where one of them cannot be answered
+            self._schedule.withdraw()  # where one of them cannot be answered
             self._forget(queries)
 
     def ask_apart(self, setting: Setting, question: Question[Answer], times: int) -> list[Answer]:
@@ -86,21 +88,26 @@ class RayCalculator(Calculator):
         while (len(self._crew.ready) < min(times, self._crew.size) and self._clock() < end) or not self._crew.ready:
             self._round()
         answers: list[Answer] = []
+        exceptions = 0
         while len(answers) < times:
             (query,) = self._put(self._pack(setting), setting, [question])
             names = sorted(self._crew.ready)
-            self._send(names[len(answers) % len(names)], query)
-            answers += self._answer_of(query, names[len(answers) % len(names)])
+            cause = self._ask_one(names[len(answers) % len(names)], query)
+            answers += [self._answers[query]] if query in self._answers else []
             self._forget([query])
+            exceptions += bool(cause)
+            if cause and self._schedule.policy.retry_rule.after_exception(exceptions) == "quarantine":
+                raise unanswered(question.label, cause)
         return answers
 
-    def _answer_of(self, query: Query, name: str) -> list[Any]:
-        """The answer of one worker; none where it is lost."""
-        while query not in self._answers and name in self._crew.handles:
+    def _ask_one(self, name: str, query: Query) -> str:
+        """Have one worker answer, apart from the schedule, unless it is lost; what user code raised, else nothing."""
+        self._send(name, query)
+        while query not in self._answers and query not in self._raised and name in self._crew.handles:
             self._round()
         while not self._crew.ready:
             self._round()
-        return [self._answers[query]] if query in self._answers else []
+        return self._raised.pop(query, "")
 
     # -- the loop ---------------------------------------------------------------------------------------------
 
@@ -136,6 +143,8 @@ class RayCalculator(Calculator):
             self._schedule.completed(name, query, self._clock())
             if awaited:
                 self._answers.setdefault(query, receipt.details["answer"])
+        elif query not in self._schedule.holders:
+            self._raised[query] = receipt.cause
         elif self._schedule.failed(name, query, self._clock()) == "quarantine":
             raise unanswered(self._asked[query][1].label, receipt.cause)
 
@@ -177,10 +186,12 @@ class RayCalculator(Calculator):
             self._answers.pop(query, None)
 
     def _inputs(self, setting: Setting) -> Any:
-        """A reference to what the workers are set to."""
-        if id(setting) not in self._settings:
-            self._settings[id(setting)] = (setting, self._pack(setting))
-        return self._settings[id(setting)][1]
+        """A reference to what the workers are set to; the last ones are kept in Ray's store."""
+        known = self._settings.pop(id(setting), None) or (setting, self._pack(setting))
+        self._settings[id(setting)] = known
+        while len(self._settings) > KEPT_SETTINGS:
+            del self._settings[next(iter(self._settings))]
+        return known[1]
 
     def _pack(self, setting: Setting) -> Any:
         return self._crew.share(

@@ -1,0 +1,146 @@
+"""Questions to workers that raise and die, without Ray: what is asked next is answered all the same."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cluster.driver.calculating import RayCalculator
+from cluster.scheduling.policy import Policy
+from cluster.workers.protocol import START, Arrival, Query, WorkerHandle
+from cluster.workers.worker import Receipt
+from landscape.calculation import Question, Setting
+from landscape.errors import JobError
+from landscape.plan import Plan
+
+SETTING = Setting({}, (), Plan(1, 1, "cpu"))
+SILENCE = 500  # questions for arrivals without one, until a test is taken to hang
+
+
+class NoMetrics:
+    def queue(self, waiting: int, workers: int) -> None: ...
+
+
+class Named(Question[str]):
+    """A question that is answered by its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    def answer(self, station: Any) -> str:
+        return self.name
+
+
+class ScriptedCrew:
+    """Workers of which a script says what becomes of each question: a receipt, "dies", or None for not yet."""
+
+    def __init__(self, size: int, script: Callable[[str, str], Receipt | str | None]) -> None:
+        self.size, self._script, self._hired, self._silent = size, script, 0, 0
+        self.handles: dict[str, WorkerHandle] = {}
+        self.ready: dict[str, WorkerHandle] = {}
+        self._pending: list[tuple[str, Any, str]] = []
+        self.shared: list[weakref.ref[Any]] = []
+
+    def missing(self) -> int:
+        return self.size - len(self.handles)
+
+    def share(self, value: Any) -> Any:
+        self.shared.append(weakref.ref(value))
+        return value
+
+    def hire(self) -> None:
+        self._hired += 1
+        name = f"worker-{self._hired}"
+        self.handles[name] = WorkerHandle(name, None)
+        self._pending.append((name, START, ""))
+
+    def started(self, name: str, receipt: Receipt) -> WorkerHandle:
+        self.ready[name] = self.handles[name]
+        self.ready[name].device = "cpu"
+        return self.ready[name]
+
+    def query(self, name: str, query: Query, inputs: Any, question: Named) -> None:
+        self._pending.append((name, query, question.name))
+
+    def arrivals(self, seconds: float) -> list[Arrival]:
+        found, left = [], []
+        for name, asked, label in self._pending:
+            told = Receipt() if asked == START else self._script(name, label)
+            if told is None:
+                left.append((name, asked, label))
+            elif isinstance(told, Receipt):
+                found.append(Arrival(name, asked, told))
+            else:
+                found.append(Arrival(name, asked, None, "it was killed"))
+        self._pending = left
+        self._silent = 0 if found else self._silent + 1
+        assert self._silent < SILENCE, "waits for what never comes"
+        return found
+
+    def dismiss(self, name: str) -> WorkerHandle:
+        self._pending = [each for each in self._pending if each[0] != name]
+        self.ready.pop(name, None)
+        return self.handles.pop(name)
+
+    def on_draining_nodes(self) -> list[str]:
+        return []
+
+    def explain_absence(self, tell: Callable[[str], None]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def calculator(size: int, script: Callable[[str, str], Receipt | str | None]) -> tuple[RayCalculator, ScriptedCrew]:
+    crew = ScriptedCrew(size, script)
+    return RayCalculator(crew, lambda: False, Policy(), NoMetrics(), clock=iter(range(10**9)).__next__), crew  # type: ignore[arg-type]
+
+
+def answered(name: str) -> Receipt:
+    return Receipt(details={"answer": name})
+
+
+def test_a_question_asked_apart_that_raises_is_tried_as_often_as_any_and_refused():
+    tried: list[str] = []
+
+    def script(worker: str, name: str) -> Receipt:
+        tried.append(worker)
+        return Receipt(cause="RuntimeError: no such point") if name == "bad" or len(tried) == 2 else answered(name)
+
+    asking, _ = calculator(2, script)
+    assert asking.ask_apart(SETTING, Named("good"), 2) == ["good", "good"]
+    assert len(tried) == 3
+    with pytest.raises(JobError, match="bad: RuntimeError: no such point"):
+        asking.ask_apart(SETTING, Named("bad"), 2)
+    assert len(tried) == 3 + 3
+
+
+def test_a_worker_that_dies_of_a_question_which_nobody_waits_for_spoils_no_other():
+    phase = ["refused"]
+
+    def script(worker: str, name: str) -> Receipt | str | None:
+        if name == "slow":
+            return None if phase[0] == "refused" else "dies"
+        return Receipt(cause="RuntimeError: no") if name == "bad" else answered(name)
+
+    asking, _ = calculator(2, script)
+    with pytest.raises(JobError, match="bad: RuntimeError: no"):
+        asking.ask(SETTING, [Named("slow"), Named("bad")])
+    phase[0] = "asked again"
+    names = [f"question {k}" for k in range(6)]
+    assert asking.ask(SETTING, [Named(name) for name in names]) == names
+
+
+def test_of_many_settings_the_last_ones_are_kept():
+    asking, crew = calculator(1, lambda worker, name: answered(name))
+    settings = [Setting({}, (), Plan(1, 1, "cpu")) for _ in range(10)]
+    for setting in [*settings, settings[-1]]:
+        asking.ask(setting, [Named("a")])
+    assert len(crew.shared) == 10
+    assert sum(value() is not None for value in crew.shared) < 6
