@@ -40,6 +40,7 @@ class Axis:
 class ProjectedPath:
     """The trajectory projected on the axes: arrays over its snapshots in order, the convergence point last.
 
+    Of a plane through networks: these, in the order in which the plane names them, and `unit` is "network".
     `step` counts in `unit`, "step" or "epoch", and `coordinates` hold one array per axis. `loss` is the loss at the
     snapshot itself and `projected_loss` that at its projection on the axes, both NaN where not computed yet;
     `distance` is the Euclidean distance between the two in weight space. `status` is as that of a surface.

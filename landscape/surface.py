@@ -61,6 +61,7 @@ class Surface:
     record holds: the job, the samples, the engine, the progress. `sample_index` are the places of the samples in the
     data, and `loss_samples` their losses, read when they are asked for, where the job has kept them. `levels` are those
     of a refined landscape, see `at` and `merged`; of a merged surface, `interpolated` is 0 where a point was evaluated.
+    `networks` are those of a plane through three, with the loss at each.
 
     >>> axes = (Axis("alpha", np.array([-1.0, 0.0, 1.0])), Axis("beta", np.array([0.0, 0.5])))
     >>> surface = Surface("bowl", axes, {"loss": np.zeros((2, 3))}, status=np.full((2, 3), OK, np.uint8))
@@ -83,6 +84,7 @@ class Surface:
     sample_index: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
     levels: tuple[Surface, ...] = field(default=(), repr=False, compare=False)
     interpolated: NDArray[np.uint8] | None = field(default=None, repr=False, compare=False)
+    networks: ProjectedPath | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         size = " x ".join(str(len(axis.coordinates)) for axis in self.axes)

@@ -87,7 +87,9 @@ class Content:
         if store.has_path:
             counts = arrays.reader("path_status").counts
             self.path_chunks = chunk_changes(folder, store.path, "path_status", counts)
-        self.path: ProjectedPath | None = read_path(arrays)
+        self.path: ProjectedPath | None
+        self.networks: ProjectedPath | None
+        self.path, self.networks = read_path(arrays)
         self._unread: set[Index] = set()  # chunks that have changed and could not be read
         self._path_unread = False
         self._noted: dict[tuple[str, Index], int] = {}
@@ -124,7 +126,7 @@ class Content:
         tiles, self._unread = self._unread, set()
         path_changed = self._path_unread
         if path_changed:
-            self.path = read_path(self.store.arrays)
+            self.path, self.networks = read_path(self.store.arrays)
             self._path_unread = False
         return tiles, path_changed
 
@@ -147,7 +149,9 @@ class Content:
             name: np.where(states == NOT_COMPUTED, np.nan, self.values.values[name]) for name in names
         }
         observables |= derive(record.derived, observables)
-        surface = Surface(self.store.name, drawn, observables, states, self.path, dict(record.attributes))
+        surface = Surface(
+            self.store.name, drawn, observables, states, self.path, dict(record.attributes), networks=self.networks
+        )
         counts = tuple(int(count) for count in self.values.counts)
         return View(surface, self.picks, self.sizes, counts, self._lowest(), self.generation(alive))
 
@@ -179,7 +183,8 @@ class Content:
     def _record(self, alive: bool) -> Record:
         """The record, whose state is mended where a driver was killed, or goes on and has not written yet."""
         record, state = self.store.record, "running" if alive else "interrupted"
-        on_path = self.path is not None and bool((self.path.status == NOT_COMPUTED).any())
+        beside = (self.path, self.networks)
+        on_path = any(each is not None and bool((each.status == NOT_COMPUTED).any()) for each in beside)
         if record.progress.state == state or not (on_path or self.values.counts[NOT_COMPUTED]):
             return record
         return record.changed(progress=replace(record.progress, state=state))

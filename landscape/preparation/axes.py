@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from landscape.directions.base import DirectionSpec, DirectionTensors, Range
+from landscape.directions.networks import PlaneDirection
 from landscape.directions.plane import cosines, project
 from landscape.errors import JobError
 from landscape.grid import Floats, Grid, axis_coordinates, coordinates_through_zero
 from landscape.parameters import State, direction_digest, norm
 from landscape.preparation.context import LandscapeContext
+from landscape.preparation.weights import Weights
 from landscape.record import AxisRecord, plain
 from landscape.spec.defaults import DEFAULTS
 from landscape.spec.landscape import Landscape
-from landscape.store import LandscapeStore, PathPlan
+from landscape.store import NETWORK, LandscapeStore, PathPlan
 
 PATH_MARGIN = 0.2  # the axes run 20 % beyond the path on each side, as in MindInsight
 
@@ -129,13 +131,43 @@ def _describe(
     return {**fields, **plain(record), **spec.attributes(context)}
 
 
+def networks_of(spec: Landscape) -> tuple[int | str, ...]:
+    """The networks whose plane a landscape is; none of every other landscape."""
+    first, *others = spec.directions
+    if not isinstance(first, PlaneDirection) or len(others) != 1 or not isinstance(others[0], PlaneDirection):
+        return ()
+    return first.models if others[0].models == first.models and others[0].axis != first.axis else ()
+
+
+def path_of(
+    context: LandscapeContext, directions: Sequence[DirectionTensors], stored: LandscapeStore | None
+) -> PathPlan | None:
+    """The path of a landscape on disk, or, of a new one, what its axes run through."""
+    if stored is not None and not stored.has_path and networks_of(context.spec):
+        return None  # begun by a version that did not evaluate the networks
+    return (stored.path_plan() if stored else None) or make_path(context, directions)
+
+
+def states_on(path: PathPlan | None, spec: Landscape, weights: Weights) -> Callable[[int], State]:
+    """What gives the weights on a path by their number: that of a snapshot, or the place in a plane's list."""
+    if path is None or path.unit != NETWORK:
+        return weights.state
+    networks = networks_of(spec)
+    return lambda number: weights.state(networks[number])
+
+
 def make_path(context: LandscapeContext, directions: Sequence[DirectionTensors]) -> PathPlan | None:
-    """The snapshots that all axes are made from, projected on their plane; None where an axis is made otherwise.
+    """The snapshots that all axes are made from, projected on their plane, or the networks that a plane runs through.
+
+    None where an axis is made otherwise.
 
     Raises:
         JobError: an axis without a range would be fitted to a path that not all axes have.
     """
     selections = [axis.snapshots for axis in context.axes]
+    if networks := networks_of(context.spec):
+        corners = np.stack([np.asarray(axis.places(context)) for axis in context.axes], axis=1)
+        return PathPlan(NETWORK, tuple(range(len(networks))), corners, np.zeros(len(networks)))
     if None in selections:
         if context.spec.range is None and context.spec.snapshots is not None:
             raise _no_path_to_fit(context.spec)

@@ -25,7 +25,7 @@ from landscape.grid import Grid
 from landscape.parameters import describe_parameters, immobile, in_first_version, refuse_not_finite
 from landscape.plan import Plan, Reduction
 from landscape.preparation.asked import asked_of
-from landscape.preparation.axes import cosines_of, make_axes, make_grid, make_path
+from landscape.preparation.axes import cosines_of, make_axes, make_grid, path_of, states_on
 from landscape.preparation.batch_norm import with_batch_norm
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.described import terms_recorded
@@ -182,7 +182,7 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     context = replace(context, solve=solve)
     directions = make_axes(context, like)
     # What is on disk wins: another machine may round a fitted range or a component differently.
-    path = None if level else (like.path_plan() if like else None) or make_path(context, directions)
+    path = None if level else path_of(context, directions, like)
     grid = _grid(common, like, identity) or make_grid(context, path, defaults)
     check_tile(job, grid)
     extension = _extension(common, identity, grid, plan, spec.name)
@@ -200,8 +200,8 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
             check=known.check, origin_loss=known.origin_loss, origin_loss_stderr=known.origin_loss_stderr
         )
     return PreparedLandscape(
-        spec.name, context.origin, directions, grid, path, plan, identity, record, common.observables, weights.state,
-        extension,
+        spec.name, context.origin, directions, grid, path, plan, identity, record, common.observables,
+        states_on(path, spec, weights), extension,
     )  # fmt: skip
 
 

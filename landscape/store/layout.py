@@ -25,11 +25,12 @@ DIRECTION_CHUNK = 1 << 24
 # Names in the documents of the arrays.
 LAYOUT, STORED = "layout", "stored"  # of `directions`: the places of the parameters, and which rows are written
 UNIT = "unit"  # of `path_step`
+NETWORK = "network"  # the unit where the arrays of the path hold the networks that a plane runs through
 
 
 @dataclass(frozen=True)
 class PathPlan:
-    """Where the snapshots of a trajectory lie on the plane, before their losses are known."""
+    """Where the snapshots of a trajectory, or the networks of a plane, lie, before their losses are known."""
 
     unit: str
     step: tuple[int, ...]
@@ -109,8 +110,9 @@ def rows_written(directions: StoredArray) -> list[bool]:
 
 
 def path_unit(steps: StoredArray) -> str:
-    """What the numbers of the snapshots count."""
-    return "step" if steps.attributes.get(UNIT) == "step" else "epoch"
+    """What the numbers of the snapshots count; networks of a plane, which are no path, are kept in the same arrays."""
+    unit = steps.attributes.get(UNIT)
+    return str(unit) if unit in ("step", NETWORK) else "epoch"
 
 
 def lay_out(group: zarr.Group, new: NewArrays, *, of_level: bool = False) -> None:

@@ -17,6 +17,7 @@ from landscape.store.attributes import axis_attributes
 from landscape.store.chunks import chunks_where
 from landscape.store.constants import stored_path
 from landscape.store.kept import sample_index, stored_losses
+from landscape.store.layout import NETWORK
 from landscape.surface import NOT_COMPUTED, Axis, ProjectedPath, Surface
 
 log = logging.getLogger("landscape")
@@ -41,9 +42,10 @@ def read_surface(arrays: LandscapeArrays, record: Record) -> Surface:
     # A tile whose status is not written yet is not committed, whatever its chunks hold.
     observables = {name: np.where(status == NOT_COMPUTED, np.nan, array.values) for name, array in values.items()}
     observables |= derive(record.derived, observables)
+    path, networks = read_path(arrays)
     return Surface(
-        arrays.name, read_axes(arrays), observables, status, read_path(arrays), dict(record.attributes),
-        stored_losses(arrays), sample_index(arrays),
+        arrays.name, read_axes(arrays), observables, status, path, dict(record.attributes),
+        stored_losses(arrays), sample_index(arrays), networks=networks,
     )  # fmt: skip
 
 
@@ -65,17 +67,18 @@ def read_axes(arrays: LandscapeArrays) -> tuple[Axis, ...]:
     )
 
 
-def read_path(arrays: LandscapeArrays) -> ProjectedPath | None:
-    """The path of a landscape; None where it has none, or where its places are damaged."""
+def read_path(arrays: LandscapeArrays) -> tuple[ProjectedPath | None, ProjectedPath | None]:
+    """The path of a landscape, and the networks of a plane; None where it has none, or where the places are damaged."""
     plan = stored_path(arrays)
     if plan is None:
-        return None
+        return None, None
     values = {name: arrays.read_checked(f"path_{name}").values for name in ("status", "loss", "projected_loss")}
     coordinates = {axis: plan.coordinates[:, k] for k, axis in enumerate(arrays.axis_names)}
     steps = np.array(plan.step, np.int64)
-    return ProjectedPath(
+    found = ProjectedPath(
         plan.unit, steps, coordinates, values["loss"], values["projected_loss"], plan.distance, values["status"]
     )
+    return (None, found) if plan.unit == NETWORK else (found, None)
 
 
 def _warn_of_damage(name: str, damaged: Sequence[tuple[str, Index]]) -> None:

@@ -12,7 +12,7 @@ from landscape.surface import OK, Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.extrema import Extrema, prepare_extrema
-from landscape.views.prepared.networks import Networks, prepare_networks
+from landscape.views.prepared.networks import Networks, network_notes, prepare_networks
 from landscape.views.prepared.origin import Origin, prepare_origin
 from landscape.views.prepared.path import DrawnPath, prepare_path
 from landscape.views.prepared.scale import (
@@ -208,6 +208,7 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
         *scale.notes,
         *_log_note(log, None if choice.log is not None else decades),
         *_axes_notes(axes),
+        *(network_notes(surface) if observable == "loss" else ()),
         *_path_note(drawn_path, observable),
         *(["standard errors, or the value at the origin, are not known"] if _in_vain(choice, difference) else []),
         *(extrema.notes if extrema is not None else ()),

@@ -63,11 +63,33 @@ def prepare_networks(surface: Surface, drawn: Floats) -> Networks | None:
     curve = np.empty((2, 0))
     if kind is not None and places.shape[1] == 3:
         curve = curve_places(kind, places.T, np.linspace(0, 1, CURVE_POINTS)).T
+    losses = network_losses(surface)
     hover = tuple(
         f"<b>{escape(network.name, quote=False)}</b><br>"
         + ", ".join(f"{axis.name} {number(float(at), 4)}" for axis, at in zip(surface.axes, place, strict=True))
-        for network, place in zip(known[0], places.T, strict=True)
+        + (f"<br>loss {number(loss)}" if np.isfinite(loss) else "")
+        for network, place, loss in zip(known[0], places.T, losses, strict=True)
     )
     names = tuple(shortened(network.name, NAME_LETTERS) for network in known[0])
     heights, of_curve = (bilinear(x, y, drawn, at[0], at[1]) for at in (places, curve))
     return Networks(places, names, hover, heights, curve, of_curve, f"{kind} curve" if curve.size else "")
+
+
+def network_notes(surface: Surface) -> list[str]:
+    """What a caption says of the losses of the networks; nothing where none is known."""
+    names = [network.name for network in surface.axes[0].record.networks or ()]
+    known = [
+        f"{shortened(name, NAME_LETTERS)} {number(loss)}"
+        for name, loss in zip(names, network_losses(surface), strict=True)
+        if np.isfinite(loss)
+    ]
+    return [f"loss at the networks: {', '.join(known)}"] if known else []
+
+
+def network_losses(surface: Surface) -> Floats:
+    """The loss at each network that the axes run through, as it is by itself; NaN where it is not known."""
+    known = surface.axes[0].record.networks or ()
+    evaluated = surface.networks
+    if evaluated is None or len(evaluated.loss) != len(known):
+        return np.full(len(known), np.nan)
+    return np.asarray(evaluated.loss, np.float64)

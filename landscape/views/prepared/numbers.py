@@ -13,6 +13,7 @@ from landscape.views.prepared import wording
 from landscape.views.prepared.barriers import barrier_rows
 from landscape.views.prepared.connection import connection_rows
 from landscape.views.prepared.levels import number
+from landscape.views.prepared.networks import network_losses
 from landscape.views.prepared.origin import origin_index
 from landscape.views.prepared.uncertainty import rise_over_origin, standard_error
 
@@ -86,7 +87,7 @@ def landscape_rows(surface: Surface) -> list[Row]:
 
 
 def network_rows(surface: Surface) -> list[Row]:
-    """Where the networks lie that the axes run through, a row each; none of other landscapes."""
+    """Where the networks lie that the axes run through, and their losses, a row each; none of other landscapes."""
     known = [axis.record.networks for axis in surface.axes]
     places = [networks for networks in known if networks is not None]
     if not places or len(places) < len(known):
@@ -94,9 +95,10 @@ def network_rows(surface: Surface) -> list[Row]:
     return [
         (
             f"network {at[0].name}",
-            ", ".join(f"{axis.name} {number(each.at, 4)}" for axis, each in zip(surface.axes, at, strict=True)),
+            (f"loss {number(loss)} at " if np.isfinite(loss) else "")
+            + ", ".join(f"{axis.name} {number(each.at, 4)}" for axis, each in zip(surface.axes, at, strict=True)),
         )
-        for at in zip(*places, strict=False)
+        for *at, loss in zip(*places, network_losses(surface), strict=False)
     ]
 
 

@@ -23,7 +23,14 @@ def thinned(surface: Surface, limit: int) -> Surface:
     observables = {name: np.asarray(values)[index] for name, values in surface.observables.items()}
     levels = None if surface.interpolated is None else surface.interpolated[index]
     return Surface(
-        surface.name, axes, observables, surface.status[index], surface.path, surface.attributes, interpolated=levels
+        surface.name,
+        axes,
+        observables,
+        surface.status[index],
+        surface.path,
+        surface.attributes,
+        interpolated=levels,
+        networks=surface.networks,
     )
 
 

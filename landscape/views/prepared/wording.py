@@ -113,7 +113,7 @@ def state_of(surface: Surface) -> str:
     Returns:
         'running', 'interrupted', 'partial' or 'complete'.
     """
-    states = [surface.status, *([surface.path.status] if surface.path is not None else [])]
+    states = [surface.status, *(each.status for each in (surface.path, surface.networks) if each is not None)]
     if not any((status == NOT_COMPUTED).any() for status in states):
         return "partial" if any((status == QUARANTINED).any() for status in states) else "complete"
     recorded = surface.record.progress.state

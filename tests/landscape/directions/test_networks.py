@@ -14,9 +14,10 @@ from landscape.calculation import AtPoints, LocalCalculator, setting_of
 from landscape.curves import curve_places
 from landscape.directions.networks import plane_through
 from landscape.parameters import combine
-from landscape.preparation import prepare
+from landscape.preparation import axes, prepare
 from landscape.record import Record
 from landscape.views.prepared.figure_data import prepare_figure
+from landscape.views.prepared.levels import number
 from landscape.views.prepared.numbers import landscape_rows
 
 SAMPLES = 40
@@ -193,6 +194,15 @@ def test_an_axis_alone_needs_the_first_network_as_its_origin(tmp_path, files):
         prepare(Job(run=str(tmp_path / "run"), problem=problem, landscapes=[one]))
 
 
+def test_a_plane_that_was_begun_without_its_networks_is_gone_on_with(tmp_path, files, monkeypatch):
+    with monkeypatch.context() as earlier:
+        earlier.setattr(axes, "networks_of", lambda spec: ())
+        assert run(job(tmp_path, files, size=3))["plane"].networks is None
+    again = run(job(tmp_path, files, size=3))["plane"]
+    assert (again.networks, again.path) == (None, None)
+    assert dict(landscape_rows(again))["network a"] == "alpha 0, beta 0"
+
+
 def test_figures_mark_the_networks_where_they_are(tmp_path, files):
     asked = job(tmp_path, files, size=5, curve="bezier")
     surface = run(asked)["plane"]
@@ -218,7 +228,13 @@ def test_figures_mark_the_networks_where_they_are(tmp_path, files):
     labels = surface.plot(kind="contour").get_legend_handles_labels()[1]
     assert {"networks", "bezier curve"} <= set(labels)
     rows = dict(landscape_rows(surface))
-    assert rows["network a"] == "alpha 0, beta 0"
+    losses = surface.networks.loss
+    assert surface.path is None
+    assert losses == pytest.approx(surface.networks.projected_loss, rel=1e-5)
+    assert losses[0] == surface.record.origin_loss
+    assert rows["network a"] == f"loss {number(losses[0])} at alpha 0, beta 0"
+    assert [hover.rpartition(" ")[2] for hover in networks.hover] == [number(loss) for loss in losses]
+    assert f"Loss at the networks: a {number(losses[0])}, b " in flat.layout.meta["caption"]
     assert {"network b", "network c"} <= set(rows)
     assert "batch norm recalibrate" in " ".join(prepare_figure(surface).caption)
     assert prepare_figure(open_run(tmp_path / "run")["plane"]).networks == networks
