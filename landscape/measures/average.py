@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from landscape.directions.random import random_direction
+from landscape.evaluation.values import Values
 from landscape.intervals import interval_of
-from landscape.measures.lines import Base, Draw, stderr_over
-from landscape.measures.rises import rises_of
+from landscape.measures.lines import Base, Draw, Floats, samples_of, stderr_over
+from landscape.measures.rises import Rises, rises_of
 from landscape.measures.rows import Row, row_of
 from landscape.parameters import ParameterInfo, State
 
@@ -43,21 +45,35 @@ def average_rows(base: Base, infos: Sequence[ParameterInfo], loss: float) -> dic
     rows = dict[str, Row]()
     for name, draw, size in (("average", gaussian, SIGMA), ("adaptive average", relative, ADAPTIVE_RHO)):
         draws: list[Draw] = [partial(draw, base.origin, infos, FIRST_SEED + k) for k in range(PAIRS)]
-        row = rows[f"{name} {size:g}"] = _average(base, draws, size)
+        lines = base.along(draws, [(-size, 0.0, size)] * len(draws))
+        found = rises_of(lines, (size,))
+        row = rows[f"{name} {size:g}"] = _average(found)
         if draw is gaussian and row.value is not None and row.low is not None and row.high is not None:
-            rows[f"low-pass {size:g}"] = Row(loss + row.value, None, loss + row.low, loss + row.high, PAIRS)
+            stderr = _stderr_with_loss(lines[0], found)
+            rows[f"low-pass {size:g}"] = Row(loss + row.value, stderr, loss + row.low, loss + row.high, PAIRS)
     return rows
 
 
-def _average(base: Base, draws: Sequence[Draw], size: float) -> Row:
+def _average(found: Rises) -> Row:
     """The mean rise over the draws and their opposites."""
-    found = rises_of(base.along(draws, [(-size, 0.0, size)] * len(draws)), (size,))
-    stderr = None
-    if found.samples is not None and found.weights is not None:
-        stderr = stderr_over(found.samples[:, 0].astype(np.float64).mean(0), found.weights)
     rises = found.means[:, 0]
     interval = interval_of(rises.tolist()) if np.isfinite(rises).all() else None
-    return row_of(float(rises.mean()), stderr, interval, len(draws))
+    stderr = None
+    if found.samples is not None and found.weights is not None:
+        stderr = stderr_over(_mean_of_draws(found.samples), found.weights)
+    return row_of(float(rises.mean()), stderr, interval, len(rises))
+
+
+def _stderr_with_loss(line: Values, found: Rises) -> float:
+    """The standard error of loss and rise together; where samples have no loss of their own, that of the loss."""
+    losses = samples_of(line)
+    if losses is None or found.samples is None or found.weights is None:
+        return float(line.stderr["loss"][1])
+    return stderr_over(losses[1] + _mean_of_draws(found.samples), found.weights)
+
+
+def _mean_of_draws(samples: NDArray[np.float32]) -> Floats:
+    return np.asarray(samples[:, 0].mean(0, dtype=np.float64))
 
 
 def error_noise_row(base: Base, infos: Sequence[ParameterInfo]) -> Row:
