@@ -143,7 +143,7 @@ def _interval(
 ) -> tuple[Interval | None, str]:
     """The interval of one measure's difference, and what it is over."""
     if name == RADIUS:
-        return _of_lines(one.entry.radii, other.entry.radii, paired)
+        return _of_radii(one.entry.radii, other.entry.radii, paired)
     if name.startswith("rise "):
         distances = [f"rise {distance:g}" for distance in one.settings["distances"]]
         return _of_rises(distances.index(name), one, other, paired)
@@ -174,6 +174,19 @@ def _of_lines(
         return (interval_of(both), f"over {len(both)} lines, paired") if len(both) > 1 else (None, TOO_FEW)
     known = [[value for value in side if value is not None] for side in (first, second)]
     return (welch(*known), "over lines, unpaired") if min(map(len, known)) > 1 else (None, TOO_FEW)
+
+
+def _of_radii(
+    first: Sequence[float | None], second: Sequence[float | None], paired: bool
+) -> tuple[Interval | None, str]:
+    """Of the ratio of the geometric means, which rows hold, as a difference from the first one."""
+    logarithms = [[None if each is None else math.log(each) for each in side] for side in (first, second)]
+    ratio, how = _of_lines(logarithms[0], logarithms[1], paired)
+    if ratio is None or None in first or None in second:
+        return None, how
+    mean = math.exp(math.fsum(each for each in logarithms[0] if each is not None) / len(first))
+    middle, low, high = (mean * math.expm1(each) for each in (ratio.mean, ratio.low, ratio.high))
+    return Interval(middle, low, high, math.nan), how
 
 
 def _of_estimates(first: Row, second: Row) -> tuple[Interval | None, str]:

@@ -14,7 +14,7 @@ from landscape.folders import open_folder
 from landscape.measures.document import Entry, Measures, read, read_samples
 from landscape.results import open_run
 
-NUMBERED = re.compile(r"(?:(?:epoch|step)[- ])?([0-9]+)")
+NUMBERED = re.compile(r"(?:(epoch|step)[- ])?([0-9]+)")
 # Settings that must agree, and what they are called; batches decide values where layers use their statistics.
 NAMES = {
     "samples": "the samples",
@@ -82,8 +82,8 @@ def _entry(run: str, measures: Measures, origin: str) -> Entry:
     if not origin and len(entries) == 1:
         return next(iter(entries.values()))
     match = NUMBERED.fullmatch(origin)
-    if match and int(match[1]) in numbered:
-        return numbered[int(match[1])]
+    if match and (known := numbered.get(int(match[2]))) is not None and match[1] in (None, known.unit):
+        return known
     if origin in entries:
         return entries[origin]
     asked = f"{shown(origin)} was not measured" if origin else "several weights were measured, and none is the last"

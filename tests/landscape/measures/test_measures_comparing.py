@@ -132,8 +132,28 @@ def test_weights_are_named_as_commands_name_them(tmp_path, parts):
         assert targets_of(run + text)[0].entry.number == number
     with pytest.raises(JobError, match=r"'epoch-3' was not measured; name one of epoch 2, epoch 10, as .*:ORIGIN"):
         targets_of(f"{run}:epoch-3")
+    with pytest.raises(JobError, match="'step-2' was not measured"):
+        targets_of(f"{run}:step-2")
     with pytest.raises(NotFoundError, match="holds no measures; make them by landscape measure"):
         targets_of(str(tmp_path))
+
+
+@pytest.mark.parametrize(("architecture", "how"), [("net", "over 3 lines, paired"), ("other", "over lines, unpaired")])
+def test_radii_are_compared_by_the_geometric_means_that_tables_show(tmp_path, architecture, how):
+    runs = []
+    for k, (of, radii) in enumerate([("net", [1.0, 4.0, 16.0]), (architecture, [2.0, 8.0, 20.0])]):
+        row = Row(math.prod(radii) ** (1 / 3), None, 0.9, 1.1, 3)
+        runs.append(str(tmp_path / str(k)))
+        document.add(runs[-1], SETTINGS | {"architecture": of}, Entry("a", "d", {"radius": row}, radii=radii), {})
+    row = compare(*map(targets_of, runs)).rows["radius"]
+    assert row.how == how
+    assert row.difference == pytest.approx(320 ** (1 / 3) - 4)  # of arithmetic means it would be 3
+    assert row.low < 0 < row.difference < row.high
+    if architecture == "net":
+        ratios = np.log([2.0, 2.0, 1.25])
+        margin = 4.302653 * ratios.std(ddof=1) / math.sqrt(3)
+        ends = ratios.mean() + np.array([-margin, margin])
+        assert (row.low, row.high) == pytest.approx(tuple(4 * np.expm1(ends)))
 
 
 def test_the_bootstrap_over_lines_and_samples_has_the_error_of_its_parts():
