@@ -6,7 +6,7 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -124,6 +124,8 @@ def read(run: str) -> Measures | None:
 def add(run: str, settings: Mapping[str, Any], entry: Entry, samples: Mapping[str, NDArray[np.float32]]) -> bool:
     """Put an entry into the file, in place of one of the same label; the caller holds the run's lock.
 
+    What was measured before of the same weights, and now was not asked for, stays.
+
     The losses of samples are written before it, under a name that their content gives: whenever this is killed, what
     the file names is there.
 
@@ -136,15 +138,17 @@ def add(run: str, settings: Mapping[str, Any], entry: Entry, samples: Mapping[st
     known = read(run)
     kept = known.entries if known is not None and known.settings == settings else {}
     file = _keep(run, samples) if samples else ""
-    entries = _ordered({**kept, entry.label: _with_file(entry, file)})
+    entries = _ordered({**kept, entry.label: _joined(kept.get(entry.label), entry, file)})
     other = known.other if known else {k: v for k, v in read_measures(run).items() if k not in OURS}
     write_file(run, Measures(dict(settings), entries, other).document())
     _sweep(run, {each.file for each in entries.values()})
     return bool(known and known.entries and not kept)
 
 
-def _with_file(entry: Entry, file: str) -> Entry:
-    return Entry(**{**vars(entry), "file": file})
+def _joined(known: Entry | None, entry: Entry, file: str) -> Entry:
+    if known is None or known.weights != entry.weights:
+        return replace(entry, file=file)
+    return replace(entry, file=file, rows=known.rows | entry.rows, layers=entry.layers or known.layers)
 
 
 def _ordered(entries: dict[str, Entry]) -> dict[str, Entry]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -38,6 +39,17 @@ def test_entries_are_read_back_in_the_order_of_their_snapshots(tmp_path):
     again = document.read(run)
     assert again.entries["epoch 2"].rows["loss"].value == 7.0
     assert len(list((tmp_path / "measures").iterdir())) == 3
+
+
+def test_what_was_measured_before_of_the_same_weights_stays(tmp_path):
+    run, layers = str(tmp_path), {"fc": {"rise 0.25": ROW}}
+    document.add(run, SETTINGS, replace(entry(1), rows={"loss": ROW, "1/sigma^2": ROW}), {})
+    document.add(run, SETTINGS, replace(entry(1, 2.0), layers=layers), {})
+    document.add(run, SETTINGS, entry(1, 3.0), {})
+    found = document.read(run).entries["epoch 1"]
+    assert (found.rows["loss"].value, found.rows["1/sigma^2"], found.layers) == (3.0, ROW, layers)
+    document.add(run, SETTINGS, replace(entry(1), weights="others"), {})
+    assert document.read(run).entries["epoch 1"] == replace(entry(1), weights="others")
 
 
 def test_measures_of_other_settings_go(tmp_path):
