@@ -20,7 +20,8 @@ from landscape.barrier import Barrier, Barriers, barriers_of, loss_barrier
 from landscape.errors import JobError, nearest, shown
 from landscape.grid import Floats as Floats
 from landscape.record import Record
-from landscape.refinement.merging import interpolated_from, merge, merge_status
+from landscape.refinement.grids import points_left
+from landscape.refinement.merging import merge_all
 from landscape.sample_losses import SampleLosses
 
 if TYPE_CHECKING:
@@ -60,8 +61,9 @@ class Surface:
     `status` is per point one of NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED. `attributes` are what the landscape's
     record holds: the job, the samples, the engine, the progress. `sample_index` are the places of the samples in the
     data, and `loss_samples` their losses, read when they are asked for, where the job has kept them. `levels` are those
-    of a refined landscape, see `at` and `merged`; of a merged surface, `interpolated` is 0 where a point was evaluated.
-    `networks` are those of a plane through three, with the loss at each.
+    of a refined landscape, see `at` and `merged`; of a merged surface, `interpolated` is 0 where a point was evaluated,
+    and its levels are still to get so many points as `unfinished` says. `networks` are those of a plane through three,
+    with the loss at each.
 
     >>> axes = (Axis("alpha", np.array([-1.0, 0.0, 1.0])), Axis("beta", np.array([0.0, 0.5])))
     >>> surface = Surface("bowl", axes, {"loss": np.zeros((2, 3))}, status=np.full((2, 3), OK, np.uint8))
@@ -85,6 +87,7 @@ class Surface:
     levels: tuple[Surface, ...] = field(default=(), repr=False, compare=False)
     interpolated: NDArray[np.uint8] | None = field(default=None, repr=False, compare=False)
     networks: ProjectedPath | None = field(default=None, repr=False, compare=False)
+    unfinished: int = field(default=0, repr=False, compare=False)
 
     def __repr__(self) -> str:
         size = " x ".join(str(len(axis.coordinates)) for axis in self.axes)
@@ -156,20 +159,19 @@ class Surface:
         """All levels of a refined landscape on the grid of the finest; the surface itself where it is not refined.
 
         A point that was not evaluated has the bilinear value in the smallest known cell around it, and `interpolated`
-        says there how many levels above the finest one that cell lies.
+        says there how many levels above the finest one that cell lies. Its state is that of the last level where one is
+        not whole, and its seconds are those of all.
         """
         if not self.levels:
             return self
-        every = (replace(self, levels=()), *self.levels)
-        held = [np.ones(self.status.shape, np.bool_), *(level.status != NOT_COMPUTED for level in self.levels)]
-        names = [name for name in self.observables if all(name in level.observables for level in self.levels)]
-        values = {name: merge([level.observables[name] for level in every], held) for name in names}
-        interpolated = interpolated_from(held)
-        status = merge_status([level.status for level in every])
-        status[(interpolated > 0) & np.isfinite(values["loss"])] = OK
+        every, last = (self, *self.levels), self.levels[-1]
+        values, status, interpolated = merge_all([each.observables for each in every], [each.status for each in every])
+        left = sum(points_left(level.blocks, each.status > 0) for each in every if (level := each.record.level))
+        seconds = sum(each.record.progress.seconds or 0.0 for each in every) or None
+        progress = replace((last if left else self).record.progress, seconds=seconds)
         return replace(
-            self, axes=self.levels[-1].axes, observables=values, status=status, loss_samples=None, levels=(),
-            interpolated=interpolated,
+            self, axes=last.axes, observables=values, status=status, loss_samples=None, levels=(), unfinished=left,
+            attributes=self.record.changed(progress=progress).attributes, interpolated=interpolated,
         )  # fmt: skip
 
     def axis(self, name: str) -> Axis:

@@ -24,7 +24,8 @@ from landscape.views.prepared.history import PLACES, UNITS
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.measures import measure_numbers
 from landscape.views.prepared.numbers import Row, landscape_rows, observable_rows, provenance_rows
-from landscape.views.prepared.wording import axis_title, count_statuses, observable_title
+from landscape.views.prepared.statuses import count_statuses
+from landscape.views.prepared.wording import axis_title, observable_title
 from landscape.views.report.training import info_rows
 
 MOST_MEASURES, DEEPEST = 200, 6

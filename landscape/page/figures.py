@@ -20,7 +20,8 @@ from landscape.views.figures.kinds import KIND_TABLE
 from landscape.views.figures.layout import Style
 from landscape.views.figures.theme import PATH_COLOUR
 from landscape.views.prepared.figure_data import FigureData, prepare_figure
-from landscape.views.prepared.wording import count_statuses, resolution, state_text, state_words
+from landscape.views.prepared.statuses import count_statuses
+from landscape.views.prepared.wording import resolution, state_text, state_words
 
 ALL = 1 << 30  # points per axis: what is drawn was picked before
 

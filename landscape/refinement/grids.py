@@ -83,6 +83,17 @@ def new_points_per_tile(shape: Sequence[int]) -> NDArray[np.int64]:
     return every - even
 
 
+def points_left(blocks: tuple[tuple[int, int], ...], done: Mask) -> int:
+    """How many points a level is still to get.
+
+    Args:
+        blocks: the tiles that it holds, as `as_stretches` writes them.
+        done: which of its points are there, over its whole grid.
+    """
+    held = of_stretches(blocks, tile_counts(done.shape, tile_shape(done.shape)))
+    return int(new_points_per_tile(done.shape)[held].sum()) - int(done.sum())
+
+
 def block_counts(shape: Sequence[int]) -> Index:
     """How many blocks a grid has along each dimension.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,22 @@ def merge(levels: Sequence[Floats], held: Sequence[Mask]) -> Floats:
     for values, mask in zip(levels[1:], held[1:], strict=True):
         merged = np.where(mask, values, spread(merged))
     return merged
+
+
+def merge_all(observables: Sequence[Mapping[str, Floats]], status: Sequence[Map]) -> tuple[dict[str, Floats], Map, Map]:
+    """The observables, the status and the map of `interpolated_from` of all levels merged.
+
+    Args:
+        observables, status: of each level over its own grid, the coarsest first; status 0 is not computed, 1 is OK, and
+            an interpolated point is OK where its loss is finite.
+    """
+    held = [np.ones(status[0].shape, np.bool_), *(each != 0 for each in status[1:])]
+    names = [name for name in observables[0] if all(name in each for each in observables)]
+    values = {name: merge([each[name] for each in observables], held) for name in names}
+    interpolated = interpolated_from(held)
+    merged = merge_status(status)
+    merged[(interpolated > 0) & np.isfinite(values["loss"])] = 1
+    return values, merged, interpolated
 
 
 def merge_status(levels: Sequence[Map]) -> Map:

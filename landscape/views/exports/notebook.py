@@ -18,7 +18,7 @@ from landscape.views.prepared.levels import number
 from landscape.views.prepared.wording import resolution, state_text
 
 PLOTLY = "application/vnd.plotly.v1+json"  # what JupyterLab, VS Code and Colab draw with plotly
-MOST_POINTS = {1: 2000, 2: 160, 3: 24}  # per axis, as a notebook's file keeps what it shows
+MOST_POINTS = {1: 2001, 2: 161, 3: 25}  # per axis, as a notebook's file keeps what it shows
 MOST_ROWS = 30  # of a run's table
 
 
@@ -64,7 +64,7 @@ def run_bundle(run: Mapping[str, Surface]) -> dict[str, Any]:
 
 def _row(run: Mapping[str, Surface], name: str) -> str:
     try:
-        surface = run[name]
+        surface = run[name].merged()
         picture = base64.b64encode(small_svg(surface, 120).encode()).decode("ascii")
     except LandscapeError as error:
         return _cells("", name, "", str(error), "")

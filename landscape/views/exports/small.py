@@ -17,7 +17,7 @@ from landscape.views.prepared.missing import rectangles, square_states
 
 Floats = NDArray[np.float64]
 
-POINTS = 64  # per axis
+POINTS = 65  # per axis; odd, as grids of which every second point is that of a coarser one
 MISSING = {0: "#e3e6ea", 2: "#3b3f46", 3: "#f6c9a0", 4: "#cdd3da"}  # by the reason for a missing point
 
 
@@ -57,7 +57,7 @@ def small_svg(surface: Surface, width: int = 160) -> str:
     Returns:
         An SVG document.
     """
-    data = prepare_figure(surface, max_points=POINTS)
+    data = prepare_figure(surface.merged(), max_points=POINTS)
     data = slice_at(data, slice_nearest(data)) if len(data.axes) == 3 else data
     canvas, shapes = _curve(data, width) if len(data.axes) == 1 else _plane(data, width)
     size = f'width="{canvas.width:g}" height="{canvas.height:.0f}" viewBox="0 0 {canvas.width:g} {canvas.height:.0f}"'

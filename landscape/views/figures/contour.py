@@ -44,7 +44,7 @@ def _lines(data: FigureData, style: Style, length: float) -> list[go.Contour]:
     look = {"contours": _every(even, len(scale.ticks), 0, 1), "line": {"width": 0.7, "smoothing": smoothing(data)}}
     thin = contour_trace(data, even, showscale=False, **look, **_colours(data, style, slice(None)))
     # The trace above it answers the pointer: its numbers would be sent twice.
-    return [thin.update(customdata=None, hovertemplate=None, hoverinfo="skip"), labelled]
+    return [thin.update(customdata=None, text=None, hovertemplate=None, hoverinfo="skip"), labelled]
 
 
 def _every(even: EvenLevels, count: int, first: int, every: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from landscape.views.figures.layout import TICKS_PX, Style, base_layout, finish,
 from landscape.views.figures.missing import hatched
 from landscape.views.figures.origin import flat_origin, origin_names
 from landscape.views.figures.path import flat_labels, flat_path, legend_names
-from landscape.views.figures.pointer import pointer_text, pointer_values
+from landscape.views.figures.pointer import pointer_notes, pointer_text, pointer_values
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import nice_ticks
 from landscape.views.prepared.missing import legend_name, missing_names, missing_states
@@ -211,13 +211,17 @@ def _curve(data: FigureData, shown: Floats, panel: Panel, style: Style) -> go.Sc
     axis, colours = data.axes[0], _colours(panel)
     name = data.observable.replace("_", " ")
     raw, value = pointer_values(data)
+    # Of a refined landscape the dots are the points that were evaluated.
+    size = 4 if data.interpolated is None else np.where(data.interpolated == 0, 5, 0)
+    dotted = len(axis.coordinates) <= 60 or data.interpolated is not None
     return go.Scatter(
         x=axis.coordinates,
         y=shown,
         customdata=raw,
-        mode="lines+markers" if len(axis.coordinates) <= 60 else "lines",
+        text=pointer_notes(data),
+        mode="lines+markers" if dotted else "lines",
         line={"color": colours[style.theme], "width": 2},
-        marker={"size": 4, "color": colours[style.theme]},
+        marker={"size": size, "color": colours[style.theme], "opacity": 1, "line": {"width": 0}},
         hovertemplate=f"{axis.name} %{{x:.4g}}<br>{pointer_text(name, value)}<extra></extra>",
         name=text(name),
         connectgaps=False,

@@ -13,7 +13,7 @@ from landscape.views.figures.missing import hatched
 from landscape.views.figures.overlay_looks import look
 from landscape.views.figures.overlay_marks import add_marks, entry, flat_key, flat_marks
 from landscape.views.figures.plane import contour_trace, draw_plane, smoothing
-from landscape.views.figures.pointer import plane_hover
+from landscape.views.figures.pointer import NOTE, plane_hover
 from landscape.views.figures.theme import typed
 from landscape.views.prepared.comparison_grid import coordinates_agree
 from landscape.views.prepared.comparison_overlay import OverlayData
@@ -75,11 +75,18 @@ def _pointer(data: OverlayData, number: int) -> dict[str, Any]:
             "hovertemplate": plane_hover(own).replace("<extra></extra>", f"<extra>{entry(data.labels[number])}</extra>")
         }
     if number < len(fields) - 1:
-        return {"hoverinfo": "skip", "hovertemplate": None, "customdata": None}
+        return {"hoverinfo": "skip", "hovertemplate": None, "customdata": None, "text": None}
     return {
         "customdata": typed(np.concatenate([_with_error(field) for field in fields], axis=-1)),
+        "text": _notes(fields),
         "hovertemplate": _all(data),
     }
+
+
+def _notes(fields: Sequence[FigureData]) -> np.ndarray | None:
+    """The last line of the pointer where landscapes are refined: whether any of the values is interpolated."""
+    maps = [field.interpolated for field in fields if field.interpolated is not None]
+    return np.where(np.maximum.reduce(maps) > 0, "<br>interpolated", "").astype(np.object_) if maps else None
 
 
 def _with_error(field: FigureData) -> np.ndarray:
@@ -95,7 +102,8 @@ def _all(data: OverlayData) -> str:
         + ("" if field.error is None else f" ± %{{customdata[{2 * k + 1}]:.2g}}")
         for k, (label, field) in enumerate(zip(data.labels, data.fields, strict=True))
     ]
-    return "<br>".join([f"{names[0]} %{{x:.4g}}", f"{names[1]} %{{y:.4g}}", *lines]) + "<extra></extra>"
+    note = "" if _notes(data.fields) is None else NOTE
+    return "<br>".join([f"{names[0]} %{{x:.4g}}", f"{names[1]} %{{y:.4g}}", *lines]) + f"{note}<extra></extra>"
 
 
 def _missing(field: FigureData, label: str, number: int, style: Style) -> Sequence[go.Scatter]:

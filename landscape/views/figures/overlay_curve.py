@@ -11,7 +11,7 @@ from landscape.views.figures.curve import PANEL_PX, PLOT_PX, band, y_limits
 from landscape.views.figures.layout import TICKS_PX, Style, base_layout, finish, make_frame, one_line, text
 from landscape.views.figures.overlay_looks import look
 from landscape.views.figures.overlay_marks import LEGEND, entry, flat_marks, on_curve, overlay_names
-from landscape.views.figures.pointer import pointer_text, pointer_values
+from landscape.views.figures.pointer import pointer_notes, pointer_text, pointer_values
 from landscape.views.figures.theme import INK, themed
 from landscape.views.prepared.comparison_overlay import OverlayData
 from landscape.views.prepared.figure_data import FigureData
@@ -96,6 +96,7 @@ def _curve(field: FigureData, label: str, number: int, style: Style) -> go.Scatt
         x=field.axes[0].coordinates,
         y=_shown(field),
         customdata=raw,
+        text=pointer_notes(field),
         mode="lines",
         name=entry(label),
         legendgroup=f"item {number}",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from landscape.views.figures.animation import animate
 from landscape.views.figures.colours import band_colours
 from landscape.views.figures.extrema import extrema_names, flat_extrema
+from landscape.views.figures.finer import finer_names, flat_edges
 from landscape.views.figures.layout import (
     TICKS_PX,
     Frame,
@@ -27,7 +28,7 @@ from landscape.views.figures.missing import hatched
 from landscape.views.figures.networks import flat_networks, network_labels, network_names
 from landscape.views.figures.origin import flat_origin, origin_names
 from landscape.views.figures.path import flat_labels, flat_path, legend_names
-from landscape.views.figures.pointer import plane_hover, pointer_values
+from landscape.views.figures.pointer import plane_hover, pointer_notes, pointer_values
 from landscape.views.figures.theme import typed
 from landscape.views.figures.uncertainty import unclear_names, unclear_region
 from landscape.views.prepared.figure_data import FigureData
@@ -158,6 +159,7 @@ def contour_trace(
         y=data.axes[1].coordinates,
         z=typed(even.values(data.drawn)),
         customdata=typed(pointer_values(data)[0]),
+        text=pointer_notes(data),
         hovertemplate=plane_hover(data),
         autocontour=False,
         zmin=even.value(data.scale.low),
@@ -171,7 +173,7 @@ def contour_trace(
 
 
 def layers(data: FigureData, codes: Sequence[int], style: Style) -> list[Any]:
-    """What lies over the values and under the path: missing points, the uncertain region, the origin.
+    """What lies over the values and under the path: missing points, the uncertain region, finer steps, the origin.
 
     Args:
         codes: the reasons for missing points to draw; each has a trace, empty where nothing of this plane is missing
@@ -179,9 +181,9 @@ def layers(data: FigureData, codes: Sequence[int], style: Style) -> list[Any]:
     """
     x, y = data.axes[0].coordinates, data.axes[1].coordinates
     cells = hatched(data.states, x, y, codes, style.theme)
-    return [*cells, *unclear_region(data, style), *flat_origin(data, style)]
+    return [*cells, *unclear_region(data, style), *flat_edges(data, style), *flat_origin(data, style)]
 
 
 def layer_names(data: FigureData) -> list[str]:
     """The legend entries of `layers` beside those of missing points."""
-    return [*unclear_names(data), *origin_names(data)]
+    return [*unclear_names(data), *finer_names(data), *origin_names(data)]

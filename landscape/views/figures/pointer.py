@@ -10,23 +10,47 @@ from landscape.views.prepared.figure_data import FigureData
 
 Floats = NDArray[np.float64]
 
+NOTE = "%{text}"
+INTERPOLATED = ", interpolated"  # the page's script knows these points by it
+
 
 def pointer_values(data: FigureData) -> tuple[NDArray[np.float64], str]:
     """The numbers that the pointer shows of each point, and plotly's template for them.
 
+    Of a refined landscape the template ends with the text of `pointer_notes`, as plotly has one for all points.
+
     Returns:
-        [..., columns] with the shape of the values first, and a template of which the part after "|" is the rise.
+        [..., columns] with the shape of the values first, NaN but for the value where a point was not evaluated; and a
+        template of which the part after "|" is the rise.
     """
     columns = pointer_columns(data.values, data.error, data.rise, data.rise_error)
-    if data.interpolated is not None:
-        columns[data.interpolated] = np.nan  # what was not evaluated has no value to show
     value = "%{customdata[0]:.5g}"
+    if data.interpolated is not None:
+        columns[data.interpolated > 0, 1:] = np.nan
+        return columns, f"{value}{NOTE}"
     if data.error is not None:
         value += " ± %{customdata[1]:.2g}"
     if data.rise is not None and data.rise_error is not None:
         k = columns.shape[-1] - 2
         value += f"|%{{customdata[{k}]:.4g}} ± %{{customdata[{k + 1}]:.2g}}"
     return columns, value
+
+
+def pointer_notes(data: FigureData) -> NDArray[np.object_] | None:
+    """What stands after each value of a refined landscape: its errors and its rise, or that it is interpolated.
+
+    Returns:
+        Texts in the shape of the values, None of a landscape of which every point was evaluated.
+    """
+    if data.interpolated is None:
+        return None
+    notes = np.full(data.values.shape, INTERPOLATED, np.object_)
+    for index in zip(*np.nonzero(data.interpolated == 0), strict=True):
+        note = "" if data.error is None else f" ± {2 * data.error[index]:.2g}"
+        if data.rise is not None and data.rise_error is not None:
+            note += f"<br>rise over the origin {data.rise[index]:.4g} ± {2 * data.rise_error[index]:.2g}"
+        notes[index] = note
+    return notes
 
 
 def pointer_columns(
@@ -47,7 +71,8 @@ def pointer_text(name: str, value: str) -> str:
     """
     shown, _, rise = value.partition("|")
     plain = text(name).replace("%{", "&#37;{")
-    return f"<b>{plain} {shown}</b>" + (f"<br>rise over the origin {rise}" if rise else "")
+    bold, note = shown.removesuffix(NOTE), NOTE if shown.endswith(NOTE) else ""
+    return f"<b>{plain} {bold}</b>{note}" + (f"<br>rise over the origin {rise}" if rise else "")
 
 
 def plane_hover(data: FigureData) -> str:

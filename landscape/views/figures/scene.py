@@ -33,7 +33,7 @@ class PathInSpace:
     line: Floats
 
 
-SHOWN_ROLES = ("origin", "uncertainty", "networks", "curve", "extrema")  # of what lies over the values
+SHOWN_ROLES = ("origin", "uncertainty", "networks", "curve", "extrema", "finer")  # of what lies over the values
 
 
 def shown_names(traces: Sequence[Any]) -> list[str]:

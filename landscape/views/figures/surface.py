@@ -10,12 +10,13 @@ import plotly.graph_objects as go
 
 from landscape.views.figures.colours import colour_scale
 from landscape.views.figures.extrema import space_extrema
+from landscape.views.figures.finer import space_edges
 from landscape.views.figures.layout import Style, colour_bar, text, with_levels
 from landscape.views.figures.missing import symbols
 from landscape.views.figures.networks import space_networks
 from landscape.views.figures.origin import space_origin
 from landscape.views.figures.path import LIFT
-from landscape.views.figures.pointer import plane_hover, pointer_values
+from landscape.views.figures.pointer import plane_hover, pointer_notes, pointer_values
 from landscape.views.figures.scene import COLOUR_BAR_PX, PathInSpace, draw_scene
 from landscape.views.figures.theme import typed
 from landscape.views.figures.uncertainty import error_sheets
@@ -36,6 +37,7 @@ def draw_surface(data: FigureData, style: Style) -> go.Figure:
     aspect = horizontal_aspect(data)
     traces: list[Any] = [_heights(data, style), level_lines(data, aspect), *error_sheets(data, style)]
     traces += symbols(data.states, tuple(axis.coordinates for axis in data.axes), floor, style.theme)
+    traces += space_edges(data, style, LINE_LIFT * span)
     traces += space_origin(data, style, origin_height(data) + LIFT * span)
     traces += space_networks(data, style, LIFT * span)
     traces += space_extrema(data, style, 2 * LIFT * span)  # above the marks of the path
@@ -55,6 +57,7 @@ def _heights(data: FigureData, style: Style) -> go.Surface:
         y=data.axes[1].coordinates,
         z=typed(data.drawn),
         customdata=typed(pointer_values(data)[0]),
+        text=pointer_notes(data),
         hovertemplate=plane_hover(data),
         cmin=scale.low,
         cmax=scale.high,

@@ -21,6 +21,8 @@ from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import nice_ticks
 from landscape.views.prepared.missing import legend_name, missing_states, rectangles, square_states
 
+EVALUATED = "evaluated"
+
 
 def plot_curve(data: FigureData, ax: Any, style: PlotStyle) -> None:
     """The observable over the axis in real values, missing stretches hatched, the path at its projections."""
@@ -31,6 +33,9 @@ def plot_curve(data: FigureData, ax: Any, style: PlotStyle) -> None:
         edges = (np.maximum(shown - 2 * data.shape_error, low), shown + 2 * data.shape_error)
         ax.fill_between(x, *edges, color=colour, alpha=0.24, linewidth=0, label=band_name(data))
     ax.plot(x, shown, color=colour, label=data.observable.replace("_", " "))
+    if data.interpolated is not None:
+        there = data.interpolated == 0
+        ax.plot(x[there], shown[there], "o", color=colour, markersize=2.5, label=EVALUATED)
     _hatch_stretches(data, ax)
     if data.path is not None and data.observable == "loss":
         heights = np.array([data.scale.real(float(drawn)) for drawn in data.path.height])

@@ -9,6 +9,8 @@ import matplotlib
 import numpy as np
 
 from landscape.views.figures.colours import band_colours, line_colours
+from landscape.views.figures.finer import NAME as FINER
+from landscape.views.figures.finer import edge_places
 from landscape.views.plots.style import (
     HALO,
     INK,
@@ -74,6 +76,9 @@ def _finish(data: FigureData, ax: Any, style: PlotStyle) -> None:
         ax.contourf(x, y, ratio, levels=[-1.0, 1.0], colors=[HALO], alpha=0.45)
         ax.contour(x, y, ratio, levels=[1.0], colors=[INK], linestyles="dashed", linewidths=0.9)
         ax.plot([], [], color=INK, linestyle="dashed", linewidth=0.9, label=UNCLEAR)
+    if data.interpolated is not None:
+        across, up, _ = edge_places(data)
+        ax.plot(across, up, color=INK, linestyle="dotted", linewidth=0.8, alpha=0.75, label=FINER)
     mark_origin(ax, data, 0.0, 0.0)
     mark_networks(ax, data, style)
     if data.path is not None:

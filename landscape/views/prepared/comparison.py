@@ -29,7 +29,7 @@ Given = Surface | tuple[str, Surface]
 
 
 def compared(landscapes: Sequence[Given]) -> tuple[Compared, ...]:
-    """The landscapes with labels that differ.
+    """The landscapes with labels that differ, each with all its levels as one grid.
 
     Args:
         landscapes: surfaces, or pairs of a label and a surface.
@@ -48,7 +48,7 @@ def compared(landscapes: Sequence[Given]) -> tuple[Compared, ...]:
         for label, surface in pairs
     ]
     labels = [run if names.count(name) > 1 else name for name, run in zip(names, with_runs, strict=True)]
-    return tuple(Compared(label, surface) for label, (_, surface) in zip(numbered(labels), pairs, strict=True))
+    return tuple(Compared(label, surface.merged()) for label, (_, surface) in zip(numbered(labels), pairs, strict=True))
 
 
 def _pair(given: Given) -> tuple[str | None, Surface]:

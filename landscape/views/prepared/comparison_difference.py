@@ -26,6 +26,7 @@ from landscape.views.prepared.comparison_grid import (
     worse,
 )
 from landscape.views.prepared.figure_data import AxisView, FigureData
+from landscape.views.prepared.finer import shared_text
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.origin import Origin
 from landscape.views.prepared.path import DrawnPath, prepare_path
@@ -90,7 +91,8 @@ def prepare_difference(
     field = _field(first, other, observable, one, grid, log)
     drawn = _log_ratio(sides[0], sides[1]) if log else values
     limit = _limit_without_difference(drawn, error, log) if limit is None else limit
-    field = replace(field, values=values, drawn=drawn, error=error, states=states)
+    between = _interpolated((one, two), grid)
+    field = replace(field, values=values, drawn=drawn, error=error, states=states, interpolated=between)
     field = replace(field, scale=symmetric_scale(drawn, log, levels, limit), origin=_known_origin(field))
     paths = (prepare_path(one, observable, log), prepare_path(two, observable, log))
     within = _within(values, error, log) & (states == OK)
@@ -159,6 +161,16 @@ def _moved(given: GridValues, surface: Surface, grid: Sequence[Floats]) -> GridV
     """The values at the points of `grid`, which are untouched where these are the surface's own."""
     coordinates = [axis.coordinates for axis in surface.axes]
     return given if coordinates_agree(coordinates, grid) else resampled(given, coordinates, grid)
+
+
+def _interpolated(pair: tuple[Surface, Surface], grid: Sequence[Floats]) -> NDArray[np.uint8] | None:
+    """As `Surface.interpolated` of the finer one at each point; None where all values of both were evaluated."""
+    found = np.zeros(tuple(len(points) for points in reversed(grid)))
+    for surface in pair:
+        if surface.interpolated is not None:
+            levels = GridValues(surface.interpolated.astype(np.float64), None, np.full_like(surface.status, OK))
+            found = np.maximum(found, np.ceil(_moved(levels, surface, grid).values))
+    return found.astype(np.uint8) if found.any() else None
 
 
 def _difference(one: GridValues, other: GridValues, log: bool) -> Floats:
@@ -250,7 +262,7 @@ def _caption(data: DifferenceData, pair: tuple[Compared, Compared], observable: 
     field, (first, other) = data.field, data.labels
     relation = "over" if field.scale.log else "less"
     name = wording.observable_title(observable)
-    size = " × ".join(str(len(axis.coordinates)) for axis in field.axes) + " points"
+    size = " × ".join(str(len(axis.coordinates)) for axis in field.axes) + " points" + shared_text(field.interpolated)
     facts = [f"{name} of {other} {relation} that of {first}", size, *_resampling_note(data), *_error_notes(data)]
     facts += [*contrasts(pair), *field.scale.notes]
     facts += [axis.meaning for axis in field.axes if axis.meaning != axis.title]
@@ -270,18 +282,18 @@ def _resampling_note(data: DifferenceData) -> list[str]:
 
 
 def _error_notes(data: DifferenceData) -> list[str]:
-    field = data.field
-    drawn = field.drawn[np.isfinite(field.drawn)]
+    field, drawn = data.field, data.field.drawn[np.isfinite(data.field.drawn)]
     if drawn.size and not drawn.any():
         return ["the values are equal at every point"]
     if field.error is None:
         return ["standard error not known"]
-    known = field.error[np.isfinite(field.error) & (field.states == OK)]
+    there = (field.states == OK) & (True if field.interpolated is None else field.interpolated == 0)
+    known = field.error[np.isfinite(field.error) & there]
     if not known.size:
         return ["standard error not known"]
     how = "paired over the same samples, an upper bound" if data.error_kind == PAIRED else "of both combined"
     middle = number(float(np.median(known)), 2)
-    count, total = int(data.within.sum()), int((field.states == OK).sum())
+    count, total = int((data.within & there).sum()), int(there.sum())
     return [
         f"standard error {how}, median {middle}",
         f"within two standard errors of no difference at {wording.whole(count)} of {wording.whole(total)} points",

@@ -142,6 +142,7 @@ def prepare_overlay(
         rise=None,
         rise_error=None,
         difference=None,
+        interpolated=None,
     )
     return OverlayData(tuple(item.label for item in items), fields, frame)
 

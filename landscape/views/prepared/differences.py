@@ -19,7 +19,8 @@ from landscape.views.prepared.levels import number
 from landscape.views.prepared.measures import measure_numbers
 from landscape.views.prepared.numbers import duration
 from landscape.views.prepared.origin import origin_index
-from landscape.views.prepared.uncertainty import standard_error
+from landscape.views.prepared.statuses import is_evaluated, point_counts
+from landscape.views.prepared.uncertainty import standard_error, where_evaluated
 
 MOST_KEYS, DEEPEST, LONGEST = 400, 8, 200  # of a document that is taken apart: keys, levels, characters of a value
 LONGEST_LIST = 12  # elements of a list that stand in one cell
@@ -33,11 +34,13 @@ class WholeGrid:
         sizes: points along each axis.
         computed: how many points were evaluated.
         lowest: the lowest value; None where it is not known.
+        asked: how many points are to be evaluated; None for all of them.
     """
 
     sizes: tuple[int, ...]
     computed: int
     lowest: float | None
+    asked: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +158,7 @@ def _numbers(item: TableItem, observable: str) -> dict[str, Cell]:
         cells[f"highest {name}"] = _number(high)
         cells[f"relief of the {name} (95th less 5th percentile)"] = _number(float(spread[1] - spread[0]))
     cells |= _at_origin(surface, observable, name, values)
-    error = standard_error(surface, observable)
+    error = where_evaluated(surface, standard_error(surface, observable))
     if error is not None and np.isfinite(error).any():
         cells[f"standard error of the {name}, median"] = _number(float(np.median(error[np.isfinite(error)])), 3)
     if wording.barrier_text(surface):
@@ -163,11 +166,15 @@ def _numbers(item: TableItem, observable: str) -> dict[str, Cell]:
         height = None if barrier is None else barrier.height
         cells[ENTEZARI] = Cell(wording.barrier_text(surface), height)
     whole = item.whole or WholeGrid(
-        tuple(len(axis.coordinates) for axis in surface.axes), int(wording.is_computed(surface.status).sum()), None
-    )
+        tuple(len(axis.coordinates) for axis in surface.axes), int(is_evaluated(surface).sum()), None,
+        sum(point_counts(surface)),
+    )  # fmt: skip
     size = math.prod(whole.sizes)
     cells["points"] = Cell(" × ".join(map(str, whole.sizes)), float(size))
-    cells["done"] = Cell(wording.percent(whole.computed / size), whole.computed / size)
+    if surface.interpolated is not None:
+        cells["points evaluated"] = Cell(wording.whole(whole.computed), float(whole.computed))
+    done = whole.computed / (whole.asked or size)
+    cells["done"] = Cell(wording.percent(done), done)
     seconds = wording.finite(surface.record.progress.seconds)
     if seconds is not None:
         cells["time"] = Cell(duration(seconds), seconds)

@@ -12,6 +12,7 @@ from landscape.surface import OK, Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.extrema import Extrema, prepare_extrema
+from landscape.views.prepared.finer import evaluated_text
 from landscape.views.prepared.networks import Networks, network_notes, prepare_networks
 from landscape.views.prepared.origin import Origin, prepare_origin
 from landscape.views.prepared.path import DrawnPath, prepare_path
@@ -56,8 +57,8 @@ class FigureData(Comparable):
     error, over the same samples. Each of these three is None where it is not known. `difference` is how many times two
     standard errors each value differs from that at the origin, where the layer of uncertainty is asked for and the
     errors are known. `extrema` are the minima above the noise and their saddles, where these are asked for. `beside`
-    are further observables, each for a panel of its own. `interpolated` says of a refined landscape which points were
-    not evaluated.
+    are further observables, each for a panel of its own. `interpolated` is that of the surface: None where every point
+    was evaluated.
     """
 
     name: str
@@ -78,7 +79,7 @@ class FigureData(Comparable):
     difference: Floats | None = None
     extrema: Extrema | None = None
     beside: tuple[FigureData, ...] = ()
-    interpolated: NDArray[np.bool_] | None = None
+    interpolated: NDArray[np.uint8] | None = None
 
     @property
     def shape_error(self) -> Floats | None:
@@ -231,7 +232,7 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
         networks=prepare_networks(surface, drawn),
         difference=difference,
         extrema=extrema,
-        interpolated=None if surface.interpolated is None else surface.interpolated > 0,
+        interpolated=surface.interpolated if evaluated_text(surface) else None,
     )
 
 
@@ -271,10 +272,8 @@ def means(surface: Surface) -> list[str]:
 
 def _interpolation_note(surface: Surface) -> list[str]:
     """Of a refined landscape, how many of its points were evaluated."""
-    if surface.interpolated is None or not surface.interpolated.any():
-        return []
-    known = int((surface.interpolated == 0).sum())
-    return [f"{known} of {surface.interpolated.size} points evaluated, the others bilinear between them"]
+    text = evaluated_text(surface)
+    return [f"{text} evaluated, the others bilinear between them"] if text else []
 
 
 def _log_note(log: bool, decades: float | None) -> list[str]:

@@ -12,10 +12,11 @@ from landscape.surface import Axis, Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.barriers import barrier_rows
 from landscape.views.prepared.connection import connection_rows
+from landscape.views.prepared.finer import evaluated_text
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.networks import network_losses
 from landscape.views.prepared.origin import origin_index
-from landscape.views.prepared.uncertainty import rise_over_origin, standard_error
+from landscape.views.prepared.uncertainty import rise_over_origin, standard_error, where_evaluated
 
 Row = tuple[str, str]
 
@@ -23,13 +24,14 @@ Row = tuple[str, str]
 def observable_rows(surface: Surface, observable: str) -> list[Row]:
     """The lowest and the highest value of one observable, that at the origin, and the median standard errors."""
     values = np.asarray(surface[observable], np.float64)
-    error = standard_error(surface, observable)
+    error = where_evaluated(surface, standard_error(surface, observable))
     known = np.isfinite(values)
     if not known.any():
         return [("values", "none computed yet")]
     low = np.unravel_index(int(np.argmin(np.where(known, values, np.inf))), values.shape)
     high = np.unravel_index(int(np.argmax(np.where(known, values, -np.inf))), values.shape)
-    rises = rise_over_origin(surface, observable)
+    rise, rise_error = rise_over_origin(surface, observable)
+    rises = (rise, where_evaluated(surface, rise_error))
     rows = [
         ("lowest", _value_at(surface, values, error, low) + _rise_at(rises, low)),
         ("highest", _value_at(surface, values, error, high) + _rise_at(rises, high)),
@@ -67,6 +69,7 @@ def landscape_rows(surface: Surface) -> list[Row]:
     rows = [
         ("state", wording.state_text(surface)),
         ("resolution", wording.resolution(surface)),
+        *([("evaluated", evaluated_text(surface))] if evaluated_text(surface) else []),
         ("samples", record.samples_in_words),
         ("precision", wording.precision_text(surface)),
         ("engine", _recorded(record.plan and record.plan.engine)),

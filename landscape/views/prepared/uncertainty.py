@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from landscape.surface import RISE_STDERR, Surface
 from landscape.views.prepared.origin import origin_index
+from landscape.views.prepared.statuses import is_evaluated
 
 Floats = NDArray[np.float64]
 
@@ -27,6 +28,11 @@ def standard_error(surface: Surface, observable: str) -> Floats | None:
     """The standard error of the mean per point, None where it was not kept."""
     error = surface.observables.get(f"{observable}_stderr")
     return None if error is None else np.asarray(error, np.float64)
+
+
+def where_evaluated(surface: Surface, error: Floats | None) -> Floats | None:
+    """The errors without those of interpolated points, whose values are off by how far the loss bends there, too."""
+    return error if error is None else np.where(is_evaluated(surface), error, np.nan)
 
 
 def difference_in_errors(surface: Surface, observable: str) -> Floats | None:

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Axis, Surface
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.means import constant_in_words, mean_in_words
+from landscape.views.prepared.statuses import count_statuses, point_counts
 
 TITLE_LETTERS = 38  # of an axis title, which fits beside a plot of one column of a paper
 CALLBACKS_WEIGHTS = "the callback's weights"
@@ -114,19 +114,15 @@ def state_of(surface: Surface) -> str:
         'running', 'interrupted', 'partial' or 'complete'.
     """
     states = [surface.status, *(each.status for each in (surface.path, surface.networks) if each is not None)]
-    if not any((status == NOT_COMPUTED).any() for status in states):
+    if not (surface.unfinished or any((status == NOT_COMPUTED).any() for status in states)):
         return "partial" if any((status == QUARANTINED).any() for status in states) else "complete"
     recorded = surface.record.progress.state
     return recorded if recorded in ("running", "interrupted") else "partial"
 
 
-def is_computed(status: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Whether each point was evaluated, which includes points whose value is not finite; a mask of the same shape."""
-    return np.isin(status, (OK, NOT_FINITE))
-
-
 def stopped(surface: Surface) -> Surface:
     """The surface of a run without a driver: where its record still says "running", its state is "interrupted"."""
+    surface = replace(surface, levels=tuple(stopped(level) for level in surface.levels))
     progress = surface.record.progress
     if progress.state != "running":
         return surface
@@ -140,12 +136,7 @@ def state_text(surface: Surface) -> str:
     Such as 'complete', or 'interrupted: 210 of 441 points, 4 of 6 snapshots of the path, 3 points not finite'.
     """
     path = None if surface.path is None else count_statuses(surface.path.status)
-    return state_words(state_of(surface), count_statuses(surface.status), path)
-
-
-def count_statuses(status: NDArray[np.uint8]) -> tuple[int, ...]:
-    """How many of these points have each status, 0 to 3."""
-    return tuple(int((status == code).sum()) for code in (NOT_COMPUTED, OK, NOT_FINITE, QUARANTINED))
+    return state_words(state_of(surface), point_counts(surface), path)
 
 
 def state_words(state: str, points: Sequence[int], path: Sequence[int] | None = None) -> str:

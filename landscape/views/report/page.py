@@ -23,8 +23,8 @@ from landscape.views.prepared.extrema import topology_rows
 from landscape.views.prepared.figure_data import means, suggests_log
 from landscape.views.prepared.history import prepare_histories
 from landscape.views.prepared.numbers import landscape_rows, observable_rows, provenance_rows
+from landscape.views.prepared.statuses import is_evaluated, point_counts
 from landscape.views.prepared.wording import (
-    is_computed,
     observable_title,
     state_of,
     state_text,
@@ -40,7 +40,7 @@ from landscape.views.report.runs import ReportRun, read_runs
 from landscape.views.report.training import training_section, trainings_section
 
 STATES = ("complete", "running", "interrupted", "partial")
-POINTS_PER_AXIS = {1: 20_000, 2: 256, 3: 40}  # keeps the page a few MB; the caption says when points were left out
+POINTS_PER_AXIS = {1: 20_001, 2: 257, 3: 41}  # keeps the page a few MB; the caption says when points were left out
 
 
 def write_report(
@@ -71,7 +71,9 @@ def render_report(
     title: str = "landscapes",
 ) -> str:
     """The page of one run as text; `broken` are landscapes that could not be read, by name, with the reason."""
-    return _render([ReportRun(title, tuple(surfaces), broken or {}, info or {}, history)], title)
+    return _render(
+        [ReportRun(title, tuple(surface.merged() for surface in surfaces), broken or {}, info or {}, history)], title
+    )
 
 
 def _render(runs: Sequence[ReportRun], title: str) -> str:
@@ -113,8 +115,8 @@ def _lead(surfaces: Sequence[Surface]) -> str:
     if not surfaces:
         return "no landscapes"
     states = Counter(map(state_of, surfaces))
-    points = sum(int(surface.status.size) for surface in surfaces)
-    done = sum(int(is_computed(surface.status).sum()) for surface in surfaces)
+    points = sum(sum(point_counts(surface)) for surface in surfaces)
+    done = sum(int(is_evaluated(surface).sum()) for surface in surfaces)
     plural = "s" * (len(surfaces) != 1)
     counts = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
     counts = counts if len(states) > 1 else next(iter(states))

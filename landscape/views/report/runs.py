@@ -63,7 +63,8 @@ def _read(run: Mapping[str, Surface], label: str) -> ReportRun:
     gone = bool(path) and not driver_alive(path)
     for name in run:
         try:
-            surfaces.append(stopped(run[name]) if gone else run[name])
+            surface = run[name]
+            surfaces.append((stopped(surface) if gone else surface).merged())
         except LandscapeError as error:
             broken[name] = str(error)
     info, history = mapping(getattr(run, "info", None)), getattr(run, "history", None) or []

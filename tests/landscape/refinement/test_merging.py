@@ -9,6 +9,7 @@ from landscape import Axis, Surface
 from landscape.errors import JobError
 from landscape.refinement.merging import interpolated_from, merge, spread
 from landscape.views import export
+from landscape.views.figures.pointer import INTERPOLATED
 from landscape.views.prepared.figure_data import prepare_figure
 
 HELD = np.zeros((9, 9), bool)
@@ -86,7 +87,7 @@ def test_figures_and_exports_show_all_levels_and_mark_what_is_interpolated(tmp_p
     trace = next(trace for trace in drawn.data if trace.type == "contour" and trace.customdata is not None)
     assert trace.z.shape == (9, 9)
     assert np.isfinite(trace.z).all()
-    assert np.array_equal(np.isnan(trace.customdata[..., 0]), merged.interpolated > 0)
+    assert np.array_equal(np.array(trace.text) == INTERPOLATED, merged.interpolated > 0)
     export(surface, "npz", tmp_path / "a.npz")
     with np.load(tmp_path / "a.npz") as arrays:
         assert np.array_equal(arrays["interpolated"], merged.interpolated)

@@ -39,7 +39,7 @@ def test_notebooks_ask_by_their_own_name(make: ModuleType) -> None:
 
 def test_a_large_surface_is_shown_with_fewer_points(make: ModuleType) -> None:
     field = surface_bundle(make.quadratic(400, 300))[PLOTLY]["data"][0]
-    assert field["z"]["shape"] == "160, 160"
+    assert field["z"]["shape"] == "161, 161"
 
 
 def test_without_matplotlib_the_picture_is_an_svg(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
