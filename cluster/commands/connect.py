@@ -106,7 +106,7 @@ def connect(
             bend=bend, size=size, points=POINTS if points is None else points,
             compute=runner, answering=who.calculator,
         )  # fmt: skip
-    show(_plain(found), json, _text(found))
+    show(_plain(found), json, text_of_connection(found))
     return runner.code
 
 
@@ -166,16 +166,25 @@ def _without_nan(value: Any) -> Any:
     return _or_none(value) if isinstance(value, float) else value
 
 
-def _text(found: Connection) -> str:
+def text_of_connection(found: Connection) -> str:
     """A row for the line and one for the curve."""
     heads = ["", "lowest", "highest", "mean", "integral", "Entezari", "Git Re-Basin", "Frankle (error)"]
     rows = [heads, ["line", *_cells(found.line)], [found.kind, *_cells(found.curve)]]
     widths = [max(len(row[k]) for row in rows) for k in range(len(heads))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    share = (
-        "the line has no barrier" if found.gone is None else f"{100 * found.gone:.1f} % of the line's barrier is gone"
-    )
-    return "\n".join([*lines, f"{share}; the plane is landscape {found.name}, the bend {found.bend}"])
+    return "\n".join([*lines, f"{_gone(found)}; the plane is landscape {found.name}, the bend {found.bend}"])
+
+
+def _gone(found: Connection) -> str:
+    """How much lower the barrier of the curve is, in words."""
+    for what, values in (("line", found.line), ("curve", found.curve)):
+        if values.barriers is None:
+            return f"the loss on the {what} is not finite everywhere"
+    if found.gone is None:
+        return "the line has no barrier"
+    if found.gone < 0:
+        return f"the curve's barrier is {1 - found.gone:.3g} times the line's; another learning rate, or more epochs"
+    return f"{100 * found.gone:.1f} % of the line's barrier is gone"
 
 
 def _cells(values: Values1D) -> list[str]:

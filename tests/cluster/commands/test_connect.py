@@ -14,8 +14,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cluster.commands.app import command
+from cluster.commands.connect import text_of_connection
 from landscape import open_run
+from landscape.barrier import barriers_of, path_columns
 from landscape.connectivity import connecting
+from landscape.connectivity.ways import Values1D
 from landscape.views.prepared.numbers import landscape_rows
 from landscape.views.prepared.wording import percent
 from landscape.views.report.page import render_report
@@ -182,3 +185,23 @@ def test_what_cannot_be_connected_is_refused_in_two_lines(call, folder, words, m
     assert message in err
     assert len(err.strip().splitlines()) <= 2
     assert sorted(path.name for path in folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("line", "curve", "words"),
+    [
+        ([0.0, 2.0, 0.0], [0.0, 0.5, 0.0], "75.0 % of the line's barrier is gone"),
+        ([0.0, 2.0, 0.0], [0.0, 5.0, 0.0], "the curve's barrier is 2.5 times the line's"),
+        ([2.0, 1.0, 2.0], [2.0, 1.0, 2.0], "the line has no barrier"),
+        ([0.0, np.nan, 0.0], [0.0, 0.5, 0.0], "the loss on the line is not finite everywhere"),
+        ([0.0, 2.0, 0.0], [0.0, np.inf, 0.0], "the loss on the curve is not finite everywhere"),
+    ],
+)
+def test_how_much_of_the_barrier_is_gone_is_said_in_words_that_hold(line, curve, words):
+    t = np.linspace(0, 1, 3)
+    ways = []
+    for losses in map(np.array, (line, curve)):
+        barriers = barriers_of(t, {"loss": losses}, losses[0], None)
+        ways.append(Values1D(t, {"loss": losses}, path_columns(losses, np.ones(2)), barriers))
+    found = connecting.Connection("curve", "bezier", *ways, Path("bend"), None, ())
+    assert text_of_connection(found).splitlines()[-1].startswith(words)
