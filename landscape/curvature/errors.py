@@ -15,7 +15,8 @@ from landscape.curvature.operator import HessianOperator
 from landscape.curvature.trace import rayleigh
 from landscape.directions.base import DirectionTensors
 from landscape.directions.eigen import STEPS, half_width
-from landscape.plan import Engine
+from landscape.errors import JobError
+from landscape.plan import Engine, Precision
 
 # The losses of single samples are float32: at this share of the half width the rise, its square, is well above their
 # rounding, and the fourth derivative is not yet seen.
@@ -34,7 +35,7 @@ class SampledCurvature:
 def sampled_curvature(
     calculator: Calculator, setting: Setting, direction: Mapping[str, Tensor], value: float, loss: float
 ) -> SampledCurvature | None:
-    """vᵀHᵢv ≈ (ℓᵢ(θ + hv) − 2ℓᵢ(θ) + ℓᵢ(θ − hv))/h² of every sample: three evaluations, in float64.
+    """vᵀHᵢv ≈ (ℓᵢ(θ + hv) − 2ℓᵢ(θ) + ℓᵢ(θ − hv))/h² of every sample: three evaluations, in float64 where they can be.
 
     To first order the standard error of an eigenvalue is that of the mean of these, sd/√n, at its eigenvector v.
 
@@ -48,9 +49,12 @@ def sampled_curvature(
     if not math.isfinite(width):
         return None
     h = STEP_SHARE * width
-    plan = replace(setting.plan, precision="float64", engine=Engine(), bfloat16_weights=False)
-    line = Setting(setting.origin, (DirectionTensors(direction),), plan)
-    (values,) = calculator.ask(line, [AtPoints(np.array([[-h], [0.0], [h]]), keep=True)])
+    line = Setting(setting.origin, (DirectionTensors(direction),), setting.plan)
+    around = AtPoints(np.array([[-h], [0.0], [h]]), keep=True)
+    try:
+        (values,) = calculator.ask(_in(line, "float64"), [around])
+    except JobError:  # the model names float32 in its own code, as many do
+        (values,) = calculator.ask(_in(line, "float32"), [around])
     found = values.samples
     if found is None or found.losses.shape[1] < 2:
         return None
@@ -60,6 +64,10 @@ def sampled_curvature(
     count = len(curvatures)
     spread = math.sqrt(float((weights**2 * (curvatures - mean) ** 2).sum())) / float(weights.sum())
     return SampledCurvature(mean, spread * math.sqrt(count / (count - 1)), count)
+
+
+def _in(setting: Setting, precision: Precision) -> Setting:
+    return replace(setting, plan=replace(setting.plan, precision=precision, engine=Engine(), bfloat16_weights=False))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscape.calculation import Calculator, ProductOfBlocks, Setting, TotalsOfBlocks
+from landscape.calculation import Calculator, ProductOfBlocks, Setting, SumOfProducts, TotalsOfBlocks
 from landscape.curvature.algebra import Floats
 from landscape.errors import JobError
 from landscape.evaluation.batching import batching_of
@@ -124,9 +124,8 @@ class HessianOperator:
         """H·v of one vector [P], or of each row of [k, P], in float64."""
         rows = np.atleast_2d(np.ascontiguousarray(vectors, np.float64))
         shared, factors = self.calculator.share(rows), self._known_factors()
-        stretches = stretches_of(self.blocks)
-        answers = self.calculator.ask(
-            self.setting, [ProductOfBlocks(each, factors, shared, self.method) for each in stretches]
+        answers = self._parts(
+            [ProductOfBlocks(each, factors, shared, self.method) for each in stretches_of(self.blocks)]
         )
         refused = [answer.refusal for answer in answers if answer.total is None]
         if refused:
@@ -140,6 +139,17 @@ class HessianOperator:
             assert answer.total is not None
             total += answer.total
         return total.reshape(np.shape(vectors))
+
+    def _parts(self, questions: Sequence[ProductOfBlocks]) -> list[SumOfProducts]:
+        try:
+            return self.calculator.ask(self.setting, questions)
+        except JobError as error:
+            if self.method != "differences":
+                raise
+            why = f", as there are no second derivatives ({self.refusal})" if self.refusal else ""
+            raise JobError(
+                f"{error}; differences of gradients are taken in float64{why}: have the model compute in it"
+            ) from error
 
     def _known_factors(self) -> Mapping[str, float]:
         if self._factors is None:

@@ -284,6 +284,37 @@ def test_the_error_of_an_eigenvalue_is_the_spread_of_the_samples_curvatures(tmp_
     assert sampled_curvature(operator.calculator, operator.setting, tensors, 0.0, 0.5) is None
 
 
+class InFloat32(nn.Module):
+    """A model whose code names float32, as that of many normalisations and embeddings of time does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp().float()
+
+    def forward(self, x):
+        return self.inner(x.float())
+
+
+def test_a_model_that_computes_in_float32_alone_has_errors_of_its_eigenvalues(tmp_path, network):
+    problem, matrix = network
+    operator = operator_of(tmp_path, Problem.supervised(InFloat32(), labelled()), precision="float32")
+    vector = np.linalg.eigh(matrix)[1][:, -1]
+    exact = operator_of(tmp_path / "double", problem)
+    found, expected = (
+        sampled_curvature(each.calculator, each.setting, each.layout.tensors(vector), 0.5, 1.0)
+        for each in (operator, exact)
+    )
+    assert found.mean == pytest.approx(expected.mean, rel=0.01)
+    assert found.stderr == pytest.approx(expected.stderr, rel=0.01)
+
+
+def test_a_model_without_second_derivatives_that_computes_in_float32_alone_is_refused(tmp_path):
+    problem = Problem.supervised(InFloat32(), labelled())
+    operator = operator_of(tmp_path, problem, "differences", precision="float32")
+    with pytest.raises(JobError, match="differences of gradients are taken in float64: have the model compute in it"):
+        operator(np.ones(operator.size))
+
+
 def test_halves_of_the_samples_bracket_the_largest_eigenvalue(tmp_path, network):
     problem, matrix = network
     operator = operator_of(tmp_path / "a", problem, batch_size=4)
