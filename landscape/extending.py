@@ -198,7 +198,20 @@ def extension_job(
     # Tiles as they are, unless the losses of more samples need smaller ones.
     tile = within_tile_bytes(store.tile_shape, recorded["num_samples"] if store.record.keep_samples else 0)
     recorded |= {"landscapes": [spec], "engine": "auto", "batch_size": None, "tile": list(reversed(tile))}
-    return job_of(recorded).extending(name, folder or recorded_folder(store), tuple(step.observables))
+    job = job_of(recorded)
+    if step.num_samples is not None:
+        _refuse_axes_of_samples(name, job)
+    return job.extending(name, folder or recorded_folder(store), tuple(step.observables))
+
+
+def _refuse_axes_of_samples(name: str, job: Job) -> None:
+    """Refuse more samples for a landscape whose axes would be others with them."""
+    kinds = [axis.kind for axis in job.landscapes[0].directions if axis.follows_samples]
+    if kinds:
+        raise JobError(
+            f"num_samples: landscape {shown(name)} has axes of kind {kinds[0]}, which are others for more samples; "
+            "compute it anew under another name"
+        )
 
 
 def _refuse(store: LandscapeStore, step: More) -> None:

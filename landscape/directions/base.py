@@ -54,6 +54,7 @@ class DirectionSpec(Frozen, ABC):
         version_1_range: the ends that version 1 of the defaults wrote out, where it did.
         is_costly: whether its label and attributes take long to make, and are those recorded where a landscape is on
             disk.
+        follows_samples: whether it is another one where the same job takes more samples.
     """
 
     kind: str
@@ -62,6 +63,7 @@ class DirectionSpec(Frozen, ABC):
     default_range: ClassVar[Range | None] = (-1.0, 1.0)
     version_1_range: ClassVar[Range | None] = None
     is_costly: ClassVar[bool] = False
+    follows_samples: ClassVar[bool] = False
 
     def on_axis(self, axis: int) -> Self:
         """The same direction with what depends on its place among the axes, from 0, filled in."""

@@ -35,6 +35,7 @@ class EigenDirection(DirectionSpec):
 
     default_range: ClassVar[Range | None] = None
     is_costly: ClassVar[bool] = True
+    follows_samples: ClassVar[bool] = True
 
     def identity(self, context: Context) -> dict[str, Any]:
         """The fields; what the eigenvector is of stands in the identity of every landscape: origin and samples."""

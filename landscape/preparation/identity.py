@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from landscape.directions.kinds import KINDS
 from landscape.errors import shown
 from landscape.grid import as_written
 from landscape.preparation.axes import axis_ranges
@@ -18,6 +19,7 @@ from landscape.preparation.context import LandscapeContext
 from landscape.spec.job import Job
 from landscape.store import LandscapeStore
 
+FOLLOW_SAMPLES = {kind.model_fields["kind"].default for kind in KINDS if kind.follows_samples}
 SLACK = 1e-6  # of a step: by how much rounding may have moved the end of a range
 
 
@@ -76,7 +78,8 @@ def _options_that_extend(
     """What `landscape extend` is given for each field of the identity in which a job only asks for more."""
     options: dict[str, list[str]] = {}
     has, asks = recorded.get("num_samples"), identity["num_samples"]
-    if isinstance(has, int) and asks > has and recorded.get("batch_norm") == "eval":
+    fixed = not any(kind in FOLLOW_SAMPLES for kind in _kinds(recorded.get("directions")))
+    if isinstance(has, int) and asks > has and recorded.get("batch_norm") == "eval" and fixed:
         options["num_samples"] = ["--samples", str(asks)]
     held, returned = set(recorded.get("observables", [])), set(identity["observables"])
     if held < returned:
@@ -85,6 +88,11 @@ def _options_that_extend(
         ends = (as_written(end) for _, *ends in identity["coordinates"] for end in ends)
         options["coordinates"] = [f"--range={','.join(ends)}"]
     return options
+
+
+def _kinds(directions: Any) -> list[Any]:
+    """The kinds of the axes of an identity, as a document says them."""
+    return [each.get("kind") for each in directions or [] if isinstance(each, Mapping)]
 
 
 def _remedy_of_less(stored: LandscapeStore, identity: Mapping[str, Any], differ: Collection[str]) -> str:

@@ -51,6 +51,16 @@ def test_what_is_no_extension_is_refused_by_name(wrong):
     assert refusal(lambda: More(**wrong)).startswith(f"{next(iter(wrong))}: must be ")
 
 
+def test_axes_along_eigenvectors_of_the_samples_take_no_more_of_them(tmp_path):
+    spec = {"name": "a", "size": 3, "directions": [{"kind": "eigen"}]}
+    place = computed(tmp_path, spec=spec)
+    told = refusal(lambda: extend(place, "a", num_samples=30, problem=problem))
+    assert told.startswith("num_samples: landscape 'a' has axes of kind eigen, which are others for more samples")
+    told = refusal(lambda: computed(place, 30, spec=spec))
+    assert "num_samples 20 to 30" in told
+    assert "landscape extend" not in told
+
+
 def test_an_imported_surface_is_refused_for_what_it_is(tmp_path):
     np.savez(tmp_path / "bowl.npz", x=np.arange(3.0), loss=np.arange(3.0))
     import_surface(tmp_path / "bowl.npz", tmp_path / "run")
