@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -120,9 +120,17 @@ def train_bend(
             raise Interrupted("interrupted; the bend is not kept: the same call trains it anew")
         return take_steps(model, samples, observe, asked, (first, second), asked.reached, place)
 
-    return _trained(
+    found = _trained(
         first, second, kind, plan, steps_per_epoch(samples, plan), carry_out, Along(on_epoch=on_epoch), start
     )
+    return replace(found, bend=_with_second_names(model, found.bend))
+
+
+def _with_second_names(model: nn.Module, bend: State) -> State:
+    """The bend with tied weights the same under all names that a state dict of the model gives them."""
+    own = {id(parameter): name for name, parameter in model.named_parameters()}
+    tied = {name: own[id(tensor)] for name, tensor in model.state_dict(keep_vars=True).items() if id(tensor) in own}
+    return {name: bend[tied.get(name, name)] for name in bend}
 
 
 def train_by(

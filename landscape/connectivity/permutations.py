@@ -211,7 +211,8 @@ def _of_chain(layers: Sequence[tuple[str, nn.Module]]) -> Table:
         elif isinstance(module, _NormBase):
             if module.num_features != before:
                 raise JobError(
-                    f"table: cannot be read off layer {shown(name)}, which stands before any weights; give one"
+                    f"table: cannot be read off layer {shown(name)}, which normalises other than the units before it; "
+                    "give one"
                 )
             table.add(name, module, Layout(), inputs)
         elif not isinstance(module, ELEMENTWISE):

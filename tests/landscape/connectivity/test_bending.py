@@ -206,3 +206,18 @@ def test_what_cannot_be_trained_is_refused():
 def test_impossible_settings_are_refused(settings, words):
     with pytest.raises(JobError, match=words):
         Training(**settings)
+
+
+def test_tied_weights_bend_under_all_their_names():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh(), torch.nn.Linear(3, 3))
+    model[2].weight = model[0].weight
+    generator = torch.Generator().manual_seed(0)
+    ends = []
+    for _ in range(2):
+        drawn = {name: torch.randn(tensor.shape, generator=generator) for name, tensor in model.state_dict().items()}
+        ends.append(drawn | {"2.weight": drawn["0.weight"]})
+    problem = Problem.supervised(model, (torch.randn(8, 3, generator=generator), torch.arange(8) % 3))
+    found = train_bend(model, Rows(problem.data), problem.observe, *ends, training=Training(epochs=1, batch_size=4))
+    middle = found.at(0.5)
+    assert torch.equal(middle["2.weight"], middle["0.weight"])
+    assert not torch.allclose(found.bend["0.weight"], (ends[0]["0.weight"] + ends[1]["0.weight"]) / 2)
