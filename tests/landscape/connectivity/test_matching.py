@@ -138,7 +138,7 @@ def test_layers_that_cannot_be_read_off_are_named():
     for layers, words in (
         ([torch.nn.Linear(3, 4), torch.nn.Softmax(1), torch.nn.Linear(4, 2)], "a Softmax, layer '1'"),
         ([torch.nn.Conv2d(2, 4, 3), torch.nn.Conv2d(4, 4, 3, groups=2)], "layer '1', whose inputs"),
-        ([torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2)], "layer '0', which normalises other than the units before it"),
+        ([torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2)], "layer '0', which normalises other than the units"),
     ):
         with pytest.raises(JobError, match=words):
             table_of(torch.nn.Sequential(*layers))
