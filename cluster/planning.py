@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from cluster.process.console import seconds_text
+from cluster.process.console import bytes_text, seconds_text
 from landscape.choosing import freedom_of, make_evaluator, tile_shape_for
 from landscape.curvature import bytes_of_bases, layout_of
-from landscape.curvature.solving import EVALUATIONS
 from landscape.devices import cores
+from landscape.directions.eigen import PRODUCT_EVALUATIONS
 from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.questions import Freedom, Tuned
 from landscape.evaluation.choice.tuning import outlook, tune
@@ -19,6 +19,7 @@ from landscape.evaluation.evaluator import Evaluator
 from landscape.fields import MAX_SIZE
 from landscape.grid import Grid, size_through_zero, tile_counts
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
+from landscape.preparation.convexity import convexity_cost, convexity_text
 from landscape.preparation.kept import bytes_of_losses
 from landscape.preparation.prepared import kept_samples
 from landscape.problem.points import PointSets
@@ -58,6 +59,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     landscapes = [_plan_landscape(prepared, each, seconds, count) for each in prepared.landscapes]
     missing = sum(each["missing_points"] * each["sample_share"] for each in landscapes)
     missing += sum(each["curvature"]["evaluations"] for each in landscapes if each["curvature"])
+    missing += sum(each["convexity"]["all_evaluations"] for each in landscapes if each["convexity"])
     return {
         "run": prepared.run,
         "num_samples": prepared.landscapes[0].record.num_samples,
@@ -101,7 +103,8 @@ def _plan_landscape(
 ) -> dict[str, Any]:
     grid = landscape.grid
     stored, kept = _stored(prepared.run, landscape), kept_samples(prepared, landscape)
-    tile_shape = stored.tile_shape if stored else tile_shape_for(prepared.job, grid, seconds, workers, kept)
+    cost, missing = seconds * landscape.evaluations_per_point, _missing_points(landscape, stored)
+    tile_shape = stored.tile_shape if stored else tile_shape_for(prepared.job, grid, cost, workers, kept)
     # Per point: each observable and its error, the error of the rise, the moments, and the status, which is a byte.
     numbers = 2 * len(landscape.observables) + 1 + MOMENT_PARTS * len(landscape.record.moment_rows)
     values = grid.points * (numbers * CALIBRATED_BYTES + 1)
@@ -113,13 +116,14 @@ def _plan_landscape(
         "origin": landscape.record.origin,
         "axes": _axes(landscape),
         "curvature": _curvature(prepared, landscape),
+        "convexity": convexity_cost(landscape, missing),
         "origin_on_grid": not _without_zero(grid),
         # A landscape that is begun keeps its grid, and the collector's have the size of the tutorial that it follows.
         "origin_remedy": origin_remedy(grid) if stored is None and prepared.job.landscapes else None,
         "cosine": plain(landscape.record.cosine),
         "observables": list(landscape.observables),
         "points": landscape.points,
-        "missing_points": _missing_points(landscape, stored),
+        "missing_points": missing,
         "extends": None if extension is None else extension.store.name,
         "sample_share": sample_share,
         "new_samples": new_samples,
@@ -192,7 +196,7 @@ def _curvature(prepared: PreparedJob, landscape: PreparedLandscape) -> dict[str,
     size = layout_of(prepared.problem, landscape.origin).size
     products = sum(min(steps, size) for steps, _ in runs)
     stored = sum(bytes_of_bases(size, steps) for steps, _ in runs)
-    return {"products": products, "evaluations": products * EVALUATIONS, "bytes": stored}
+    return {"products": products, "evaluations": products * PRODUCT_EVALUATIONS, "bytes": stored}
 
 
 def _without_zero(grid: Grid) -> list[int]:
@@ -242,9 +246,11 @@ def plan_text(plan: dict[str, Any]) -> str:
         if each["curvature"]:
             lines.append(
                 f"  eigenvectors: at most {each['curvature']['products']} products with the Hessian, each about "
-                f"{EVALUATIONS} points' time; {bytes_text(each['curvature']['bytes'])} of memory, and in the run's "
-                "folder meanwhile"
+                f"{PRODUCT_EVALUATIONS} points' time; {bytes_text(each['curvature']['bytes'])} of memory, and in the "
+                "run's folder meanwhile"
             )
+        if each["convexity"]:
+            lines += [f"  {line}" for line in convexity_text(each["convexity"])]
         if each["refined_points"]:
             lines.append(f"  refined where its values ask for it, to {each['refined_points']} points in all at most")
         if each["kept_bytes"]:
@@ -285,12 +291,3 @@ def _engine_text(engine: dict[str, Any]) -> str:
     if engine["engine"] is None:
         return f"engine: {engine['why']}"
     return f"engine: {engine['engine']}, batches of {engine['batch_size']} ({engine['why']})"
-
-
-def bytes_text(count: float) -> str:
-    """A number of bytes for people: 1.5 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

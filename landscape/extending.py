@@ -241,6 +241,11 @@ def _refuse(store: LandscapeStore, step: More) -> None:
         undone = f"{given_up} of its points were given up" if given_up else "it is not complete"
         why = "a chunk of it is damaged" if examined.damaged else undone
         raise JobError(f"landscape {name} cannot be extended: {why}; run its own job first")
+    if step.num_samples is not None and record.convexity is not None:
+        raise JobError(
+            f"landscape {name} cannot be extended by samples: its eigenvalues would all be computed anew; compute it "
+            "under another name"
+        )
     if step.num_samples is not None:
         if record.batch_norm != "eval":
             raise JobError(

@@ -97,7 +97,8 @@ def run_prepared(
             planned, seconds = tune_landscape(prepared, in_batches, freedom, on_point, limits)
             # One job has one engine: what was chosen for this landscape holds for the rest.
             job_plan, freedom = planned.plan, bound_to(freedom, planned.plan)
-            tile_shape = tile_shape_for(prepared.job, planned.grid, seconds, 1, kept_samples(prepared, planned))
+            kept, seconds = kept_samples(prepared, planned), seconds * planned.evaluations_per_point
+            tile_shape = tile_shape_for(prepared.job, planned.grid, seconds, 1, kept)
             opened = create_landscape(prepared, planned, tile_shape)
         compute_landscape(prepared, planned, opened, observer, on_point)
 

@@ -252,6 +252,11 @@ def in_float32(plan: Plan) -> Plan:
     return replace(plan, precision="float32", engine=Engine(), bfloat16_weights=False)
 
 
+def for_derivatives(plan: Plan) -> Plan:
+    """The plan that derivatives are taken with: eager, in float32, or in float64 where the plan computes in that."""
+    return in_float32(plan) if plan.precision != "float64" else replace(plan, engine=Engine(), bfloat16_weights=False)
+
+
 def default_plan(
     num_samples: int, device: str, precision: Precision, batch_norm: BatchNorm, seed: int,
     batch_size: int | None, threads: int | None, bfloat16_weights: bool = False,

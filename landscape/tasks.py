@@ -12,6 +12,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from landscape.curvature.points import with_eigenvalues
 from landscape.errors import Interrupted, JobError, shown
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.values import Values
@@ -190,7 +191,10 @@ def task_points(store: LandscapeStore, task: Task) -> int:
 def evaluate(evaluator: Evaluator, work: Work) -> Outcome:
     """One task: the only place where a landscape's numbers come from, in this process and in every worker."""
     states = evaluator.evaluate_states(work.states, work.states_before) if work.states else None
-    return Outcome(evaluator.evaluate(work.points, rise=True, before=work.before, keep=work.keep), states)
+    points = evaluator.evaluate(work.points, rise=True, before=work.before, keep=work.keep)
+    if work.convexity is not None:
+        points = with_eigenvalues(evaluator, work.points, points, work.convexity)
+    return Outcome(points, states)
 
 
 def commit(store: LandscapeStore, task: Task, outcome: Outcome, extension: Extension | None = None) -> None:

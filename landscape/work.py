@@ -11,6 +11,7 @@ from landscape.evaluation.reduction import Before
 from landscape.grid import Index
 from landscape.parameters import State
 from landscape.preparation import PreparedLandscape
+from landscape.record import ConvexityRecord
 from landscape.store import LandscapeStore
 
 Floats = NDArray[np.float64]
@@ -34,6 +35,7 @@ class Task:
 class Work:
     """A task as plain arrays, all that is needed to evaluate it: points on the plane, and whole weights.
 
+    `convexity` asks for the ends of the Hessian's spectrum at the points, too.
     `before` and `states_before` are what is known of the two over the first blocks of samples. `keep` asks for the
     losses of the single samples at the points.
     """
@@ -43,6 +45,7 @@ class Work:
     before: Before | None = None
     states_before: Before | None = None
     keep: bool = False
+    convexity: ConvexityRecord | None = None
 
 
 def make_work(landscape: PreparedLandscape, store: LandscapeStore, task: Task) -> Work:
@@ -51,12 +54,12 @@ def make_work(landscape: PreparedLandscape, store: LandscapeStore, task: Task) -
     adds_samples = extension is not None and extension.blocks is not None
     if task.tile is not None:
         tile, keep = store.tile(task.tile), store.record.keep_samples
-        points = landscape.grid.tile_points(tile)
+        points, convexity = landscape.grid.tile_points(tile), landscape.record.convexity
         if extension is None:
-            return Work(points, keep=keep)
+            return Work(points, keep=keep, convexity=convexity)
         if adds_samples:
             return Work(points, before=extension.before(tile), keep=keep)
-        return Work(points[~extension.known(tile)], keep=keep)
+        return Work(points[~extension.known(tile)], keep=keep, convexity=convexity)
     assert task.path is not None
     assert landscape.path is not None
     window = slice(*task.path)

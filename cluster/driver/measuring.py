@@ -58,7 +58,8 @@ class Measuring:
         seconds = self._plan(new)
         for each in new:
             kept = kept_samples(self._prepared, each.landscape)
-            shape = tile_shape_for(self._prepared.job, each.landscape.grid, seconds, self._crew.size, kept)
+            cost = seconds * each.landscape.evaluations_per_point
+            shape = tile_shape_for(self._prepared.job, each.landscape.grid, cost, self._crew.size, kept)
             landscapes.created(each, create_landscape(self._prepared, each.landscape, shape))
 
     def _plan(self, new: Sequence[NewLandscape]) -> float:

@@ -132,7 +132,7 @@ def _compute(prepared: PreparedJob, options: _Options) -> None:
     landscapes = [_begun_or_new(landscape, opened[landscape.name]) for landscape in prepared.landscapes]
     finished = [each for each in landscapes if isinstance(each, LandscapeState) and each.finished]
     unfinished = [each for each in landscapes if each not in finished]
-    missing = sum(each.points_left for each in unfinished)
+    missing = sum(each.points_left * each.landscape.evaluations_per_point for each in unfinished)
     if unfinished and is_quicker_here(prepared, unfinished[0].landscape, missing, options.workers, options.address):
         _compute_here(prepared, options, lambda _, landscape: opened[landscape.name])
         return

@@ -28,6 +28,15 @@ def seconds_text(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def bytes_text(count: float) -> str:
+    """A number of bytes for people: 1.5 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
 def describe(progress: Progress) -> str:
     """One line on a landscape: how much, how fast, how long to go, what went wrong."""
     share = progress.points_done / progress.points if progress.points else 1.0

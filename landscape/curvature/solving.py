@@ -15,7 +15,7 @@ from landscape.curvature.kept import KeptSteps
 from landscape.curvature.lanczos import Ritz, Step, lanczos, least_steps
 from landscape.curvature.operator import HessianOperator
 from landscape.digests import digest
-from landscape.directions.eigen import LEAST_RISE, half_width
+from landscape.directions.eigen import LEAST_RISE, PRODUCT_EVALUATIONS, half_width
 from landscape.directions.spectrum import Eigenpair, Spectrum
 from landscape.errors import Interrupted, JobError, shown
 from landscape.evaluation.reduction import terms_of
@@ -23,9 +23,6 @@ from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.preparation.solving import Solver
 from landscape.progress import stage
 
-EVALUATIONS = (
-    7  # of all samples, that a product takes about as long as: a gradient takes 2.2, a product three gradients
-)
 STEPS_A_LINE = 10  # between two messages on how far it is
 # A parabola that needs so many lengths of the weights to rise visibly is rounding, or a direction that does nothing.
 FLAT = 100.0
@@ -47,7 +44,7 @@ def solver_of(calculators: Calculators) -> Solver:
         prepared: PreparedJob, landscape: PreparedLandscape, ranks: tuple[int, ...], steps: int, seed: int, /
     ) -> Spectrum:
         stage("computing eigenvectors of the Hessian")
-        with calculators(prepared, landscape, steps * EVALUATIONS) as calculator:
+        with calculators(prepared, landscape, steps * PRODUCT_EVALUATIONS) as calculator:
             return spectrum_of(calculator, prepared, landscape, ranks, steps, seed)
 
     return solve

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -24,7 +24,7 @@ from landscape.evaluation.kept_graphs import KeptGraphs
 from landscape.evaluation.loaded import LoadedModel
 from landscape.evaluation.second_derivatives import refuse_once_differentiable, second_derivatives
 from landscape.parameters import State, describe_parameters
-from landscape.plan import Engine, Plan, Precision
+from landscape.plan import Plan, Precision, for_derivatives
 from landscape.problem.batches import Batch
 from landscape.problem.names import WEIGHT
 from landscape.problem.observables import Combination, Observe
@@ -51,23 +51,25 @@ class Differentiation:
         model: is copied; in eval mode, its normalisation layers as the plan's `batch_norm` says.
         plan: batches, threads, statistics and seed. Its engine and lower precisions are for values alone.
         weights: θ.
+        among: names of the trainable parameters that derivatives are taken along; default: all.
 
     Raises:
         JobError: no parameter is trainable, or the plan takes running statistics anew at every point.
     """
 
     def __init__(
-        self, model: nn.Module, samples: Samples, observe: Observe, plan: Plan, device: torch.device, weights: State
-    ) -> None:
+        self, model: nn.Module, samples: Samples, observe: Observe, plan: Plan, device: torch.device, weights: State,
+        among: Collection[str] | None = None,
+    ) -> None:  # fmt: skip
         if plan.statistics.recalibrated:
             raise JobError(RECALIBRATED)
-        self._plan = _for_derivatives(plan)
+        self._plan = for_derivatives(plan)
         self._observe, self._device = observe, device
         self._loaded = LoadedModel(model, self._plan, device)
         self._loaded.place(weights, [], self._plan.engine)
-        trainable = [info.name for info in describe_parameters(model) if info.trainable]
+        names = (info.name for info in describe_parameters(model) if info.trainable and info.name in weights)
         own = dict(self._loaded.model.named_parameters())
-        self.parameters = [own[name].requires_grad_() for name in trainable if name in weights]
+        self.parameters = [own[name].requires_grad_() for name in names if among is None or name in among]
         if not self.parameters:
             raise JobError("model: no parameter requires gradients, so the loss has no derivatives; train some")
         self._feed = make_feed(samples, device, self._loaded.dtype)
@@ -75,10 +77,14 @@ class Differentiation:
         self.use_batches(plan.batch_size)
 
     @classmethod
-    def beside(cls, evaluator: Evaluator, weights: State, precision: Precision | None = None) -> Differentiation:
+    def beside(
+        cls, evaluator: Evaluator, weights: State, precision: Precision | None = None,
+        among: Collection[str] | None = None,
+    ) -> Differentiation:  # fmt: skip
         """Of what an evaluator has, in batches that fit the memory like its own; `precision` replaces its plan's."""
         plan = evaluator.plan if precision is None else replace(evaluator.plan, precision=precision)
-        found = cls(evaluator.model, evaluator.held_samples, evaluator.observe, plan, evaluator.device, weights)
+        samples, observe = evaluator.held_samples, evaluator.observe
+        found = cls(evaluator.model, samples, observe, plan, evaluator.device, weights, among)
         found.use_batches(evaluator.batch_size)
         return found
 
@@ -288,11 +294,6 @@ class Differentiation:
         self._graphs.forget()
         for parameter, value in zip(self.parameters, values, strict=True):
             parameter.copy_(value)
-
-
-def _for_derivatives(plan: Plan) -> Plan:
-    precision: Literal["float32", "float64"] = "float64" if plan.precision == "float64" else "float32"
-    return replace(plan, precision=precision, engine=Engine(), bfloat16_weights=False)
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:

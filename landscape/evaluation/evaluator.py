@@ -195,9 +195,9 @@ class Evaluator:
         return self._loaded.model
 
     @property
-    def moved_parameters(self) -> int:
-        """How many numbers a point sets."""
-        return self._running().target.weights.parameters
+    def weights(self) -> MovingWeights:
+        """The model's weights, which points set."""
+        return self._running().target.weights
 
     @property
     def rewrites(self) -> Mapping[str, Rewrite]:

@@ -142,6 +142,11 @@ class MovingWeights:
         """The moved tensors at several points, by name, the points in the first dimension."""
         return {name: tensor for flat in self._flats for name, tensor in flat.stacked(points).items()}
 
+    def state_at(self, point: Sequence[float]) -> dict[str, Tensor]:
+        """The weights of the point, and of the origin what does not move: copies of the model's tensors."""
+        self.set_point(point)
+        return {name: self._targets[name].detach().clone() for name in self._origin}
+
     def set_state(self, state: State) -> None:
         """Set a whole set of weights, such as a snapshot's."""
         if self._displaced():

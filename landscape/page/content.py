@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from landscape.digests import digest
 from landscape.folders import Folder
 from landscape.grid import Index
-from landscape.problem.derived import base_of, derive
+from landscape.problem.derived import bases_of, derive
 from landscape.record import Record
 from landscape.store import ChunkChanges, LandscapeStore, PickedValues, chunk_changes, read_axes, read_path
 from landscape.surface import NOT_COMPUTED, RISE_STDERR, Axis, ProjectedPath, Surface, check_observable
@@ -104,8 +104,8 @@ class Content:
 
     def arrays_of(self, observable: str) -> tuple[str, ...]:
         """The arrays that a figure of an observable needs; the loss has the error of its rise with it."""
-        observable = base_of(self.store.record.derived, observable)
-        names = (observable, f"{observable}_stderr", *([RISE_STDERR] if observable == "loss" else []))
+        bases = bases_of(self.store.record.derived, observable)
+        names = [name for base in bases for name in (base, f"{base}_stderr")] + [RISE_STDERR] * ("loss" in bases)
         return tuple(name for name in names if name in self.store.arrays.value_names)
 
     def update(self) -> tuple[set[Index], bool]:

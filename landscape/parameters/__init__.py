@@ -23,7 +23,13 @@ if TYPE_CHECKING:
         state_digest,
         unflatten,
     )
-    from landscape.parameters.description import ParameterInfo, describe_parameters, in_first_version, is_norm_layer
+    from landscape.parameters.description import (
+        ParameterInfo,
+        describe_parameters,
+        in_first_version,
+        is_norm_layer,
+        trainable_matrices,
+    )
     from landscape.parameters.filters import EPSILON, filter_unview, filter_view, scale_to_filters
     from landscape.parameters.states import (
         State,
@@ -48,7 +54,7 @@ _HOMES = {
         "state_digest",
         "unflatten",
     ),
-    "description": ("ParameterInfo", "describe_parameters", "in_first_version", "is_norm_layer"),
+    "description": ("ParameterInfo", "describe_parameters", "in_first_version", "is_norm_layer", "trainable_matrices"),
     "filters": ("EPSILON", "filter_unview", "filter_view", "scale_to_filters"),
     "states": (
         "State",
@@ -87,6 +93,7 @@ __all__ = [
     "scale_to_filters",
     "state_digest",
     "state_of",
+    "trainable_matrices",
     "unflatten",
 ]
 

@@ -34,6 +34,11 @@ class ParameterInfo:
     experts: Literal["", "output first", "input first"] = ""
 
 
+def trainable_matrices(model: nn.Module) -> tuple[ParameterInfo, ...]:
+    """The trainable parameters of two dimensions or more: neither biases nor what normalisation layers scale by."""
+    return tuple(info for info in describe_parameters(model) if info.trainable and len(info.shape) > 1)
+
+
 def describe_parameters(model: nn.Module) -> tuple[ParameterInfo, ...]:
     """One `ParameterInfo` per parameter of `model`, tied ones once, in the order of `named_parameters`.
 

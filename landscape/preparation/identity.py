@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from landscape.directions.kinds import KINDS
-from landscape.errors import shown
+from landscape.errors import JobError, shown
 from landscape.grid import as_written
 from landscape.preparation.axes import axis_ranges
 from landscape.preparation.context import LandscapeContext
@@ -32,6 +32,7 @@ def identity_of(
         samples: the digest of the chosen samples, of which there are `num_samples`.
     """
     ranges = axis_ranges(context.spec)
+    convexity = context.spec.convexity
     return {
         "origin": context.digest(context.reference),
         "directions": [direction.identity(context) for direction in context.axes],
@@ -42,7 +43,24 @@ def identity_of(
         "seed": job.seed,
         "precision": job.precision,
         "batch_norm": job.batch_norm,
+        **({} if convexity is None else {"convexity": convexity.model_dump(mode="json")}),
     }
+
+
+def refuse_another(stored: LandscapeStore, identity: Mapping[str, Any], job: Job) -> None:
+    """Refuse a landscape on disk that has another identity.
+
+    Raises:
+        JobError: it was computed from something else; the message says from what.
+    """
+    changed = changes(stored.identity.whole, identity)
+    if changed:
+        if job.extends is not None:
+            raise JobError(
+                f"extend: another extension of landscape {shown(job.extends)} is under way ({'; '.join(changed)}); "
+                f"finish it with the command that began it, or drop it by landscape rm RUN {stored.name}"
+            )
+        raise JobError(refusal(stored.name, changed, remedy_of(stored, identity, job.run_path)))
 
 
 def refusal(name: str, changed: Sequence[str], remedy: str) -> str:
@@ -79,6 +97,7 @@ def _options_that_extend(
     options: dict[str, list[str]] = {}
     has, asks = recorded.get("num_samples"), identity["num_samples"]
     fixed = not any(kind in FOLLOW_SAMPLES for kind in _kinds(recorded.get("directions")))
+    fixed = fixed and "convexity" not in identity
     if isinstance(has, int) and asks > has and recorded.get("batch_norm") == "eval" and fixed:
         options["num_samples"] = ["--samples", str(asks)]
     held, returned = set(recorded.get("observables", [])), set(identity["observables"])

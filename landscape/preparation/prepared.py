@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.directions.base import DirectionTensors
+from landscape.directions.eigen import PRODUCT_EVALUATIONS
 from landscape.evaluation.choice.questions import Tuned
 from landscape.grid import Grid
 from landscape.parameters import State
@@ -84,6 +85,12 @@ class PreparedLandscape:
         if self.extension is not None:
             self.extension.refuse_other_plan(plan)
         return replace(self, plan=plan, record=self.record.changed(plan=plan.record()))
+
+    @property
+    def evaluations_per_point(self) -> int:
+        """As many evaluations of all samples a point of the grid takes about as long as, at most."""
+        convexity = self.record.convexity
+        return 1 if convexity is None else 1 + convexity.products * PRODUCT_EVALUATIONS
 
     @property
     def points(self) -> int:

@@ -18,7 +18,7 @@ from landscape.devices import device_here
 from landscape.digests import digest
 from landscape.directions.base import DirectionTensors
 from landscape.directions.context import Workers, in_this_process
-from landscape.errors import JobError, shown
+from landscape.errors import JobError
 from landscape.evaluation.first_look import FirstLook
 from landscape.evaluation.reduction import moment_rows, terms_of
 from landscape.grid import Grid
@@ -28,10 +28,11 @@ from landscape.preparation.asked import asked_of
 from landscape.preparation.axes import cosines_of, make_axes, make_grid, path_of, states_on
 from landscape.preparation.batch_norm import with_batch_norm
 from landscape.preparation.context import LandscapeContext
+from landscape.preparation.convexity import convexity_of
 from landscape.preparation.described import terms_recorded
 from landscape.preparation.extendable import extension_of
 from landscape.preparation.extension import Extension
-from landscape.preparation.identity import changes, identity_of, refusal, remedy_of
+from landscape.preparation.identity import identity_of, refuse_another
 from landscape.preparation.kept import keeps_samples
 from landscape.preparation.looking import look_at
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
@@ -49,7 +50,7 @@ from landscape.problem.randomness import look_for_randomness, randomness_warning
 from landscape.problem.samples import Samples
 from landscape.problem.selection import select_samples
 from landscape.problem.user_code import in_folder
-from landscape.record import RandomData, Record
+from landscape.record import EIGENVALUES, RATIO, RandomData, Record
 from landscape.spec.defaults import DEFAULTS, with_defaults_of
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
@@ -168,16 +169,22 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     spec = context.spec
     for direction in spec.directions:
         direction.check(context)
-    identity = identity_of(job, context, common.samples_digest, common.num_samples, common.observables)
+    observables = (*common.observables, *(EIGENVALUES if spec.convexity else ()))
+    identity = identity_of(job, context, common.samples_digest, common.num_samples, observables)
     if level is not None:
         identity["level"] = level.number
     elif stored is not None:
-        _refuse_another(stored, identity, job)
+        refuse_another(stored, identity, job)
     refuse_not_finite(context.origin, context.infos, f"origin: {weights.label(context.reference)}")
     plan = plan_of(
         job, like, common.num_samples, common.device,
         bfloat16_weights=common.look.bfloat16_weights, reduction=common.reduction,
     )  # fmt: skip
+    convexity = None
+    if spec.convexity is not None:
+        recorded = None if like is None else like.record.convexity
+        bare, observed = common.bare, common.observables
+        convexity = convexity_of(bare, spec.convexity, context.origin, plan, observed, recorded)
     solve = solving_for(common.solver, common.bare, spec.name, context.origin, plan, identity)
     context = replace(context, solve=solve)
     directions = make_axes(context, like)
@@ -186,7 +193,10 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     grid = _grid(common, like, identity) or make_grid(context, path, defaults)
     check_tile(job, grid)
     extension = _extension(common, identity, grid, plan, spec.name)
-    record = _described(_begun(common, spec, defaults, position, identity), common, context, directions, plan)
+    begun = _begun(common, spec, defaults, position, identity)
+    record = _described(begun, common, context, directions, plan, observables)
+    if convexity is not None:
+        record = record.changed(convexity=convexity, derived={**common.problem.derived, **RATIO})
     if level is not None:
         record = record.changed(level=level)
     elif keeps_samples(
@@ -200,7 +210,7 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
             check=known.check, origin_loss=known.origin_loss, origin_loss_stderr=known.origin_loss_stderr
         )
     return PreparedLandscape(
-        spec.name, context.origin, directions, grid, path, plan, identity, record, common.observables,
+        spec.name, context.origin, directions, grid, path, plan, identity, record, observables,
         states_on(path, spec, weights), extension,
     )  # fmt: skip
 
@@ -251,8 +261,9 @@ def _context(common: _Common, asked: Landscape, defaults: int) -> LandscapeConte
 
 
 def _described(
-    record: Record, common: _Common, context: LandscapeContext, directions: tuple[DirectionTensors, ...], plan: Plan
-) -> Record:
+    record: Record, common: _Common, context: LandscapeContext, directions: tuple[DirectionTensors, ...], plan: Plan,
+    observables: tuple[str, ...],
+) -> Record:  # fmt: skip
     """The record with the entries that describe the landscape: samples, arithmetic, geometry and provenance."""
     job, origin = common.job, context.reference
     return record.changed(
@@ -260,7 +271,7 @@ def _described(
         precision=job.precision,
         batch_norm=job.batch_norm,
         seed=job.seed,
-        observables=list(common.observables),
+        observables=list(observables),
         moment_rows=list(common.moment_rows),
         cosine=cosines_of(directions, context).tolist(),
         origin=common.weights.label(origin),
@@ -273,22 +284,6 @@ def _described(
         **({"weighted": True} if common.look.weighted else {}),
         **({"terms": terms} if (terms := terms_recorded(common.problem.observe, common.samples)) else {}),
     )
-
-
-def _refuse_another(stored: LandscapeStore, identity: Mapping[str, Any], job: Job) -> None:
-    """Refuse a landscape on disk that has another identity.
-
-    Raises:
-        JobError: it was computed from something else; the message says from what.
-    """
-    changed = changes(stored.identity.whole, identity)
-    if changed:
-        if job.extends is not None:
-            raise JobError(
-                f"extend: another extension of landscape {shown(job.extends)} is under way ({'; '.join(changed)}); "
-                f"finish it with the command that began it, or drop it by landscape rm RUN {stored.name}"
-            )
-        raise JobError(refusal(stored.name, changed, remedy_of(stored, identity, job.run_path)))
 
 
 def check_tile(job: Job, grid: Grid) -> None:

@@ -21,17 +21,24 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Formula:
-    """A function f of a mean m, and its derivative: f(m) has the standard error |f'(m)|·SE(m), to first order."""
+    """A function f of means m, and its derivative along each.
 
-    value: Callable[[Floats], Floats]
-    slope: Callable[[Floats], Floats]
+    To first order f(m) has the standard error √Σ (∂f/∂mₖ·SE(mₖ))²; of two means, as if their errors were independent.
+    """
+
+    value: Callable[..., Floats]
+    slopes: tuple[Callable[..., Floats], ...]
 
 
 FORMULAS = {
-    "exp": Formula(np.exp, np.exp),
-    "sqrt": Formula(np.sqrt, lambda mean: 0.5 / np.sqrt(mean)),
+    "exp": Formula(np.exp, (np.exp,)),
+    "sqrt": Formula(np.sqrt, (lambda mean: 0.5 / np.sqrt(mean),)),
 }
+RATIO = Formula(
+    lambda one, other: np.abs(one / other), (lambda one, other: 1 / np.abs(other), lambda one, other: one / other**2)
+)
 TEXT = re.compile(r"(\w+)\((\w+)\)")
+RATIO_TEXT = re.compile(r"abs\((\w+)/(\w+)\)")
 
 
 def check_derived(derived: Any, observables: Sequence[str] | None) -> None:
@@ -45,39 +52,42 @@ def check_derived(derived: Any, observables: Sequence[str] | None) -> None:
     for name, text in derived.items():
         if (reason := why_unusable(name)) is not None:
             raise JobError(f"derived: {shown(name)} cannot name a surface: {reason}")
-        of = source_of_derived(name, text)
+        sources = sources_of_derived(name, text)
         if name in (observables or ()):
             raise JobError(f"derived: {shown(name)} is what observe returns; give the derived surface another name")
-        if observables is not None and of not in observables:
-            raise JobError(f"derived: {shown(name)} is computed from {shown(of)}; {nearest(of, observables)}")
+        for of in sources:
+            if observables is not None and of not in observables:
+                raise JobError(f"derived: {shown(name)} is computed from {shown(of)}; {nearest(of, observables)}")
 
 
-def source_of_derived(name: str, text: Any) -> str:
-    """The observable that a derived surface is computed from.
+def sources_of_derived(name: str, text: Any) -> tuple[str, ...]:
+    """The observables that a derived surface is computed from.
 
     Raises:
-        JobError: the formula is no known function of one observable.
+        JobError: the formula is no known function of observables.
 
-    >>> source_of_derived("perplexity", "exp(loss)")
-    'loss'
+    >>> sources_of_derived("perplexity", "exp(loss)"), sources_of_derived("flatness", "abs(low/high)")
+    (('loss',), ('low', 'high'))
     """
-    match = TEXT.fullmatch(text) if isinstance(text, str) else None
-    if match is None or match[1] not in FORMULAS:
+    parsed = _parsed(text) if isinstance(text, str) else None
+    if parsed is None:
         raise JobError(
             f"derived: {shown(name)} must be a function of one observable such as 'exp(loss)', not {shown(text)}; "
-            f"functions: {', '.join(FORMULAS)}"
+            f"functions: {', '.join(FORMULAS)}, and abs(one/other) of two"
         )
-    return match[2]
+    return parsed[1]
 
 
-def base_of(derived: Mapping[str, str], name: str) -> str:
-    """The observable that a surface of this name is read from: itself, unless it is derived.
+def bases_of(derived: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """The observables that a surface of this name is read from: itself, unless it is derived.
 
-    >>> base_of({"perplexity": "exp(loss)"}, "perplexity"), base_of({}, "loss")
-    ('loss', 'loss')
+    >>> bases_of({"perplexity": "exp(loss)"}, "perplexity"), bases_of({}, "loss")
+    (('loss',), ('loss',))
     """
+    if ratio := RATIO_TEXT.fullmatch(derived.get(name, "")):
+        return (ratio[1], ratio[2])
     match = TEXT.fullmatch(derived.get(name, ""))
-    return name if match is None else match[2]
+    return (name,) if match is None else (match[2],)
 
 
 def derive(derived: Mapping[str, str], observables: Mapping[str, Floats]) -> dict[str, Floats]:
@@ -94,13 +104,24 @@ def derive(derived: Mapping[str, str], observables: Mapping[str, Floats]) -> dic
     """
     values: dict[str, Floats] = {}
     for name, text in derived.items():
-        match = TEXT.fullmatch(text)
-        if match is None or match[1] not in FORMULAS or name in observables:
+        parsed = _parsed(text)
+        if parsed is None or name in observables or not set(parsed[1]) <= set(observables):
             continue
-        formula, of = FORMULAS[match[1]], match[2]
+        formula, sources = parsed
+        means, errors = [observables[of] for of in sources], [f"{of}_stderr" for of in sources]
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            if of in observables:
-                values[name] = formula.value(observables[of])
-            if f"{of}_stderr" in observables:
-                values[f"{name}_stderr"] = np.abs(formula.slope(observables[of])) * observables[f"{of}_stderr"]
+            values[name] = formula.value(*means)
+            if set(errors) <= set(observables):
+                parts = [
+                    np.abs(slope(*means)) * observables[of] for slope, of in zip(formula.slopes, errors, strict=True)
+                ]
+                values[f"{name}_stderr"] = parts[0] if len(parts) == 1 else np.sqrt(sum(part**2 for part in parts))
     return values
+
+
+def _parsed(text: str) -> tuple[Formula, tuple[str, ...]] | None:
+    """The formula of a text, and the observables that it is a function of; None where it is none of this version."""
+    if ratio := RATIO_TEXT.fullmatch(text):
+        return RATIO, (ratio[1], ratio[2])
+    match = TEXT.fullmatch(text)
+    return None if match is None or match[1] not in FORMULAS else (FORMULAS[match[1]], (match[2],))

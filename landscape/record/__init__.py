@@ -2,6 +2,7 @@
 
 from landscape.record.checks import MARKS, Check, Checks, CheckState
 from landscape.record.connection import BarrierRecord, ConnectionRecord, WayRecord, finite_or_none
+from landscape.record.convexity import EIG_MAX, EIG_MIN, EIGENVALUES, RATIO, ConvexityRecord
 from landscape.record.document import Record, parse, parse_axis, plain
 from landscape.record.parts import (
     AxisRecord,
@@ -22,7 +23,11 @@ from landscape.record.parts import (
 )
 
 __all__ = [
+    "EIGENVALUES",
+    "EIG_MAX",
+    "EIG_MIN",
     "MARKS",
+    "RATIO",
     "AxisRecord",
     "BarrierRecord",
     "Check",
@@ -30,6 +35,7 @@ __all__ = [
     "CheckState",
     "Checks",
     "ConnectionRecord",
+    "ConvexityRecord",
     "EngineChoice",
     "IdentityRecord",
     "ImportRecord",

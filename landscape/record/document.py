@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from landscape.progress import Failure
 from landscape.record.checks import Checks
 from landscape.record.connection import ConnectionRecord
+from landscape.record.convexity import ConvexityRecord
 from landscape.record.parts import (
     OMITTED,
     AxisRecord,
@@ -68,6 +69,7 @@ class Record:
     moment_rows: tuple[Text, ...] = ()  # what moments are kept of; none in landscapes of earlier versions
     keep_samples: Flag = False  # whether the losses of single samples are stored
     derived: dict[Text, Text] = field(default_factory=dict)  # surfaces computed from these when they are read
+    convexity: ConvexityRecord | None = None  # of a convexity map
     cosine: tuple[tuple[Real, ...], ...] | None = None  # between the axes
     origin: Text | None = None
     origin_step: Whole | None = None

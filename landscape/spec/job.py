@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import PrivateAttr, WithJsonSchema, field_serializer, field_validator
+from pydantic import PrivateAttr, WithJsonSchema, field_serializer, field_validator, model_validator
 
 from landscape.batch_norm import BatchNorm
 from landscape.errors import shown
@@ -22,6 +22,7 @@ from landscape.grid import AXIS_NAMES
 from landscape.plan import Engine, Precision
 from landscape.record import LevelRecord
 from landscape.spec.collect import DEFAULT_SAMPLES, CollectLandscape
+from landscape.spec.convexity import DEFAULT_SAMPLES as CONVEXITY_SAMPLES
 from landscape.spec.landscape import Landscape
 
 MODULE_FUNCTION = re.compile(r"(?!\S*\.py:)[^\W\d][\w-]*(\.[^\W\d][\w-]*)*:[^\W\d]\w*")
@@ -53,7 +54,9 @@ class Job(Frozen):
     problem: Annotated[str | Callable[[], Any], WithJsonSchema({"type": "string"})]
     """The callback, `module:function`; the module is looked up beside the job file first."""
     num_samples: Count = DEFAULT_SAMPLES
-    """Samples that every value is the mean of; the same ones at every point."""
+    """Samples that every value is the mean of; the same ones at every point. Default: 256 where all landscapes are
+    `convexity` maps.
+    """
     seed: Seed = 0
     """Decides which samples are taken, and what `observe` draws."""
     batch_size: Count | None = None
@@ -173,6 +176,13 @@ class Job(Frozen):
             if other != name:
                 raise ValueError(f"must have names that differ in more than case; {other} and {name} do not")
         return value
+
+    @model_validator(mode="after")
+    def _fewer_samples_of_maps(self) -> Self:
+        maps = bool(self.landscapes) and all(each.convexity is not None for each in self.landscapes)
+        if maps and "num_samples" not in self.model_fields_set:
+            object.__setattr__(self, "num_samples", CONVEXITY_SAMPLES)  # which stays a default: data may have fewer
+        return self
 
     @property
     def folder(self) -> Path:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from numbers import Integral
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import TypeAdapter, field_validator, model_validator
+from pydantic import TypeAdapter, WithJsonSchema, field_validator, model_validator
 
 from landscape.curves import Curve
 from landscape.directions.kinds import KINDS, Direction
@@ -28,6 +28,8 @@ from landscape.fields import (
     snapshots,
 )
 from landscape.grid import AXIS_NAMES
+from landscape.spec.convexity import CONVEXITY_SCHEMA, Convexity, asked_convexity
+from landscape.spec.convexity import DEFAULT_SIZE as CONVEXITY_SIZE
 from landscape.spec.refine import Refine
 
 DEFAULT_SIZE = 41  # odd: a symmetric range then has a point at the origin
@@ -58,7 +60,8 @@ class Landscape(Frozen):
     `polyline`.
     """
     size: Sizes = (DEFAULT_SIZE,)
-    """Points per axis, one number or one per axis; 21 on a `plane`. An odd one has a point at the middle of the range.
+    """Points per axis, one number or one per axis; 21 on a `plane`, 11 of a `convexity` map. An odd one has a point at
+    the middle of the range.
     """
     range: Ranges | None = None
     """[low, high], or one such pair per axis. Default: [-1, 1]; a `towards` axis has both ends among its points;
@@ -66,6 +69,10 @@ class Landscape(Frozen):
     """
     refine: Refine | None = None
     """Finer steps where interpolation is off by more than `tolerance`, up to `points` points in all; default: none."""
+    convexity: Annotated[Convexity | None, WithJsonSchema(CONVEXITY_SCHEMA)] = None
+    """Also the largest and the smallest eigenvalue of the Hessian at every point, and their ratio: `true`, or
+    `{steps: 60}`; default: none.
+    """
 
     @classmethod
     def unknown_key(cls, key: str) -> str:
@@ -94,6 +101,11 @@ class Landscape(Frozen):
             return tuple(pair(limits) for limits in value)
         return (pair(value),)
 
+    @field_validator("convexity", mode="before")
+    @classmethod
+    def _convexity(cls, value: Any) -> Any:
+        return asked_convexity(value)
+
     @model_validator(mode="before")
     @classmethod
     def _fill_directions(cls, data: Any) -> Any:
@@ -101,6 +113,8 @@ class Landscape(Frozen):
         if not isinstance(data, Mapping):
             return data
         data = dict(data)
+        if data.get("convexity") not in (None, False) and data.get("size") is None:
+            data["size"] = CONVEXITY_SIZE
         if data.get("plane") is not None:
             data |= _through_networks(data)
         elif data.get("curve") is not None:

@@ -43,9 +43,9 @@ def operator_of(folder: Path, problem: Problem, method: Any = "autograd", **fiel
     return HessianOperator(calculator, setting, problem, prepared.samples, method=method)
 
 
-def dense_hessian(model: nn.Module, data: tuple[Tensor, Tensor]) -> Tensor:
-    """∇² of the mean cross-entropy as a matrix, by torch.func."""
-    parameters = dict(model.named_parameters())
+def dense_hessian(model: nn.Module, data: tuple[Tensor, Tensor], least_dimensions: int = 0) -> Tensor:
+    """∇² of the mean cross-entropy as a matrix, by torch.func; over parameters of so many dimensions or more."""
+    parameters = {name: each for name, each in model.named_parameters() if each.dim() >= least_dimensions}
     names, sizes = list(parameters), [each.numel() for each in parameters.values()]
 
     def loss(values: dict[str, Tensor]) -> Tensor:

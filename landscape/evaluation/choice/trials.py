@@ -121,7 +121,7 @@ class Trials:
         evaluator = self.evaluator
         return Facts(
             evaluator.possible_options(), evaluator.samples, evaluator.batches, self._points.shape[1],
-            sum(1 for _ in evaluator.evaluated_model.modules()), evaluator.moved_parameters, evaluator.resident,
+            sum(1 for _ in evaluator.evaluated_model.modules()), evaluator.weights.parameters, evaluator.resident,
             evaluator.held_samples.cuts is not None,
         )  # fmt: skip
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from landscape.problem.derived import base_of
-from landscape.record import Record
+from landscape.problem.derived import bases_of
+from landscape.record import EIGENVALUES, Record
 from landscape.surface import RISE_STDERR
 
 
@@ -23,7 +23,11 @@ def mean_in_words(record: Record, observable: str, title: str) -> str:
     ('mean boundary of 90 points', 'loss: weighted sum of 2 means, over 700 and 90 points')
     """
     name = "loss" if observable == RISE_STDERR else observable.removesuffix("_stderr")
-    mean = _mean_of(record, base_of(record.derived, name))
+    base = bases_of(record.derived, name)[0]
+    if record.convexity is not None and base in EIGENVALUES:  # not a mean: the mean loss is what is differentiated
+        formula = f" = {record.derived[name]}" if name in record.derived else ""
+        return f"{title}{formula} of the Hessian of the {_mean_of(record, 'loss').replace('mean', 'mean loss', 1)}"
+    mean = _mean_of(record, base)
     if not mean:
         return title
     if name != observable:

@@ -1,4 +1,4 @@
-"""Eigenvectors computed by workers: the bytes of this process's, whatever happens to the workers and the driver."""
+"""Eigenvectors and convexity maps of workers: the bytes of this process's, whatever happens to workers and driver."""
 
 from __future__ import annotations
 
@@ -59,12 +59,13 @@ def test_workers_lost_and_a_driver_interrupted_leave_no_trace_in_the_bytes(tmp_p
 
     def job(name: str) -> Job:
         plane = {"name": "plane", "directions": directions, "size": 3}
+        convexity = {"name": "map", "convexity": {"steps": 3}, "size": [3, 4]}
         fields = {
             "num_samples": 20,
             "batch_size": 3,
             "engine": "eager",
             "tile": 3,
-            "landscapes": [plane],
+            "landscapes": [plane, convexity],
             "device": "cpu",
         }
         return Job(run=str(tmp_path / name), problem="my_problem:problem", **fields)

@@ -70,6 +70,33 @@ def test_the_page_refuses_a_formula_of_a_later_version_by_name(tmp_path):
         reader.blocks("perplexity", [(0, 0)], alive=False)
 
 
+def test_the_error_of_a_ratio_is_that_of_both_means_as_if_they_were_independent():
+    one, other, step = np.array([-0.3, 2.0]), np.array([4.0, -0.5]), 1e-6
+    values = derive({"d": "abs(one/other)"}, {"one": one, "other": other})
+    np.testing.assert_allclose(values["d"], [0.075, 4.0])
+    slopes = [
+        (np.abs((one + step) / other) - np.abs((one - step) / other)) / (2 * step),
+        (np.abs(one / (other + step)) - np.abs(one / (other - step))) / (2 * step),
+    ]
+    errors = {"one_stderr": np.array([0.1, 0.2]), "other_stderr": np.array([0.3, 0.1])}
+    values = derive({"d": "abs(one/other)"}, {"one": one, "other": other, **errors})
+    expected = np.hypot(slopes[0] * errors["one_stderr"], slopes[1] * errors["other_stderr"])
+    np.testing.assert_allclose(values["d_stderr"], expected, rtol=1e-6)
+
+
+def test_a_ratio_is_read_from_both_observables_by_the_page_too(tmp_path):
+    def observe(model, batch):
+        loss = (model(batch).squeeze(1) - 1).square()
+        return {"loss": loss, "slope": loss.sqrt()}
+
+    problem = Problem(nn.Linear(2, 1), torch.ones(16, 2), observe, derived={"share": "abs(slope/loss)"})
+    fields = {"num_samples": 16, "tile": 3, "landscapes": [{"name": "plane", "size": 3}]}
+    surface = run(Job(run=str(tmp_path), problem=lambda: problem, **fields))["plane"]
+    np.testing.assert_allclose(surface["share"], surface["slope"] / surface.loss)
+    (block,), _ = LandscapeReader(str(tmp_path), "plane").blocks("share", [(0, 0)], alive=False)
+    np.testing.assert_array_equal(block.values, surface["share"])
+
+
 def test_a_landscape_without_derived_surfaces_records_none(tmp_path):
     job = Job(
         run=str(tmp_path), problem=lambda: Problem(nn.Linear(2, 1), torch.randn(16, 2), squares), num_samples=16,
@@ -89,6 +116,7 @@ def test_a_landscape_without_derived_surfaces_records_none(tmp_path):
         ({"moments": "exp(loss)"}, "'moments' cannot name a surface: the store uses it itself"),
         ({"loss": "exp(loss)"}, "is what observe returns"),
         (["perplexity"], "must be a dict"),
+        ({"share": "abs(loss/slope)"}, "'share' is computed from 'slope'"),
     ],
 )
 def test_what_cannot_be_derived_is_refused(derived, text):

@@ -1,0 +1,107 @@
+"""Both ends of the Hessian's spectrum at the points of a landscape, as observables of its tiles: a convexity map.
+
+Li et al. 2018, "Visualizing the loss landscape of neural nets", section 6: where abs(λmin/λmax) is small the loss is
+nearly convex there. The Hessian is that of the mean loss over the parameters of two dimensions or more, in eval mode.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+
+from landscape.curvature.algebra import Floats
+from landscape.curvature.lanczos import lanczos
+from landscape.evaluation.differentiation import Differentiation, Products
+from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.factors import loss_factors
+from landscape.evaluation.second_derivatives import NoSecondDerivative
+from landscape.evaluation.values import Values
+from landscape.parameters import trainable_matrices
+from landscape.record import EIGENVALUES, ConvexityRecord
+
+# Residuals below a thousandth of the larger end are let be, as Lanczos takes ten times this for rounding:
+# where the loss is nearly convex λmin is next to zero, in a bulk that no number of steps resolves to a share of it.
+FLOOR = 1e-4
+
+
+class _NotFiniteError(Exception):
+    """A product with the Hessian holds NaN or infinity."""
+
+
+def with_eigenvalues(evaluator: Evaluator, points: Floats, values: Values, convexity: ConvexityRecord) -> Values:
+    """The values of points, and with them λmax, λmin and their residuals ‖Hv − λv‖ at each.
+
+    They are NaN where the loss or a product is not finite. Standard errors over the samples are not computed: NaN.
+
+    Args:
+        points: coordinates [points, axes].
+        values: the observables there.
+    """
+    start, nothing = time.perf_counter(), np.full(len(points), np.nan)
+    table = np.full((len(points), len(EIGENVALUES)), np.nan)
+    for row, point, loss in zip(table, points.tolist(), values.mean["loss"], strict=True):
+        if np.isfinite(loss):
+            row[:] = _ends_at(evaluator, point, convexity)
+    found = {name: np.ascontiguousarray(table[:, column]) for column, name in enumerate(EIGENVALUES)}
+    seconds = values.seconds + time.perf_counter() - start
+    errors = {name: nothing.copy() for name in EIGENVALUES}
+    return replace(values, mean={**values.mean, **found}, stderr={**values.stderr, **errors}, seconds=seconds)
+
+
+def _ends_at(evaluator: Evaluator, point: Sequence[float], convexity: ConvexityRecord) -> tuple[float, ...]:
+    """λmax, its residual, λmin, its residual."""
+    names = [info.name for info in trainable_matrices(evaluator.model)]
+    with torch.no_grad():
+        weights = evaluator.weights.state_at(point)
+    how: Products = "autograd" if convexity.second_derivatives == "autograd" else "differences"
+    product = _Product(partial(Differentiation.beside, evaluator, weights, among=names), evaluator, how)
+    try:
+        krylov = lanczos(product, convexity.parameters, (1, -1), steps=convexity.steps, noise=lambda: FLOOR)
+    except _NotFiniteError:
+        return (np.nan,) * len(EIGENVALUES)
+    values, residuals, _ = krylov.ritz_values()
+    return float(values[-1]), float(residuals[-1]), float(values[0]), float(residuals[0])
+
+
+class _Product:
+    """H·v at one point, block by block of the samples; by differences of gradients once autograd has refused."""
+
+    def __init__(self, make: Callable[..., Differentiation], evaluator: Evaluator, how: Products) -> None:
+        """
+        Args:
+            make: the derivatives at the point, in the precision that it is given.
+        """
+        self._make, self._evaluator = make, evaluator
+        self._use(how)
+
+    def _use(self, how: Products) -> None:
+        self._how = how
+        self._derivatives = self._make(precision="float64" if how == "differences" else None)
+        totals = [self._derivatives.totals(block) for block in range(self._derivatives.blocks)]
+        self._factors: Mapping[str, float] = loss_factors(totals, self._evaluator.observe)
+
+    def __call__(self, vector: Floats) -> Floats:
+        self._evaluator.on_point()
+        try:
+            total = self._sum(vector)
+        except NoSecondDerivative:
+            if self._how == "differences":
+                raise
+            # Decided at each point anew: what is computed there must not depend on which points came before.
+            self._use("differences")
+            total = self._sum(vector)
+        if not np.isfinite(total).all():
+            raise _NotFiniteError
+        return total
+
+    def _sum(self, vector: Floats) -> Floats:
+        total, sent = np.zeros(len(vector)), torch.from_numpy(np.array(vector))
+        for block in range(self._derivatives.blocks):
+            (part,) = self._derivatives.products(block, self._factors, [sent], self._how)
+            total += part.numpy()
+        return total
