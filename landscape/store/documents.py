@@ -187,7 +187,7 @@ class Documents:
         self.copy = copies
         inline = {**INLINE, "metadata": copies}
         root = {"attributes": {}, "zarr_format": 3, "consolidated_metadata": inline, "node_type": "group"}
-        # It grows with every landscape and is written anew with each: Python's indented JSON takes twenty times as long.
+        # It grows with every landscape and is written anew with each: indented JSON takes Python twenty times as long.
         return json.dumps(root, separators=(",", ":")).encode()
 
     def _copies_of(self, name: str) -> dict[str, Any]:
