@@ -79,7 +79,8 @@ class RayCalculator(Calculator):
                 self._round()
             return [self._answers[query] for query in queries]
         finally:
-            self._schedule.withdraw()  # where one of them cannot be answered
+            self._schedule.abandon()  # where one of them cannot be answered
+            self._schedule.holders.clear()  # workers go on with what they have; nothing of it is asked for again
             self._forget(queries)
 
     def ask_apart(self, setting: Setting, question: Question[Answer], times: int) -> list[Answer]:

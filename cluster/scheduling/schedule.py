@@ -254,13 +254,6 @@ class Schedule(Generic[T]):
         self.queue.clear()
         self.returned.clear()
 
-    def withdraw(self) -> None:
-        """Drop every task, also those in flight: a worker goes on with what it has, and its answer is ignored."""
-        self.abandon()
-        for task in list(self.holders):
-            self._records.drop(task)
-            self._settle(task)
-
     def _take_from(self, worker: str, task: T) -> bool:
         """Take the task from the worker; whether another worker still has it."""
         tasks = self.in_flight.get(worker, [])
