@@ -1,11 +1,14 @@
 """Lanczos steps kept in the run's folder, so that a computation that was killed goes on with its last step.
 
 `<run>/curvature/<landscape>/<key>/step-00007` holds α, β and the next basis vector as float64, and their CRC32;
-`method` beside them how products are computed, where it is not by second derivatives.
+`method` beside them how products are computed, where it is not by second derivatives; `loss` the loss at the origin, by
+which a problem that was changed meanwhile is known.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import zlib
 from dataclasses import dataclass
 
@@ -15,6 +18,10 @@ from landscape.curvature.algebra import Floats
 from landscape.curvature.lanczos import Step
 from landscape.folders import Folder, open_folder
 from landscape.preparation.solving import BASES, remove_bases
+
+SAME_LOSS = 1e-4  # what machines may differ by in float32, and no change of a problem that matters
+
+log = logging.getLogger("landscape")
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,23 @@ class KeptSteps:
     def refusal(self) -> str:
         """Why differences are taken; empty where they are not."""
         return (self._folder().read(self._path("method")) or b"").decode()
+
+    def keep_loss(self, loss: float) -> None:
+        """Keep the loss at the origin."""
+        self._folder().write(self._path("loss"), np.float64(loss).tobytes())
+
+    def forget_of_another_loss(self, loss: float) -> None:
+        """Forget what is kept where the loss at the origin is another one now: so is the problem."""
+        data = self._folder().read(self._path("loss"))
+        if data is None or len(data) != 8:
+            return
+        kept = float(np.frombuffer(data, np.float64)[0])
+        if not math.isclose(kept, loss, rel_tol=SAME_LOSS, abs_tol=SAME_LOSS):
+            log.warning(
+                "the loss at the origin is %.6g, and was %.6g when steps towards eigenvectors were kept: they begin "
+                "anew", loss, kept,
+            )  # fmt: skip
+            self.remove()
 
     def remove(self) -> None:
         """Forget all that is kept for the landscape."""

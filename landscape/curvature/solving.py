@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -73,8 +73,6 @@ def spectrum_of(
     if operator.size < least_steps(ranks):
         raise JobError(f"rank: the model has {operator.size} trainable parameters, and no more eigenvectors")
     kept = KeptSteps(prepared.run, landscape.name, _key(landscape, seed), operator.size)
-    if refusal := kept.refusal():
-        operator.method, operator.refusal = "differences", refusal
 
     def product(vector: Floats) -> Floats:
         image = operator(vector)
@@ -84,28 +82,27 @@ def spectrum_of(
         return image
 
     def keep(number: int, step: Step) -> None:
-        if operator.refusal and operator.refusal != refusal:
+        if number == 0:
+            kept.keep_loss(loss)
+        if operator.refusal and not kept.refusal():
             kept.keep_refusal(operator.refusal)
         kept.keep(number, step)
         if (number + 1) % STEPS_A_LINE == 0:
             stage(f"computing eigenvectors of the Hessian: {number + 1} of at most {steps} steps")
 
     try:
-        (values,) = calculator.ask(setting, [AtWeights(calculator.share(landscape.origin))])
-        loss = float(values.mean["loss"][0])
-        if not math.isfinite(loss):
-            raise JobError(NOT_FINITE.format("the loss"))
+        loss = _loss_at(calculator, setting)
+        kept.forget_of_another_loss(loss)
+        if refusal := kept.refusal():
+            operator.method, operator.refusal = "differences", refusal
         krylov = lanczos(
             product, operator.size, ranks, seed=seed, steps=steps, noise=lambda: operator.noise, known=kept.known(),
             keep=keep,
         )  # fmt: skip
         found = {rank: krylov.pair(rank) for rank in ranks}
-        # Of the parameters alone: among the buffers may be masks of -inf, and counts beyond all weights.
-        weights = max(1.0, length(operator.layout.vector(landscape.origin)))
-        for rank, pair in found.items():
-            if half_width(pair.value, loss) > FLAT * weights:
-                kept.remove()
-                raise JobError(_flat(rank, pair, loss, weights))
+        if flat := _flat(operator, found, loss):
+            kept.remove()
+            raise JobError(flat)
         pairs = {rank: _described(operator, pair, loss) for rank, pair in found.items()}
     except Interrupted:
         raise Interrupted(
@@ -124,13 +121,31 @@ def _described(operator: HessianOperator, pair: Ritz, loss: float) -> Eigenpair:
     return Eigenpair(pair.value, pair.residual, stderr, vector)
 
 
-def _flat(rank: int, pair: Ritz, loss: float, weights: float) -> str:
-    width = half_width(pair.value, loss) / weights
-    return (
-        f"directions: eigenvalue {rank} of the Hessian at the origin is {pair.value:.2g}: along its vector the loss is "
-        f"flat, and rises by {max(loss, LEAST_RISE):.2g} only {width:.2g} times the length of the weights away; "
-        "take another rank, origin or kind of direction"
-    )
+def _loss_at(calculator: Calculator, setting: Setting) -> float:
+    """L(θ₀).
+
+    Raises:
+        JobError: it is not finite.
+    """
+    (values,) = calculator.ask(setting, [AtWeights(calculator.share(setting.origin))])
+    loss = float(values.mean["loss"][0])
+    if not math.isfinite(loss):
+        raise JobError(NOT_FINITE.format("the loss"))
+    return loss
+
+
+def _flat(operator: HessianOperator, found: Mapping[int, Ritz], loss: float) -> str:
+    """Why an axis would show nothing, as the loss is flat along it; empty where none would."""
+    # Of the parameters alone: among the buffers may be masks of -inf, and counts beyond all weights.
+    weights = max(1.0, length(operator.layout.vector(operator.setting.origin)))
+    for rank, pair in found.items():
+        if (width := half_width(pair.value, loss)) > FLAT * weights:
+            return (
+                f"directions: eigenvalue {rank} of the Hessian at the origin is {pair.value:.2g}: along its vector the "
+                f"loss is flat, and rises by {max(loss, LEAST_RISE):.2g} only {width / weights:.2g} times the length "
+                "of the weights away; take another rank, origin or kind of direction"
+            )
+    return ""
 
 
 def _key(landscape: PreparedLandscape, seed: int) -> str:

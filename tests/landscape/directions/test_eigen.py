@@ -156,6 +156,28 @@ def run_although_killed(job) -> None:
         run(job)
 
 
+def test_steps_of_a_problem_that_was_changed_are_not_gone_on_from(tmp_path, monkeypatch, caplog):
+    smoothing, keep = [0.0], KeptSteps.keep
+
+    def smoothed() -> Problem:
+        return Problem.supervised(mlp(), labelled(), nn.CrossEntropyLoss(label_smoothing=smoothing[0]))
+
+    def keeping(self, number, step):
+        keep(self, number, step)
+        if number == 4:
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KeptSteps, "keep", keeping)
+        with pytest.raises(Killed):
+            run(job_of(tmp_path / "changed", smoothed))
+    smoothing[0] = 0.5
+    run(job_of(tmp_path / "changed", smoothed))
+    run(job_of(tmp_path / "new", smoothed))
+    assert files_of(tmp_path / "changed") == files_of(tmp_path / "new")
+    assert "when steps towards eigenvectors were kept: they begin anew" in caplog.text
+
+
 # -- what is foreseen and refused ----------------------------------------------------------------------------------
 
 
