@@ -113,8 +113,9 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         alive: whether the driver of its run lives.
     """
     record = store.record
-    progress = record.progress
     own, levels = store.counts(), [(level, level.counts()) for level in store.levels()]
+    computed = next((level.record for level, counted in levels if counted[NOT_COMPUTED]), record)
+    progress = computed.progress  # a level that is not whole is what a job computes now
     counts = own + sum(counted for _, counted in levels)
     missing, failed = int(counts[NOT_COMPUTED]), int(counts[QUARANTINED])
     state = state_of_counts(missing, failed, alive)
@@ -133,7 +134,8 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "failed": failed,
         "rate": rate,
         "eta_seconds": seconds_left(missing, rate, state),
-        "seconds": progress.seconds,
+        "seconds": sum(each.progress.seconds or 0.0 for each in (record, *(level.record for level, _ in levels)))
+        or None,
         "engine": record.plan.engine if record.plan else None,
         "precision": record.precision,
         "precision_error": plain(record.precision_error),
@@ -142,13 +144,20 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "reduced_batches": progress.reduced_batches,
         "retries": progress.retries,
         "updated": progress.updated,
-        "minimum": store.minimum() if store.tile_count <= MOST_TILES else {},
+        "minimum": _minimum([store, *(level for level, _ in levels)]),
         "constant": store.tile_count <= MOST_TILES and has_constant_loss(store.arrays),
         "origin_loss": record.origin_loss,
         "origin_loss_stderr": record.origin_loss_stderr,
         "failures": plain([*record.failures, *(failure for level, _ in levels for failure in level.record.failures)]),
         "problems": [*store.own_problems, *(problem for level, _ in levels for problem in level.own_problems)],
     }
+
+
+def _minimum(stores: list[LandscapeStore]) -> dict[str, float]:
+    """The lowest loss of a landscape and of its levels; empty where it is not known, or takes long to find."""
+    if sum(store.tile_count for store in stores) > MOST_TILES:
+        return {}
+    return min((low for store in stores if (low := store.minimum())), key=lambda low: low["loss"], default={})
 
 
 def _level_status(level: LandscapeStore, counts: NDArray[np.int64]) -> dict[str, Any]:

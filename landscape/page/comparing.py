@@ -192,7 +192,7 @@ def differences_answer(there: Readable) -> Answer:
     for (run, item), label in zip(pairs, _labels(pairs), strict=True):
         view = run.view(item.landscape, ("loss",))
         computed = view.counts[OK] + view.counts[NOT_FINITE]
-        whole = WholeGrid(tuple(view.sizes), computed, view.lowest.get("loss"))
+        whole = WholeGrid(tuple(view.sizes), computed, view.lowest.get("loss"), sum(view.counts))
         items.append(TableItem(label, view.surface, *documents[run.found.id], whole))
         columns.append({"item": item.text, "run": run.found.name, "landscape": item.landscape})
         if view.picks is not None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +11,13 @@ from numpy.typing import NDArray
 from landscape.digests import digest
 from landscape.folders import Folder
 from landscape.grid import Index
+from landscape.page.levels import LevelContent, Levels, lowest_of
+from landscape.page.stamps import NotedChunks
 from landscape.problem.derived import bases_of, derive
 from landscape.record import Record
 from landscape.store import ChunkChanges, LandscapeStore, PickedValues, chunk_changes, read_axes, read_path
 from landscape.surface import NOT_COMPUTED, RISE_STDERR, Axis, ProjectedPath, Surface, check_observable
-from landscape.views.prepared.thinning import picked
+from landscape.views.prepared.thinning import levels_picked, picked, picked_of
 
 # Points that are drawn whole, by the number of axes, and points that are drawn of a larger landscape: a figure of that
 # sends at most a million numbers, of each point its value, errors and rise, twice its height, and its uncertainty.
@@ -38,6 +39,7 @@ class View:
         counts: points of the whole grid by status, 0 to 3.
         lowest: the lowest loss of the whole grid and its coordinates; empty where it is not known.
         generation: differs between two contents of the landscape.
+        hidden_levels: levels of its refinement that are not drawn, as they have too many points.
     """
 
     surface: Surface
@@ -46,6 +48,7 @@ class View:
     counts: tuple[int, ...]
     lowest: dict[str, float]
     generation: str
+    hidden_levels: int = 0
 
     @property
     def record(self) -> Record:
@@ -92,8 +95,8 @@ class Content:
         self.path, self.networks = read_path(arrays)
         self._unread: set[Index] = set()  # chunks that have changed and could not be read
         self._path_unread = False
-        self._noted: dict[tuple[str, Index], int] = {}
-        self._sum = 0  # of all that is noted, which does not depend on the order
+        self.noted = NotedChunks()
+        self.levels = Levels(folder)
 
     def goes_on_as(self, store: LandscapeStore) -> bool:
         """Whether a landscape that was opened again is the same one, with another progress."""
@@ -112,7 +115,7 @@ class Content:
         """Read what has changed on disk since the last call that succeeded.
 
         Returns:
-            The chunks of the grid that were written, replaced or removed; whether the path was.
+            The chunks of the grid that were written, replaced or removed; whether the path or a level was.
 
         Raises:
             StoreError: the object store does not answer. What was not read is read by the next call.
@@ -120,23 +123,16 @@ class Content:
         self._unread |= self.chunks.look()
         if self.path_chunks is not None and (on_path := self.path_chunks.look()):
             self._path_unread = True
-            self.note("path", on_path, self.path_chunks)
+            self.noted.note("path", on_path, self.path_chunks)
         self.values.update(self._unread)
-        self.note("", self._unread, self.chunks)
+        self.noted.note("", self._unread, self.chunks)
+        finer = self.levels.update(self.store)
         tiles, self._unread = self._unread, set()
         path_changed = self._path_unread
         if path_changed:
             self.path, self.networks = read_path(self.store.arrays)
             self._path_unread = False
-        return tiles, path_changed
-
-    def note(self, array: str, chunks: Iterable[Index], changes: ChunkChanges) -> None:
-        """Have the generation tell these chunks as they are now."""
-        for index in chunks:
-            stamp = repr((array, index, changes.present.get(index))).encode()
-            number = int.from_bytes(blake2b(stamp, digest_size=8).digest())
-            self._sum = (self._sum + number - self._noted.get((array, index), 0)) % (1 << 64)
-            self._noted[array, index] = number
+        return tiles, path_changed or finer
 
     def view(self, names: Sequence[str], alive: bool) -> View:
         """What is read so far, with these arrays."""
@@ -149,11 +145,43 @@ class Content:
             name: np.where(states == NOT_COMPUTED, np.nan, self.values.values[name]) for name in names
         }
         observables |= derive(record.derived, observables)
-        surface = Surface(
-            self.store.name, drawn, observables, states, self.path, dict(record.attributes), networks=self.networks
-        )
-        counts = tuple(int(count) for count in self.values.counts)
-        return View(surface, self.picks, self.sizes, counts, self._lowest(), self.generation(alive))
+        merged = replace(
+            Surface(self.store.name, drawn, observables, states, self.path, dict(record.attributes)),
+            networks=self.networks, levels=tuple(level.surface(names) for level in self.drawn_levels),
+        ).merged()  # fmt: skip
+        sizes = self.drawn_levels[-1].sizes if self.drawn_levels else self.sizes
+        surface = replace(merged, attributes=dict(record.attributes))
+        hidden = len(self.levels.every) - len(self.drawn_levels)
+        counts = tuple(int(count) for count in self.counts)
+        return View(surface, self.picks, sizes, counts, self._lowest(), self.generation(alive), hidden)
+
+    @property
+    def drawn_levels(self) -> tuple[LevelContent, ...]:
+        """The levels that are shown; none where not even all points of the landscape itself are."""
+        return self.levels.drawn if self.picks is None else ()
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """How many points of the landscape and of its levels have each status, 0 to 3."""
+        own = self.values.counts
+        for level in self.levels.every:
+            own = own + level.counts
+        return own
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that the values take."""
+        return self.values.size + self.levels.size
+
+    def load(self, names: Sequence[str]) -> None:
+        """Read the values of these arrays that are not in memory yet."""
+        self.values.load(names)
+        self.levels.load(names)
+
+    def forget(self) -> None:
+        """Free the memory of the values, which are read again when somebody asks."""
+        self.values.forget()
+        self.levels.forget()
 
     def block(self, observable: str, tile: Index, most: int | None) -> Block:
         """The drawn points of a tile; those that are not computed are NaN."""
@@ -182,25 +210,26 @@ class Content:
 
     def _record(self, alive: bool) -> Record:
         """The record, whose state is mended where a driver was killed, or goes on and has not written yet."""
-        record, state = self.store.record, "running" if alive else "interrupted"
+        record, levels, last = self.store.record, self.levels.every, self.levels.unfinished
         beside = (self.path, self.networks)
         on_path = any(each is not None and bool((each.status == NOT_COMPUTED).any()) for each in beside)
-        if record.progress.state == state or not (on_path or self.values.counts[NOT_COMPUTED]):
-            return record
-        return record.changed(progress=replace(record.progress, state=state))
+        progress = record.progress if last is None else last.store.record.progress
+        if on_path or self.counts[NOT_COMPUTED]:
+            progress = replace(progress, state="running" if alive else "interrupted")
+        if levels:
+            seconds = [each.progress.seconds or 0.0 for each in (record, *(level.store.record for level in levels))]
+            progress = replace(progress, seconds=sum(seconds) or None)
+        return record if progress == record.progress else record.changed(progress=progress)
 
     def _lowest(self) -> dict[str, float]:
-        if self.values.lowest is None:
-            return {}
-        value, index = self.values.lowest
-        places = zip(self.axes, reversed(index), strict=True)
-        return {"loss": value, **{axis.name: float(axis.coordinates[i]) for axis, i in places}}
+        found = [lowest_of(self.values, self.axes), *(level.lowest() for level in self.levels.every)]
+        return min((each for each in found if each), key=lambda each: each["loss"], default={})
 
     def generation(self, alive: bool) -> str:
         """What differs between two contents of the landscape."""
         record = self.store.record
-        told = (record.digest, record.provenance.created, record.origin_loss, record.progress.state, alive, self._sum)
-        return digest([str(part) for part in told])[:16]
+        told = (record.digest, record.provenance.created, record.origin_loss, record.progress.state, alive)
+        return digest([str(part) for part in (*told, self.noted.total, *self.levels.told())])[:16]
 
 
 def picks_of(sizes: Sequence[int]) -> Picks | None:
@@ -218,7 +247,8 @@ def picks_of(sizes: Sequence[int]) -> Picks | None:
 def thinned_view(view: View, most: int) -> View:
     """The same landscape with at most `most` points drawn along each axis."""
     surface = view.surface
-    inner = tuple(picked(len(axis.coordinates), most) for axis in surface.axes)
+    refined = surface.interpolated is not None
+    inner = tuple(picked_of([len(axis.coordinates) for axis in surface.axes], most, refined=refined))
     if all(len(pick) == len(axis.coordinates) for pick, axis in zip(inner, surface.axes, strict=True)):
         return view
     index = np.ix_(*reversed(inner))
@@ -226,6 +256,10 @@ def thinned_view(view: View, most: int) -> View:
         replace(axis, coordinates=axis.coordinates[pick]) for axis, pick in zip(surface.axes, inner, strict=True)
     )
     observables = {name: values[index] for name, values in surface.observables.items()}
-    thin = replace(surface, axes=axes, observables=observables, status=surface.status[index], loss_samples=None)
+    levels = None if surface.interpolated is None else levels_picked(surface.interpolated, inner)
+    thin = replace(
+        surface, axes=axes, observables=observables, status=surface.status[index], loss_samples=None,
+        interpolated=levels,
+    )  # fmt: skip
     picks = inner if view.picks is None else tuple(base[pick] for base, pick in zip(view.picks, inner, strict=True))
     return replace(view, surface=thin, picks=picks)

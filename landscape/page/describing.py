@@ -31,7 +31,7 @@ from landscape.views.report.training import info_rows
 MOST_MEASURES, DEEPEST = 200, 6
 MOST_RESULTS = 8
 OF_DRAWN = ", of the points drawn"
-MOST_FOR_MINIMA = 256 * 256  # points whose minima are found in some hundredths of a second
+MOST_FOR_MINIMA = 257 * 257  # points whose minima are found in some hundredths of a second
 
 
 def run_description(reader: RunReader) -> dict[str, Any]:

@@ -76,12 +76,20 @@ def prepared(run: RunReader, query: FigureQuery) -> Prepared:
 
 def whole_caption(view: View, data: FigureData) -> tuple[str, ...]:
     """The caption with the size and the state of the whole landscape, where not all of its points are drawn."""
+    caption = (*data.caption, *hidden_levels(view))
     if view.picks is None:
-        return data.caption
+        return caption
     drawn = resolution(view.surface)
     others = {drawn: whole_size(view), _capital(state_text(view.surface)): _capital(state_in_words(view))}
     minima = ["Minima are those of the points drawn"] if data.extrema is not None else []
-    return (*(others.get(line, line) for line in data.caption), f"Drawn from {drawn} of them", *minima)
+    return (*(others.get(line, line) for line in caption), f"Drawn from {drawn} of them", *minima)
+
+
+def hidden_levels(view: View) -> list[str]:
+    """What the caption says of levels that are not drawn, as they have too many points for a page."""
+    count = view.hidden_levels
+    which = "The finest level is" if count == 1 else f"The {count} finest levels are"
+    return [f"{which} not drawn on this page; exports have all levels"] if count else []
 
 
 def whole_size(view: View) -> str:

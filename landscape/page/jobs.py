@@ -85,7 +85,8 @@ def box_job(run: RunReader, asked: BoxQuery) -> dict[str, Any]:
             f"box: {shown(asked.landscape)} has {len(axes)} axes; give as many pairs, and one size or as many"
         )
     name = free_name(asked.landscape, run.names())
-    landscape = _landscape(view, record.job.landscapes[0], asked, name)
+    own = tuple(reversed(run.reader(asked.landscape).store().shape))
+    landscape = _landscape(view, record.job.landscapes[0], asked, name, own)
     problem, notes = _problem(record.job.whole)
     notes += _file_notes(landscape)
     fields = {key: value for key in KEPT if (value := record.job.whole.get(key)) is not None}
@@ -112,11 +113,17 @@ def free_name(name: str, taken: Collection[str]) -> str:
     return found
 
 
-def _landscape(view: View, recorded: Mapping[str, Any], asked: BoxQuery, name: str) -> dict[str, Any]:
-    """The landscape's own part of the job: the recorded directions, from the same origin, over the box."""
+def _landscape(
+    view: View, recorded: Mapping[str, Any], asked: BoxQuery, name: str, own: tuple[int, ...]
+) -> dict[str, Any]:
+    """The landscape's own part of the job: the recorded directions, from the same origin, over the box.
+
+    Args:
+        own: points per axis of the landscape itself, without its levels.
+    """
     axes = view.surface.axes
     boxes = [*asked.box, *(_range(axis) for axis in axes[len(asked.box) :])]
-    sizes = asked.size or view.sizes
+    sizes = asked.size or own
     origin = recorded.get("origin")
     if origin in (None, "last") and view.record.origin_step is not None:
         origin = view.record.origin_step  # the training may have gone on since

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from landscape.errors import NotFoundError, shown
-from landscape.folders import Folder, open_folder
+from landscape.folders import open_folder
 from landscape.grid import Index
 from landscape.page.content import Block, Content, View, thinned_view
 from landscape.page.places import GoneError
+from landscape.page.stamps import file_stamp
 from landscape.store import LandscapeStore
 
 TRIES = 5  # at reading a landscape whose place another one takes meanwhile
@@ -56,7 +56,7 @@ class LandscapeReader:
     def size(self) -> int:
         """Bytes of memory that the values take."""
         content = self._content
-        return 0 if content is None else content.values.size
+        return 0 if content is None else content.size
 
     def forget(self) -> bool:
         """Free the memory of the values, which are read again when somebody asks.
@@ -68,7 +68,7 @@ class LandscapeReader:
             return False
         try:
             if self._content is not None:
-                self._content.values.forget()
+                self._content.forget()
         finally:
             self._lock.release()
         return True
@@ -114,7 +114,8 @@ class LandscapeReader:
         with self._lock:
             content = self._content or self._refresh()
             current, _ = self._load(content, [observable])
-            if current is not content:  # the tiles are those of another landscape; the next look says so
+            # The tiles are those of another landscape, which the next look says; or a finer grid than theirs is drawn.
+            if current is not content or content.drawn_levels:
                 return [], current.generation(alive)
             found = [content.block(observable, index, most) for index in sorted(tiles)]
             return [block for block in found if block.states.size], content.generation(alive)
@@ -146,7 +147,7 @@ class LandscapeReader:
         for _ in range(TRIES):
             names = list(dict.fromkeys(array for name in observables for array in content.arrays_of(name)))
             known = set(names) <= content.values.values.keys()
-            content.values.load(names)
+            content.load(names)
             self.used = time.monotonic() if names else self.used
             if known or self._current() is content:
                 break
@@ -186,14 +187,3 @@ class LandscapeReader:
         told = self._content.store.attributes != store.attributes
         self._content.store = store
         return self._content, False, told
-
-
-def file_stamp(folder: Folder, path: str) -> tuple[int, ...] | None:
-    """What tells two contents of a local file apart; None where it is not there, and in an object store."""
-    if "://" in folder.name:
-        return None
-    try:
-        status = os.stat(folder.place(path))
-    except OSError:
-        return None
-    return (status.st_mtime_ns, status.st_size, status.st_ino)

@@ -13,7 +13,8 @@ from landscape.folders import open_folder
 from landscape.folders.lock import driver_alive
 from landscape.page.content import View
 from landscape.page.places import FoundRun, GoneError
-from landscape.page.reading import Change, LandscapeReader, file_stamp
+from landscape.page.reading import Change, LandscapeReader
+from landscape.page.stamps import file_stamp
 from landscape.store import survey
 
 T = TypeVar("T")

@@ -13,7 +13,8 @@ from landscape.errors import LandscapeError, flat
 from landscape.folders import Folder, open_folder
 from landscape.folders.lock import driver_alive
 from landscape.page.places import FoundRun
-from landscape.page.reading import file_stamp
+from landscape.page.stamps import file_stamp
+from landscape.refinement.choosing import MOST_LEVELS
 from landscape.results import Run
 from landscape.state import (
     COMPLETE,
@@ -36,6 +37,7 @@ log = logging.getLogger("landscape.page")
 
 EMPTY = "empty"  # the state of a run without landscapes
 GRAVEST = (RUNNING, UNREADABLE, INTERRUPTED, PARTIAL, COMPLETE)  # the first one among its landscapes is the run's state
+LEVELS = range(1, MOST_LEVELS + 1)
 REST = 50  # times as long as its row took to read, a run is not read again
 REMOTE_SECONDS, REMOTE_DONE_SECONDS = 10.0, 120.0  # after which a run in an object store is read again
 
@@ -111,7 +113,10 @@ def stamp_of(folder: Folder, landscapes: tuple[str, ...], complete: bool = False
     Args:
         complete: the row is that of a complete run, on which a driver that ends changes nothing.
     """
-    paths = ("run.json", "landscapes.zarr", *(f"landscapes.zarr/{name}/zarr.json" for name in landscapes))
+    paths = ["run.json", "landscapes.zarr", *(f"landscapes.zarr/{name}/zarr.json" for name in landscapes)]
+    for name in landscapes:  # levels come and go as folders, and each has a document that tells how far it is
+        levels = [f"landscapes.zarr/{name}/levels", *(f"landscapes.zarr/{name}/levels/{k}/zarr.json" for k in LEVELS)]
+        paths += levels if file_stamp(folder, levels[0]) is not None else levels[:1]
     files = tuple(file_stamp(folder, path) for path in paths)
     return Stamp(landscapes, files, complete or driver_alive(folder.name))
 

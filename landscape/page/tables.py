@@ -31,7 +31,7 @@ def csv_answer(run: RunReader, query: FigureQuery) -> Answer:
 def table(data: FigureData, status: np.ndarray) -> str:
     """The coordinates, the values with their standard errors, the rise over the origin with its own, and the status."""
     grids = np.meshgrid(*(axis.coordinates for axis in reversed(data.axes)), indexing="ij")
-    columns = {axis.name: grid for axis, grid in zip(data.axes, reversed(grids), strict=True)}
+    columns: dict[str, np.ndarray] = {axis.name: grid for axis, grid in zip(data.axes, reversed(grids), strict=True)}
     for each in (data, *data.beside):
         columns[each.observable] = each.values
         if each.error is not None:
@@ -39,6 +39,8 @@ def table(data: FigureData, status: np.ndarray) -> str:
         if each.rise is not None and each.rise_error is not None:
             columns |= {"loss_rise": each.rise, RISE_STDERR: each.rise_error}
     columns["status"] = status
+    if data.interpolated is not None:
+        columns["interpolated"] = data.interpolated
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

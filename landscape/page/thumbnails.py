@@ -13,7 +13,7 @@ from landscape.surface import NOT_COMPUTED, OK, QUARANTINED, Surface, check_obse
 from landscape.views.prepared.figure_data import suggests_log
 from landscape.views.prepared.scale import choose_scale, drawn_values, point_states
 
-MOST_PIXELS = 64  # along each side
+MOST_PIXELS = 65  # along each side; odd, as the grids of refined landscapes
 HIGHEST = 250
 GIVEN_UP, NOT_FINITE_PIXEL, MISSING = 253, 254, 255
 

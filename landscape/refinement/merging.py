@@ -55,14 +55,15 @@ def merge_all(observables: Sequence[Mapping[str, Floats]], status: Sequence[Map]
 
     Args:
         observables, status: of each level over its own grid, the coarsest first; status 0 is not computed, 1 is OK, and
-            an interpolated point is OK where its loss is finite.
+            an interpolated point is OK where the corners of its cell are.
     """
     held = [np.ones(status[0].shape, np.bool_), *(each != 0 for each in status[1:])]
     names = [name for name in observables[0] if all(name in each for each in observables)]
     values = {name: merge([each[name] for each in observables], held) for name in names}
     interpolated = interpolated_from(held)
     merged = merge_status(status)
-    merged[(interpolated > 0) & np.isfinite(values["loss"])] = 1
+    sound = merge([np.where(each == 1, 0.0, np.nan) for each in status], held)
+    merged[(interpolated > 0) & np.isfinite(sound)] = 1
     return values, merged, interpolated
 
 

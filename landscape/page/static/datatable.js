@@ -24,9 +24,14 @@ function build(field, axes, observable, csv) {
   }
   const columns = pick(field.x.length, MOST), rows = pick(field.y.length, MOST);
   return [el("p", {}, columns.length < field.x.length || rows.length < field.y.length ? WORDS.thinned(columns.length * rows.length, field.x.length * field.y.length) + " " : "", link),
-    el("table", {}, field.place ? el("caption", {}, field.place) : null, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, `${axes[1].name} \\ ${axes[0].name}`), columns.map(i => el("th", { scope: "col" }, short(field.x[i]))))),
+    el("table", {}, field.place || field.notes ? el("caption", {}, field.place, field.notes ? ` ${WORDS.interpolated}` : "") : null, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, `${axes[1].name} \\ ${axes[0].name}`), columns.map(i => el("th", { scope: "col" }, short(field.x[i]))))),
       el("tbody", {}, rows.map(j => el("tr", {}, el("th", { scope: "row" }, short(field.y[j])),
-        columns.map(i => el("td", {}, shownValue(field.drawn.values[j * field.x.length + i], valueAt(field, j, i).value)))))))];
+        columns.map(i => cell(field, j, i))))))];
+}
+
+function cell(field, j, i) {
+  const { value, interpolated } = valueAt(field, j, i);
+  return el("td", {}, shownValue(field.drawn.values[j * field.x.length + i], value, interpolated));
 }
 
 function pick(size, most) {
@@ -34,8 +39,8 @@ function pick(size, most) {
   return [...new Set(Array.from({ length: most }, (_, k) => Math.round(k * (size - 1) / (most - 1))))];
 }
 
-function shownValue(drawn, value) {
-  return Number.isFinite(drawn) ? short(value, 5) : Number.isFinite(value) ? `(${short(value, 5)})` : "–";
+function shownValue(drawn, value, interpolated = false) {
+  return Number.isFinite(drawn) ? (interpolated ? "≈ " : "") + short(value, 5) : Number.isFinite(value) ? `(${short(value, 5)})` : "–";
 }
 
 export function short(value, digits = 4) {

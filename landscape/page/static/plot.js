@@ -171,7 +171,7 @@ export class FigureView {
     const live = shown ? null : this.live;
     this.arrays = {
       frame: shown, place: shown ? `${slider.currentvalue?.prefix || ""}${slider.steps[slider.active ?? 0].label}` : "",
-      x: numbers(source.x).values, y: numbers(source.y).values,
+      x: numbers(source.x).values, y: numbers(source.y).values, notes: source.text, // of a refined landscape
       drawn: live ? live.drawn : numbers(source.z ?? source.y), columns: live ? live.columns : numbers(source.customdata),
     };
     return this.arrays;

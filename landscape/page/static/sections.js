@@ -4,10 +4,15 @@ import { el, fill } from "./dom.js";
 import { darkNow } from "./theme.js";
 import { WORDS } from "./words.js";
 
+const INTERPOLATED = ", interpolated"; // as the server notes it of a point of a refined landscape that was not evaluated
 const COLOURS = { light: ["#2f5d9b", "#b35c00"], dark: ["#7fb0ef", "#f0a04b"] };
 
-/** What the arrays of a figure say at one index: the value and two standard errors. */
+/** What the arrays of a figure say at one index: the value and two standard errors, or that it is interpolated. */
 export function valueAt(field, j, i) {
+  return { ...numbersAt(field, j, i), interpolated: field.notes?.[j]?.[i] === INTERPOLATED };
+}
+
+function numbersAt(field, j, i) {
   const width = field.x.length, depth = field.columns?.shape?.at(-1) || 0;
   const at = (j * width + i) * depth;
   if (!depth) return { value: field.drawn.values[j * width + i], error: NaN };
@@ -15,10 +20,12 @@ export function valueAt(field, j, i) {
   return { value, error: depth > 1 ? error : NaN, rise: depth > 2 ? rise : NaN, riseError: depth > 3 ? riseError : NaN };
 }
 
-/** The two curves through a grid point: coordinates, values, half the width of the band; gaps where there is no value. */
+/** The two curves through a grid point: coordinates, values, half the width of the band, which points are interpolated;
+ * gaps where there is no value. */
 export function curvesThrough(field, j, i) {
-  const row = { x: field.x, value: [], band: [] }, column = { x: field.y, value: [], band: [] };
+  const row = { x: field.x, value: [], band: [], between: [] }, column = { x: field.y, value: [], band: [], between: [] };
   const add = (curve, point, shown) => {
+    curve.between.push(point.interpolated);
     curve.value.push(Number.isFinite(shown) ? point.value : null);
     curve.band.push(Number.isFinite(point.riseError) ? point.riseError : point.error);
   };
@@ -69,12 +76,13 @@ export class Sections {
     const here = [field.x[i], field.y[j]], other = [field.y[j], field.x[i]];
     curvesThrough(field, j, i).forEach((curve, k) => {
       const colour = COLOURS[theme][k];
-      const upper = curve.value.map((value, n) => (value === null || !Number.isFinite(curve.band[n]) ? null : value + curve.band[n]));
-      const lower = curve.value.map((value, n) => (value === null || !Number.isFinite(curve.band[n]) ? null : value - curve.band[n]));
-      const x = Array.from(curve.x);
+      const known = curve.value.map((_, n) => n).filter(n => !curve.between[n]), refined = known.length < curve.value.length;
+      const edge = sign => known.map(n => (curve.value[n] === null || !Number.isFinite(curve.band[n]) ? null : curve.value[n] + sign * curve.band[n]));
+      const x = Array.from(curve.x), places = known.map(n => x[n]), upper = edge(1), lower = edge(-1);
       const data = [
-        { x, y: lower, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false },
-        { x, y: upper, mode: "lines", line: { width: 0 }, fill: "tonexty", fillcolor: colour + "38", hoverinfo: "skip", showlegend: false },
+        { x: places, y: lower, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false },
+        { x: places, y: upper, mode: "lines", line: { width: 0 }, fill: "tonexty", fillcolor: colour + "38", hoverinfo: "skip", showlegend: false },
+        ...refined ? [{ x: places, y: known.map(n => curve.value[n]), mode: "markers", marker: { color: colour, size: 4 }, hoverinfo: "skip", showlegend: false }] : [],
         { x, y: curve.value, mode: "lines", line: { color: colour, width: 1.8 }, showlegend: false, connectgaps: false,
           hovertemplate: `${axes[k].name} %{x:.4g}<br>${observable} %{y:.5g}<extra></extra>` },
         { x: [here[k]], y: [valueAt(field, j, i).value], mode: "markers", marker: { color: colour, size: 8, line: { color: "#ffffff", width: 1 } }, hoverinfo: "skip", showlegend: false },

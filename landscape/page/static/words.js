@@ -124,11 +124,13 @@ export const WORDS = {
   job: "Job",
   dataTable: "Data table",
   noTable: "This view has no table of its points; all of them are here:",
+  interpolated: "≈ stands before values between points that were evaluated.",
   thinned: (shown, all) => `${shown} of ${all} values;`,
   sectionHint: "Point at the picture, or move with the arrow keys, to see the cross-sections through a point.",
   sectionTitle: (along, across, at) => `along ${along} at ${across} = ${digits(at, 3)}`,
-  reading: (places, value, error, rise, riseError) => {
+  reading: (places, { value, error, rise, riseError, interpolated }) => {
     const parts = [places.map(([name, at]) => `${name} ${digits(at)}`).join(", ")];
+    if (interpolated && Number.isFinite(value)) return [...parts, `${digits(value, 5)}, interpolated between points that were evaluated`].join("; ");
     parts.push(Number.isFinite(value) ? `${digits(value, 5)}${Number.isFinite(error) ? ` ± ${digits(error, 2)}` : ""}` : "no value");
     if (Number.isFinite(rise)) parts.push(`rise over the origin ${digits(rise, 4)}${Number.isFinite(riseError) ? ` ± ${digits(riseError, 2)}` : ""}`);
     return parts.join("; ");
