@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
 
 from landscape.calculation import AtPoints, Calculator, Setting
+from landscape.curvature.algebra import Floats
 from landscape.curvature.lanczos import TOLERANCE, lanczos
 from landscape.curvature.operator import HessianOperator
 from landscape.curvature.trace import rayleigh
@@ -25,11 +26,12 @@ STEP_SHARE = float(np.finfo(np.float32).eps) ** 0.25
 
 @dataclass(frozen=True)
 class SampledCurvature:
-    """vᵀHᵢv over the samples i: their mean, its standard error, and how many samples there are."""
+    """vᵀHᵢv over the samples i: their mean, its standard error, how many samples there are, and those of `each` [N]."""
 
     mean: float
     stderr: float
     samples: int
+    each: Floats = field(repr=False, compare=False)
 
 
 def sampled_curvature(
@@ -63,7 +65,7 @@ def sampled_curvature(
     mean = float((weights * curvatures).sum() / weights.sum())
     count = len(curvatures)
     spread = math.sqrt(float((weights**2 * (curvatures - mean) ** 2).sum())) / float(weights.sum())
-    return SampledCurvature(mean, spread * math.sqrt(count / (count - 1)), count)
+    return SampledCurvature(mean, spread * math.sqrt(count / (count - 1)), count, curvatures)
 
 
 def _in(setting: Setting, precision: Precision) -> Setting:

@@ -1,5 +1,7 @@
 """Lanczos steps kept in the run's folder, so that a computation that was killed goes on with its last step.
 
+Those of the axes of a landscape, and of what is measured, lie apart.
+
 `<run>/curvature/<landscape>/<key>/step-00007` holds α, β and the next basis vector as float64, and their CRC32;
 `method` beside them how products are computed, where it is not by second derivatives; `loss` the loss at the origin, by
 which a problem that was changed meanwhile is known.
@@ -10,12 +12,15 @@ from __future__ import annotations
 import logging
 import math
 import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from landscape.curvature.algebra import Floats
-from landscape.curvature.lanczos import Step
+from landscape.curvature.lanczos import Krylov, Product, Step, lanczos
+from landscape.curvature.operator import HessianOperator
+from landscape.directions.eigen import STEPS
 from landscape.folders import Folder, open_folder
 from landscape.preparation.solving import BASES, remove_bases
 
@@ -77,6 +82,11 @@ class KeptSteps:
             )  # fmt: skip
             self.remove()
 
+    @property
+    def place(self) -> str:
+        """The folder of all that is kept for the landscape."""
+        return f"{self.run}/{BASES}/{self.landscape}"
+
     def remove(self) -> None:
         """Forget all that is kept for the landscape."""
         remove_bases(self.run, self.landscape)
@@ -95,3 +105,38 @@ class KeptSteps:
 
     def _path(self, name: str) -> str:
         return f"{BASES}/{self.landscape}/{self.key[:16]}/{name}"
+
+
+def kept_lanczos(
+    operator: HessianOperator,
+    kept: KeptSteps,
+    ranks: Sequence[int],
+    loss: float,
+    *,
+    seed: int = 0,
+    steps: int = STEPS,
+    product: Product | None = None,
+    on_step: Callable[[int], None] = lambda done: None,
+) -> Krylov:
+    """The Krylov space of an operator, gone on with from the steps that an earlier call has kept, to the same bits.
+
+    Args:
+        loss: at the origin, by which `KeptSteps.forget_of_another_loss`, to be called before, knows a problem again.
+        product: H·v; default: the operator itself.
+        on_step: is told how many steps are done after each new one.
+    """
+    if refusal := kept.refusal():
+        operator.method, operator.refusal = "differences", refusal
+
+    def keep(number: int, step: Step) -> None:
+        if number == 0:
+            kept.keep_loss(loss)
+        if operator.refusal and not kept.refusal():
+            kept.keep_refusal(operator.refusal)
+        kept.keep(number, step)
+        on_step(number + 1)
+
+    return lanczos(
+        product or operator, operator.size, ranks, seed=seed, steps=steps, noise=lambda: operator.noise,
+        known=kept.known(), keep=keep,
+    )  # fmt: skip

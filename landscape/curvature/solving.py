@@ -11,14 +11,15 @@ import numpy as np
 from landscape.calculation import AtWeights, Calculator, LocalCalculator, Setting
 from landscape.curvature.algebra import Floats, length
 from landscape.curvature.errors import sampled_curvature
-from landscape.curvature.kept import KeptSteps
-from landscape.curvature.lanczos import Ritz, Step, lanczos, least_steps
+from landscape.curvature.kept import KeptSteps, kept_lanczos
+from landscape.curvature.lanczos import Ritz, least_steps
 from landscape.curvature.operator import HessianOperator
 from landscape.digests import digest
 from landscape.directions.eigen import LEAST_RISE, PRODUCT_EVALUATIONS, half_width
 from landscape.directions.spectrum import Eigenpair, Spectrum
 from landscape.errors import Interrupted, JobError, shown
 from landscape.evaluation.reduction import terms_of
+from landscape.folders.lock import run_lock
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.preparation.solving import Solver
 from landscape.progress import stage
@@ -67,6 +68,7 @@ def spectrum_of(
 
     Raises:
         JobError: the loss is flat, or not finite, at the origin.
+        LandscapeError: another process computes them.
     """
     setting = Setting(landscape.origin, (), landscape.plan)
     operator = HessianOperator(calculator, setting, prepared.problem, prepared.samples)
@@ -77,39 +79,36 @@ def spectrum_of(
     def product(vector: Floats) -> Floats:
         image = operator(vector)
         if not np.isfinite(image).all():
-            kept.remove()
-            raise JobError(NOT_FINITE.format("the Hessian"))
+            raise _NotFiniteHessian(NOT_FINITE.format("the Hessian"))
         return image
 
-    def keep(number: int, step: Step) -> None:
-        if number == 0:
-            kept.keep_loss(loss)
-        if operator.refusal and not kept.refusal():
-            kept.keep_refusal(operator.refusal)
-        kept.keep(number, step)
-        if (number + 1) % STEPS_A_LINE == 0:
-            stage(f"computing eigenvectors of the Hessian: {number + 1} of at most {steps} steps")
+    def tell(done: int) -> None:
+        if done % STEPS_A_LINE == 0:
+            stage(f"computing eigenvectors of the Hessian: {done} of at most {steps} steps")
 
     try:
         loss = _loss_at(calculator, setting)
         kept.forget_of_another_loss(loss)
-        if refusal := kept.refusal():
-            operator.method, operator.refusal = "differences", refusal
-        krylov = lanczos(
-            product, operator.size, ranks, seed=seed, steps=steps, noise=lambda: operator.noise, known=kept.known(),
-            keep=keep,
-        )  # fmt: skip
+        with run_lock(kept.place):  # another process that is given the same job would compute the same steps
+            krylov = kept_lanczos(operator, kept, ranks, loss, seed=seed, steps=steps, product=product, on_step=tell)
         found = {rank: krylov.pair(rank) for rank in ranks}
         if flat := _flat(operator, found, loss):
             kept.remove()
             raise JobError(flat)
         pairs = {rank: _described(operator, pair, loss) for rank, pair in found.items()}
+    except _NotFiniteHessian:
+        kept.remove()
+        raise
     except Interrupted:
         raise Interrupted(
             f"run {shown(prepared.run)} is interrupted; each step towards its eigenvectors is kept: the same command "
             "goes on"
         ) from None
     return Spectrum(pairs, loss, krylov.steps, operator.method)
+
+
+class _NotFiniteHessian(JobError):
+    """Nothing of its eigenvectors is to be kept."""
 
 
 def _described(operator: HessianOperator, pair: Ritz, loss: float) -> Eigenpair:

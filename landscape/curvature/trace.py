@@ -26,10 +26,12 @@ class Trace:
     Attributes:
         value: the unbiased estimate with its interval over the probes.
         deflated: the part of it that is exact, Σ qᵀHq over the rows of the deflating space.
+        probes: the estimate of each probe; probes of one seed and size are the same vectors for any weights.
     """
 
     value: Interval
     deflated: float
+    probes: tuple[float, ...] = ()
 
 
 def trace(
@@ -59,7 +61,8 @@ def trace(
         rows = np.stack([without(basis, _signs(generator, size)) for _ in range(count)])
         values += [dot(row, image) for row, image in zip(rows, products(rows), strict=True)]
     rest = interval_of(values)
-    return Trace(Interval(rest.mean + part, rest.low + part, rest.high + part, rest.stderr), part)
+    whole = Interval(rest.mean + part, rest.low + part, rest.high + part, rest.stderr)
+    return Trace(whole, part, tuple(value + part for value in values))
 
 
 def filter_weighted_trace(

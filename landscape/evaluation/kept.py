@@ -19,10 +19,11 @@ class SampleKeeper:
 
     Args:
         origin: the observables at the origin, of every batch; None where they are not known.
+        name: of the loss, or of one of its terms, whose samples may be used up before the last batch.
     """
 
-    def __init__(self, origin: Pieces | None) -> None:
-        self._origin = origin
+    def __init__(self, origin: Pieces | None, name: str = "loss") -> None:
+        self._origin, self._name = origin, name
         self._losses: list[NDArray[np.float32]] = []
         self._pending: list[tuple[Tensor, Tensor | None]] = []  # of points, on the device
         self._size = 0
@@ -34,7 +35,7 @@ class SampleKeeper:
         Raises:
             OtherWeights: the samples weigh otherwise than at the points before.
         """
-        losses = torch.cat([piece["loss"] for piece in pieces]).float()
+        losses = self._of(pieces)
         weights = torch.cat([piece[WEIGHT] for piece in pieces]).double() if WEIGHT in pieces[0] else None
         self._pending.append((losses, weights))
         self._size += len(losses)
@@ -64,5 +65,8 @@ class SampleKeeper:
         losses = np.concatenate(self._losses)[places]
         origin = np.full(losses.shape[1], np.nan, np.float32)
         if self._origin is not None:
-            origin = torch.cat([piece["loss"] for piece in self._origin]).float().cpu().numpy()
+            origin = self._of(self._origin).cpu().numpy()
         return SampleValues(losses, origin, self._weights)
+
+    def _of(self, pieces: Pieces) -> Tensor:
+        return torch.cat([piece[self._name] for piece in pieces if self._name in piece]).float()

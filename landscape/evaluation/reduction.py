@@ -93,7 +93,7 @@ class BlockReduction(Reduction):
     ) -> None:  # fmt: skip
         self._batching, self._terms, self._before = batching, terms, before
         self._origin = None if origin is None else self._in_blocks(origin)
-        self._keeper = SampleKeeper(origin) if keep else None
+        self._keepers = {name: SampleKeeper(origin, name) for name in terms or ("loss",)} if keep else {}
         self._names: tuple[str, ...] = ()
         self._pending: list[list[Observed]] = []
         self._size, self._weighted = 0, False
@@ -104,8 +104,8 @@ class BlockReduction(Reduction):
         """Take the observables of the next point, of every batch."""
         observed = self._in_blocks(pieces)
         self._weighted = WEIGHT in observed[0]
-        if self._keeper is not None:
-            self._keeper.add(pieces)
+        for keeper in self._keepers.values():
+            keeper.add(pieces)
         self._pending.append(observed)
         self._size += sum(tensor.numel() for block in observed for tensor in block.values())
         if self._size >= AT_ONCE:
@@ -174,10 +174,12 @@ class BlockReduction(Reduction):
             errors["loss"] = _joint(drawn, [errors[name] for name in drawn])
             errors[rise_of("loss")] = _joint(drawn, [errors[rise_of(name)] for name in drawn])
         names = ordered_names(mean)
-        kept = None if self._keeper is None else self._keeper.values(places)
+        kept = {name: values for name, each in self._keepers.items() if (values := each.values(places)) is not None}
+        of_terms = kept if self._terms else {}
         return Values(
             {name: mean[name] for name in names}, {name: errors[name] for name in names}, 0.0,
-            errors[rise_of("loss")], Moments(self._rows, prefix), kept, self._weighted,
+            errors[rise_of("loss")], Moments(self._rows, prefix), None if of_terms else kept.get("loss"),
+            self._weighted, of_terms,
         )  # fmt: skip
 
 

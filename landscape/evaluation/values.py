@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,8 @@ class Values:
     samples i. All points share the samples, so that noise which they have in common cancels. None where it was not
     asked for.
     `moments` are None for landscapes of earlier versions, which keep none; `samples` where they are not to be kept.
-    `weighted` says whether `observe` returned how much each sample counts.
+    `weighted` says whether `observe` returned how much each sample counts. `of_terms` are, by name, the samples of each
+    term of a loss that is the sum of several, where they are to be kept; then `samples` is None.
     """
 
     mean: Mapping[str, Floats]
@@ -78,6 +79,7 @@ class Values:
     moments: Moments | None = None
     samples: SampleValues | None = None
     weighted: bool = False
+    of_terms: Mapping[str, SampleValues] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The values by their names in the store, `loss`, `loss_stderr`, …, `loss_rise_stderr`: float64 [P] each."""

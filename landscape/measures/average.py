@@ -46,7 +46,7 @@ def average_rows(base: Base, infos: Sequence[ParameterInfo], loss: float) -> dic
     for name, draw, size in (("average", gaussian, SIGMA), ("adaptive average", relative, ADAPTIVE_RHO)):
         draws: list[Draw] = [partial(draw, base.origin, infos, FIRST_SEED + k) for k in range(PAIRS)]
         lines = base.along(draws, [(-size, 0.0, size)] * len(draws))
-        found = rises_of(lines, (size,))
+        found = rises_of(lines, (size,), base.terms)
         row = rows[f"{name} {size:g}"] = _average(found)
         if draw is gaussian and row.value is not None and row.low is not None and row.high is not None:
             stderr = _stderr_with_loss(lines[0], found)
@@ -61,6 +61,8 @@ def _average(found: Rises) -> Row:
     stderr = None
     if found.samples is not None and found.weights is not None:
         stderr = stderr_over(_mean_of_draws(found.samples), found.weights)
+    elif found.errors is not None:
+        stderr = float(found.errors[0])
     return row_of(float(rises.mean()), stderr, interval, len(rises))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from landscape.errors import JobError
 from landscape.intervals import Interval, interval_of, t_quantile
+from landscape.measures.curvature import NAMES, PROBED
 from landscape.measures.lines import Floats
 from landscape.measures.measuring import RADIUS
 from landscape.measures.rows import Row, finite
@@ -22,6 +23,7 @@ BETWEEN_WEIGHTS = (
     "Between these two sets of weights, not between two ways of training: for that, give at least three runs of each."
 )
 TOO_FEW = "too few lines have a value"
+TRACE = NAMES[2]
 MANY = 1000  # degrees of freedom of an error that is known well
 BETWEEN_TRAININGS = "Over runs, by Welch's t: between two ways of training, as far as {} and {} runs show it."
 
@@ -147,6 +149,10 @@ def _interval(
     if name.startswith("rise "):
         distances = [f"rise {distance:g}" for distance in one.settings["distances"]]
         return _of_rises(distances.index(name), one, other, paired)
+    if name == TRACE and paired and PROBED in one.samples and PROBED in other.samples:
+        probes = (target.samples[PROBED].astype(np.float64) for target in (one, other))
+        differences = np.subtract(*reversed(list(probes))).tolist()
+        return interval_of(differences), f"over {len(differences)} probes, paired; the samples are held fixed"
     if name in one.samples and name in other.samples:
         difference = other.samples[name].astype(np.float64) - one.samples[name]
         return resampled(difference[None], _weights(one)), "over samples, paired"
@@ -197,7 +203,7 @@ def _of_estimates(first: Row, second: Row) -> tuple[Interval | None, str]:
     freedom = tuple(MANY if row.draws is None else row.draws - 1 for row in (first, second))
     return of_errors(
         second.value - first.value, errors[0], errors[1], (freedom[0], freedom[1])
-    ), "from the error of each"
+    ), "from the error of each, unpaired"
 
 
 def _error(row: Row) -> float | None:

@@ -2,42 +2,70 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
+import numpy as np
+
 from landscape.curvature import STEPS, HessianOperator, lanczos, refuse_large_bases, sampled_curvature, trace
+from landscape.curvature.kept import KeptSteps, kept_lanczos
 from landscape.curvature.trace import PROBES
 from landscape.errors import JobError
 from landscape.evaluation.reduction import terms_of
+from landscape.measures.lines import Floats
 from landscape.measures.rows import Row, row_of
 from landscape.measures.slope import Slope
 
 NAMES = ("lambda max", "lambda min", "trace")
+PROBED = "trace probes"  # the estimates of the trace, by probe, beside the losses of single samples
 
 
-def curvature_rows(slope: Slope, loss: float) -> dict[str, Row]:
+@dataclass(frozen=True)
+class Curved:
+    """The rows, and what comparing needs.
+
+    Attributes:
+        samples: vᵀHᵢv [N] of λmax and λmin, by the names of the rows, moved by a constant so that their mean is the
+            eigenvalue, and the trace of each probe under `PROBED`; float64.
+    """
+
+    rows: dict[str, Row]
+    samples: dict[str, Floats]
+
+
+def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> Curved:
     """λmax and λmin with their errors over the samples, and the trace with its interval over the probes.
 
     Args:
         loss: L(θ), from which the step of the second differences follows.
+        kept: where the steps of Lanczos are kept, of whatever size; default: nowhere.
     """
     size, setting = slope.layout.size, slope.setting
     try:
         refuse_large_bases(size, STEPS)
     except JobError as refusal:  # the other rows are as good without these
-        return dict.fromkeys(NAMES, Row(None, note=str(refusal)))
+        return Curved(dict.fromkeys(NAMES, Row(None, note=str(refusal))), {})
     operator = HessianOperator(slope.calculator, setting, slope.problem, slope.samples)
-    krylov = lanczos(operator, size, (1, -1), noise=lambda: operator.noise)
+    if kept is None:
+        krylov = lanczos(operator, size, (1, -1), noise=lambda: operator.noise)
+    else:
+        steps = replace(kept, size=size)
+        steps.forget_of_another_loss(loss)
+        krylov = kept_lanczos(operator, steps, (1, -1), loss)
     how = f"by differences of gradients: {operator.refusal}" if operator.refusal else ""
     largest = max(abs(krylov.pair(rank).value) for rank in (1, -1))
     rounding = operator.noise * largest  # of the products, which the bound on the residual does not see
-    rows = dict[str, Row]()
+    rows, samples = dict[str, Row](), dict[str, Floats]()
     for name, rank in zip(NAMES, (1, -1), strict=False):
         pair = krylov.pair(rank)
         vector, sampled = slope.layout.tensors(pair.vector), None
         if terms_of(slope.problem.observe) is None:  # else no sample has a loss of its own
             sampled = sampled_curvature(slope.calculator, setting, vector, pair.value, loss)
+        if sampled is not None:
+            samples[name] = sampled.each + (pair.value - sampled.mean)
         doubt = f"residual {max(pair.residual, rounding):.2g}"
         rows[name] = row_of(
             pair.value, None if sampled is None else sampled.stderr, note="; ".join(filter(None, (doubt, how)))
         )
-    found = trace(operator, size, krylov.basis, float(krylov.alphas.sum())).value
-    rows[NAMES[2]] = row_of(found.mean, None, found, PROBES, how)
-    return rows
+    found = trace(operator, size, krylov.basis, float(krylov.alphas.sum()))
+    rows[NAMES[2]] = row_of(found.value.mean, None, found.value, PROBES, how)
+    return Curved(rows, samples | {PROBED: np.array(found.probes)})

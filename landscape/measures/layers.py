@@ -41,7 +41,7 @@ def layer_rows(base: Base, infos: Sequence[ParameterInfo], first: State | None) 
         names = {info.name for info in members}
         lines: list[Draw] = [partial(_only, draw, names) for draw in draws_of(base.origin, infos, LAYER_LINES)]
         values = base.along(lines, [coordinates] * LAYER_LINES)
-        found[layer] = rises_of(values, LAYER_DISTANCES).rows()
+        found[layer] = rises_of(values, LAYER_DISTANCES, base.terms).rows()
         if first is not None:
             found[layer][REINITIALISED] = _put_back(base, names, first)
     return found
@@ -54,7 +54,8 @@ def _only(draw: Draw, names: set[str]) -> Mapping[str, Tensor]:
 def _put_back(base: Base, names: set[str], first: State) -> Row:
     difference = {name: (first[name].double() - base.origin[name].double()).float() for name in sorted(names)}
     (values,) = base.along([lambda: difference], [(0.0, 1.0)])
-    losses, kept, weights, stderr = mean_of(values), samples_of(values), weights_of(values), None
+    losses, kept, weights = mean_of(values), samples_of(values), weights_of(values)
+    stderr = None if values.rise_stderr is None else float(values.rise_stderr[1])
     if kept is not None and weights is not None:
         stderr = stderr_over(kept[1] - kept[0], weights)
     note = ""

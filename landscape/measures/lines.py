@@ -34,20 +34,20 @@ class Base:
     Attributes:
         origin: θ₀.
         numbers: how many numbers a direction has at most.
-        keep: whether the losses of single samples are asked for; a loss of several terms has none.
+        terms: what the loss is the sum of, each with its factor; None where every sample has a loss of its own.
     """
 
     calculator: Calculator
     plan: Plan
     origin: State
     numbers: int
-    keep: bool
+    terms: Mapping[str, float] | None = None
 
     @classmethod
     def of(cls, calculator: Calculator, plan: Plan, origin: State, problem: Problem) -> Base:
         """At some weights of a problem."""
         numbers = sum(tensor.numel() for tensor in origin.values())
-        return cls(calculator, plan, origin, numbers, terms_of(problem.observe) is None)
+        return cls(calculator, plan, origin, numbers, terms_of(problem.observe))
 
     def along(self, draws: Sequence[Draw], coordinates: Sequence[Sequence[float]]) -> list[Values]:
         """The values at θ₀ + c·d for each direction d and each of its coordinates c.
@@ -63,7 +63,7 @@ class Base:
             for axis in range(axes):
                 points = np.zeros((len(coordinates[start + axis]), axes))
                 points[:, axis] = coordinates[start + axis]
-                questions.append(AtPoints(points, keep=self.keep))
+                questions.append(AtPoints(points, keep=True))
             found += self.calculator.ask(setting, questions)
         return found
 

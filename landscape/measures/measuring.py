@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.calculation import Calculator, Setting
+from landscape.curvature.kept import KeptSteps
 from landscape.errors import JobError
 from landscape.evaluation.values import Values
 from landscape.measures.average import average_rows, error_noise_row
-from landscape.measures.curvature import curvature_rows
+from landscape.measures.curvature import PROBED, curvature_rows
 from landscape.measures.layers import layer_rows
 from landscape.measures.lines import Base, Floats, mean_of, samples_of, weights_of
 from landscape.measures.rises import COORDINATES, DISTANCES, draws_of, radii_of, radius_row, rises_of
@@ -50,8 +51,8 @@ class Measured:
         rows: by their names.
         layers: by the names of the layers; empty where they were not asked for.
         radii: of each line; None where it is not known.
-        samples: what comparing needs: `loss` [N], `rises` [K, R, N], `weights` [N], and rows by name [N]; empty where
-            samples have no loss of their own.
+        samples: what comparing needs: `loss` [N], `rises` [K, R, N], `weights` [N], rows by name [N], and the probes
+            of the trace; these alone where samples have no loss of their own.
     """
 
     rows: dict[str, Row]
@@ -75,13 +76,14 @@ def refuse_few_samples(count: int) -> None:
 
 def measure(
     calculator: Calculator, prepared: PreparedJob, plan: Plan, origin: State, label: str, asked: Asked,
-    first: State | None = None,
+    first: State | None = None, kept: KeptSteps | None = None,
 ) -> Measured:  # fmt: skip
     """The measures of some weights of a job's problem, over its samples.
 
     Args:
         label: what messages call the weights.
         first: the first snapshot of the run, for layers that are put back to it.
+        kept: where the steps of Lanczos are kept, of whatever size; default: nowhere.
 
     Raises:
         JobError: the samples are too few, the weights are not finite, or the loss has no gradient.
@@ -96,12 +98,13 @@ def measure(
     stage(f"{label}: lines")
     draws = draws_of(origin, infos)
     lines = base.along(draws, [COORDINATES] * len(draws))
-    rises = rises_of(lines, DISTANCES)
+    rises = rises_of(lines, DISTANCES, base.terms)
     target, radii = radii_of(base, draws, lines)
     rows = {LOSS: _loss(lines[0])} | rises.rows() | {RADIUS: _noted(radius_row(radii), target)} | worst.rows
     stage(f"{label}: curvature")
     loss = float(mean_of(lines[0])[len(DISTANCES)])
-    rows |= curvature_rows(slope, loss)
+    curved = curvature_rows(slope, loss, kept)
+    rows |= curved.rows
     if asked.everything:
         stage(f"{label}: average cases")
         rows |= keskar(base, slope).rows | average_rows(base, infos, loss)
@@ -111,7 +114,7 @@ def measure(
     if asked.layers:
         stage(f"{label}: layers")
         layers = layer_rows(base, infos, first)
-    return Measured(rows, layers, radii, _samples(lines[0], rises.samples, worst.samples), rises.means)
+    return Measured(rows, layers, radii, _samples(lines[0], rises.samples, worst.samples | curved.samples), rises.means)
 
 
 def _loss(line: Values) -> Row:
@@ -125,10 +128,10 @@ def _noted(row: Row, target: float) -> Row:
 
 
 def _samples(
-    line: Values, rises: NDArray[np.float32] | None, worst: dict[str, Floats]
+    line: Values, rises: NDArray[np.float32] | None, others: dict[str, Floats]
 ) -> dict[str, NDArray[np.float32]]:
     losses, weights = samples_of(line), weights_of(line)
     if rises is None or losses is None or weights is None:
-        return {}
+        return {name: values.astype(np.float32) for name, values in others.items() if name == PROBED}
     found = {LOSS: losses[len(DISTANCES)].astype(np.float32), "rises": rises, "weights": weights.astype(np.float32)}
-    return found | {name: values.astype(np.float32) for name, values in worst.items()}
+    return found | {name: values.astype(np.float32) for name, values in others.items()}

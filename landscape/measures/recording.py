@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from landscape.calculation import Calculator
+from landscape.curvature.kept import KeptSteps
+from landscape.digests import digest
+from landscape.errors import Interrupted, shown
 from landscape.folders.lock import driver_alive
 from landscape.measures import document
 from landscape.measures.asking import Origin, at_origin, first_state, has_all, settings_of
@@ -39,7 +42,8 @@ def record(
 ) -> Measures:
     """Measure what is not measured yet, and return all that is known of these weights.
 
-    Each set of weights is kept in measures.json when it is done. What was measured under other settings goes then.
+    Each set of weights is kept in measures.json when it is done, and each step of Lanczos until then. What was measured
+    under other settings goes then.
 
     Args:
         job: as `asking.job_of_run` makes it.
@@ -66,9 +70,15 @@ def record(
                 pass
         prepared.log_warnings()
         cost = len(left) * _cost(prepared, asked)
-        with calculator_of(prepared, landscape, cost) as calculator:
-            for origin in left:
-                _record_one(run, settings, origin, prepared, trajectory, asked, calculator)
+        try:
+            with calculator_of(prepared, landscape, cost) as calculator:
+                for origin in left:
+                    _record_one(run, settings, origin, prepared, trajectory, asked, calculator)
+        except Interrupted:
+            raise Interrupted(
+                f"run {shown(run)} is interrupted; whole sets of weights are kept, and of the one that was measured "
+                "the steps towards its curvature: the same command goes on"
+            ) from None
     known = document.read(run)
     assert known is not None
     return Measures(known.settings, {origin.label: known.entries[origin.label] for origin in origins})
@@ -95,10 +105,13 @@ def _record_one(
     (landscape,) = prepared.landscapes
     state = origin.state(prepared, trajectory)
     first = first_state(prepared, trajectory, origin) if asked.layers else None
-    measured = measure(calculator, prepared, landscape.plan, state, origin.label, asked, first)
+    key = digest({"origin": state_digest(state), "settings": settings, "plan": landscape.plan.record()})
+    kept = KeptSteps(run, landscape.name, key, 0)
+    measured = measure(calculator, prepared, landscape.plan, state, origin.label, asked, first, kept)
     with writing(run):
         if document.add(run, settings, _entry(origin, state_digest(state), measured), measured.samples):
             log.warning("measures.json held measures of other settings (samples, precision, …), which this replaces")
+        kept.remove()
 
 
 def _entry(origin: Origin, weights: str, measured: Measured) -> Entry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,12 +37,14 @@ class Rises:
         means: float64 [K, R].
         samples: the same of every sample, float32 [K, R, N]; None where samples have no loss of their own.
         weights: how much each sample counts, float64 [N]; None where `samples` is.
+        errors: of a loss of several terms: the standard errors over their samples of the mean over lines, [R].
     """
 
     distances: tuple[float, ...]
     means: Floats
     samples: NDArray[np.float32] | None
     weights: Floats | None
+    errors: Floats | None = None
 
     def rows(self) -> dict[str, Row]:
         """Per distance the mean over lines, its t-interval over lines, and its standard error over samples."""
@@ -55,6 +57,8 @@ class Rises:
         stderr = None
         if self.samples is not None and self.weights is not None:
             stderr = stderr_over(self.samples[:, number].astype(np.float64).mean(0), self.weights)
+        elif self.errors is not None:
+            stderr = float(self.errors[number])
         found = interval_of(values.tolist())
         return row_of(found.mean, stderr, found, len(values))
 
@@ -64,15 +68,32 @@ def draws_of(origin: State, infos: Sequence[ParameterInfo], count: int = LINES) 
     return [partial(random_direction, origin, infos, seed) for seed in range(FIRST_SEED, FIRST_SEED + count)]
 
 
-def rises_of(lines: Sequence[Values], distances: Sequence[float]) -> Rises:
-    """The rises from the values at −r…, 0, r… along each line, r ascending."""
+def rises_of(lines: Sequence[Values], distances: Sequence[float], terms: Mapping[str, float] | None = None) -> Rises:
+    """The rises from the values at −r…, 0, r… along each line, r ascending.
+
+    Args:
+        terms: what the loss is the sum of, each with its factor; None where every sample has a loss of its own.
+    """
     count = len(distances)
     means = np.array([_both_sides(mean_of(values), count) for values in lines])
     kept = [samples_of(values) for values in lines]
     if any(each is None for each in kept):
-        return Rises(tuple(distances), means, None, None)
+        return Rises(tuple(distances), means, None, None, _errors_of(lines, count, terms or {}))
     samples = np.array([_both_sides(each, count).astype(np.float32) for each in kept if each is not None])
     return Rises(tuple(distances), means, samples, weights_of(lines[0]))
+
+
+def _errors_of(lines: Sequence[Values], count: int, terms: Mapping[str, float]) -> Floats | None:
+    """√Σ λ²·SE² over the terms [R], whose samples are drawn independently; a term of one sample is a condition."""
+    squares, known = np.zeros(count), False
+    for name, factor in terms.items():
+        kept = [values.of_terms[name] for values in lines if name in values.of_terms]
+        if len(kept) < len(lines) or kept[0].losses.shape[1] < 2:
+            continue
+        mean = np.mean([_both_sides(each.losses.astype(np.float64), count) for each in kept], axis=0)
+        squares += [(factor * stderr_over(each, kept[0].weights)) ** 2 for each in mean]
+        known = True
+    return np.sqrt(squares) if known else None
 
 
 def _both_sides(values: Floats, count: int) -> Floats:

@@ -12,6 +12,8 @@ import torch
 
 from cluster.commands.app import command
 from landscape import run
+from landscape.curvature import Step
+from landscape.measures import measuring
 from landscape.spec import read_job
 from landscape.trajectory.snapshots import write_snapshot
 
@@ -78,6 +80,25 @@ def test_a_run_is_measured_as_its_landscape_was_computed_and_workers_give_the_sa
     assert (Path(place) / "measures.json").read_bytes() == document
     assert {path.name: path.read_bytes() for path in Path(place).glob("measures*/*")} == there
     assert {path: path.read_bytes() for path in files} == before
+
+
+def test_steps_towards_the_curvature_are_kept_until_the_weights_are_measured(write_job, call, tmp_path, monkeypatch):
+    job = write_job(batch_size=8)
+    with monkeypatch.context() as killed:
+        killed.setattr(measuring, "layer_rows", None)  # which comes after the curvature
+        assert call("measure", job, "--serial", "--layers")[0] == 1
+    (kept,) = (tmp_path / "run" / "curvature" / "measured").iterdir()
+    assert len(list(kept.glob("step-*"))) == 2
+    assert not (tmp_path / "run" / "measures.json").exists()
+    with monkeypatch.context() as without_steps:
+        without_steps.setattr(sys.modules[Step.__module__], "_step", None)
+        assert call("measure", job, "--serial")[0] == 0
+    assert not (tmp_path / "run" / "curvature").exists()
+    rows = json.loads((tmp_path / "run" / "measures.json").read_text())["origins"]["problem"]["rows"]
+    again = write_job(folder=tmp_path / "again", batch_size=8)
+    assert call("measure", again, "--serial")[0] == 0
+    whole = json.loads((tmp_path / "again" / "run" / "measures.json").read_text())["origins"]["problem"]["rows"]
+    assert rows == whole
 
 
 def test_what_was_measured_is_compared(write_job, call, tmp_path):

@@ -15,6 +15,8 @@ from cluster.planning import plan_job, plan_text
 from landscape import EigenDirection, JobError, Problem, open_run, run
 from landscape.curvature import serial_solver
 from landscape.curvature.kept import KeptSteps
+from landscape.errors import LandscapeError
+from landscape.folders.lock import run_lock
 from landscape.preparation import prepare
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by torch.func itself
@@ -179,6 +181,14 @@ def test_steps_of_a_problem_that_was_changed_are_not_gone_on_from(tmp_path, monk
 
 
 # -- what is foreseen and refused ----------------------------------------------------------------------------------
+
+
+def test_of_two_processes_with_one_job_the_second_is_refused_before_it_computes_steps(tmp_path):
+    asked = job_of(tmp_path, network)
+    place = f"{asked.run_path}/curvature/sharpest"
+    with run_lock(place), pytest.raises(LandscapeError, match="is being written by process"):
+        prepare(asked, solver=serial_solver())
+    assert list((tmp_path / "curvature").rglob("step-*")) == []
 
 
 def test_a_look_at_the_job_computes_nothing(tmp_path):

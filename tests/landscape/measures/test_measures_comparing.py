@@ -28,8 +28,11 @@ def tables(b: np.ndarray, e: np.ndarray, shift: float, own: np.ndarray) -> np.nd
     return np.stack([0.0625 * one, 0.25 * one], 1).astype(np.float32)
 
 
-def put(run: Path, rises: np.ndarray, number: int = 1, keep: bool = True, **changes: Any) -> str:
-    """Measures on disk."""
+def put(
+    run: Path, rises: np.ndarray, number: int = 1, keep: bool = True, more: dict[str, np.ndarray] | None = None,
+    **changes: Any,
+) -> str:  # fmt: skip
+    """Measures on disk, with the losses of samples, or with what else is kept."""
     losses = rises[0, 0].astype(np.float32)
     means = rises.astype(np.float64).mean(2)
     rows = {
@@ -44,7 +47,7 @@ def put(run: Path, rises: np.ndarray, number: int = 1, keep: bool = True, **chan
     radii = (1 + means[:, 0]).tolist()
     entry = Entry(f"epoch {number}", f"d{number}", rows, number, "epoch", {}, radii, means.tolist())
     samples = {"loss": losses, "rises": rises, "weights": np.ones(SAMPLES, np.float32)}
-    document.add(str(run), SETTINGS | changes, entry, samples if keep else {})
+    document.add(str(run), SETTINGS | changes, entry, (samples if keep else {}) | (more or {}))
     return str(run)
 
 
@@ -82,6 +85,25 @@ def test_no_difference_is_shown_where_there_is_none(tmp_path, parts):
     assert {row.verdict for name, row in found.rows.items() if name != "1/sigma^2"} == {"no difference shown"}
     same = compare(targets_of(a), targets_of(a))
     assert (same.rows["rise 0.5"].low, same.rows["rise 0.5"].high) == (0.0, 0.0)
+
+
+def test_curvature_is_paired_over_the_samples_and_over_the_probes(tmp_path, parts):
+    generator, runs = np.random.default_rng(5), []
+    shared, probes = generator.normal(5, 4, SAMPLES), generator.normal(10, 4, 16)
+    for name, shift in (("a", 0.0), ("b", 0.5)):
+        own = {
+            "lambda max": shared + shift + generator.normal(0, 0.1, SAMPLES),
+            "trace probes": probes + 2 * shift + generator.normal(0, 0.1, 16),
+        }
+        runs.append(put(tmp_path / name, tables(*parts, shift, np.zeros(SAMPLES)), more=own))
+    found = compare(*map(targets_of, runs))
+    eigenvalue, trace = found.rows["lambda max"], found.rows["trace"]
+    assert eigenvalue.how == "over samples, paired"
+    assert eigenvalue.low < 0.5 < eigenvalue.high < eigenvalue.low + 0.15
+    assert trace.how == "over 16 probes, paired; the samples are held fixed"
+    assert trace.low < 1.0 < trace.high < trace.low + 0.3
+    unpaired = put(tmp_path / "c", tables(*parts, 0.5, np.zeros(SAMPLES)), more=own, architecture="other")
+    assert compare(targets_of(runs[0]), targets_of(unpaired)).rows["trace"].how == "from the error of each, unpaired"
 
 
 def test_lines_of_other_networks_are_not_paired(tmp_path, parts):

@@ -12,7 +12,9 @@ from landscape import Problem
 from landscape.errors import JobError
 from landscape.measures.curvature import curvature_rows
 from landscape.measures.measuring import Asked, measure
+from landscape.measures.rises import draws_of
 from landscape.measures.worst import ASAM_RHO, SAM_RHO, Region, ascend, keskar, rises_at, sharpness
+from landscape.parameters import describe_parameters
 
 CURVATURES = [0.5, 1.0, 4.0, 2.0, 8.0, 3.0]
 THETA = [0.3, -1.0, 0.5, 0.2, -0.4, 0.6]
@@ -71,7 +73,7 @@ def test_keskar_s_sharpness_of_a_plane_by_hand(tmp_path):
 
 def test_curvature_of_a_paraboloid(tmp_path):
     scene = scene_of(tmp_path, bowl(CURVATURES, THETA))
-    rows = curvature_rows(scene.slope, 1.0)
+    rows = curvature_rows(scene.slope, 1.0).rows
     assert rows["lambda max"].value == pytest.approx(8.0)
     assert rows["lambda min"].value == pytest.approx(0.0, abs=1e-9)
     assert rows["trace"].value == pytest.approx(sum(CURVATURES))
@@ -106,6 +108,28 @@ def test_a_loss_without_a_gradient_is_refused(tmp_path):
         measure(scene.base.calculator, scene.prepared, scene.base.plan, scene.base.origin, "problem", Asked())
 
 
+def exact_error_of_the_rise(scene, points) -> float:
+    """Of the mean rise at 0.5 over the 16 lines, from the losses of the points within; the ends are conditions of 2."""
+    origin, rises = scene.base.origin, []
+    inputs = points.squeeze(1).numpy()
+    for draw in draws_of(origin, describe_parameters(scene.prepared.problem.model)):
+        direction = draw()
+
+        def loss(c, direction=direction):
+            weight, bias = (
+                float(origin[name]) + c * float(direction.get(name, torch.zeros(1))) for name in ("weight", "bias")
+            )
+            inside = (weight * inputs + bias - inputs) ** 2
+            ends = np.array([(weight * x + bias) ** 2 for x in (-1, 1)])
+            return inside, ends
+
+        pairs = zip(*(loss(c) for c in (-0.5, 0.0, 0.5)), strict=True)
+        rises.append([0.5 * (before + after) - at for before, at, after in pairs])
+    parts = [np.mean([line[k] for line in rises], axis=0) for k in (0, 1)]
+    errors = [factor * part.std(ddof=1) / len(part) ** 0.5 for factor, part in zip((1.0, 2.0), parts, strict=True)]
+    return float(np.hypot(*errors))
+
+
 def test_a_loss_of_several_terms_is_measured_without_losses_of_samples(tmp_path):
     points, ends = torch.linspace(-1, 1, 32).double()[:, None], torch.tensor([[-1.0], [1.0]]).double()
     terms = {
@@ -114,9 +138,11 @@ def test_a_loss_of_several_terms_is_measured_without_losses_of_samples(tmp_path)
     }
     scene = scene_of(tmp_path, Problem.terms(nn.Linear(1, 1).double(), terms))
     found = measure(scene.base.calculator, scene.prepared, scene.base.plan, scene.base.origin, "problem", Asked())
-    assert found.samples == {}
+    assert {name: values.shape for name, values in found.samples.items()} == {"trace probes": (16,)}
     assert found.rows["sam 1 step"].stderr > 0
-    assert (found.rows["rise 0.5"].stderr, found.rows["lambda max"].stderr) == (None, None)
+    assert found.rows["lambda max"].stderr is None
+    assert found.rows["rise 0.5"].stderr == pytest.approx(exact_error_of_the_rise(scene, points), rel=1e-3)
+    assert found.rows["trace"].value == pytest.approx(float(found.samples["trace probes"].mean()), rel=1e-5)
     assert found.rows["lambda max"].value > 0
 
 
