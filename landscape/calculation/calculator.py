@@ -179,5 +179,5 @@ def setting_of(landscape: PreparedLandscape) -> Setting:
 
 
 def unanswered(label: str, cause: str) -> JobError:
-    """The error of a question that cannot be answered, as user code raises."""
-    return JobError(f"{label}: {cause}")
+    """The error of a question that cannot be answered, as user code raises, or as this software refuses it."""
+    return JobError(f"{label}: {cause.removeprefix(f'{JobError.__name__}: ')}")

@@ -112,6 +112,7 @@ def test_a_model_that_cannot_be_doubled_or_differentiated_is_judged_by_the_rest(
     run(make_job(tmp_path, problem, [{"name": "a", "size": 5}], **FIELDS))
     found = states(tmp_path, problem=problem)
     assert "so it has no derivatives" in found["8"]
+    assert "Error" not in found["8"]  # the names of exceptions say nothing to those who read this
     assert found["3"] == found["14"] == "holds"
 
 
