@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from landscape.errors import JobError
+from landscape.errors import JobError, shown
 from landscape.intervals import Interval, interval_of, t_quantile
 from landscape.measures.curvature import NAMES, PROBED
 from landscape.measures.lines import Floats
@@ -94,6 +94,7 @@ def compare(first: Sequence[Target], second: Sequence[Target]) -> Comparison:
     labels = tuple(target.label for target in first), tuple(target.label for target in second)
     counts, rho = (len(first), len(second)), first[0].settings["rho"]
     if min(counts) >= LEAST_RUNS:
+        _refuse_one_training([*first, *second])
         return Comparison(*labels, None, _over_runs(first, second), BETWEEN_TRAININGS.format(*counts), rho)
     if max(counts) > 1:
         raise JobError(
@@ -103,6 +104,25 @@ def compare(first: Sequence[Target], second: Sequence[Target]) -> Comparison:
     one, other = first[0], second[0]
     paired = one.settings.get("architecture") == other.settings.get("architecture")
     return Comparison(*labels, paired, _of_two(one, other, paired), BETWEEN_WEIGHTS, rho)
+
+
+def _refuse_one_training(targets: Sequence[Target]) -> None:
+    """Refuse weights that are counted twice, or come from one training: their spread is not that of trainings.
+
+    Raises:
+        JobError: some are.
+    """
+    weights: dict[str, Target] = {}
+    runs: dict[str, Target] = {}
+    for target in targets:
+        same = weights.setdefault(target.entry.weights, target)
+        if target.entry.number is not None and same is target:
+            same = runs.setdefault(target.run, target)
+        if same is not target:
+            raise JobError(
+                f"compare: each run must be another training, but {shown(same.label)} and {shown(target.label)} are "
+                "not; name each once, by its last snapshot"
+            )
 
 
 def _over_runs(first: Sequence[Target], second: Sequence[Target]) -> dict[str, Difference]:

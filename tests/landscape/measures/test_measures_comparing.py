@@ -45,7 +45,7 @@ def put(
         "1/sigma^2": Row(None, note="none"),
     }
     radii = (1 + means[:, 0]).tolist()
-    entry = Entry(f"epoch {number}", f"d{number}", rows, number, "epoch", {}, radii, means.tolist())
+    entry = Entry(f"epoch {number}", f"digest {run} {number}", rows, number, "epoch", {}, radii, means.tolist())
     samples = {"loss": losses, "rises": rises, "weights": np.ones(SAMPLES, np.float32)}
     document.add(str(run), SETTINGS | changes, entry, (samples if keep else {}) | (more or {}))
     return str(run)
@@ -145,6 +145,11 @@ def test_three_runs_of_each_are_compared_by_their_spread(tmp_path, parts):
     margin = 2.776445 * 0.25 * math.sqrt(2 * 0.01 / 3)
     assert (row.low, row.high) == pytest.approx((0.25 - margin, 0.25 + margin), rel=1e-3)
     assert "3 and 3 runs show it" in found.says
+    put(tmp_path / "b2", tables(*parts, 1.0, np.zeros(SAMPLES)), 2)
+    once = ",".join(str(tmp_path / f"b{k}") for k in range(2))
+    for others in (f"{once},{tmp_path / 'b0'}", f"{once},{tmp_path / 'b2'}:1,{tmp_path / 'b2'}:2"):
+        with pytest.raises(JobError, match=r"each run must be another training, but .* are not; name each once"):
+            compare(targets_of(sides[0]), targets_of(others))
 
 
 def test_weights_are_named_as_commands_name_them(tmp_path, parts):
