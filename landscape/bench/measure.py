@@ -134,14 +134,13 @@ class _Bench:
         seconds, options = measure_point(self._evaluator, self._grid), self._options
         axes = len(self._grid.shape)
         self._row = min(row_points(seconds, axes), round(TILE_POINTS ** (1 / axes)))
-        points, limits = self._grid.points, Limits()
-        if options.search_seconds is not None:
-            points = math.ceil(options.search_seconds / (limits.share * seconds))
-            limits = Limits(longest=options.search_seconds)
         asked = None if self._job.engine == "auto" else Engine.parse(self._job.engine)
-        freedom = Freedom(asked, self._job.batch_size is None, points)
+        points, limits, budget = self._grid.points, Limits(), options.search_seconds
+        if budget:  # whatever a point costs when it is measured again
+            limits = Limits(share=math.inf, shortest=budget, longest=budget)
+        freedom = Freedom(asked, self._job.batch_size is None, 0 if budget == 0 else points)
         if options.engines:
-            freedom = Freedom(self._evaluator.plan.engine, False, 0)
+            freedom, limits = Freedom(self._evaluator.plan.engine, False, 0), Limits()
         self._report(f"{seconds:.3g} s a point, eager; looking for better engines")
         return tune(self._evaluator, self._grid, freedom, limits=limits)
 

@@ -21,7 +21,10 @@ from landscape.bench.timing import Contestant, quotient, race, typical
 from landscape.bench.yardsticks import Bare, SameEngine, Setting
 from landscape.choosing import make_evaluator
 from landscape.errors import LandscapeError
+from landscape.evaluation.choice.questions import Limits
 from landscape.evaluation.choice.search import Search
+from landscape.evaluation.choice.statistics import budget_of
+from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.engines.table import make_forward
 from landscape.plan import Engine, Plan
 from landscape.preparation import prepare
@@ -91,6 +94,21 @@ def test_every_engine_that_the_search_measured_has_a_row(tmp_path, monkeypatch):
     assert [(row["engine"], row["batch_size"]) for row in chosen] == [
         tuple(found["precisions"][0]["chosen"][name] for name in ("engine", "batch_size"))
     ]
+
+
+def test_a_search_takes_the_time_that_is_asked_for_though_the_point_was_slow_when_first_measured(tmp_path, monkeypatch):
+    budgets = []
+
+    def tuned(evaluator, grid, freedom, limits):
+        budgets.append(budget_of(1e-6, freedom.points, limits))
+        return tune(evaluator, grid, replace(freedom, points=0), limits=Limits())
+
+    monkeypatch.setattr("landscape.bench.measure.measure_point", lambda evaluator, grid: 60.0)
+    monkeypatch.setattr("landscape.bench.measure.tune", tuned)
+    job = make_job(tmp_path / "run", quadratic_problem, [LANDSCAPE], num_samples=23, device="cpu")
+    for seconds in (9.0, 0.0):
+        bench(job, replace(BRIEF, precisions=("float32",), search_seconds=seconds, memory=False, ceilings=False))
+    assert budgets == [9.0, 0.0]
 
 
 def test_the_whole_grid_is_evaluated_when_asked(job):
