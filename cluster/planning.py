@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from cluster.process.console import bytes_text, seconds_text
+from landscape import ranging
 from landscape.choosing import freedom_of, make_evaluator, tile_shape_for
 from landscape.curvature import bytes_of_bases, layout_of
 from landscape.devices import cores
@@ -16,11 +17,12 @@ from landscape.evaluation.choice.kept import KeptChoices
 from landscape.evaluation.choice.questions import Freedom, Tuned
 from landscape.evaluation.choice.tuning import outlook, tune
 from landscape.evaluation.evaluator import Evaluator
-from landscape.fields import MAX_SIZE
-from landscape.grid import Grid, size_through_zero, tile_counts
+from landscape.fields import AUTO
+from landscape.grid import tile_counts
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.preparation.convexity import convexity_cost, convexity_text
 from landscape.preparation.kept import bytes_of_losses
+from landscape.preparation.origin_point import origin_remedy, without_zero
 from landscape.preparation.prepared import kept_samples
 from landscape.problem.points import PointSets
 from landscape.problem.samples import Samples
@@ -33,7 +35,6 @@ from landscape.store import LandscapeStore
 from landscape.surface import MOMENT_PARTS
 
 CALIBRATED_BYTES = 8  # per value: float64
-LARGEST_GROWTH = 2  # of an axis that is proposed so that the origin becomes a point
 
 
 def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     first = prepared.landscapes[0]
     # A plan for GPUs may be made on a machine that has none: the seconds are a guess then.
     measured = first.plan.device == "cpu" or torch.cuda.is_available()
-    # The point is timed with the plan as it is: a faster engine is searched for when the job runs.
+    # Timed with the plan as it is: a faster engine is searched for when the job runs.
     freedom, tuned, evaluator = Freedom(first.plan.engine), Tuned(first.plan), None
     if measured:
         with in_folder(prepared.folder):
@@ -60,6 +61,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     missing = sum(each["missing_points"] * each["sample_share"] for each in landscapes)
     missing += sum(each["curvature"]["evaluations"] for each in landscapes if each["curvature"])
     missing += sum(each["convexity"]["all_evaluations"] for each in landscapes if each["convexity"])
+    missing += sum(each["range_evaluations"] for each in landscapes)
     return {
         "run": prepared.run,
         "num_samples": prepared.landscapes[0].record.num_samples,
@@ -117,7 +119,8 @@ def _plan_landscape(
         "axes": _axes(landscape),
         "curvature": _curvature(prepared, landscape),
         "convexity": convexity_cost(landscape, missing),
-        "origin_on_grid": not _without_zero(grid),
+        "range_evaluations": _range_evaluations(landscape),
+        "origin_on_grid": not without_zero(grid),
         # A landscape that is begun keeps its grid, and the collector's have the size of the tutorial that it follows.
         "origin_remedy": origin_remedy(grid) if stored is None and prepared.job.landscapes else None,
         "cosine": plain(landscape.record.cosine),
@@ -160,6 +163,12 @@ def _axes(landscape: PreparedLandscape) -> list[dict[str, Any]]:
     ]
 
 
+def _range_evaluations(landscape: PreparedLandscape) -> int:
+    """About how many it takes to find the range of the axes; 0 where that is given, or has been found."""
+    is_to_be_found = any(AUTO in axis for axis in landscape.identity["coordinates"])
+    return 1 + ranging.EVALUATIONS * len(landscape.directions) if is_to_be_found else 0
+
+
 def _missing_points(landscape: PreparedLandscape, stored: LandscapeStore | None) -> int:
     """How many evaluations are left to do."""
     grid, extension = landscape.grid, landscape.extension
@@ -199,31 +208,6 @@ def _curvature(prepared: PreparedJob, landscape: PreparedLandscape) -> dict[str,
     return {"products": products, "evaluations": products * PRODUCT_EVALUATIONS, "bytes": stored}
 
 
-def _without_zero(grid: Grid) -> list[int]:
-    """The axes that have no point at 0, where the origin is."""
-    return [k for k, axis in enumerate(grid.coordinates) if 0.0 not in axis]
-
-
-def origin_remedy(grid: Grid) -> str | None:
-    """What makes the origin a point of the grid; None where it is one.
-
-    The smallest larger size that does is proposed, where zero lies at a simple fraction of the range as written.
-    """
-    axes = _without_zero(grid)
-    if not axes:
-        return None
-    sizes = [len(axis) for axis in grid.coordinates]
-    better = [size_through_zero(len(axis), float(axis[0]), float(axis[-1])) for axis in grid.coordinates]
-    for k in axes:
-        size = better[k]
-        if size is None:
-            return f"`range` must hold 0 for that, and {grid.names[k]} does not"
-        if size > min(LARGEST_GROWTH * sizes[k], MAX_SIZE):
-            return "a `range` with 0 in its middle and an odd `size` have one there"
-        sizes[k] = size
-    return f"`size: {sizes[0] if len(set(sizes)) == 1 else sizes}` has one there"
-
-
 def _stored(run: str, landscape: PreparedLandscape) -> LandscapeStore | None:
     return LandscapeStore.find(run, landscape.name, level=landscape.level.number if landscape.level else 0)
 
@@ -242,7 +226,7 @@ def plan_text(plan: dict[str, Any]) -> str:
             f"{each['name']}: {size} around {origin}: {each['points']} points{path}{done}, "
             f"{each['tiles']} tiles of {tile}, {bytes_text(each['bytes'])}, {', '.join(each['observables'])}"
         )
-        lines += [f"  {axis['name']}: {_ends(axis)}, {axis['what']}" for axis in each["axes"]]
+        lines += [f"  {axis['name']}: {_ends(axis, each)}, {axis['what']}" for axis in each["axes"]]
         if each["curvature"]:
             lines.append(
                 f"  eigenvectors: at most {each['curvature']['products']} products with the Hessian, each about "
@@ -251,6 +235,8 @@ def plan_text(plan: dict[str, Any]) -> str:
             )
         if each["convexity"]:
             lines += [f"  {line}" for line in convexity_text(each["convexity"])]
+        if each["range_evaluations"]:
+            lines.append(f"  range: found first, by bisection: about {each['range_evaluations']} evaluations")
         if each["refined_points"]:
             lines.append(f"  refined where its values ask for it, to {each['refined_points']} points in all at most")
         if each["kept_bytes"]:
@@ -274,7 +260,9 @@ def plan_text(plan: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _ends(axis: dict[str, Any]) -> str:
+def _ends(axis: dict[str, Any], landscape: dict[str, Any]) -> str:
+    if landscape["range_evaluations"]:
+        return "as far as the loss changes visibly"
     # These ends stand in where the job leaves the range out, before the eigenvalue is known.
     if axis["foreseen"] and (axis["low"], axis["high"]) == (-1.0, 1.0):
         return "as far as its eigenvalue says"

@@ -21,6 +21,7 @@ from landscape.preparation.prepared import kept_samples
 from landscape.preparation.warnings import warn_of_constant
 from landscape.problem.user_code import in_folder
 from landscape.progress import PREPARING, Failure, Observer, stage
+from landscape.ranging import serial_finder
 from landscape.reproduction import NotReproduced, check_reproduction
 from landscape.results import Run
 from landscape.spec import Job
@@ -60,7 +61,7 @@ def run(
         The run, opened for reading.
     """
     stage(PREPARING)
-    prepared = prepare(job, solver=serial_solver(stop))
+    prepared = prepare(job, solver=serial_solver(stop), finder=serial_finder(stop))
     try:
         with run_lock(prepared.run):
             run_prepared(prepared, observer or (lambda progress: None), stop, limits)

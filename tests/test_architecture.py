@@ -29,7 +29,7 @@ LAYERS = [
     "landscape: collector preparation resampling results state tally; cluster: session",
     "landscape: choosing importing page recipes reproduction tidying work; cluster: doctor exporting status",
     "landscape: calculation listing takeover",
-    "landscape: curvature",
+    "landscape: curvature ranging",
     "landscape: tasks",
     "landscape: checks measures pipeline; cluster: planning submit viewing workers",
     "landscape: bench connectivity extending refining; cluster: templates",

@@ -18,6 +18,7 @@ from cluster.scheduling.policy import Policy
 from cluster.session.mapping import ray_workers
 from cluster.session.session import ray_session
 from landscape.adapting import levels_asked
+from landscape.calculation import Calculators
 from landscape.curvature import solver_of
 from landscape.directions.context import Workers, in_this_process
 from landscape.errors import LandscapeError
@@ -26,12 +27,14 @@ from landscape.folders.lock import run_lock
 from landscape.memory import keep_freed_memory
 from landscape.pipeline import OpenOne, run_prepared
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
-from landscape.preparation.solving import Solver
 from landscape.progress import PREPARING, Observer, stage
+from landscape.ranging import finder_of
 from landscape.results import Run
 from landscape.spec import Job
 from landscape.store import write_error
 from landscape.tasks import OpenLandscape, open_landscape
+
+ALONE: AbstractContextManager[Workers] = nullcontext(in_this_process)
 
 
 @dataclass(frozen=True)
@@ -83,40 +86,44 @@ def run(
     with shown_progress(observer) as shown:
         options = _Options(shown, stop, workers, address, policy, allow_open, limits)
         on_ray = ray_workers(job, address, workers, allow_open, stop)
-        solver = solver_of(
-            lambda *asked: calculator_of(*asked, workers=workers, address=address, allow_open=allow_open, stop=stop)
+        calculators: Calculators = partial(
+            calculator_of, workers=workers, address=address, allow_open=allow_open, stop=stop
         )
         compute = partial(_compute, options=options)
-        opened = _while_locked(job, compute, on_ray, solver)
+        opened = _while_locked(job, compute, calculators, on_ray)
         for level in levels_asked(job):
-            opened = _while_locked(level, compute, nullcontext(in_this_process), solver)
+            opened = _while_locked(level, compute, calculators)
         return opened
 
 
 def run_serially(job: Job, observer: Observer) -> Run:
     """Compute a job in this process alone; once preparation is over, a signal stops it in an orderly way."""
     options = _Options(observer, lambda: False)
-    solver = solver_of(lambda *asked: calculator_of(*asked, serial=True))
+    calculators: Calculators = partial(calculator_of, serial=True)
     compute = partial(_until_signalled, options=options)
-    opened = _while_locked(job, compute, nullcontext(in_this_process), solver)
+    opened = _while_locked(job, compute, calculators)
     for level in levels_asked(job):
-        opened = _while_locked(level, compute, nullcontext(in_this_process), solver)
+        opened = _while_locked(level, compute, calculators)
     return opened
 
 
 def _while_locked(
-    job: Job, compute: Callable[[PreparedJob], None], workers: AbstractContextManager[Workers], solver: Solver
+    job: Job,
+    compute: Callable[[PreparedJob], None],
+    calculators: Calculators,
+    workers: AbstractContextManager[Workers] = ALONE,
 ) -> Run:
     """Prepare the job, and compute it while its run is locked against other drivers.
 
     Args:
+        calculators: evaluate what is found out before the run is locked: eigenvectors that are axes, whose steps are
+            kept beside the store, and ranges that are left to the loss.
         workers: where directions that are costly to make may run. They are given back before anything is computed:
             what then runs in this process must not share it with a Ray session.
-        solver: computes the eigenvectors that are axes, before the run is locked: it keeps its steps beside the store.
     """
     stage(PREPARING)
     with workers as mapping:
-        prepared = prepare(job, mapping, solver)
+        prepared = prepare(job, mapping, solver_of(calculators), finder_of(calculators))
     try:
         with run_lock(prepared.run):
             compute(prepared)

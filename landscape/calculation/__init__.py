@@ -2,11 +2,13 @@
 
 from landscape.calculation.calculator import (
     Calculator,
+    Calculators,
     LocalCalculator,
     Question,
     Setting,
     Shared,
     Station,
+    here,
     setting_of,
 )
 from landscape.calculation.derivatives import (
@@ -22,6 +24,7 @@ __all__ = [
     "AtWeights",
     "BlockGradient",
     "Calculator",
+    "Calculators",
     "LocalCalculator",
     "ProductOfBlocks",
     "Question",
@@ -30,5 +33,6 @@ __all__ = [
     "Station",
     "SumOfProducts",
     "TotalsOfBlocks",
+    "here",
     "setting_of",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
@@ -171,6 +172,15 @@ class LocalCalculator(Calculator):
     def _on_point(self) -> None:
         if self.stop():
             raise Interrupted("interrupted; nothing of this is kept: the same command begins it anew")
+
+
+# Gives one for a job, its landscape, and about so many evaluations of all samples.
+Calculators = Callable[[PreparedJob, PreparedLandscape, int], AbstractContextManager[Calculator]]
+
+
+def here(stop: Callable[[], bool] = lambda: False) -> Calculators:
+    """Calculators that answer in this process: the reference."""
+    return lambda prepared, landscape, evaluations: nullcontext(LocalCalculator(prepared, landscape, stop))
 
 
 def setting_of(landscape: PreparedLandscape) -> Setting:

@@ -8,22 +8,18 @@ from functools import cached_property
 from itertools import product
 
 import numpy as np
-import torch
 
 from landscape.checks.asking import Asker
 from landscape.checks.evidence import Evidence
 from landscape.checks.rules.curvature import AlongAxis
 from landscape.checks.rules.words import NotJudged
 from landscape.grid import Index
-from landscape.problem.supervised import Supervised
+from landscape.problem.guessing import guessing_of
 
 # Shares of the norm of the weights. At the first the rounding of float64 makes 1e-7 of a curvature as high as the loss,
 # and a smooth loss is a parabola. The others are shorter than the way between kinks: of a LeNet, and of a ResNet-20.
 STEPS = (1e-4, 1e-6, 1e-7)
 SPOTS = 8
-# Samples of each class, on average. The entropy of n labels of K classes is about (K − 1)/2n below that of all labels
-# (Miller 1955), with so many by a tenth; of 64 samples of 1,000 classes it is 4.1, and guessing loses 6.9.
-LEAST_PER_CLASS = 5
 SPOT_SEED = 0
 
 
@@ -73,16 +69,10 @@ class Scene:
 
     @cached_property
     def chance(self) -> float | None:
-        """The loss of the best constant guess; None where it is not known, as of what is no classification."""
+        """The loss of the best constant guess; None where there are no classes, or nobody answers."""
         if self.asker is None:
             return None
-        observe, rows = self.asker.prepared.problem.observe, self.asker.prepared.samples.rows
-        if not isinstance(observe, Supervised) or not observe.classifies or not isinstance(rows, (tuple, list)):
-            return None
-        labels = rows[1]
-        if not isinstance(labels, torch.Tensor) or labels.is_floating_point():
-            return None
-        return loss_of_guessing(labels)
+        return guessing_of(self.asker.prepared.problem.observe, self.asker.prepared.samples)
 
     @cached_property
     def corners(self) -> list[Index]:
@@ -108,12 +98,3 @@ class Scene:
         """dᵀHd over all samples, by the name of the axis."""
         names = [axis.name for axis in self.evidence.surface.axes]
         return dict(zip(names, self.asked.axis_curvatures().tolist(), strict=True))
-
-
-def loss_of_guessing(labels: torch.Tensor) -> float | None:
-    """The entropy of labels, those below 0 left out; None of a single class, and of few samples for their classes."""
-    counts = torch.unique(labels[labels >= 0], return_counts=True)[1].double()
-    if len(counts) < 2 or counts.sum() < LEAST_PER_CLASS * len(counts):
-        return None
-    shares = counts / counts.sum()
-    return float(-(shares * shares.log()).sum())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
-from landscape.calculation import AtWeights, Calculator, LocalCalculator, Setting
+from landscape.calculation import AtWeights, Calculator, Calculators, Setting, here
 from landscape.curvature.algebra import Floats, length
 from landscape.curvature.errors import sampled_curvature
 from landscape.curvature.kept import KeptSteps, kept_lanczos
@@ -31,8 +30,6 @@ NOT_FINITE = (
     "directions: {} at the origin must be finite for eigenvectors, and holds NaN or infinity; take another origin"
 )
 
-Calculators = Callable[[PreparedJob, PreparedLandscape, int], AbstractContextManager[Calculator]]
-
 
 def solver_of(calculators: Calculators) -> Solver:
     """The solver that asks a calculator.
@@ -53,7 +50,7 @@ def solver_of(calculators: Calculators) -> Solver:
 
 def serial_solver(stop: Callable[[], bool] = lambda: False) -> Solver:
     """The solver that computes in this process: the reference."""
-    return solver_of(lambda prepared, landscape, _: nullcontext(LocalCalculator(prepared, landscape, stop)))
+    return solver_of(here(stop))
 
 
 def spectrum_of(

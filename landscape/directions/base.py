@@ -52,6 +52,7 @@ class DirectionSpec(Frozen, ABC):
         default_range: the ends of the axis where the job leaves them out; None where they are fitted to the path, which
             a kind may ask for that names `snapshots`.
         version_1_range: the ends that version 1 of the defaults wrote out, where it did.
+        reaches_to: what the axis has to reach, where that and not the loss says how far it runs.
         is_costly: whether its label and attributes take long to make, and are those recorded where a landscape is on
             disk.
         follows_samples: whether it is another one where the same job takes more samples.
@@ -62,6 +63,7 @@ class DirectionSpec(Frozen, ABC):
     title: ClassVar[str] = ""
     default_range: ClassVar[Range | None] = (-1.0, 1.0)
     version_1_range: ClassVar[Range | None] = None
+    reaches_to: ClassVar[str] = ""
     is_costly: ClassVar[bool] = False
     follows_samples: ClassVar[bool] = False
 

@@ -54,6 +54,7 @@ class PlaneDirection(DirectionSpec):
     """Draw the curve from the first network to the second of which the third is the bend."""
 
     default_range: ClassVar[Range | None] = None
+    reaches_to: ClassVar[str] = "its networks"
 
     @property
     def weights(self) -> tuple[int | str, ...]:

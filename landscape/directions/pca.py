@@ -28,6 +28,7 @@ class PcaDirection(DirectionSpec):
 
     title: ClassVar[str] = "PCA"
     default_range: ClassVar[Range | None] = None
+    reaches_to: ClassVar[str] = "the path"
 
     @property
     def snapshots(self) -> tuple[int, ...] | Literal["all"]:

@@ -26,6 +26,7 @@ class TowardsDirection(DirectionSpec):
 
     default_range: ClassVar[Range | None] = (-0.2, 1.2)
     version_1_range: ClassVar[Range | None] = (-0.2, 1.2)
+    reaches_to: ClassVar[str] = "both ends of the line"
 
     def coordinates(self, size: int) -> Floats | None:
         """Both ends of the line, 0 and 1, are points of the grid, where its size allows."""

@@ -4,6 +4,7 @@ from landscape.fields.explanation import explain
 from landscape.fields.frozen import Frozen
 from landscape.fields.names import landscape_name
 from landscape.fields.rules import (
+    AUTO,
     LEAST_STEPS,
     MAX_SIZE,
     MOST_WORKERS,
@@ -12,7 +13,7 @@ from landscape.fields.rules import (
     GpuNumber,
     Gpus,
     Intervals,
-    Ranges,
+    RangesOrAuto,
     Reference,
     Seed,
     Size,
@@ -33,6 +34,7 @@ from landscape.fields.rules import (
 )
 
 __all__ = [
+    "AUTO",
     "LEAST_STEPS",
     "MAX_SIZE",
     "MOST_WORKERS",
@@ -42,7 +44,7 @@ __all__ = [
     "GpuNumber",
     "Gpus",
     "Intervals",
-    "Ranges",
+    "RangesOrAuto",
     "Reference",
     "Seed",
     "Size",

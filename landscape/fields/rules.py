@@ -27,6 +27,7 @@ MOST_THREADS = 1024
 MOST_WORKERS = 100_000
 LONGEST_PATH, LONGEST_NAME = 4000, 255  # of common file systems
 LARGEST_END = 1e308  # of a range
+AUTO = "auto"  # a range that is found
 MOST_GPUS = 1024  # of one worker
 
 
@@ -199,7 +200,11 @@ def one_or_per_axis(schema: dict[str, Any]) -> WithJsonSchema:
 
 Size = Annotated[int, BeforeValidator(size), WithJsonSchema(integer(MIN_SIZE, MAX_SIZE))]
 Sizes = Annotated[tuple[Size, ...], one_or_per_axis(integer(MIN_SIZE, MAX_SIZE))]
-Ranges = Annotated[tuple[tuple[float, float], ...], one_or_per_axis(PAIR)]
+Ranges = tuple[tuple[float, float], ...]
+RangesOrAuto = Annotated[
+    Union[Literal["auto"], Ranges],
+    WithJsonSchema({"anyOf": [{"const": AUTO}, PAIR, {"type": "array", "items": PAIR, "minItems": 1, "maxItems": 3}]}),
+]
 TilePoints = Annotated[int, BeforeValidator(between(1, MAX_SIZE))]
 TileShape = Annotated[tuple[TilePoints, ...], one_or_per_axis(integer(1, MAX_SIZE))]
 Axes = Annotated[int, BeforeValidator(whole), WithJsonSchema(integer(1, 3))]

@@ -17,6 +17,7 @@ from landscape.preparation.context import LandscapeContext
 from landscape.preparation.weights import Weights
 from landscape.record import AxisRecord, plain
 from landscape.spec.defaults import DEFAULTS
+from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.store import NETWORK, LandscapeStore, PathPlan
 
@@ -29,8 +30,8 @@ def axis_ranges(spec: Landscape) -> list[Range | None]:
 
 
 def _axis_range(spec: Landscape, k: int) -> Range | None:
-    if spec.range is not None:
-        return spec.range[k]
+    if spec.ranges is not None:
+        return spec.ranges[k]
     chosen = _chosen_coordinates(spec, k)
     return spec.directions[k].default_range if chosen is None else (float(chosen[0]), float(chosen[-1]))
 
@@ -178,3 +179,9 @@ def make_path(context: LandscapeContext, directions: Sequence[DirectionTensors])
     places = [project(context.state(number), context.origin, tensors, names) for number in numbers]
     coordinates = np.array([place for place, _ in places])
     return PathPlan(context.weights.trajectory.unit, tuple(numbers), coordinates, np.array([far for _, far in places]))
+
+
+def check_tile(job: Job, grid: Grid) -> None:
+    """Refuse, by a `JobError`, a shape of tiles that has another number of axes than the grid."""
+    if job.tile is not None and len(job.tile) not in (1, len(grid.shape)):
+        raise JobError(f"tile: must be one number or one per axis ({len(grid.shape)}), not {list(job.tile)}")

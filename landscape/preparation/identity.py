@@ -13,10 +13,12 @@ from typing import Any
 
 from landscape.directions.kinds import KINDS
 from landscape.errors import JobError, shown
+from landscape.fields import AUTO
 from landscape.grid import as_written
 from landscape.preparation.axes import axis_ranges
 from landscape.preparation.context import LandscapeContext
 from landscape.spec.job import Job
+from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore
 
 FOLLOW_SAMPLES = {kind.model_fields["kind"].default for kind in KINDS if kind.follows_samples}
@@ -31,12 +33,11 @@ def identity_of(
     Args:
         samples: the digest of the chosen samples, of which there are `num_samples`.
     """
-    ranges = axis_ranges(context.spec)
     convexity = context.spec.convexity
     return {
         "origin": context.digest(context.reference),
         "directions": [direction.identity(context) for direction in context.axes],
-        "coordinates": [[n, *(limits or ["fitted"])] for n, limits in zip(context.spec.size, ranges, strict=True)],
+        "coordinates": coordinates_asked(context.spec),
         "observables": list(observables),
         "num_samples": num_samples,
         "samples": samples,
@@ -45,6 +46,26 @@ def identity_of(
         "batch_norm": job.batch_norm,
         **({} if convexity is None else {"convexity": convexity.model_dump(mode="json")}),
     }
+
+
+def coordinates_asked(spec: Landscape) -> list[list[Any]]:
+    """Of each axis how many points it has and where it ends, in numbers or in a word."""
+    if spec.finds_range:
+        return [[size, AUTO] for size in spec.size]
+    return [[size, *(ends or ["fitted"])] for size, ends in zip(spec.size, axis_ranges(spec), strict=True)]
+
+
+def refusal(name: str, changed: Sequence[str], remedy: str) -> str:
+    """The error of a job that contradicts the landscape on disk.
+
+    Args:
+        changed: a phrase per field, as `changes` returns them.
+        remedy: what to do to go on.
+    """
+    return (
+        f"landscape {shown(name)} was computed with another job; changed: {'; '.join(changed)}: "
+        f"{remedy}, or give it another name or run"
+    )
 
 
 def refuse_another(stored: LandscapeStore, identity: Mapping[str, Any], job: Job) -> None:
@@ -61,19 +82,6 @@ def refuse_another(stored: LandscapeStore, identity: Mapping[str, Any], job: Job
                 f"finish it with the command that began it, or drop it by landscape rm RUN {stored.name}"
             )
         raise JobError(refusal(stored.name, changed, remedy_of(stored, identity, job.run_path)))
-
-
-def refusal(name: str, changed: Sequence[str], remedy: str) -> str:
-    """The error of a job that contradicts the landscape on disk.
-
-    Args:
-        changed: a phrase per field, as `changes` returns them.
-        remedy: what to do to go on.
-    """
-    return (
-        f"landscape {shown(name)} was computed with another job; changed: {'; '.join(changed)}: "
-        f"{remedy}, or give it another name or run"
-    )
 
 
 def remedy_of(stored: LandscapeStore, identity: Mapping[str, Any], run: str) -> str:

@@ -18,25 +18,25 @@ from landscape.devices import device_here
 from landscape.digests import digest
 from landscape.directions.base import DirectionTensors
 from landscape.directions.context import Workers, in_this_process
-from landscape.errors import JobError
 from landscape.evaluation.first_look import FirstLook
 from landscape.evaluation.reduction import moment_rows, terms_of
 from landscape.grid import Grid
 from landscape.parameters import describe_parameters, immobile, in_first_version, refuse_not_finite
 from landscape.plan import Plan, Reduction
 from landscape.preparation.asked import asked_of
-from landscape.preparation.axes import cosines_of, make_axes, make_grid, path_of, states_on
+from landscape.preparation.axes import check_tile, cosines_of, make_axes, make_grid, path_of, states_on
 from landscape.preparation.batch_norm import with_batch_norm
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.convexity import convexity_of
 from landscape.preparation.described import terms_recorded
 from landscape.preparation.extendable import extension_of
 from landscape.preparation.extension import Extension
-from landscape.preparation.identity import identity_of, refuse_another
+from landscape.preparation.identity import coordinates_asked, identity_of, refuse_another
 from landscape.preparation.kept import keeps_samples
 from landscape.preparation.looking import look_at
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.preparation.provenance import provenance
+from landscape.preparation.ranging import RangeFinder, find_range, found_of, not_found, with_found_range
 from landscape.preparation.recorded import borrowed_plan, is_of_before, plan_of, recorded_plan
 from landscape.preparation.refinement import grid_of_level, refinement_of
 from landscape.preparation.rounding import rounding_warnings
@@ -60,7 +60,9 @@ from landscape.trajectory.snapshots import read_trajectory
 log = logging.getLogger("landscape")
 
 
-def prepare(job: Job, workers: Workers = in_this_process, solver: Solver = foreseen) -> PreparedJob:
+def prepare(
+    job: Job, workers: Workers = in_this_process, solver: Solver = foreseen, finder: RangeFinder = not_found
+) -> PreparedJob:
     """Check the whole job and work out every landscape; reads, and writes nothing but what a solver keeps.
 
     Where the job leaves the device open it is planned for this machine's; a driver plans anew when its workers
@@ -69,6 +71,7 @@ def prepare(job: Job, workers: Workers = in_this_process, solver: Solver = fores
     Args:
         workers: where directions that are costly to make may run.
         solver: computes the eigenvectors that are axes; default: random vectors stand in, for a look at the job.
+        finder: finds ranges that the job leaves to the loss; default: others stand in, likewise.
 
     Raises:
         JobError: something in the job cannot be computed as it stands.
@@ -102,7 +105,7 @@ def prepare(job: Job, workers: Workers = in_this_process, solver: Solver = fores
     bare = PreparedJob(job, run, problem, samples, (), looked, (), folder)
     common = _Common(
         job, problem, weights, samples, digest_of_samples, look, device, randomness, workers, reduction, extended,
-        bare, solver,
+        bare, solver, finder,
     )  # fmt: skip
     landscapes = tuple(_prepare_landscape(common, spec, place) for place, spec in enumerate(asked.landscapes))
     warnings = [*of_batch_norm, *randomness_warnings(randomness), *data_warnings(samples), *look.warnings]
@@ -140,6 +143,7 @@ class _Common:
     extended: LandscapeStore | None
     bare: PreparedJob
     solver: Solver
+    finder: RangeFinder
 
     @property
     def moment_rows(self) -> tuple[str, ...]:
@@ -165,7 +169,7 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     # An extension is laid out, and planned, as what it extends; a level has no directions of its own.
     like = common.extended if level else stored or common.extended
     defaults = DEFAULTS if like is None else like.record.defaults or 1
-    context = _context(common, asked, defaults)
+    context = _context(common, with_found_range(asked, like), defaults)
     spec = context.spec
     for direction in spec.directions:
         direction.check(context)
@@ -187,7 +191,12 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
         convexity = convexity_of(bare, spec.convexity, context.origin, plan, observed, recorded)
     solve = solving_for(common.solver, common.bare, spec.name, context.origin, plan, identity)
     context = replace(context, solve=solve)
-    directions = make_axes(context, like)
+    directions, found = make_axes(context, like), found_of(like)
+    if spec.finds_range:
+        spec, found = find_range(common.finder, common.bare, context, directions, plan)
+        context = replace(context, spec=spec)
+        if found is not None:
+            identity["coordinates"] = coordinates_asked(spec)
     # What is on disk wins: another machine may round a fitted range or a component differently.
     path = None if level else path_of(context, directions, like)
     grid = _grid(common, like, identity) or make_grid(context, path, defaults)
@@ -197,6 +206,8 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     record = _described(begun, common, context, directions, plan, observables)
     if convexity is not None:
         record = record.changed(convexity=convexity, derived={**common.problem.derived, **RATIO})
+    if found is not None:
+        record = record.changed(found_range=found)
     if level is not None:
         record = record.changed(level=level)
     elif keeps_samples(
@@ -284,9 +295,3 @@ def _described(
         **({"weighted": True} if common.look.weighted else {}),
         **({"terms": terms} if (terms := terms_recorded(common.problem.observe, common.samples)) else {}),
     )
-
-
-def check_tile(job: Job, grid: Grid) -> None:
-    """Refuse, by a `JobError`, a shape of tiles that has another number of axes than the grid."""
-    if job.tile is not None and len(job.tile) not in (1, len(grid.shape)):
-        raise JobError(f"tile: must be one number or one per axis ({len(grid.shape)}), not {list(job.tile)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from landscape.directions import EigenDirection
 from landscape.errors import JobError, LandscapeError, shown
+from landscape.fields import AUTO
 from landscape.grid import Index
 from landscape.parameters import describe_parameters, layout
 from landscape.preparation.identity import changes
@@ -56,7 +57,9 @@ def create_store(prepared: PreparedJob, landscape: PreparedLandscape, tile_shape
     Args:
         tile_shape: of a tile, in points per array dimension.
     """
-    assert not any(axis.attributes.get("foreseen") for axis in landscape.directions), "prepared to be looked at only"
+    looked_at = any(axis.attributes.get("foreseen") for axis in landscape.directions)
+    looked_at |= any(AUTO in axis for axis in landscape.identity["coordinates"])
+    assert not looked_at, "prepared to be looked at only"
     states = [axis.tensors for axis in landscape.directions]
     moved = [name for name in landscape.origin if any(name in state for state in states)]
     parameters = [info.name for info in describe_parameters(prepared.problem.model)]

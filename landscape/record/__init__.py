@@ -21,6 +21,7 @@ from landscape.record.parts import (
     TrialRecord,
     WorkerRecord,
 )
+from landscape.record.ranges import AxisEnd, FoundAxis, FoundRange, TargetRule
 
 __all__ = [
     "EIGENVALUES",
@@ -28,6 +29,7 @@ __all__ = [
     "EIG_MIN",
     "MARKS",
     "RATIO",
+    "AxisEnd",
     "AxisRecord",
     "BarrierRecord",
     "Check",
@@ -37,6 +39,8 @@ __all__ = [
     "ConnectionRecord",
     "ConvexityRecord",
     "EngineChoice",
+    "FoundAxis",
+    "FoundRange",
     "IdentityRecord",
     "ImportRecord",
     "JobRecord",
@@ -47,6 +51,7 @@ __all__ = [
     "Provenance",
     "RandomData",
     "Record",
+    "TargetRule",
     "TermRecord",
     "TrialRecord",
     "WayRecord",

@@ -40,6 +40,7 @@ from landscape.record.parts import (
     with_others,
     with_whole,
 )
+from landscape.record.ranges import FoundRange
 
 NULLABLE = ("origin", "origin_step", "precision_error", "origin_loss", "origin_loss_stderr")  # entries that may be null
 
@@ -83,6 +84,7 @@ class Record:
         PrecisionError, with_others(tuple(entry.name for entry in fields(PrecisionError)))
     ] | None = None  # fmt: skip
     check: CheckRecord | None = None
+    found_range: FoundRange | None = None  # none where the job gives the range in numbers, or its axes their own
     level: LevelRecord | None = None  # of a refinement; none of a landscape itself
     imported: ImportRecord | None = None  # of a landscape that no job computed
     origin_loss: Real | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from landscape.directions.base import DirectionSpec, Range
+from landscape.fields import RangesOrAuto
 from landscape.spec.landscape import Landscape
 
 DEFAULTS = 2  # the version of what a landscape means that leaves fields out
@@ -22,7 +23,7 @@ def with_defaults_of(spec: Landscape, version: int) -> Landscape:
     return spec.model_copy(update={"size": size, "directions": directions, "range": _range_in_version_1(spec)})
 
 
-def _range_in_version_1(spec: Landscape) -> tuple[Range, ...] | None:
+def _range_in_version_1(spec: Landscape) -> RangesOrAuto | None:
     """The ranges of all axes where version 1 gave one of them another range than now; else as the job leaves them.
 
     They are left open too where an axis is fitted to the path.

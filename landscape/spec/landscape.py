@@ -15,9 +15,10 @@ from landscape.directions.options import DEFAULT_IGNORE
 from landscape.directions.pca import PcaDirection
 from landscape.errors import shown
 from landscape.fields import (
+    AUTO,
     Axes,
     Frozen,
-    Ranges,
+    RangesOrAuto,
     Reference,
     Sizes,
     Snapshots,
@@ -63,9 +64,10 @@ class Landscape(Frozen):
     """Points per axis, one number or one per axis; 21 on a `plane`, 11 of a `convexity` map. An odd one has a point at
     the middle of the range.
     """
-    range: Ranges | None = None
-    """[low, high], or one such pair per axis. Default: [-1, 1]; a `towards` axis has both ends among its points;
-    `trajectory` is fitted to the path, `plane` to its networks.
+    range: RangesOrAuto | None = None
+    """[low, high], or one such pair per axis; or `auto`: as far as the loss changes visibly along each axis, which is
+    found by bisection. Default: [-1, 1]; a `towards` axis has both ends among its points; `trajectory` is fitted to the
+    path, `plane` to its networks.
     """
     refine: Refine | None = None
     """Finer steps where interpolation is off by more than `tolerance`, up to `points` points in all; default: none."""
@@ -95,8 +97,10 @@ class Landscape(Frozen):
     @field_validator("range", mode="before")
     @classmethod
     def _ranges(cls, value: Any) -> Any:
-        if value is None:
-            return None
+        if value is None or value == AUTO:
+            return value
+        if isinstance(value, str):
+            raise ValueError(f"must be a pair [low, high], one pair per axis, or auto, not {shown(value)}")
         if is_list(value) and value and is_list(value[0]):
             return tuple(pair(limits) for limits in value)
         return (pair(value),)
@@ -139,16 +143,28 @@ class Landscape(Frozen):
             raise ValueError("refine must be left out over three axes; `landscape refine --box` makes a part finer")
         for field in ("size", "range"):
             values = getattr(self, field)
-            if values is not None and len(values) == 1:
+            if values == AUTO:
+                _refuse_auto(self.directions)
+            elif values is not None and len(values) == 1:
                 object.__setattr__(self, field, values * count)
             elif values is not None and len(values) != count:
                 raise ValueError(f"{field} must be one for all axes or one per axis ({count}), not {len(values)}")
-        for points, (low, high) in zip(self.size, self.range or (), strict=False):
+        for points, (low, high) in zip(self.size, self.ranges or (), strict=False):
             refuse_coinciding(low, high, points)
         directions = tuple(direction.on_axis(axis) for axis, direction in enumerate(self.directions))
         object.__setattr__(self, "directions", directions)
         _refuse_equal(self.directions)
         return self
+
+    @property
+    def finds_range(self) -> bool:
+        """Whether the range is found by how far the loss changes along the axes."""
+        return self.range == AUTO
+
+    @property
+    def ranges(self) -> tuple[tuple[float, float], ...] | None:
+        """The range of each axis where it is given in numbers; None where it is not."""
+        return self.range if isinstance(self.range, tuple) else None
 
     @property
     def axis_names(self) -> tuple[str, ...]:
@@ -215,6 +231,16 @@ def _through_networks(data: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("plane and directions exclude each other: keep one of them")
     size = {} if data.get("size") is not None else {"size": PLANE_SIZE}
     return {"directions": axes, "origin": named[0], **size}
+
+
+def _refuse_auto(directions: tuple[Direction, ...]) -> None:
+    for direction in directions:
+        if direction.reaches_to:
+            kind = direction.title or direction.kind
+            raise ValueError(
+                f"range must be left out along {kind} axes, or given in numbers, not auto; left out, it reaches "
+                f"{direction.reaches_to}"
+            )
 
 
 def _refuse_equal(directions: tuple[Direction, ...]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Axis, Surface
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.means import constant_in_words, mean_in_words
+from landscape.views.prepared.ranges import range_in_words
 from landscape.views.prepared.statuses import count_statuses, point_counts
 
 TITLE_LETTERS = 38  # of an axis title, which fits beside a plot of one column of a paper
@@ -221,6 +222,7 @@ def caption(surface: Surface, observable: str, notes: tuple[str, ...] = ()) -> t
     parts = [
         sampling(surface, observable),
         resolution(surface),
+        range_in_words(surface),
         f"origin: {origin_name(surface)}" if origin_name(surface) else "",
         f"imported from {imported_from(surface)}" if imported_from(surface) else "",
         f"loss {place}: {origin_text(surface)}" if observable == "loss" and origin_text(surface) else "",

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from cluster.planning import origin_remedy, plan_job, plan_text
+from cluster.planning import plan_job, plan_text
 from landscape import Job, Problem, TrajectoryCollector, run
 from landscape.grid import Grid, axis_coordinates
+from landscape.preparation.origin_point import origin_remedy
 
 
 def problem() -> Problem:

@@ -17,7 +17,7 @@ from landscape.checks.rules.resolution import Resolution, resolution
 from landscape.checks.rules.statistics import Stale, stale
 from landscape.checks.rules.values import Lowest, Range, Sampling, lowest, range_of_axes, sampling
 from landscape.checks.rules.words import NotJudged
-from landscape.checks.scene import loss_of_guessing
+from landscape.problem.guessing import loss_of_guessing
 
 # -- 1 ------------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,8 @@ from landscape.record import (
     Checks,
     ConnectionRecord,
     EngineChoice,
+    FoundAxis,
+    FoundRange,
     ImportRecord,
     PrecisionError,
     ProgressRecord,
@@ -105,6 +107,10 @@ WRITTEN: dict[str, tuple[Any, Any]] = {
     "failures": ((Failure("tile (0, 1)", 3, "w-1", "ValueError: bad", "Traceback", "h", "f"),), [{"task": 1}]),
     "random_data": (RandomData(fields=("x",), unseeded=(), checked=16, unchecked=""), {"fields": 3}),
     "precision_error": (PrecisionError(max_abs_error=0.1, max_rel_error=0.01, points=3), {"max_rel_error": "x"}),
+    "found_range": (
+        FoundRange(target=0.1, rule="least", axes=(FoundAxis(radius=0.2, change=0.2, end="target"),), evaluations=17),
+        {"target": 0.1},
+    ),
     "check": (CheckRecord(point=(0.1, -0.2), values={"loss": (0.1).hex()}, processor="p", repeatable=False), 7),
     "imported": (ImportRecord(file="a.h5", format="HDF5", digest="00"), 7),
     "origin_loss": (0.5, "0.5"),
@@ -133,6 +139,7 @@ STAYS = (
     "terms",
     "derived",
     "random_data",
+    "found_range",
     "check",
     "imported",
 )  # malformed, they count as absent and are not touched
