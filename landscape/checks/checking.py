@@ -24,6 +24,7 @@ from landscape.results import open_run
 from landscape.store import LandscapeStore
 
 EVALUATIONS = 130  # of the default checks of a plane, about; those of Hessian products among them
+IMPORTED = "the landscape was imported: no job computed it, so nothing of it can be evaluated"
 
 OpenCalculator = Callable[[PreparedJob, PreparedLandscape, int], AbstractContextManager[Calculator]]
 
@@ -66,7 +67,8 @@ def check_landscape(
     except LandscapeError as error:
         if problem is not None or folder is not None:
             raise
-        scene = Scene(evidence, None, message_of(error), deep)
+        why_not = IMPORTED if evidence.record.is_imported else message_of(error)
+        scene = Scene(evidence, None, why_not, deep)
         results = _carried_out(scene)
     else:
         landscape = prepared.landscapes[0]

@@ -61,8 +61,9 @@ class Scene:
         Raises:
             NotJudged: it is neither known nor can be evaluated.
         """
-        known = self.evidence.origin_loss
-        if math.isfinite(known) or self.evidence.record.states("origin_loss"):
+        known, record = self.evidence.origin_loss, self.evidence.record
+        # Null stands for a loss that is not finite; of an imported surface, for one that nobody knows.
+        if math.isfinite(known) or (record.states("origin_loss") and not record.is_imported):
             return known
         zero = [0.0] * len(self.evidence.surface.axes)
         return float(self.asked.losses(self.asked.own, [zero])[0])
