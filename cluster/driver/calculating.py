@@ -159,8 +159,9 @@ class RayCalculator(Calculator):
         """
         if self._device and worker.device != self._device:
             raise JobError(
-                f"device: {worker.place} has {worker.device}, the landscape is computed on {self._device}, and the "
-                "values would differ; ask where it was computed"
+                f"device: {worker.place} has {worker.device}, this is planned for {self._device}, and the values would "
+                f"differ; set device: {worker.device} in the job, or, of a landscape that is there, go on with "
+                f"{self._device}"
             )
 
     def excuses(self, task: Query) -> bool:

@@ -6,9 +6,11 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from cluster.driver.calculating import RayCalculator
@@ -26,6 +28,7 @@ from landscape.calculation import (
     TotalsOfBlocks,
     setting_of,
 )
+from landscape.connectivity.steps import Reached, StepsOfBend, Training
 from landscape.errors import Interrupted, JobError
 from landscape.preparation import PreparedJob, prepare
 
@@ -65,7 +68,18 @@ def questions_of(calculator, setting: Setting) -> list[NDArray[np.float64]]:
     vectors = calculator.share(np.eye(2))
     numbers += calculator.ask(setting, [BlockGradient(block, factors) for block in range(2)])
     products = calculator.ask(setting, [ProductOfBlocks([block], factors, vectors) for block in range(2)])
-    return numbers + [each.total for each in products if each.total is not None]
+    numbers += [each.total for each in products if each.total is not None]
+    return numbers + [tensor.numpy() for tensor in steps_of_a_bend(calculator, setting).values()]
+
+
+def steps_of_a_bend(calculator, setting: Setting) -> dict[str, torch.Tensor]:
+    """The bend of a curve after the steps of one epoch."""
+    second = {name: tensor + 1 for name, tensor in setting.origin.items()}
+    steps = StepsOfBend("bezier", Training(1, 0.1, batch_size=2), 0, 0, 2, Reached({}))
+    asked = steps.about(calculator.share((setting.origin, second)), calculator.share(Reached(dict(setting.origin))))
+    (stepped,) = calculator.ask(setting, [asked])
+    assert not torch.equal(stepped.reached.bend["x"], setting.origin["x"])
+    return stepped.reached.bend
 
 
 def test_workers_answer_with_the_bytes_of_this_process_and_one_may_be_killed(make_job):
@@ -96,6 +110,12 @@ def test_a_question_that_cannot_be_answered_says_why_and_others_still_are(make_j
         if calculator is None:
             with RayAnswers(prepared, 1) as ray:
                 refuses_one_and_answers_another(ray.calculator, setting)
+                # As where the driver's machine has a GPU and those of the workers have none, or the other way round.
+                elsewhere = replace(setting, plan=replace(setting.plan, device="cuda"))
+                with pytest.raises(
+                    JobError, match=r"has cpu, this is planned for cuda, .*; set device: cpu in the job"
+                ):
+                    ray.calculator.ask(elsewhere, [AtPoints(POINTS[:1])])
         else:
             refuses_one_and_answers_another(calculator, setting)
 
