@@ -16,12 +16,13 @@ from landscape.curvature.operator import HessianOperator
 from landscape.digests import digest
 from landscape.directions.eigen import LEAST_RISE, PRODUCT_EVALUATIONS, half_width
 from landscape.directions.spectrum import Eigenpair, Spectrum
-from landscape.errors import Interrupted, JobError, shown
+from landscape.errors import Interrupted, JobError, LandscapeError, shown
 from landscape.evaluation.reduction import terms_of
 from landscape.folders.lock import run_lock
 from landscape.preparation import PreparedJob, PreparedLandscape
 from landscape.preparation.solving import Solver
 from landscape.progress import stage
+from landscape.store import write_error
 
 STEPS_A_LINE = 10  # between two messages on how far it is
 # A parabola that needs so many lengths of the weights to rise visibly is rounding, or a direction that does nothing.
@@ -42,8 +43,13 @@ def solver_of(calculators: Calculators) -> Solver:
         prepared: PreparedJob, landscape: PreparedLandscape, ranks: tuple[int, ...], steps: int, seed: int, /
     ) -> Spectrum:
         stage("computing eigenvectors of the Hessian")
-        with calculators(prepared, landscape, steps * PRODUCT_EVALUATIONS) as calculator:
-            return spectrum_of(calculator, prepared, landscape, ranks, steps, seed)
+        try:
+            with calculators(prepared, landscape, steps * PRODUCT_EVALUATIONS) as calculator:
+                return spectrum_of(calculator, prepared, landscape, ranks, steps, seed)
+        except LandscapeError:
+            raise
+        except OSError as error:  # such as of a disk that is full
+            raise write_error(prepared.run, error) from error
 
     return solve
 

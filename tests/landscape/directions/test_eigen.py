@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -189,6 +190,15 @@ def test_of_two_processes_with_one_job_the_second_is_refused_before_it_computes_
     with run_lock(place), pytest.raises(LandscapeError, match="is being written by process"):
         prepare(asked, solver=serial_solver())
     assert list((tmp_path / "curvature").rglob("step-*")) == []
+
+
+def test_a_full_disk_is_told_in_one_line(tmp_path, monkeypatch):
+    def full(self, number, step):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(KeptSteps, "keep", full)
+    with pytest.raises(LandscapeError, match="cannot be written: No space left on device; what was committed is"):
+        run(job_of(tmp_path, quadratic))
 
 
 def test_a_look_at_the_job_computes_nothing(tmp_path):
