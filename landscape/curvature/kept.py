@@ -70,7 +70,7 @@ class KeptSteps:
         self._folder().write(self._path("loss"), np.float64(loss).tobytes())
 
     def forget_of_another_loss(self, loss: float) -> None:
-        """Forget what is kept where the loss at the origin is another one now: so is the problem."""
+        """Forget these steps where the loss at the origin is another one now: so is the problem."""
         data = self._folder().read(self._path("loss"))
         if data is None or len(data) != 8:
             return
@@ -80,7 +80,7 @@ class KeptSteps:
                 "the loss at the origin is %.6g, and was %.6g when steps towards eigenvectors were kept: they begin "
                 "anew", loss, kept,
             )  # fmt: skip
-            self.remove()
+            self._folder().delete_below(self._path("").rstrip("/"))
 
     @property
     def place(self) -> str:
@@ -121,10 +121,11 @@ def kept_lanczos(
     """The Krylov space of an operator, gone on with from the steps that an earlier call has kept, to the same bits.
 
     Args:
-        loss: at the origin, by which `KeptSteps.forget_of_another_loss`, to be called before, knows a problem again.
+        loss: at the origin, by which a problem is known again: the steps of another one are not gone on from.
         product: H·v; default: the operator itself.
         on_step: is told how many steps are done after each new one.
     """
+    kept.forget_of_another_loss(loss)
     if refusal := kept.refusal():
         operator.method, operator.refusal = "differences", refusal
 

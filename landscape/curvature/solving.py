@@ -91,7 +91,6 @@ def spectrum_of(
 
     try:
         loss = _loss_at(calculator, setting)
-        kept.forget_of_another_loss(loss)
         with run_lock(kept.place):  # another process that is given the same job would compute the same steps
             krylov = kept_lanczos(operator, kept, ranks, loss, seed=seed, steps=steps, product=product, on_step=tell)
         found = {rank: krylov.pair(rank) for rank in ranks}

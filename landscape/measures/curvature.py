@@ -49,7 +49,6 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
         krylov = lanczos(operator, size, (1, -1), noise=lambda: operator.noise)
     else:
         steps = replace(kept, size=size)
-        steps.forget_of_another_loss(loss)
         krylov = kept_lanczos(operator, steps, (1, -1), loss)
     how = f"by differences of gradients: {operator.refusal}" if operator.refusal else ""
     largest = max(abs(krylov.pair(rank).value) for rank in (1, -1))
