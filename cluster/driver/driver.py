@@ -52,7 +52,7 @@ class Driver:
         """
         self._run, self._crew, self._stop, self._clock = prepared.run, crew, stop, clock
         self._landscapes = Landscapes(landscapes, prepared.job)
-        self._schedule: Schedule[Task] = Schedule(policy=policy)
+        self._schedule: Schedule[Task] = Schedule(policy=policy, kind=_kind_of)
         results = Results(self._landscapes, self._schedule, metrics, observer)
         self._manager = WorkerManager(results, crew, self._schedule, metrics, clock)
         self._receipts = Receipts(self._landscapes, crew, self._schedule, self._manager, results, clock)
@@ -117,3 +117,8 @@ class Driver:
             self._take_in()
             self._schedule.abandon()
         raise Interrupted(f"run {shown(self._run)} is interrupted; what is done is kept: the same command goes on")
+
+
+def _kind_of(task: Task) -> tuple[str, bool]:
+    """What tasks take about as long as one another: tiles of one landscape, or stretches of its path."""
+    return task.landscape, task.tile is None

@@ -12,7 +12,7 @@ Verdict = Literal["commit", "check", "ignore", "quarantine"]
 
 @dataclass(frozen=True)
 class Policy:
-    """The numbers behind the decisions: counts, seconds, and multiples of the median task's seconds.
+    """The numbers behind the decisions: counts, seconds, and multiples of the median seconds of tasks of a kind.
 
     Backups follow cubed's rule (`runtime/backup.py`): enough tasks done to know the median, and a task far over it.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterator, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from typing import Generic, TypeVar
 
 from cluster.scheduling.open_workers import OpenWorkers
@@ -34,7 +34,13 @@ class Schedule(Generic[T]):
         quarantined: the tasks that were given up.
     """
 
-    def __init__(self, tasks: Sequence[T] = (), policy: Policy | None = None) -> None:
+    def __init__(
+        self, tasks: Sequence[T] = (), policy: Policy | None = None, kind: Callable[[T], Hashable] = lambda task: None
+    ) -> None:
+        """
+        Args:
+            kind: of a task; how long it takes is compared with others of its kind alone.
+        """
         self.policy = policy or Policy()
         self.queue = TaskQueue(tasks)
         self.returned: OrderedDict[T, None] = OrderedDict()
@@ -47,7 +53,7 @@ class Schedule(Generic[T]):
         self._records: Records[T] = Records()
         self._confirmed: Counter[str] = Counter()  # worker → its suspicious answers that others confirmed
         self.open_workers = OpenWorkers(self.policy.in_flight)
-        self._times: TaskTimes[T] = TaskTimes(self.policy.longest_step)
+        self._times: TaskTimes[T] = TaskTimes(self.policy.longest_step, kind)
 
     @property
     def finished(self) -> bool:
@@ -66,10 +72,6 @@ class Schedule(Generic[T]):
     def is_disputed(self, task: T) -> bool:
         """Whether a suspicious answer to it waits for a second opinion."""
         return self._records.is_disputed(task)
-
-    def median_seconds(self) -> float | None:
-        """The median seconds of the last tasks; None before the first is done."""
-        return self._times.median
 
     def enqueue(self, tasks: Sequence[T]) -> None:
         """Add tasks, at any time; they go out after those that are queued already."""
@@ -118,13 +120,10 @@ class Schedule(Generic[T]):
         return fates[::-1]
 
     def hung(self, now: float) -> list[str]:
-        """The workers whose task has run far beyond the median, and at least for `hang_seconds`."""
+        """The workers whose task has run far beyond the median of its kind, and at least for `hang_seconds`."""
         self._times.advance(now)
-        median = self.median_seconds()
-        if median is None:
-            return []
-        limit = max(self.policy.hang_seconds, self.policy.hang_factor * median)
-        return list(self._times.longer_than(limit))
+        policy = self.policy
+        return list(self._times.beyond(lambda median: max(policy.hang_seconds, policy.hang_factor * median)))
 
     def assign(self, now: float) -> Iterator[tuple[str, T]]:
         """Which worker gets which task now: every worker gets a first one before any gets a second."""
@@ -180,10 +179,8 @@ class Schedule(Generic[T]):
 
     def _straggler_for(self, worker: str) -> T | None:
         """A task that another worker has had for far longer than usual, for this idle worker to do as well."""
-        median = self.median_seconds()
-        if median is None or self._times.count < self.policy.straggler_done:
-            return None
-        for slow in self._times.longer_than(self.policy.straggler_factor * median):
+        factor = self.policy.straggler_factor
+        for slow in self._times.beyond(lambda median: factor * median, self.policy.straggler_done):
             for task in self.in_flight[slow]:  # a task that is queued behind the straggler waits as long
                 if self.holders.get(task) == {slow} and not self._is_suspect(task):
                     self.backups += 1

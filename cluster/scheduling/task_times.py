@@ -1,15 +1,15 @@
-"""How long tasks take: which task each worker is running and since when, and the median of those that have ended."""
+"""How long tasks take: which task each worker is running and since when, and the medians of those that have ended."""
 
 from __future__ import annotations
 
 import statistics
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-KEPT_DURATIONS = 101  # of the last tasks, from which the median is taken
+KEPT_DURATIONS = 101  # of the last tasks of a kind, from which the median is taken
 
 
 class TaskTimes(Generic[T]):
@@ -17,14 +17,15 @@ class TaskTimes(Generic[T]):
 
     Args:
         longest_step: seconds; a clock that jumps further than this, or back, says nothing about the tasks.
+        kind: of a task; those of one kind take about as long as one another.
     """
 
-    def __init__(self, longest_step: float) -> None:
-        self._longest_step = longest_step
+    def __init__(self, longest_step: float, kind: Callable[[T], Hashable]) -> None:
+        self._longest_step, self._kind = longest_step, kind
         # Worker → its running task and since when; a start is always later than those before it.
         self._running: OrderedDict[str, tuple[T, float]] = OrderedDict()
-        self._durations: deque[float] = deque(maxlen=KEPT_DURATIONS)
-        self._median: float | None = None
+        self._durations: dict[Hashable, deque[float]] = {}
+        self._medians: dict[Hashable, float] = {}
         self._time = 0.0
         self._last: float | None = None
 
@@ -46,28 +47,31 @@ class TaskTimes(Generic[T]):
         """Note that the worker's running task has ended, and how long it took."""
         started = self._running.pop(worker, None)
         if started is not None:
-            self._durations.append(self._time - started[1])
-            self._median = None
+            kind = self._kind(started[0])
+            self._durations.setdefault(kind, deque(maxlen=KEPT_DURATIONS)).append(self._time - started[1])
+            self._medians.pop(kind, None)
 
     def forget(self, worker: str) -> None:
         """Drop the running task of a worker that is gone."""
         self._running.pop(worker, None)
 
-    @property
-    def count(self) -> int:
-        """How many durations are known, up to the number that is kept."""
-        return len(self._durations)
+    def beyond(self, limit: Callable[[float], float], least: int = 1) -> Iterator[str]:
+        """The workers whose task has run for longer than a limit, the longest first.
 
-    @property
-    def median(self) -> float | None:
-        """The median seconds of the last tasks; None before the first has ended."""
-        if self._median is None and self._durations:
-            self._median = statistics.median(self._durations)
-        return self._median
-
-    def longer_than(self, seconds: float) -> Iterator[str]:
-        """The workers whose task has run for longer, the longest first."""
-        for worker, (_, since) in self._running.items():
-            if self._time - since <= seconds:
+        Args:
+            limit: from the median seconds of the last tasks of the same kind.
+            least: how many of these must have ended; those of a kind of which fewer have are let be.
+        """
+        limits = {kind: limit(self._median(kind)) for kind, ended in self._durations.items() if len(ended) >= least}
+        lowest = min(limits.values(), default=None)
+        for worker, (task, since) in self._running.items():
+            if lowest is None or self._time - since <= lowest:
                 return  # the oldest come first: the others have run for less
-            yield worker
+            known = limits.get(self._kind(task))
+            if known is not None and self._time - since > known:
+                yield worker
+
+    def _median(self, kind: Hashable) -> float:
+        if kind not in self._medians:
+            self._medians[kind] = statistics.median(self._durations[kind])
+        return self._medians[kind]

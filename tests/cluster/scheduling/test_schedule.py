@@ -319,6 +319,19 @@ def test_a_worker_hangs_after_the_factor_and_the_minimum():
     assert schedule.hung(now + 21) == ["w"]
 
 
+def test_tasks_are_compared_with_those_of_their_kind_alone():
+    quick, slow = "abcdefghijkl", "XYZ"
+    schedule = Schedule(quick + slow, Policy(in_flight=1, hang_factor=5, hang_seconds=20), str.isupper)
+    now = run_for(schedule, "w", 12, 1.0, 0.0)
+    assert schedule.next_for("w", now) == "X"
+    assert schedule.hung(now + 1000) == []
+    schedule.completed("w", "X", now + 1000)
+    assert schedule.next_for("w", now + 1000) == "Y"
+    assert schedule.next_for("v", now + 1000) == "Z"
+    assert schedule.next_for("u", now + 1100) is None  # three times the median of the quick ones is no measure
+    assert schedule.hung(now + 1100) == []
+
+
 def test_a_clock_that_leaps_or_goes_back_makes_no_worker_hang():
     schedule = Schedule("abcd", Policy(in_flight=1, hang_factor=1, hang_seconds=60))
     now = run_for(schedule, "w", 1, 1.0, 0.0)
