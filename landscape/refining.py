@@ -6,81 +6,21 @@ landscape, and holds whole blocks of it; `landscape.refinement` has their geomet
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from landscape.errors import JobError, shown
-from landscape.fields import MAX_SIZE
-from landscape.grid import AXIS_NAMES, Grid, as_written, tile_counts
 from landscape.pipeline import run as run_serially
 from landscape.preparation.recorded_job import job_of, recorded_fields, recorded_folder
-from landscape.preparation.refinement import grid_of_level
 from landscape.record import LevelRecord
-from landscape.refinement.grids import (
-    BLOCK,
-    Mask,
-    as_stretches,
-    blocks_over,
-    finer_shape,
-    new_points_per_tile,
-    of_stretches,
-    parents_of,
-    tile_shape,
-    tiles_of_blocks,
-)
+from landscape.refinement.grids import BLOCK
 from landscape.results import Run, open_run
 from landscape.spec import Job
-from landscape.store import LandscapeStore, begun_extension, refuse_unwritable
-from landscape.store.documents import LEVELS
+from landscape.store import LandscapeStore, refuse_unwritable
+from landscape.store.levels_left import Box, Finer, levels_left, refinable
 from landscape.store.moving import finish_move
 from landscape.surface import NOT_COMPUTED, QUARANTINED
 from landscape.tidying import writing
-
-FACTORS = (2, 4)
-Box = Sequence[tuple[float, float]]
-
-
-@dataclass(frozen=True)
-class Finer:
-    """What a refinement asks for.
-
-    Attributes:
-        factor: how many points lie from one to the next, where one lay.
-        box: [low, high] of each axis; None for the whole grid.
-
-    Raises:
-        JobError: one of them is none.
-    """
-
-    factor: int
-    box: Box | None = None
-
-    def __post_init__(self) -> None:
-        if type(self.factor) is not int or self.factor not in FACTORS:
-            raise JobError(f"factor: must be 2 or 4, not {shown(self.factor)}; a level halves the steps")
-        if self.box is None:
-            return
-        try:
-            pairs = tuple((float(low), float(high)) for low, high in self.box)
-        except (TypeError, ValueError, OverflowError):
-            pairs = ((math.nan, math.nan),)
-        for axis, (low, high) in zip(AXIS_NAMES, pairs, strict=False):
-            if not (math.isfinite(low) and math.isfinite(high)):
-                raise JobError(f"box: must be pairs of finite numbers, such as [(-0.5, 0.5)], not {shown(self.box)}")
-            if low >= high:
-                width = f"{as_written(low)} to {as_written(high)}"
-                raise JobError(f"box: must have a width along each axis, not {width} along {axis}; low end first")
-        object.__setattr__(self, "box", pairs)
-
-    @property
-    def levels(self) -> range:
-        """The numbers of the levels that it needs."""
-        return range(1, self.factor.bit_length())
 
 
 def refine(
@@ -115,7 +55,7 @@ def refine(
     refuse_unwritable(path)
     with writing(path):
         finish_move(path)
-    jobs = [level_job(run, name, level, problem, folder) for level in levels_left(run, name, finer)]
+    jobs = [level_job(run, name, level, problem, folder) for level in levels_left(path, name, finer)]
     for job in jobs:
         opened, level = compute(job), job.level
         assert level is not None
@@ -123,82 +63,6 @@ def refine(
         if left[NOT_COMPUTED] or left[QUARANTINED]:
             return opened  # partial: the failures are listed with the level
     return open_run(run)
-
-
-def levels_left(run: str | Path, name: str, finer: Finer) -> list[LevelRecord]:
-    """The levels that a refinement needs and that are not complete yet, each with the blocks that it will hold.
-
-    Raises:
-        NotFoundError: there is no such run or landscape.
-        JobError: the landscape cannot be refined in this way, or holds all of this already.
-    """
-    path = open_run(run).path
-    store = refinable(path, name)
-    rule = {"factor": finer.factor} | ({} if finer.box is None else {"box": [list(ends) for ends in finer.box]})
-    records = [
-        LevelRecord(number=number, stride=2**number, blocks=as_stretches(tiles), rule=rule)
-        for number, tiles in _tiles_of(store, finer).items()
-    ]
-    left = [record for level in records if (record := _left_of(path, name, level)) is not None]
-    if not left:
-        where = "everywhere" if finer.box is None else "in this box"
-        raise JobError(f"refine: landscape {shown(name)} is finer by {finer.factor} {where} already; ask for more")
-    return left
-
-
-def _tiles_of(store: LandscapeStore, finer: Finer) -> dict[int, Mask]:
-    """The tiles of every level that a refinement needs, the coarsest first."""
-    tiles: dict[int, Mask] = {}
-    above: Mask | None = None
-    for number in reversed(finer.levels):
-        grid = grid_of_level(store, LevelRecord(number=number, stride=2**number))
-        if max(grid.shape) > MAX_SIZE:
-            raise JobError(
-                f"factor: must leave at most {MAX_SIZE} points per axis, not {max(grid.shape)}; choose a smaller one"
-            )
-        blocks = blocks_over(grid, *_corners(grid, finer.box))
-        if above is not None:
-            blocks |= parents_of(above, grid.shape)
-        above, tiles[number] = blocks, tiles_of_blocks(blocks, grid.shape)
-    return dict(reversed(tiles.items()))
-
-
-def _corners(grid: Grid, box: Box | None) -> tuple[list[float], list[float]]:
-    """The corners of a box, or of the whole grid.
-
-    Raises:
-        JobError: the box has another number of axes, or lies outside of the grid.
-    """
-    ends = [(float(axis[0]), float(axis[-1])) for axis in grid.coordinates]
-    if box is None:
-        return [low for low, _ in ends], [high for _, high in ends]
-    if len(box) != len(ends):
-        raise JobError(f"box: must be LOW,HIGH for each of {len(ends)} axes, not for {len(box)}")
-    for name, (low, high), (first, last) in zip(grid.names, box, ends, strict=True):
-        if low < first or high > last:
-            asked, there = (f"{as_written(a)} to {as_written(b)}" for a, b in ((low, high), (first, last)))
-            raise JobError(
-                f"box: must lie in the landscape, {there} along {name}, not {asked}; `landscape extend --range` widens "
-                "it first"
-            )
-    return [low for low, _ in box], [high for _, high in box]
-
-
-def _left_of(run: str, name: str, level: LevelRecord) -> LevelRecord | None:
-    """A level with the blocks that it holds already; None where it holds all of them, and is complete.
-
-    Raises:
-        JobError: a coarser level of it is not complete.
-    """
-    stored = LandscapeStore.find(run, name, level=level.number)
-    if stored is None or stored.record.level is None:
-        return level
-    there, counts = stored.record.level, tile_counts(stored.shape, stored.tile_shape)
-    held = of_stretches(there.blocks, counts)
-    asked = of_stretches(level.blocks, counts)
-    if (asked & ~held).any():
-        return LevelRecord(number=level.number, stride=level.stride, blocks=as_stretches(held | asked), rule=level.rule)
-    return None if stored.examine().complete else there
 
 
 def level_job(
@@ -218,55 +82,3 @@ def level_job(
     recorded = recorded_fields(path, store, problem)
     recorded |= {"engine": "auto", "batch_size": None, "tile": [BLOCK], "keep_samples": None}
     return job_of(recorded).refining(level, folder or recorded_folder(store))
-
-
-def refinable(run: str, name: str) -> LandscapeStore:
-    """A landscape that can be refined.
-
-    Raises:
-        NotFoundError: there is none of this name.
-        JobError: it cannot be; says why.
-    """
-    store = LandscapeStore.open(run, name)
-    called, record = shown(name), store.record
-    if record.is_imported:
-        file = shown((record.imported and record.imported.file) or "a file")
-        raise JobError(
-            f"landscape {called} cannot be refined: it was imported from {file}, and no job computed it; compute a "
-            "landscape of your own under another name"
-        )
-    if store.refusal:
-        raise JobError(store.refusal)
-    if not store.job.landscapes:
-        raise JobError(f"landscape {called} cannot be refined: its record holds no job; compute it anew")
-    if LEVELS in store.observables:
-        raise JobError(
-            f"landscape {called} cannot be refined: it has an observable {LEVELS}, the name of the folder of its "
-            "levels; compute it anew with another name for that"
-        )
-    if (extension := begun_extension(run, name)) is not None:
-        raise JobError(
-            f"landscape {called} is being extended; give that command again first, or remove {shown(extension)}"
-        )
-    examined = store.examine()
-    if not examined.complete:
-        given_up = store.counts()[QUARANTINED]
-        undone = f"{given_up} of its points were given up" if given_up else "it is not complete"
-        why = "a chunk of it is damaged" if examined.damaged else undone
-        raise JobError(f"landscape {called} cannot be refined: {why}; run its own job first")
-    return store
-
-
-def points_left(run: str, name: str, level: LevelRecord, shape: Sequence[int]) -> int:
-    """How many points are still to be computed of a level.
-
-    Args:
-        shape: of the landscape.
-    """
-    finer = finer_shape(shape, level.stride)
-    per_tile = new_points_per_tile(finer)
-    asked = np.array(of_stretches(level.blocks, tile_counts(finer, tile_shape(finer))))
-    stored = LandscapeStore.find(run, name, level=level.number)
-    if stored is not None and stored.record.level is not None:
-        asked &= ~of_stretches(stored.record.level.blocks, asked.shape) | stored.examine().missing_mask
-    return int(per_tile[asked].sum())

@@ -44,8 +44,9 @@ def refine(
     """
     who.check()
     from cluster.status import run_status, status_text
-    from landscape.refining import Finer, levels_left
     from landscape.refining import refine as refine_landscape
+    from landscape.results import open_run
+    from landscape.store.levels_left import Finer, levels_left
 
     finer = Finer(2 if factor is None else factor, None if box is None else _pairs(box))
     if plan:
@@ -53,7 +54,7 @@ def refine(
 
         with diverted():
             planned = plan_refinement(
-                run, name, levels_left(run, name, finer), callback.problem, callback.folder, who.workers
+                run, name, levels_left(open_run(run).path, name, finer), callback.problem, callback.folder, who.workers
             )
         show(planned, json, refinement_text(planned))
         return DONE

@@ -9,9 +9,10 @@ from typing import Any
 from cluster.planning import plan_job
 from cluster.process.console import seconds_text
 from landscape.record import LevelRecord
-from landscape.refining import level_job, points_left
+from landscape.refining import level_job
 from landscape.results import open_run
 from landscape.store import LandscapeStore
+from landscape.store.levels_left import points_left
 
 
 def plan_refinement(

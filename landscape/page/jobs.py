@@ -13,6 +13,7 @@ from landscape.errors import JobError, LandscapeError, shown
 from landscape.fields import MAX_SIZE
 from landscape.fields.names import LONGEST_LANDSCAPE_NAME
 from landscape.page.content import View
+from landscape.page.finer import finer_steps
 from landscape.page.queries import Query, as_number
 from landscape.page.runs import RunReader
 from landscape.spec import Job
@@ -68,7 +69,8 @@ def box_job(run: RunReader, asked: BoxQuery) -> dict[str, Any]:
 
     Returns:
         `yaml`, the job file; `seconds` that it takes at the recorded rate, None where there is none; `command`;
-        `note`, what must be known before it is run, '' for nothing.
+        `note`, what must be known before it is run, '' for nothing; `finer`, the commands that refine the box, as
+        `finer_steps` gives them, with the seconds that each takes.
 
     Raises:
         JobError: the box or the size does not fit the landscape's axes.
@@ -94,12 +96,16 @@ def box_job(run: RunReader, asked: BoxQuery) -> dict[str, Any]:
     Job(**document)  # which refuses what this version does not know
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=100)
     points = math.prod(landscape["size"])
+    finer = finer_steps(
+        run, asked.landscape, axes, asked.box, None if problem == record.job.whole.get("problem") else problem
+    )
     return {
         "yaml": text,
         "seconds": _seconds(view, points),
         "points": points,
         "command": f"landscape run {name}.yaml",
         "note": " ".join(notes),
+        "finer": [{**each, "seconds": _seconds(view, each["points"]) if "points" in each else None} for each in finer],
     }
 
 

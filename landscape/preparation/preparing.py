@@ -38,7 +38,7 @@ from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.preparation.provenance import provenance
 from landscape.preparation.ranging import RangeFinder, find_range, found_of, not_found, with_found_range
 from landscape.preparation.recorded import borrowed_plan, is_of_before, plan_of, recorded_plan
-from landscape.preparation.refinement import grid_of_level, refinement_of
+from landscape.preparation.refinement import refinement_of
 from landscape.preparation.rounding import rounding_warnings
 from landscape.preparation.solving import Solver, foreseen, solving_for
 from landscape.preparation.warnings import data_warnings, origin_warnings, thread_warnings
@@ -55,6 +55,7 @@ from landscape.spec.defaults import DEFAULTS, with_defaults_of
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore, landscape_names, refuse_unwritable
+from landscape.store.levels_left import grid_of_level
 from landscape.trajectory.snapshots import read_trajectory
 
 log = logging.getLogger("landscape")

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.errors import JobError, shown
-from landscape.grid import Floats, Grid, Tile
+from landscape.grid import Floats, Tile
 from landscape.plan import Plan
 from landscape.preparation.extension import Extension
 from landscape.preparation.identity import changes
 from landscape.preparation.recorded import recorded_plan
 from landscape.record import LevelRecord
-from landscape.refinement.grids import as_stretches, finer_grid, of_coarser_level, of_stretches
+from landscape.refinement.grids import as_stretches, of_coarser_level, of_stretches
 from landscape.store import LandscapeStore
 
 
@@ -61,20 +61,6 @@ def refinement_of(store: LandscapeStore, identity: Mapping[str, Any], plan: Plan
     if plan != recorded_plan(store):
         raise JobError(f"landscape {name} was computed anew by another plan since it was refined; give it another name")
     return Refinement(store, (0,) * len(store.shape), store.shape, plan, None, more_observables=False)
-
-
-def grid_of_level(store: LandscapeStore, level: LevelRecord) -> Grid:
-    """The grid of a level of a landscape.
-
-    Raises:
-        JobError: the coordinates of the landscape are damaged.
-    """
-    grid = store.grid()
-    if grid is None:
-        raise JobError(
-            f"landscape {shown(store.name)} cannot be refined: its coordinates are damaged; run its own job first"
-        )
-    return finer_grid(grid, level.stride)
 
 
 def joined(one: LevelRecord, other: LevelRecord) -> LevelRecord:

@@ -190,7 +190,7 @@ def test_the_pointer_and_the_arrow_keys_show_cross_sections(look: Look):
 @pytest.mark.parametrize(("landscape", "kind"), [("plane", "topographic"), ("line", "curve")])
 def test_a_box_gives_a_job(look: Look, landscape: str, kind: str):
     look.show("run", run=look.run_id("net"), landscape=landscape, kind=kind)
-    look.page.get_by_role("button", name="Select a box for a job").click()
+    look.page.get_by_role("button", name="Select a box").click()
     box = look.page.locator(".figure .plot .nsewdrag").first.bounding_box()
     assert box is not None
     look.page.mouse.move(box["x"] + 60, box["y"] + 0.2 * box["height"])
@@ -201,6 +201,7 @@ def test_a_box_gives_a_job(look: Look, landscape: str, kind: str):
     dialog.locator("pre").first.wait_for()
     assert "range:" in dialog.inner_text()
     assert "landscape run" in dialog.inner_text()
+    assert "landscape refine" in dialog.inner_text()
     look.page.keyboard.press("Escape")
     look.until("!document.querySelector('dialog')")
 

@@ -18,7 +18,7 @@ def test_what_was_zoomed_stays_when_a_control_draws_again(look: Look):
     with look.redrawn():
         look.page.locator("aside.panel").get_by_label("Opacity").fill("0.5")
     assert look.plotly(RANGE) == [-1, 1]
-    look.page.get_by_role("button", name="Select a box for a job").click()
+    look.page.get_by_role("button", name="Select a box").click()
     with look.redrawn():
         look.page.locator("aside.panel").get_by_label("Opacity").fill("0.7")
     assert look.plotly("plot._fullLayout.dragmode") == "select"

@@ -128,6 +128,9 @@ def test_a_second_box_adds_blocks_and_computes_no_point_again(place, fine):
     held = surface.at(1).status != 0
     assert np.array_equal(surface.at(1).loss[held], fine["a"].loss[::2, ::2][held])
     assert len(surface.levels) == 1
+    # The box touches the last points of both axes: these are evaluated as well.
+    merged = surface.merged()
+    assert (merged.interpolated[np.ix_(merged.beta >= 0.9, merged.alpha >= 0.8)] == 0).all()
     # A damaged chunk is computed again by the same command.
     chunk = place / "landscapes.zarr" / "a" / "levels" / "1" / "loss" / "c" / "0" / "0"
     chunk.write_bytes(b"nothing")

@@ -1,4 +1,4 @@
-// The job for a box that a user dragged: its file to copy, its cost, its command.
+// What a user can do with a box: the commands that make the landscape finer there, and the job for it alone, with their costs.
 import { ask } from "./api.js";
 import { copyText, el, fill } from "./dom.js";
 import { WORDS } from "./words.js";
@@ -11,7 +11,11 @@ export async function jobDialog(run, landscape, ranges) {
     const copyButton = text => el("button", { type: "button", class: "single", onclick: async event => {
       fill(event.target, await copyText(text) ? WORDS.copied : WORDS.notCopied);
     } }, WORDS.copy);
+    const finer = step => [el("p", {}, WORDS.finer(step.factor), " ", step.command ? WORDS.finerCost(step.points, step.seconds, step.covers.map((ends, k) => [landscape.axes[k].name, ...ends])) : ""),
+      step.command ? [el("pre", { tabindex: "0" }, step.command), copyButton(step.command)]
+        : el("p", {}, el("button", { type: "button", class: "single", disabled: true }, WORDS.copy), " ", el("span", { class: "quiet" }, WORDS.notFiner(step.reason)))];
     fill(body,
+      el("h3", {}, WORDS.finerTitle), el("p", { class: "quiet" }, WORDS.finerHint), el("div", { class: "finer" }, job.finer.map(finer)), el("h3", {}, WORDS.newJob),
       job.note ? el("p", { class: "sentence" }, job.note) : null,
       el("p", {}, Number.isFinite(job.seconds) ? WORDS.jobCost(WORDS.seconds(job.seconds)) : WORDS.jobNoCost),
       job.yaml ? [el("pre", { tabindex: "0" }, job.yaml), copyButton(job.yaml)] : null,

@@ -113,6 +113,9 @@ def test_the_job_for_a_box_has_the_same_directions(client, net, finished, name, 
     assert answer["command"] == f"landscape run {name}-box.yaml"
     assert "module:function" in answer["note"], "the callback of this run was a function of a test"
     assert document["run"] == str(finished / "net")
+    for step, factor in zip(answer["finer"], (2, 4), strict=True):
+        assert step["command"].startswith(f"landscape refine {finished / 'net'} {name} --box=")
+        assert step["command"].endswith(f"--factor {factor} --problem my_problem:problem")
 
 
 @pytest.mark.parametrize(

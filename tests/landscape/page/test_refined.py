@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,6 +131,35 @@ def test_comparisons_are_of_all_levels(client, net):
     differences = client.json(f"/api/differences?{both}")
     numbers = {row["name"]: row["values"] for row in differences["sections"][0]["rows"]}
     assert numbers["done"] == ["100.0\u00a0%"] * 2
+
+
+def test_a_box_offers_the_commands_that_refine_it(client, net, whole, tmp_path):
+    question = f"/api/job?run={net}&landscape=a&box="
+    answer = client.json(f"{question}-3,-0.123456789,-0.9,0.1")
+    half_steps, quarter_steps = answer["finer"]
+    words = shlex.split(half_steps["command"])
+    place = whole / "net"
+    ends = "--box=-1.0,-0.123457,-0.9,0.1"  # the box that was drawn, cut off at the end of the landscape
+    assert words == ["landscape", "refine", str(place), "a", ends, "--factor", "2"]
+    assert half_steps["covers"] == [[-1.0, 0.0], [-1.0, 1.0]]
+    assert 0 < half_steps["seconds"] < quarter_steps["seconds"]
+    copy = shutil.copytree(place, tmp_path / "net")
+    before = (open_run(copy)["a"].merged().interpolated == 0).sum()
+    ends = [float(end) for end in words[4].removeprefix("--box=").split(",")]
+    surface = refine(copy, "a", box=[(ends[0], ends[1]), (ends[2], ends[3])], problem=problem)["a"]
+    assert (surface.merged().interpolated == 0).sum() - before == half_steps["points"]
+    fine, finer = client.json(f"{question}0.2,1,0.2,1")["finer"]
+    assert fine["reason"] == "refine: landscape 'a' is finer by 2 in this box already; ask for more"
+    assert "command" not in fine
+    assert finer["command"].endswith("--box=0.2,1.0,0.2,1.0 --factor 4")
+    assert "must have a width" in client.json(f"{question}2,3,0,1")["finer"][0]["reason"]
+    with driven(place):
+        assert "a job writes this run now" in client.json(f"{question}-1,0,-1,0")["finer"][0]["reason"]
+    # A box may reach beyond the grid: what is refined ends with it, the points of its edges with it.
+    edge = client.json(f"{question}0.9,9,-9,-0.9")["finer"][0]
+    surface = refine(copy, "a", factor=4, box=[(0.9, 1.0), (-1.0, -0.9)], problem=problem)["a"].merged()
+    assert edge["covers"] == [[0.5, 1.0], [-1.0, 0.0]]
+    assert (surface.interpolated[np.ix_(surface.beta <= -0.9, surface.alpha >= 0.9)] == 0).all()
 
 
 def test_fewer_points_are_those_of_a_coarser_level(whole):
