@@ -10,6 +10,9 @@ from landscape.checks.evidence import Evidence
 from landscape.checks.rules.curvature import OfGrid
 from landscape.checks.rules.resolution import Resolution
 from landscape.grid import Floats, Index
+from landscape.refinement.merging import spread
+from landscape.surface import NOT_COMPUTED, OK, Surface
+from landscape.topology.descent import corner_steps
 from landscape.topology.features import noise_threshold
 from landscape.topology.persistence import minimum_pairs
 
@@ -23,6 +26,8 @@ def resolution_of(evidence: Evidence) -> Resolution | None:
     values, coordinates = evidence.values, [axis.coordinates for axis in reversed(evidence.surface.axes)]
     if min(values.shape) < LEAST_POINTS or not evidence.relief > 0:
         return None
+    if evidence.surface.levels:
+        return _resolution_of_levels(evidence.surface, _errors_left_out(values, coordinates, 2), evidence.relief)
     errors = [_left_out(values, coordinates, stride) / evidence.relief for stride in (2, 4)]
     if not math.isfinite(errors[0]):
         return None
@@ -37,18 +42,63 @@ def resolution_of(evidence: Evidence) -> Resolution | None:
 
 def _left_out(values: Floats, coordinates: list[Floats], stride: int) -> float:
     """The 95th percentile of |interpolated − there| over the points left out; NaN where there are none."""
+    errors = _errors_left_out(values, coordinates, stride)
+    errors = errors[np.isfinite(errors)]
+    return float(np.percentile(errors, PERCENTILE)) if errors.size else math.nan
+
+
+def _errors_left_out(values: Floats, coordinates: list[Floats], stride: int) -> Floats:
+    """|interpolated − there| of the points left out, over the grid; NaN of all others."""
     ends = [(size - 1) // stride * stride + 1 for size in values.shape]
+    errors = np.full(values.shape, np.nan)
     if min(ends) < stride + 1:
-        return math.nan
+        return errors
     part = values[tuple(slice(end) for end in ends)]
     predicted = part[tuple(slice(None, None, stride) for _ in ends)]
     for axis, end in enumerate(ends):
         predicted = _interpolated(predicted, coordinates[axis][:end], stride, axis)
-    left_out = np.ones(part.shape, bool)
-    left_out[tuple(slice(None, None, stride) for _ in ends)] = False
-    errors = np.abs(predicted - part)[left_out]
-    errors = errors[np.isfinite(errors)]
-    return float(np.percentile(errors, PERCENTILE)) if errors.size else math.nan
+    errors[tuple(slice(end) for end in ends)] = np.abs(predicted - part)
+    errors[tuple(slice(None, None, stride) for _ in ends)] = np.nan
+    return errors
+
+
+def _resolution_of_levels(surface: Surface, base: Floats, relief: float) -> Resolution | None:
+    """How far each level of a refined landscape was from what the ones above foretell, where no finer one is.
+
+    Each point counts by the area that it stands for.
+
+    Args:
+        base: |interpolated − there| of the first level's points.
+    """
+    levels = [surface.at(number) for number in range(1, len(surface.levels) + 1)]
+    merged, errors = np.where(surface.status == OK, surface.loss, np.nan), base
+    found, areas = list[Floats](), list[Floats]()
+    for level in levels:
+        held, predicted = level.status != NOT_COMPUTED, spread(merged)
+        values = np.where(level.status == OK, level.loss, np.nan)
+        found.append(errors[~_beside(held)])
+        merged, errors = np.where(held, values, predicted), np.where(held, np.abs(values - predicted), np.nan)
+        areas.append(np.full(found[-1].shape, 2.0 ** -(held.ndim * len(areas))))
+    found.append(errors.ravel())
+    areas.append(np.full(found[-1].shape, 2.0 ** -(errors.ndim * len(areas))))
+    whole, area = np.concatenate(found), np.concatenate(areas)
+    known = np.isfinite(whole)
+    if not known.any():
+        return None
+    order = np.argsort(whole[known])
+    shares = np.cumsum(area[known][order]) / area[known].sum()
+    error = float(whole[known][order][np.searchsorted(shares, PERCENTILE / 100)])
+    return Resolution(error / relief, math.nan, None, surface.status.shape[::-1], refined=True)
+
+
+def _beside(held: np.ndarray) -> np.ndarray:
+    """Which points of a level have points of the next finer one beside them, or are at their places."""
+    padded = np.pad(held, 1)
+    around = [
+        padded[tuple(slice(1 + step, 1 + step + size) for step, size in zip(steps, held.shape, strict=True))]
+        for steps in [(0,) * held.ndim, *corner_steps(held.ndim)]
+    ]
+    return np.asarray(np.any(around, axis=0)[tuple(slice(None, None, 2) for _ in held.shape)])
 
 
 def _interpolated(values: Floats, coordinates: Floats, stride: int, axis: int) -> Floats:

@@ -24,12 +24,14 @@ class Resolution:
         minima: how many minima stand above the noise, of the whole grid and of every second point; None where the grid
             is too large to tell.
         size: points of every axis, the first one first.
+        refined: whether `half` is what the levels of a refined landscape have added, and the others are not known.
     """
 
     half: float
     quarter: float
     minima: tuple[int, int] | None
     size: tuple[int, ...]
+    refined: bool = False
 
 
 def resolution(found: Resolution) -> Check:
@@ -43,6 +45,12 @@ def resolution(found: Resolution) -> Check:
         f"is off by about {percent(own)}"
     )
     remedy = f"size: {finer} gives {percent(better)}"
+    if found.refined:
+        text = (
+            f"each level of the refinement changed the picture by {percent(found.half)} of its relief where it is the "
+            f"last one, so the picture itself is off by about {percent(own)}"
+        )
+        remedy = "landscape refine makes it finer"
     if found.half > COARSE:
         return check("6", "resolution", "fails", text, remedy, found.half, numbers=known)
     if found.half > WORTH_AN_ORDER and order < LEAST_ORDER:
