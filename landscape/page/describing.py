@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import yaml
@@ -18,6 +19,7 @@ from landscape.record import plain
 from landscape.results import Run
 from landscape.state import UNREADABLE, cause_of, finite, or_note, seconds_left, state_of_counts
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, ProjectedPath
+from landscape.views.prepared.checks import prepare_checks
 from landscape.views.prepared.extrema import topology_rows
 from landscape.views.prepared.figure_data import means
 from landscape.views.prepared.history import PLACES, UNITS
@@ -168,6 +170,7 @@ def full_facts(view: View, observables: tuple[str, ...]) -> dict[str, Any]:
         "observables": [{"name": name, "title": observable_title(name)} for name in means(surface)],
         "kinds": kinds_in_order(len(surface.axes)),
         "path": path_facts(surface.path),
+        "checks": checks_facts(view),
         "rows": {
             "landscape": landscape_table(view),
             "topology": topology_table(view),
@@ -177,6 +180,12 @@ def full_facts(view: View, observables: tuple[str, ...]) -> dict[str, Any]:
         "job": "" if job is None else job_text(plain(job.whole)),
     }
     return dict(finite(facts))
+
+
+def checks_facts(view: View) -> dict[str, Any] | None:
+    """What the checks of a landscape found, a line each; None where it was not checked."""
+    listed = prepare_checks(view.record.checks, sum(view.counts) - view.counts[NOT_COMPUTED])
+    return None if listed is None else asdict(listed)
 
 
 def job_text(job: Mapping[str, Any]) -> str:

@@ -13,7 +13,16 @@ from playwright.sync_api import Browser, sync_playwright
 from torch import Tensor, nn
 
 from landscape import Job, Problem, TrajectoryCollector, run
+from landscape.checks import keep_checks
+from landscape.record import Check, Checks
 
+CHECKS = Checks(
+    points=125,
+    results=(
+        Check(number="5", name="sampling", state="holds", text="little noise"),
+        Check(number="6", name="resolution", state="reservation", text="off by 6 %", remedy="size: 81 gives 0.4 %"),
+    ),
+)
 FLAGS = ["--no-sandbox", "--enable-unsafe-swiftshader", "--use-angle=swiftshader"]
 
 
@@ -44,6 +53,7 @@ def compute(folder: Path, seed: int) -> None:
         {"name": "cube", "directions": [{"kind": "random", "seed": k} for k in (1, 2, 3)], "size": 5},
     ]
     evaluate(folder, Problem(model, samples, observe), landscapes)
+    keep_checks(folder, "cube", CHECKS)
 
 
 def plane(seed: int) -> dict[str, Any]:

@@ -252,6 +252,21 @@ def test_the_data_table_has_the_values(look: Look):
 
 
 @pytest.mark.page
+def test_what_checks_found_is_listed_and_folded(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="cube")
+    summary = look.page.get_by_text("Can this picture be trusted? nothing speaks against it, with 1 reservation")
+    lines = look.page.locator(".checks li")
+    assert [line.inner_text().split() for line in lines.all()] == [
+        ["✓", "little", "noise"], ["!", "off", "by", "6", "%", "size:", "81", "gives", "0.4", "%"],
+    ]  # fmt: skip
+    assert lines.nth(1).get_by_role("img", name="a reservation").is_visible()
+    summary.click()
+    assert not lines.first.is_visible()
+    look.show("run", run=look.run_id("net"), landscape="plane")
+    assert lines.count() == 0
+
+
+@pytest.mark.page
 def test_a_link_shows_the_same_picture(look: Look):
     run = look.run_id("net")
     state = {

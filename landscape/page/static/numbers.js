@@ -13,6 +13,17 @@ export function showNumbers(place, landscape, { info, measures = {} }) {
     Object.keys(measures).length ? el("div", {}, el("h2", {}, WORDS.measures), facts(Object.entries(measures).map(([name, value]) => [name, value === null ? "" : String(value)]))) : []);
 }
 
+/** What the checks of a landscape found; what a user has unfolded or folded stays so while they say the same. */
+export function showChecks(place, checks) {
+  const key = JSON.stringify(checks);
+  if (place.dataset.shown === key) return;
+  place.dataset.shown = key;
+  fill(place, !checks ? [] : el("details", { open: checks.opened }, el("summary", {}, checks.summary),
+    el("ul", {}, checks.lines.map(line => el("li", { class: line.state },
+      el("b", { role: "img", "aria-label": line.said, title: line.said }, line.mark),
+      line.text, line.remedy ? el("i", {}, line.remedy) : null)))));
+}
+
 export function showProvenance(place, landscape) {
   fill(place, el("details", {}, el("summary", {}, WORDS.provenance), facts(landscape.rows.provenance),
     landscape.job ? [el("h3", {}, WORDS.job), el("pre", { tabindex: "0" }, landscape.job)] : null));

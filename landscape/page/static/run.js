@@ -8,7 +8,7 @@ import { Follower } from "./follow.js";
 import { History } from "./history.js";
 import { jobDialog } from "./jobbox.js";
 import { cameraText, drawsSpace, lookOf } from "./look.js";
-import { showFailures, showLog, showNumbers, showProvenance } from "./numbers.js";
+import { showChecks, showFailures, showLog, showNumbers, showProvenance } from "./numbers.js";
 import { Player } from "./player.js";
 import { askFigure, captionOf, FigureView } from "./plot.js";
 import { Pointer } from "./pointer.js";
@@ -66,7 +66,7 @@ export class RunPage {
     const { run } = this, training = el("section", { class: "training", "aria-label": WORDS.training });
     document.title = `${run.name}: ${WORDS.title.toLowerCase()}`;
     fill(document.querySelector("#trail span:last-child"), run.name);
-    for (const name of ["heading", "tabs", "tools", "playing", "pointing", "table", "trouble", "numbers", "provenance", "logs"]) this[name] = el("div", { class: name });
+    for (const name of ["heading", "tabs", "tools", "playing", "pointing", "table", "checks", "trouble", "numbers", "provenance", "logs"]) this[name] = el("div", { class: name });
     this.notice = el("p", { class: "sentence", role: "alert", hidden: true });
     this.figure = el("div", { class: "figure", tabindex: "0", onkeydown: event => this.pointer?.key(event) });
     this.caption = el("figcaption");
@@ -78,7 +78,7 @@ export class RunPage {
         el("section", { class: "picture", "aria-label": WORDS.landscapes },
           this.tools, el("figure", {}, this.figure, this.caption), this.playing, this.pointing, this.table),
         this.panel),
-      this.trouble, this.numbers, this.provenance, run.history ? null : training, this.logs,
+      this.checks, this.trouble, this.numbers, this.provenance, run.history ? null : training, this.logs,
       sentences.map(sentence => el("p", { class: "sentence" }, sentence)));
     this.view = new FigureView(this.figure, {
       hover: perFrame(point => this.pointer?.hover(point)),
@@ -118,7 +118,7 @@ export class RunPage {
   }
 
   showNone() {
-    for (const place of [this.heading, this.tabs, this.tools, this.panel, this.playing, this.pointing, this.table, this.numbers, this.provenance]) fill(place);
+    for (const place of [this.heading, this.tabs, this.tools, this.panel, this.playing, this.pointing, this.table, this.checks, this.numbers, this.provenance]) fill(place);
     this.view.say(WORDS.noLandscapes);
   }
 
@@ -295,6 +295,7 @@ export class RunPage {
 
   showFacts() {
     const { landscape } = this;
+    showChecks(this.checks, landscape.checks);
     showNumbers(this.numbers, landscape, this.run);
     showProvenance(this.provenance, landscape);
     showFailures(this.trouble, landscape.failures);

@@ -6,9 +6,11 @@ import pytest
 import yaml
 from page_client import asking
 
+from landscape.checks import keep_checks
 from landscape.page.app import make_app
 from landscape.page.places import open_place
 from landscape.page.security import Guard
+from landscape.record import Check, Checks
 
 
 def test_the_list_names_the_run_by_an_identifier(client, net, finished):
@@ -36,6 +38,28 @@ def test_a_run_tells_its_landscapes(client, net):
     assert (line["kinds"], len(cube["kinds"])) == (["curve", "barcode"], 3)
     assert ["resolution", "5 × 4 points"] in minimum["rows"]["landscape"]
     assert minimum["rows"]["topology"][-1] == ["to read it", "a minimum of this slice is not a minimum of the network"]
+
+
+def test_what_checks_found_is_told_line_by_line(runs):
+    found = Checks(
+        points=20,
+        evaluations=94,
+        results=(
+            Check(number="5", name="sampling", state="holds", text="little noise"),
+            Check(number="6", name="resolution", state="fails", text="off by <40 %>", remedy="size: 81 gives 9 %"),
+        ),
+    )
+    keep_checks(runs / "net", "minimum", found)
+    guard = Guard("t")
+    with asking(make_app([open_place(str(runs))], guard), f"{guard.cookie}=t") as asked:
+        while (answer := asked.json("/api/runs"))["scanning"]:
+            pass
+        minimum, path, *_ = asked.json(f"/api/run?run={answer['runs'][0]['id']}")["landscapes"]
+    assert path["checks"] is None
+    assert minimum["checks"]["opened"]
+    assert minimum["checks"]["summary"] == f"Can this picture be trusted? {found.verdict}"
+    marks = [(line["number"], line["mark"], line["said"], line["remedy"]) for line in minimum["checks"]["lines"]]
+    assert marks == [("5", "✓", "holds", ""), ("6", "✗", "does not hold", "size: 81 gives 9 %")]
 
 
 @pytest.mark.parametrize(
