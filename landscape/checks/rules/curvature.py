@@ -19,6 +19,8 @@ ROUNDING, LEAST_LOSS = 4 * 2.2e-16, 0.1  # of a mean of losses in float64; near 
 LEAST_SLOPE = 0.01
 LEAST_RATIO, LARGEST_RATIO = 0.5, 2.0  # the grid's parabola at the centre is then recognisable
 STEEP = 0.9  # of λmax: such an axis shows the worst
+# Relative, of a mean of losses in the arithmetic of the grid: float32 has 24 bits, bfloat16 8, and samples average it.
+SINGLE_PRECISION, LOW_PRECISION = 1e-7, 1e-3
 DOWNHILL = 0.01  # of λmax: Lanczos finds eigenvalues to about this share
 
 
@@ -142,6 +144,11 @@ class OfGrid:
     difference: float
     curvature: float
     step: float
+
+    def stands_out(self, loss: float, low_precision: bool) -> bool:
+        """Whether the rise dᵀHd·h² of both neighbours is more than the rounding of a loss of this size."""
+        rounding = LOW_PRECISION if low_precision else SINGLE_PRECISION
+        return abs(self.curvature) * self.step**2 > rounding * max(1.0, abs(loss))
 
     @property
     def ratio(self) -> float:

@@ -10,6 +10,9 @@ from landscape.checks.rules.words import NotJudged, check, number, percent
 from landscape.record import Check, CheckState
 
 SURE = 20.0  # relief in standard errors: the band of ± one error is then a tenth of the relief, a contour line's worth
+# Samples: a standard error that n of them give is itself known to 1/√(2(n − 1)), 13 % of 30. Losses have long tails:
+# the few samples that are hard, and make most of a loss, are often in none of so few.
+FEW = 30
 VISIBLE = 5.0  # below it a band of ± two errors is 80 % of the relief
 LINES = 2 * math.sqrt(2)  # in standard errors: the difference of two values has √2 of them, and two of these are noise
 DEAD = 0.8  # of the cells: what is left is a spot in the middle of the picture
@@ -28,7 +31,7 @@ class Sampling:
 
 
 def sampling(found: Sampling) -> Check:
-    """5: S = relief / SE; at least 20 holds, below 5 nothing is seen."""
+    """5: S = relief / SE; at least 20 holds, below 5 nothing is seen; fewer than 30 samples do not tell their noise."""
     if found.relief == 0:
         text, remedy = "the relief is 0: nothing that the axes move changes the loss", "does observe use its model?"
         return check("5", "sampling", "fails", text, remedy, 0.0)
@@ -42,6 +45,9 @@ def sampling(found: Sampling) -> Check:
         f"noise of sampling ± {number(2 * found.noise)} (two standard errors) in a relief of {number(found.relief)}; "
         f"contour lines nearer than {number(LINES * found.noise)} would mean nothing"
     )
+    if ratio >= SURE and 0 < found.samples < FEW:
+        text = f"{text}, as far as {found.samples} samples tell: the noise of so few is not known"
+        return check("5", "sampling", "reservation", text, "take hundreds of samples", ratio, numbers=known)
     if ratio >= SURE:
         return check("5", "sampling", "holds", text, value=ratio, numbers=known)
     wanted = math.ceil(found.samples * (SURE / ratio) ** 2)
