@@ -100,17 +100,17 @@ def _other_seeds(scene: Scene) -> Check:
         raise NotJudged("no axis is a random direction")
     reach = min(float(np.abs(axis.coordinates).max()) for axis in axes if axis.name in drawn)
     spec = next(iter(drawn.values()))
-    losses, errors = asker.line_losses(spec, SEEDS, [reach * each for each in POINTS_OF_LINE])
+    places = reach * np.array(POINTS_OF_LINE)
+    losses, errors = asker.line_losses(spec, SEEDS, places.tolist())
     rises = losses[:, HALF].mean(axis=1) - scene.origin_loss
     names = [axis.name for axis in axes]
     # Axes of another kind or scale are no draws of the same.
     alike = [name for name, each in drawn.items() if each.model_copy(update={"seed": spec.seed}) == spec]
     points = [[sign * reach / 2 if each == name else 0.0 for each in names] for name in alike for sign in (-1, 1)]
     own = asker.losses(asker.own, points).reshape(len(alike), 2).mean(axis=1) - scene.origin_loss
-    found = lines.OtherLines(
-        rises, dict(zip(alike, own.tolist(), strict=True)), reach / 2, float(np.median(errors[:, HALF]))
-    )
-    return lines.other_lines(found)
+    noise = float(np.median(errors[:, HALF]))
+    along = dict(zip(alike, own.tolist(), strict=True))
+    return lines.other_lines(lines.OtherLines(rises, along, reach / 2, noise, places, losses))
 
 
 def _curvature(scene: Scene) -> Check:

@@ -32,6 +32,8 @@ def _finite(value: object) -> object:
         return float(value) if math.isfinite(value) else None
     if isinstance(value, (list, tuple)):
         return [_finite(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
     return value
 
 

@@ -21,6 +21,7 @@ from landscape.views.figures.missing import hatched
 from landscape.views.figures.origin import flat_origin, origin_names
 from landscape.views.figures.path import flat_labels, flat_path, legend_names
 from landscape.views.figures.pointer import pointer_notes, pointer_text, pointer_values
+from landscape.views.figures.seeds import seed_band, seed_names
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import nice_ticks
 from landscape.views.prepared.missing import legend_name, missing_names, missing_states
@@ -91,6 +92,7 @@ def _legend(observables: Sequence[FigureData]) -> list[str]:
     """The legend entries of all panels."""
     first = observables[0]
     names = list(dict.fromkeys(band_name(one) for one in observables if one.shape_error is not None))
+    names += seed_names(first)
     names += [*legend_names(first.path), SNAPSHOT_NAME] if first.path is not None else []
     names += origin_names(first) if _origin_height(first) is not None else []
     return [*names, *missing_names(first.states), *extrema_names(first)]
@@ -151,6 +153,7 @@ def _panel(
     ends = (data.scale.real(limits[0]), data.scale.real(limits[1]))
     shown = np.where(np.isfinite(data.drawn), data.values, np.nan)
     traces: list[Any] = _missing(data, panel, ends, style)
+    traces += seed_band(data, style, ends[0], **panel.axes)
     traces += _band(data, shown, panel, ends[0], style, band_in_legend)
     traces.append(_curve(data, shown, panel, style))
     height = _origin_height(data)

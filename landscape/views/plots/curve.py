@@ -8,6 +8,7 @@ import numpy as np
 
 from landscape.views.figures.colours import CURVES
 from landscape.views.figures.curve import band_name, y_limits
+from landscape.views.figures.seeds import FILLS
 from landscape.views.plots.style import (
     HATCHES,
     PlotStyle,
@@ -20,6 +21,7 @@ from landscape.views.plots.style import (
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import nice_ticks
 from landscape.views.prepared.missing import legend_name, missing_states, rectangles, square_states
+from landscape.views.prepared.seeds import NAME
 
 EVALUATED = "evaluated"
 
@@ -32,6 +34,9 @@ def plot_curve(data: FigureData, ax: Any, style: PlotStyle) -> None:
     if data.shape_error is not None:
         edges = (np.maximum(shown - 2 * data.shape_error, low), shown + 2 * data.shape_error)
         ax.fill_between(x, *edges, color=colour, alpha=0.24, linewidth=0, label=band_name(data))
+    if data.seeds is not None:
+        band = (np.maximum(each, low) if data.scale.log else each for each in (data.seeds.low, data.seeds.high))
+        ax.fill_between(data.seeds.at, *band, color=FILLS["light"], alpha=0.24, linewidth=0, label=NAME)
     ax.plot(x, shown, color=colour, label=data.observable.replace("_", " "))
     if data.interpolated is not None:
         there = data.interpolated == 0

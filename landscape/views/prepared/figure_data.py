@@ -15,7 +15,7 @@ from landscape.views.prepared.extrema import Extrema, prepare_extrema
 from landscape.views.prepared.finer import evaluated_text
 from landscape.views.prepared.networks import Networks, network_notes, prepare_networks
 from landscape.views.prepared.origin import Origin, prepare_origin
-from landscape.views.prepared.path import DrawnPath, prepare_path
+from landscape.views.prepared.path import DrawnPath, path_note, prepare_path
 from landscape.views.prepared.scale import (
     LOG_DECADES,
     Scale,
@@ -24,6 +24,7 @@ from landscape.views.prepared.scale import (
     point_states,
     spanned_decades,
 )
+from landscape.views.prepared.seeds import SeedBand, prepare_seeds
 from landscape.views.prepared.thinning import MAX_POINTS, thinned, thinning_note
 from landscape.views.prepared.uncertainty import difference_in_errors, rise_over_origin, standard_error
 
@@ -58,7 +59,7 @@ class FigureData(Comparable):
     standard errors each value differs from that at the origin, where the layer of uncertainty is asked for and the
     errors are known. `extrema` are the minima above the noise and their saddles, where these are asked for. `beside`
     are further observables, each for a panel of its own. `interpolated` is that of the surface: None where every point
-    was evaluated.
+    was evaluated. `seeds` is what lines of other seeds would show, where a line was checked.
     """
 
     name: str
@@ -80,6 +81,7 @@ class FigureData(Comparable):
     extrema: Extrema | None = None
     beside: tuple[FigureData, ...] = ()
     interpolated: NDArray[np.uint8] | None = None
+    seeds: SeedBand | None = None
 
     @property
     def shape_error(self) -> Floats | None:
@@ -210,7 +212,7 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
         *_log_note(log, None if choice.log is not None else decades),
         *_axes_notes(axes),
         *(network_notes(surface) if observable == "loss" else ()),
-        *_path_note(drawn_path, observable),
+        *path_note(drawn_path, observable),
         *(["standard errors, or the value at the origin, are not known"] if _in_vain(choice, difference) else []),
         *(extrema.notes if extrema is not None else ()),
     ]
@@ -233,6 +235,7 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
         difference=difference,
         extrema=extrema,
         interpolated=surface.interpolated if evaluated_text(surface) else None,
+        seeds=prepare_seeds(full, observable),
     )
 
 
@@ -289,10 +292,3 @@ def _axes_notes(axes: tuple[AxisView, ...]) -> list[str]:
     if len(axes) > 1 and not 1 / EXTREME_RATIO <= axes[1].span / axes[0].span <= EXTREME_RATIO:
         notes.append(f"axes not to one scale: they span {axes[0].span:.3g} and {axes[1].span:.3g}")
     return notes
-
-
-def _path_note(path: DrawnPath | None, observable: str) -> list[str]:
-    if path is None or observable != "loss" or np.isfinite(path.height).all():
-        return []
-    count = int(np.isfinite(path.height).sum())
-    return [f"loss on the path known at {count} of {len(path.numbers)} points"]

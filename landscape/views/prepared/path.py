@@ -83,6 +83,14 @@ def prepare_path(surface: Surface, observable: str, log: bool) -> DrawnPath | No
     )
 
 
+def path_note(path: DrawnPath | None, observable: str) -> list[str]:
+    """At how many of its points the loss is known, where it is not at all of them."""
+    if path is None or observable != "loss" or np.isfinite(path.height).all():
+        return []
+    count = int(np.isfinite(path.height).sum())
+    return [f"loss on the path known at {count} of {len(path.numbers)} points"]
+
+
 def _height(path: ProjectedPath, observable: str, log: bool) -> Floats:
     """The drawn loss at the projections; NaN throughout for other observables, which are not known along the path."""
     values = np.asarray(path.projected_loss, np.float64)

@@ -106,7 +106,7 @@ def test_noise_that_is_not_known_is_no_reason_for_anything():
     with pytest.raises(NotJudged, match=unknown):
         sampling(Sampling(1.0, math.nan, 1))
     with pytest.raises(NotJudged, match=unknown):
-        other_lines(OtherLines(np.ones(LINES), {"alpha": 1.0}, 0.5, math.nan))
+        other_lines(OtherLines(np.ones(LINES), {"alpha": 1.0}, 0.5, math.nan, np.ones(1), np.ones((LINES, 1))))
     with pytest.raises(NotJudged, match=f"{unknown}, and the loss of guessing"):
         range_of_axes(Range(1.0, math.nan, None, math.nan))
     with pytest.raises(NotJudged, match=unknown):
