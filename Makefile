@@ -10,7 +10,7 @@ FRAMEWORKS := .venv-frameworks
 # The suite stops Ray sessions of its own only. A third process computes while the others wait for Ray, S3 or a child.
 JOBS ?= 3
 
-.PHONY: compiled demo test test-quick lint types docs suite test-page test-slow test-frameworks chaos fuzz bench-peers bench-page format install clean help
+.PHONY: compiled demo test test-quick lint types docs suite test-page test-slow test-frameworks chaos fuzz bench-peers bench-page pictures format install clean help
 
 help:
 	@echo "Use"
@@ -25,6 +25,7 @@ help:
 	@echo "  make test-frameworks  every example beside PyTorch Geometric, transformers, Lightning's and Hugging Face's own loops"
 	@echo "  make docs         the documentation, in build/docs/index.html"
 	@echo "  make lint types   ruff and mypy alone"
+	@echo "  make pictures     the pictures of docs/howto/trust.md anew, and whether the checks say what it shows"
 	@echo "  make format       let ruff format the sources"
 	@echo "Measure"
 	@echo "  make bench-peers  time per point of public packages and of this one; ARGS=--quick to try, ARGS=--help"
@@ -117,6 +118,10 @@ $(PEERS)/.ready: tests/peers/requirements.txt tests/peers/requirements-no-deps.t
 # The page in the system's Chromium, on quiet cores: medians and ratios of one run.
 bench-page: $(READY) $(BROWSER) compiled
 	$(BIN)/python -W ignore tests/browser/bench_page.py $(ARGS)
+
+# Its checks take a minute. The network is trained anew: on another processor its numbers may differ in the last digits.
+pictures: $(READY)
+	MPLBACKEND=Agg $(BIN)/python -W ignore tests/docs/draw_page.py docs/howto/trust.md
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
