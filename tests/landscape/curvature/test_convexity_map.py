@@ -14,6 +14,7 @@ from torch import nn
 from cluster.planning import plan_job, plan_text
 from landscape import Job, JobError, Problem, extend, open_run, refine, run
 from landscape.errors import Interrupted
+from landscape.surface import QUARANTINED
 from landscape.views import figure
 from landscape.views.prepared.figure_data import prepare_figure
 
@@ -175,6 +176,34 @@ def test_interrupted_refined_and_widened_maps_have_the_bits_of_those_computed_at
     merged = open_run(tmp_path / "stopped")["map"].merged()
     for name in (*NAMES, "eig_ratio"):
         np.testing.assert_array_equal(merged[name], finer[name])
+
+
+def test_an_engine_computes_the_loss_and_leaves_the_eigenvalues_as_they_are(computed, tmp_path):
+    run(network_job(tmp_path, engine="vmap"))
+    whole, found = arrays_of(computed), arrays_of(tmp_path)
+    for name in NAMES:
+        np.testing.assert_array_equal(found[name], whole[name])
+
+
+def test_tiles_whose_derivatives_raise_are_given_up_and_tried_again_by_the_next_run(tmp_path):
+    broken = [True]
+
+    def formula(w, bias):
+        if broken and torch.is_grad_enabled() and (w[0] - 0.3).abs() > 0.1:
+            raise RuntimeError("no derivative here")
+        return w[0] ** 2 + w[1] ** 4
+
+    problem = problem_of(formula)
+    surface = run(job_of(tmp_path, problem, tile=1))["map"]
+    given_up = surface.status == QUARANTINED
+    assert given_up.any()
+    assert not given_up.all()
+    assert np.isnan(surface["eig_max"][given_up]).all()
+    assert np.isfinite(surface["eig_max"][~given_up]).all()
+    broken.clear()
+    mended = run(job_of(tmp_path, problem, tile=1))["map"]
+    np.testing.assert_array_equal(mended["eig_max"][~given_up], surface["eig_max"][~given_up])
+    assert np.isfinite(mended["eig_max"]).all()
 
 
 def test_views_draw_the_ratio_and_say_what_it_is(computed):
