@@ -9,7 +9,7 @@ import numpy as np
 from landscape.checks.evidence import Evidence
 from landscape.checks.rules.curvature import OfGrid
 from landscape.checks.rules.resolution import Resolution
-from landscape.grid import Floats, Index
+from landscape.grid import Floats
 from landscape.refinement.merging import spread
 from landscape.surface import NOT_COMPUTED, OK, Surface
 from landscape.topology.descent import corner_steps
@@ -117,24 +117,28 @@ def _interpolated(values: Floats, coordinates: Floats, stride: int, axis: int) -
 def at_centre(evidence: Evidence, axis: str, curvature: float) -> OfGrid | None:
     """The second difference of the grid at the origin along an axis; None where a neighbour is missing.
 
+    Of a refined landscape, by the nearest neighbours that were evaluated.
+
     Args:
         curvature: dᵀHd.
     """
-    index = evidence.origin_index
-    if index is None:
+    if evidence.origin_index is None:
         return None
-    dimension = [each.name for each in reversed(evidence.surface.axes)].index(axis)
-    coordinates = evidence.surface.axis(axis).coordinates
-    place = index[dimension]
-    if not 0 < place < len(coordinates) - 1:
-        return None
-    step = float(coordinates[place + 1] - coordinates[place])
-    if not math.isclose(step, float(coordinates[place] - coordinates[place - 1]), rel_tol=1e-6):
-        return None
-
-    def at(offset: int) -> float:
-        moved: Index = (*index[:dimension], place + offset, *index[dimension + 1 :])
-        return float(evidence.values[moved])
-
-    difference = (at(1) - 2 * at(0) + at(-1)) / step**2
-    return OfGrid(axis, difference, curvature, step) if math.isfinite(difference) else None
+    surface, finest = evidence.surface.merged(), 2 ** len(evidence.surface.levels)
+    dimension = [each.name for each in reversed(surface.axes)].index(axis)
+    known = surface.status == OK
+    if surface.interpolated is not None:
+        known &= surface.interpolated == 0
+    values = np.where(known, surface.loss, np.nan)
+    origin = tuple(finest * place for place in evidence.origin_index)
+    line = values[(*origin[:dimension], slice(None), *origin[dimension + 1 :])]
+    coordinates, place = surface.axis(axis).coordinates, origin[dimension]
+    for stride in (2**level for level in range(len(evidence.surface.levels) + 1)):
+        if not stride <= place < len(line) - stride:
+            return None
+        low, centre, high = line[place - stride], line[place], line[place + stride]
+        step, other = coordinates[place + stride] - coordinates[place], coordinates[place] - coordinates[place - stride]
+        difference = float(high - 2 * centre + low) / float(step) ** 2
+        if math.isfinite(difference) and math.isclose(step, other, rel_tol=1e-6):
+            return OfGrid(axis, difference, curvature, float(step))
+    return None

@@ -1,4 +1,4 @@
-"""Check 6 of refined landscapes: by what the levels have added, wherever each of them is the last one."""
+"""Checks 6 and 8b of refined landscapes: by what the levels have added, wherever each of them is the last one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from landscape.checks.evidence import Evidence
-from landscape.checks.grids import resolution_of
+from landscape.checks.grids import at_centre, resolution_of
 from landscape.checks.rules.resolution import Resolution, resolution
 from landscape.surface import NOT_COMPUTED, OK, Axis, Surface
 
@@ -63,3 +63,19 @@ def test_what_is_refined_too_little_is_to_be_refined_further():
     judged = resolution(Resolution(0.1, float("nan"), None, (17, 17), refined=True))
     assert judged.state == "reservation"
     assert judged.remedy == "landscape refine makes it finer"
+
+
+def test_the_bowl_at_the_centre_is_that_of_the_nearest_points_that_are_known():
+    plain = grid(canyon, 17)
+    levels = tuple(grid(canyon, size, lambda alpha: abs(alpha) <= 0.25, new=True) for size in (33, 65))
+    for surface, step in ((plain, 1 / 8), (grid(canyon, 17, levels=levels), 1 / 32)):
+        for axis, other in (("alpha", 0), ("beta", 1)):
+            centre = at_centre(Evidence("", None, surface), axis, 2.0)  # type: ignore[arg-type]
+            assert centre is not None
+            ends = [canyon(*np.roll([sign * step, 0.0], other)) for sign in (-1, 1)]
+            assert centre.difference == pytest.approx((sum(ends) - 2 * canyon(0.0, 0.0)) / step**2)
+            assert centre.step == step
+    missing = np.where(np.isclose(plain.alpha, 0.125), NOT_COMPUTED, OK).astype(np.uint8)
+    holed = Surface("a", plain.axes, plain.observables, np.broadcast_to(missing, (17, 17)))
+    assert at_centre(Evidence("", None, holed), "alpha", 2.0) is None  # type: ignore[arg-type]
+    assert at_centre(Evidence("", None, holed), "beta", 2.0) is not None  # type: ignore[arg-type]
