@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from landscape.views.prepared.layers import SAYING, LayerTable, layer_table
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.wording import finite, mapping
 
 COLUMNS = ("measure", "value", "SE over samples", "95 % interval", "note")
-LAYER_TITLE = "layer"
 # What a curve of training shows, each of its own size.
 CURVES = ("loss", "rise 0.25", "radius", "sam 1 step", "lambda max", "trace")
 TITLES = {
@@ -40,12 +40,12 @@ class MeasuredWeights:
     Attributes:
         label: such as `epoch 3`.
         rows: measure, value, standard error over the samples, interval, note; texts.
-        layers: the same per layer.
+        layers: what was measured of single layers; None where nothing was.
     """
 
     label: str
     rows: tuple[TextRow, ...]
-    layers: Mapping[str, tuple[TextRow, ...]]
+    layers: LayerTable | None
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,7 @@ def measure_tables(measures: Mapping[str, Any]) -> list[MeasuredWeights]:
         MeasuredWeights(
             label,
             tuple(_texts(name, row, rho) for name, row in _rows(entry)),
-            {
-                layer: tuple(_texts(name, mapping(row), rho) for name, row in mapping(rows).items())
-                for layer, rows in mapping(entry.get("layers")).items()
-            },
+            layer_table(mapping(entry.get("layers")), title_of),
         )
         for label, entry in _entries(measures)
     ]
@@ -126,9 +123,11 @@ def lines_of(measures: Mapping[str, Any]) -> list[str]:
     """The tables as lines of plain text."""
     lines = []
     for table in measure_tables(measures):
-        parts = [(table.label, table.rows), *((f"layer {name}", rows) for name, rows in table.layers.items())]
-        for title, rows in parts:
-            lines += [title, *_aligned([COLUMNS[:4], *(row[:4] for row in rows)], [row[4] for row in rows])]
+        texts = [COLUMNS[:4], *(row[:4] for row in table.rows)]
+        lines += [table.label, *_aligned(texts, [row[4] for row in table.rows])]
+        if table.layers is not None:
+            rows = table.layers.rows
+            lines += ["layers", *_aligned([table.layers.heads, *rows], [""] * len(rows)), f"  {SAYING}"]
     return lines
 
 

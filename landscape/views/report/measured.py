@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from landscape.views.prepared.layers import SAYING as LAYER_SAYING
+from landscape.views.prepared.layers import LayerBar, LayerTable
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.measures import (
     COLUMNS,
-    LAYER_TITLE,
     MeasureCurve,
     MeasuredWeights,
     TextRow,
@@ -18,6 +19,8 @@ from landscape.views.prepared.measures import (
 from landscape.views.report.runs import ReportRun
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 320, 150, 58, 12, 10, 22  # of a curve in pixels, and its margins
+BARS_WIDTH, BARS_LEFT, BAR_STEP, BAR_HEIGHT = 560, 170, 17, 11
+LETTERS = 26  # of a layer's name beside its bar
 SAYING = (
     "The standard errors are over the samples, the intervals over random directions or probes. Sharpness does not "
     "track generalisation well, sometimes inversely (Andriushchenko et al. 2023)."
@@ -43,12 +46,14 @@ def measures_section(run: ReportRun, *, several: bool = False) -> str:
 
 
 def _weights(weights: MeasuredWeights) -> str:
-    layers = [(layer, row) for layer, rows in weights.layers.items() for row in rows]
-    body = _table(COLUMNS, weights.rows)
-    if not layers:
+    body, layers = _table(COLUMNS, weights.rows), weights.layers
+    if layers is None:
         return body
-    table = _table((LAYER_TITLE, *COLUMNS), [(layer, *row) for layer, row in layers])
-    return f"{body}<details><summary>Layers</summary>{table}</details>"
+    table = _table(layers.heads, layers.rows)
+    return (
+        f'{body}<details class="layers" open><summary>Layers</summary>{bars_svg(layers)}{table}'
+        f"<p class='note'>{escape(LAYER_SAYING)}</p></details>"
+    )
 
 
 def _table(heads: Sequence[str], rows: Sequence[TextRow] | Sequence[tuple[str, ...]]) -> str:
@@ -96,4 +101,43 @@ def curve_svg(curve: MeasureCurve) -> str:
         f'<figure><svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="{escape(curve.title)}">'
         f'<polyline points="{line}" fill="none" stroke="currentColor"/>{bars}{dots}{labels}</svg>'
         f"<figcaption>{escape(curve.title)}</figcaption></figure>"
+    )
+
+
+def bars_svg(table: LayerTable) -> str:
+    """A bar per layer, with its interval, as a picture that needs no script; empty where no value is known."""
+    if not table.bars:
+        return ""
+    ends = [end for bar in table.bars for end in (bar.value, bar.low, bar.high) if end is not None]
+    low, high = min(0.0, *ends), max(0.0, *ends)
+    span, width = high - low or 1.0, BARS_WIDTH - BARS_LEFT - RIGHT
+
+    def x(value: float) -> float:
+        return BARS_LEFT + width * (value - low) / span
+
+    def drawn(place: int, bar: LayerBar) -> str:
+        top, middle = TOP + BAR_STEP * place, TOP + BAR_STEP * place + BAR_HEIGHT / 2
+        interval = ""
+        if bar.low is not None and bar.high is not None:
+            interval = f'<path d="M{x(bar.low):.1f} {middle}H{x(bar.high):.1f}" stroke="currentColor"/>'
+        name = bar.layer if len(bar.layer) <= LETTERS else f"…{bar.layer[1 - LETTERS :]}"
+        return (
+            f'<text x="{BARS_LEFT - 8}" y="{middle + 4}" text-anchor="end" font-size="11" fill="currentColor">'
+            f"{escape(name)}</text>"
+            f'<rect x="{min(x(0), x(bar.value)):.1f}" y="{top}" width="{abs(x(bar.value) - x(0)):.1f}" '
+            f'height="{BAR_HEIGHT}" fill="currentColor" opacity="0.35"/>{interval}'
+        )
+
+    height = TOP + BAR_STEP * len(table.bars) + BOTTOM
+    bars = "".join(drawn(place, bar) for place, bar in enumerate(table.bars))
+    axis = f'<path d="M{x(0):.1f} {TOP}V{height - BOTTOM}" stroke="currentColor" opacity="0.5"/>'
+    labels = "".join(
+        f'<text x="{x(value):.1f}" y="{height - 8}" text-anchor="{anchor}" font-size="11" fill="currentColor">'
+        f"{escape(number(value, 3))}</text>"
+        for value, anchor in ((0.0, "middle"), (high, "end"))
+    )
+    title = f"{table.title}, one layer alone"
+    return (
+        f'<figure><svg viewBox="0 0 {BARS_WIDTH} {height}" width="{BARS_WIDTH}" role="img" '
+        f'aria-label="{escape(title)}">{axis}{bars}{labels}</svg><figcaption>{escape(title)}</figcaption></figure>'
     )

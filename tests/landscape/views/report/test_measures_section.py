@@ -20,7 +20,10 @@ def measures(*numbers: int) -> dict:
     entries = {
         f"epoch {number}": {"number": number, "unit": "epoch", "weights": "d", "rows": ROWS} for number in numbers
     }
-    entries[f"epoch {numbers[-1]}"]["layers"] = {"<conv>": {"rise 0.1": {"value": 0.75}}}
+    entries[f"epoch {numbers[-1]}"]["layers"] = {
+        "<conv>": {"rise 0.1": {"value": 0.75}, "rise 0.5": {"value": 2.0, "low": -0.5, "high": 4.5}},
+        "linear": {"rise 0.1": {"value": 0.25}, "rise 0.5": {"value": None, "note": "not finite"}},
+    }
     return {"schema": 1, "settings": {"rho": {"sam": 0.05}}, "origins": entries, "mine": {"sharpness": 2}}
 
 
@@ -30,7 +33,8 @@ def test_the_section_shows_the_last_weights_first_and_curves_over_snapshots():
     assert "worst case in ‖ε‖ ≤ 0.05 (SAM), 20 steps" in section
     assert "[0.2, 0.3]" in section
     assert "&lt;conv&gt;" in section
-    assert section.count("<svg") == 3  # loss, rise, trace
+    assert section.count("<svg") == 4  # loss, rise, trace; bars of the layers
+    assert "rise at 0.5, one layer alone" in section
     assert "Andriushchenko et al. 2023" in section
     assert measures_section(ReportRun("a", (), measures=measures(1, 5)), several=True).startswith(
         '<section class="measures"><h2>Measures: a</h2>'
@@ -62,7 +66,13 @@ def test_tables_for_people_and_for_software_hold_every_row():
     lines = lines_of(measures(5))
     assert lines[0] == "epoch 5"
     assert [line.split()[0] for line in lines[2:7]] == ["loss", "rise", "flatness", "worst", "trace"]
+    assert [" ".join(line.split()) for line in lines[7:11]] == [
+        "layers",
+        "layer rise at 0.1 rise at 0.5",
+        "<conv> 0.75 2 [-0.5, 4.5]",
+        "linear 0.25 not finite",
+    ]
     table = table_csv(measures(1, 5))
     assert table[0] == ["origin", "number", "layer", "measure", "value", "stderr", "low", "high", "draws", "note"]
     assert table[2] == ["epoch 1", "1", "", "rise 0.25", "0.25", "0.003", "0.2", "0.3", "16", ""]
-    assert table[-1][:5] == ["epoch 5", "5", "<conv>", "rise 0.1", "0.75"]
+    assert table[-4][:5] == ["epoch 5", "5", "<conv>", "rise 0.1", "0.75"]
