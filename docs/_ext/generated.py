@@ -207,6 +207,8 @@ def _takes(field: dict[str, Any]) -> str:
             return f"a whole number from {low}"
         case {"type": "number", "minimum": low, "maximum": high}:
             return f"a number from {low} to {high}"
+        case {"type": "object", "properties": fields}:
+            return "a mapping of " + " and ".join(f"`{name}`, {_takes(each)}" for name, each in fields.items())
         case {"type": name}:
             return TYPES[name]
     raise ValueError(f"the reference of the job has no words for {field}")
