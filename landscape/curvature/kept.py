@@ -52,6 +52,11 @@ class KeptSteps:
             steps.append(step)
         return steps
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether a step is kept."""
+        return self._read(self._folder(), 0) is not None
+
     def keep(self, number: int, step: Step) -> None:
         """Keep one step; it is whole on disk when this returns."""
         data = np.concatenate([[step.alpha, step.beta], step.following]).astype("<f8").tobytes()

@@ -98,8 +98,9 @@ def spectrum_of(
             kept.remove()
             raise JobError(flat)
         pairs = {rank: _described(operator, pair, loss) for rank, pair in found.items()}
-    except _NotFiniteHessian:
-        kept.remove()
+    except JobError as error:
+        if isinstance(error, _NotFiniteHessian) or not kept.is_begun:
+            kept.remove()  # else the lock of what was refused at its first product stays behind
         raise
     except Interrupted:
         raise Interrupted(

@@ -231,6 +231,8 @@ def test_what_has_no_eigenvectors_is_refused_and_nothing_stays(tmp_path):
     roots = Problem(model, quadratic_samples(23), lambda model, batch: {"loss": (model(batch)[:, 0] ** 2).sqrt()})
     text = refusal(job_of(tmp_path / "kink", lambda: roots))
     assert text.startswith("directions: the Hessian at the origin must be finite for eigenvectors")
+    constant = Problem(model, quadratic_samples(23), lambda model, batch: {"loss": model(batch).detach()[:, 0]})
+    assert "the loss has no graph of gradients" in refusal(job_of(tmp_path / "constant", lambda: constant))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
