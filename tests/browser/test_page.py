@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -184,6 +185,28 @@ def test_the_pointer_and_the_arrow_keys_show_cross_sections(look: Look):
         " return [field.columns.values[(j * field.x.length + i) * field.columns.shape[2]], document.querySelectorAll('.section')[0].data[2].y[i]]; }"
     )
     assert expected[0] == expected[1]
+
+
+@pytest.mark.page
+def test_the_pointer_shows_the_same_value_on_a_surface_as_beside_it(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="epochs-1-3", kind="surface", log=0, path=0)
+    look.until("landscapePage.view.space")
+    box = look.page.locator(DRAWN).bounding_box()
+    assert box is not None
+    told = "[...plot.querySelectorAll('.hoverlayer text, .hovertext text')].map(text => text.textContent).join(' ')"
+    shown: set[str] = set()
+    for share in np.linspace(0.3, 0.6, 13):
+        look.page.mouse.move(box["x"] + share * box["width"], box["y"] + 0.45 * box["height"])
+        look.page.wait_for_timeout(150)
+        label = re.search(r"alpha\s*(\S+?)beta\s*(\S+?)loss (\S+?) ±", look.plotly(told))
+        if label is None:
+            continue
+        place = [float(part.replace("\u2212", "-")) for part in label.groups()]
+        reading = look.page.locator(".reading").inner_text()
+        if f"alpha {place[0]:.4g}, beta {place[1]:.4g};" in reading:  # the sections follow in the next frame
+            assert f"; {place[2]:.5g} ±" in reading
+            shown.add(reading)
+    assert len(shown) > 1
 
 
 @pytest.mark.page

@@ -171,8 +171,8 @@ export class FigureView {
     const live = shown ? null : this.live;
     this.arrays = {
       frame: shown, place: shown ? `${slider.currentvalue?.prefix || ""}${slider.steps[slider.active ?? 0].label}` : "",
-      x: numbers(source.x).values, y: numbers(source.y).values, notes: source.text, // of a refined landscape
-      drawn: live ? live.drawn : numbers(source.z ?? source.y), columns: live ? live.columns : numbers(source.customdata),
+      x: numbers(source.x).values, y: numbers(source.y).values, notes: notesOf(source), // of a refined landscape
+      drawn: live ? live.drawn : numbers(source.z ?? source.y), columns: live ? live.columns : columnsOf(source),
     };
     return this.arrays;
   }
@@ -183,7 +183,7 @@ export class FigureView {
   prepareLive(figure) {
     const fields = figure.data.filter(one => role(one) === "field" && one.z && one.z.bdata);
     if (!fields.length) return;
-    const drawn = numbers(fields[0].z), columns = fields[0].customdata ? numbers(fields[0].customdata) : null;
+    const drawn = numbers(fields[0].z), columns = fields[0].customdata ? columnsOf(fields[0]) : null;
     if (drawn.shape.length !== 2) return;
     const [height, width] = drawn.shape;
     const rows = Array.from({ length: height }, (_, j) => drawn.values.subarray(j * width, (j + 1) * width));
@@ -195,7 +195,7 @@ export class FigureView {
     }
     for (const field of fields) {
       field.z = rows;
-      if (custom) field.customdata = custom;
+      if (custom) field.customdata = field.type === "surface" ? turned(custom) : custom;
     }
     const states = this.answer.states ? numbers(this.answer.states).values : null;
     this.live = { drawn, columns, width, height, states, levels: fields[0].meta.levels || null, x: numbers(fields[0].x).values, y: numbers(fields[0].y).values };
@@ -269,6 +269,24 @@ export class FigureView {
     window.Plotly?.purge?.(this.plot);
     fill(this.place);
   }
+}
+
+/** Rows as columns. Plotly looks up what the pointer shows of a surface by [x, y], though its heights are [y, x]. */
+const turned = rows => rows[0].map((_, i) => rows.map(row => row[i]));
+
+/** The texts beside the values of a refined landscape, [y][x]. */
+function notesOf(trace) {
+  return trace.text && trace.type === "surface" ? turned(trace.text) : trace.text;
+}
+
+/** What the pointer shows, [y, x, columns], flat. */
+function columnsOf(trace) {
+  const columns = numbers(trace.customdata);
+  if (trace.type !== "surface" || columns.shape.length !== 3) return columns;
+  const [width, height, depth] = columns.shape, values = new columns.values.constructor(columns.values.length);
+  for (let i = 0; i < width; i++) for (let j = 0; j < height; j++)
+    values.set(columns.values.subarray((i * height + j) * depth, (i * height + j + 1) * depth), (j * width + i) * depth);
+  return { values, shape: [height, width, depth] };
 }
 
 /** Has a figure begin with the slice of that number; without one it is the nearest to zero. */

@@ -12,7 +12,7 @@ from landscape.views.figures.origin import space_origin
 from landscape.views.figures.overlay_looks import hue_scale, look
 from landscape.views.figures.overlay_marks import add_marks, entry, space_key, space_marks
 from landscape.views.figures.path import LIFT
-from landscape.views.figures.pointer import plane_hover, pointer_notes, pointer_values
+from landscape.views.figures.pointer import of_heights
 from landscape.views.figures.scene import draw_scene
 from landscape.views.figures.surface import HEIGHT, horizontal_aspect, level_lines, origin_height, path_in_space, z_axis
 from landscape.views.figures.theme import typed
@@ -52,14 +52,14 @@ def draw_surface_overlay(data: OverlayData, style: Style, opacity: float) -> go.
 
 
 def _heights(field: FigureData, label: str, number: int, opacity: float) -> go.Surface:
-    quiet = {"highlight": False}
+    quiet, pointed = {"highlight": False}, of_heights(field)
     return go.Surface(
         x=field.axes[0].coordinates,
         y=field.axes[1].coordinates,
         z=typed(field.drawn),
-        customdata=typed(pointer_values(field)[0]),
-        text=pointer_notes(field),
-        hovertemplate=plane_hover(field).replace("<extra></extra>", f"<extra>{entry(label)}</extra>"),
+        customdata=pointed["customdata"],
+        text=pointed["text"],
+        hovertemplate=pointed["hovertemplate"].replace("<extra></extra>", f"<extra>{entry(label)}</extra>"),
         cmin=field.scale.low,
         cmax=field.scale.high,
         colorscale=hue_scale(look(number)),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from landscape.views.figures.layout import text
+from landscape.views.figures.theme import typed
 from landscape.views.prepared.figure_data import FigureData
 
 Floats = NDArray[np.float64]
@@ -73,6 +76,19 @@ def pointer_text(name: str, value: str) -> str:
     plain = text(name).replace("%{", "&#37;{")
     bold, note = shown.removesuffix(NOTE), NOTE if shown.endswith(NOTE) else ""
     return f"<b>{plain} {bold}</b>{note}" + (f"<br>rise over the origin {rise}" if rise else "")
+
+
+def of_heights(data: FigureData) -> dict[str, Any]:
+    """What the pointer shows of a surface over two axes, as options of its trace.
+
+    Plotly looks up the numbers and texts of a surface by [x, y], though its heights are [y, x].
+    """
+    notes = pointer_notes(data)
+    return {
+        "customdata": typed(pointer_values(data)[0].swapaxes(0, 1)),
+        "text": None if notes is None else notes.T,
+        "hovertemplate": plane_hover(data),
+    }
 
 
 def plane_hover(data: FigureData) -> str:

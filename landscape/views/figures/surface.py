@@ -16,7 +16,7 @@ from landscape.views.figures.missing import symbols
 from landscape.views.figures.networks import space_networks
 from landscape.views.figures.origin import space_origin
 from landscape.views.figures.path import LIFT
-from landscape.views.figures.pointer import plane_hover, pointer_notes, pointer_values
+from landscape.views.figures.pointer import of_heights
 from landscape.views.figures.scene import COLOUR_BAR_PX, PathInSpace, draw_scene
 from landscape.views.figures.theme import typed
 from landscape.views.figures.uncertainty import error_sheets
@@ -56,9 +56,7 @@ def _heights(data: FigureData, style: Style) -> go.Surface:
         x=data.axes[0].coordinates,
         y=data.axes[1].coordinates,
         z=typed(data.drawn),
-        customdata=typed(pointer_values(data)[0]),
-        text=pointer_notes(data),
-        hovertemplate=plane_hover(data),
+        **of_heights(data),
         cmin=scale.low,
         cmax=scale.high,
         colorscale=colour_scale(style.colour_scale),

@@ -69,6 +69,13 @@ def test_wrong_options_name_the_right_ones(
         figure(getattr(make, surface)(), **options)
 
 
+def test_the_pointer_finds_the_values_of_a_surface_where_plotly_looks_them_up(make: ModuleType) -> None:
+    surface = make.quadratic(20, 15)
+    field = traces(figure(surface, "surface"), "field")[-1]
+    assert np.shape(field.z) == (15, 20)
+    np.testing.assert_allclose(field.customdata[..., 0], surface.loss.T, rtol=1e-6)
+
+
 def test_contour_carries_log10_for_drawing_and_real_values_for_the_pointer(make: ModuleType) -> None:
     surface = make.quadratic(20, 15)
     field = traces(figure(surface, "contour", log=True), "field")[-1]
