@@ -12,7 +12,7 @@ import torch
 
 from cluster.commands.app import command
 from landscape import run
-from landscape.curvature import Step
+from landscape.curvature.kept import KeptSteps
 from landscape.measures import measuring
 from landscape.spec import read_job
 from landscape.trajectory.snapshots import write_snapshot
@@ -91,7 +91,7 @@ def test_steps_towards_the_curvature_are_kept_until_the_weights_are_measured(wri
     assert len(list(kept.glob("step-*"))) == 2
     assert not (tmp_path / "run" / "measures.json").exists()
     with monkeypatch.context() as without_steps:
-        without_steps.setattr(sys.modules[Step.__module__], "_step", None)
+        without_steps.setattr(KeptSteps, "keep", None)  # each new step would be kept
         assert call("measure", job, "--serial")[0] == 0
     assert not (tmp_path / "run" / "curvature").exists()
     rows = json.loads((tmp_path / "run" / "measures.json").read_text())["origins"]["problem"]["rows"]
