@@ -46,6 +46,7 @@ class Driver:
     ) -> None:
         """
         Args:
+            crew: workers that have computed for another driver are taken over; it is not closed at the end.
             observer: is told the progress of a landscape after every task.
             stop: is asked several times a second whether to end early.
             limits: how long the search for the fastest engine may take.
@@ -69,6 +70,7 @@ class Driver:
         """
         self._landscapes.share(self._crew.share, self._crew.ready)
         try:
+            self._manager.take_over()
             self._measuring.create_stores(self._landscapes)
             for state in self._landscapes.on_disk:
                 self._schedule.enqueue(state.tasks)
@@ -82,8 +84,6 @@ class Driver:
             for state in self._landscapes.on_disk:
                 state.interrupt(unless_idle=isinstance(error, NotReproduced))
             raise
-        finally:
-            self._crew.close()
 
     def _wait(self) -> None:
         """One round of the loop before there are tasks."""

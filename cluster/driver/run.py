@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cluster.driver.calculators import calculator_of
+from cluster.driver.company import Company
 from cluster.driver.driver import Driver
 from cluster.driver.landscape_state import DrivenLandscape, LandscapeState, NewLandscape
 from cluster.driver.short_jobs import is_quicker_here
@@ -16,7 +17,6 @@ from cluster.process.signals import graceful_stop
 from cluster.process.supervisor_pipe import HERE, supervised, tell
 from cluster.scheduling.policy import Policy
 from cluster.session.mapping import ray_workers
-from cluster.session.session import ray_session
 from landscape.adapting import levels_asked
 from landscape.calculation import Calculators
 from landscape.curvature import solver_of
@@ -46,7 +46,6 @@ class _Options:
     workers: int | None = None
     address: str | None = None
     policy: Policy | None = None
-    allow_open: bool = False
     limits: Limits | None = None
 
 
@@ -83,13 +82,13 @@ def run(
         ClusterUnreachableError: no cluster answers at the address, or a private Ray does not start.
         Interrupted: `stop` or a signal ended it early; the same call goes on.
     """
-    with shown_progress(observer) as shown:
-        options = _Options(shown, stop, workers, address, policy, allow_open, limits)
+    with shown_progress(observer) as shown, Company(workers, address, allow_open) as company:
+        options = _Options(shown, stop, workers, address, policy, limits)
         on_ray = ray_workers(job, address, workers, allow_open, stop)
         calculators: Calculators = partial(
             calculator_of, workers=workers, address=address, allow_open=allow_open, stop=stop
         )
-        compute = partial(_compute, options=options)
+        compute = partial(_compute, company=company, options=options)
         opened = _while_locked(job, compute, calculators, on_ray)
         for level in levels_asked(job):
             opened = _while_locked(level, compute, calculators)
@@ -134,7 +133,7 @@ def _while_locked(
     return Run(prepared.run)
 
 
-def _compute(prepared: PreparedJob, options: _Options) -> None:
+def _compute(prepared: PreparedJob, company: Company, options: _Options) -> None:
     opened = {landscape.name: open_landscape(prepared, landscape) for landscape in prepared.landscapes}
     landscapes = [_begun_or_new(landscape, opened[landscape.name]) for landscape in prepared.landscapes]
     finished = [each for each in landscapes if isinstance(each, LandscapeState) and each.finished]
@@ -147,7 +146,7 @@ def _compute(prepared: PreparedJob, options: _Options) -> None:
         each.tally.close()
         options.observer(each.tally.progress())
     if unfinished:  # a job with nothing left to do needs no cluster
-        _compute_on_ray(prepared, landscapes, options)
+        _compute_on_ray(prepared, landscapes, company, options)
 
 
 def _begun_or_new(landscape: PreparedLandscape, opened: OpenLandscape | None) -> DrivenLandscape:
@@ -168,25 +167,18 @@ def _until_signalled(prepared: PreparedJob, options: _Options, open_one: OpenOne
         run_prepared(prepared, options.observer, lambda: options.stop() or signalled(), options.limits, open_one)
 
 
-def _compute_on_ray(prepared: PreparedJob, landscapes: Sequence[DrivenLandscape], options: _Options) -> None:
-    # Importing Ray takes seconds, which what is computed here should not cost.
-    from cluster.session.metrics import Metrics
-    from cluster.workers.crew import RayCrew
-
+def _compute_on_ray(
+    prepared: PreparedJob, landscapes: Sequence[DrivenLandscape], company: Company, options: _Options
+) -> None:
     prepared.log_warnings()
-    # The handlers of signals come after `ray.init`, which installs some of its own.
-    with (
-        ray_session(prepared.job, options.address, options.workers, options.allow_open) as placement,
-        graceful_stop() as signalled,
-    ):
-        crew = RayCrew(prepared, placement, options.workers)
-        Driver(
-            prepared,
-            landscapes,
-            crew,
-            options.observer,
-            lambda: options.stop() or signalled(),
-            options.policy or Policy(),
-            Metrics(),
-            limits=options.limits,
-        ).run()
+    crew, signalled = company.workers_for(prepared)
+    Driver(
+        prepared,
+        landscapes,
+        crew,
+        options.observer,
+        lambda: options.stop() or signalled(),
+        options.policy or Policy(),
+        company.metrics,
+        limits=options.limits,
+    ).run()

@@ -104,6 +104,16 @@ class WorkerManager(Generic[T]):
 
     # -- workers that start -----------------------------------------------------------------------------------
 
+    def take_over(self) -> None:
+        """Give the workers to the schedule that have loaded the problem already, for an earlier landscape.
+
+        Raises:
+            JobError: their device does not suit.
+        """
+        for worker in self._crew.ready.values():
+            self._computed.admit(worker)
+            self._schedule.join(worker.name)
+
     def started(self, name: str, receipt: Receipt) -> None:
         """Give a worker that has loaded the problem to the schedule.
 

@@ -151,6 +151,12 @@ class RayCrew:
             tell(explain_placement(self._wanted, supply(), ray.available_resources()))
             self._explained = True
 
+    def part_with_busy(self) -> None:
+        """End the workers that still compute what nobody waits for any more, such as a second copy of a task."""
+        for name, queue in list(self._pending.items()):
+            if any(asked != START for _, asked in queue):
+                self.dismiss(name)
+
     def close(self) -> None:
         """End all workers."""
         if private_ray_ended():

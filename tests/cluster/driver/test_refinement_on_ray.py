@@ -8,6 +8,7 @@ import pytest
 from small_models import make_job, quadratic_problem
 
 import cluster
+from cluster.workers.crew import RayCrew
 from landscape import Job, open_run, run
 from landscape.errors import Interrupted
 
@@ -24,12 +25,15 @@ def chunks_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_two_workers_give_the_blocks_and_bytes_of_one_process_also_where_they_were_interrupted(tmp_path):
+def test_two_workers_give_the_blocks_and_bytes_of_one_process_also_where_they_were_interrupted(tmp_path, monkeypatch):
     surface = run(job_of(tmp_path / "once"))["a"]
     assert surface.levels
-    done: list[int] = []
+    done, hired, hire = list[int](), list[RayCrew](), RayCrew.hire
+    monkeypatch.setattr(RayCrew, "hire", lambda crew: (hired.append(crew), hire(crew)))
     with pytest.raises(Interrupted):
         cluster.run(job_of(tmp_path / "run"), 2, observer=lambda told: done.append(1), stop=lambda: len(done) > 2)
+    assert open_run(tmp_path / "run")["a"].levels
+    assert len(hired) == 2  # for the landscape; its level was begun by the same
     again = cluster.run(job_of(tmp_path / "run"), workers=2)["a"]
     assert chunks_of(tmp_path / "run") == chunks_of(tmp_path / "once")
     assert [level.record.level for level in again.levels] == [level.record.level for level in surface.levels]
