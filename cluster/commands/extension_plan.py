@@ -16,6 +16,8 @@ from landscape.results import open_run
 from landscape.spec import Job
 from landscape.store import LandscapeStore
 
+ALL = ""  # the samples of a loss that is no sum of terms
+
 
 def plan_extension(
     run: str,
@@ -36,31 +38,54 @@ def plan_extension(
     jobs = [extension_job(run, name, step, problem, folder) for step in steps]
     planned = plan_job(jobs[0], workers)
     first = planned["landscapes"][0]
-    each = planned["seconds_per_point"] / planned["num_samples"] / planned["workers"]
-    counts = [(first["missing_points"], round(first["sample_share"] * planned["num_samples"]))]
-    counts += list(_counts(LandscapeStore.open(open_run(run).path, name), steps, jobs))[1:]
+    counts = list(_counts(LandscapeStore.open(open_run(run).path, name), steps, jobs))
+    _, of_first, held = counts[0]
+    # Of the first one, a part may have been computed already.
+    counts[0] = first["missing_points"], of_first, held
+    of_one_sample = planned["seconds_per_point"] / sum(held.values()) / planned["workers"]
     planned["steps"] = [
-        {"adds": _option(step), "points": points, "samples": samples, "seconds": points * samples * each}
-        for step, (points, samples) in zip(steps, counts, strict=True)
+        {
+            "adds": _option(step),
+            "points": points,
+            "samples": samples.get(ALL, samples),
+            "seconds": points * sum(samples.values()) * of_one_sample,
+        }
+        for step, (points, samples, _) in zip(steps, counts, strict=True)
     ]
     planned["seconds_of_all_steps"] = sum(step["seconds"] for step in planned["steps"])
     return planned
 
 
-def _counts(store: LandscapeStore, steps: Sequence[More], jobs: Sequence[Job]) -> Iterator[tuple[int, int]]:
-    """How many points each step evaluates, snapshots of the path among them, and on how many samples each."""
-    samples, points = store.identity.num_samples or 0, math.prod(store.shape)
+def _counts(
+    store: LandscapeStore, steps: Sequence[More], jobs: Sequence[Job]
+) -> Iterator[tuple[int, dict[str, int], dict[str, int]]]:
+    """How many points each step evaluates, snapshots of the path among them, on how many samples, and of how many.
+
+    Samples are counted by term, under `ALL` where the loss is no sum of terms.
+    """
+    held = {name: term.samples or 0 for name, term in store.record.terms.items()}
+    held = held or {ALL: store.identity.num_samples or 0}
+    points = math.prod(store.shape)
     path, batch_size = int(store.counts().sum()) - points, recorded_plan(store).batch_size
     for step, job in zip(steps, jobs, strict=True):
         if step.num_samples is not None:
-            yield points + path, step.num_samples - samples // batch_size * batch_size
-            samples = step.num_samples
+            most = max(held.values())
+            known = most // batch_size * batch_size
+            # A term that has fewer samples than others has no more.
+            held = {name: count if count < most else step.num_samples for name, count in held.items()}
+            yield points + path, {name: max(0, count - known) for name, count in held.items()}, held
         elif step.ranges is not None:
             wider = math.prod(job.landscapes[0].size)
-            yield wider - points, samples
+            yield wider - points, held, held
             points = wider
         else:
-            yield points, samples
+            yield points, held, held
+
+
+def _in_words(samples: int | dict[str, int]) -> str:
+    if isinstance(samples, int):
+        return f"{samples} samples"
+    return ", ".join(f"{count} of {name}" for name, count in samples.items())
 
 
 def _option(step: More) -> str:
@@ -79,8 +104,8 @@ def extension_text(planned: dict[str, Any]) -> str:
         return text
     lines = [f"step 1 of {len(steps)}: {steps[0]['adds']}", text]
     lines += [
-        f"step {number} of {len(steps)}: {step['adds']}: {step['points']} points are evaluated, on {step['samples']} "
-        f"samples each: about {seconds_text(step['seconds'])}"
+        f"step {number} of {len(steps)}: {step['adds']}: {step['points']} points are evaluated, on "
+        f"{_in_words(step['samples'])} each: about {seconds_text(step['seconds'])}"
         for number, step in enumerate(steps[1:], 2)
     ]
     workers = planned["workers"]

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples, wandering, write_trajectory
+from torch import nn
 
 from cluster.commands.app import command
 from cluster.commands.extension_plan import extension_text, plan_extension
@@ -61,6 +63,29 @@ def test_every_step_costs_what_it_does_when_its_turn_has_come(place):
             place, "a", num_samples=step.num_samples, observables=step.observables, ranges=step.ranges,
             problem=problem("root"),
         )  # fmt: skip
+
+
+def test_the_samples_of_a_later_step_are_those_of_every_term(tmp_path):
+    """A term that has used up its points gets no more; the others are evaluated beyond their complete blocks."""
+
+    def square(model: nn.Module, points: Any) -> Any:
+        return model(points)[:, 0] ** 2
+
+    def terms() -> Problem:
+        torch.manual_seed(0)
+        sets = {"inside": (torch.randn(40, 2), square), "edge": (torch.randn(6, 2), square)}
+        return Problem.terms(nn.Linear(2, 1), sets)
+
+    run(make_job(tmp_path, terms, [{"name": "a", "size": [5, 3], "range": [-1, 1]}], num_samples=20, batch_size=8))
+    steps = [More(ranges=((-2.0, 1.0), (-1.0, 1.0))), More(num_samples=37)]
+    planned = plan_extension(str(tmp_path), "a", steps, terms, workers=1)
+    (wider, more), seconds = planned["steps"], [step["seconds"] for step in planned["steps"]]
+    assert (wider["points"], wider["samples"]) == (6, {"inside": 20, "edge": 6})
+    assert (more["points"], more["samples"]) == (21, {"inside": 37 - 16, "edge": 0})
+    assert seconds[1] / seconds[0] == pytest.approx(21 * 21 / (6 * 26))
+    assert "step 2 of 2: --samples 37: 21 points are evaluated, on 21 of inside, 0 of edge each" in extension_text(
+        planned
+    )
 
 
 def test_batches_that_do_not_fit_are_told_by_the_plan_too(place):
