@@ -17,6 +17,7 @@ from landscape.curvature.trace import rayleigh
 from landscape.directions.base import DirectionTensors
 from landscape.directions.eigen import STEPS, half_width
 from landscape.errors import JobError
+from landscape.evaluation.values import SampleValues
 from landscape.plan import Engine, Precision
 
 # The losses of single samples are float32: at this share of the half width the rise, its square, is well above their
@@ -26,7 +27,10 @@ STEP_SHARE = float(np.finfo(np.float32).eps) ** 0.25
 
 @dataclass(frozen=True)
 class SampledCurvature:
-    """vᵀHᵢv over the samples i: their mean, its standard error, how many samples there are, and those of `each` [N]."""
+    """vᵀHᵢv over the samples i: their mean, its standard error, how many samples there are, and those of `each` [N].
+
+    Of a loss of several terms the first two are sums over these, and `each` is empty.
+    """
 
     mean: float
     stderr: float
@@ -35,17 +39,19 @@ class SampledCurvature:
 
 
 def sampled_curvature(
-    calculator: Calculator, setting: Setting, direction: Mapping[str, Tensor], value: float, loss: float
-) -> SampledCurvature | None:
+    calculator: Calculator, setting: Setting, direction: Mapping[str, Tensor], value: float, loss: float,
+    terms: Mapping[str, float] | None = None,
+) -> SampledCurvature | None:  # fmt: skip
     """vᵀHᵢv ≈ (ℓᵢ(θ + hv) − 2ℓᵢ(θ) + ℓᵢ(θ − hv))/h² of every sample: three evaluations, in float64 where they can be.
 
     To first order the standard error of an eigenvalue is that of the mean of these, sd/√n, at its eigenvector v.
 
     Args:
         value: λ, which sets h.
+        terms: what the loss is the sum of, each with its factor, see `reduction.terms_of`.
 
     Returns:
-        None where λ is 0, where no sample has a loss of its own, or where there is one sample.
+        None where λ is 0, or where there is one sample.
     """
     width = half_width(value, loss)
     if not math.isfinite(width):
@@ -57,8 +63,25 @@ def sampled_curvature(
         (values,) = calculator.ask(_in(line, "float64"), [around])
     except JobError:  # the model names float32 in its own code, as many do
         (values,) = calculator.ask(_in(line, "float32"), [around])
-    found = values.samples
-    if found is None or found.losses.shape[1] < 2:
+    if terms is None:
+        return None if values.samples is None else _over_samples(values.samples, h)
+    return _over_terms(values.of_terms, terms, h)
+
+
+def _over_terms(found: Mapping[str, SampleValues], terms: Mapping[str, float], h: float) -> SampledCurvature | None:
+    """Σλ·mean and √Σλ²·SE² over the terms, whose samples are drawn independently; one of one sample is a condition."""
+    parts = [(factor, _over_samples(found[name], h)) for name, factor in terms.items() if name in found]
+    known = [(factor, part) for factor, part in parts if part is not None]
+    if not known:
+        return None
+    mean = sum(factor * part.mean for factor, part in known)
+    stderr = math.hypot(*(factor * part.stderr for factor, part in known))
+    return SampledCurvature(mean, stderr, sum(part.samples for _, part in known), np.empty(0))
+
+
+def _over_samples(found: SampleValues, h: float) -> SampledCurvature | None:
+    """Second differences of each sample's loss at −h, 0 and h."""
+    if found.losses.shape[1] < 2:
         return None
     before, at, after = found.losses.astype(np.float64)
     curvatures, weights = (after - 2 * at + before) / h**2, found.weights

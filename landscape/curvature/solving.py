@@ -115,10 +115,8 @@ class _NotFiniteHessian(JobError):
 
 
 def _described(operator: HessianOperator, pair: Ritz, loss: float) -> Eigenpair:
-    vector = operator.layout.tensors(pair.vector)
-    sampled = None
-    if terms_of(operator.problem.observe) is None:  # else no sample has a loss of its own
-        sampled = sampled_curvature(operator.calculator, operator.setting, vector, pair.value, loss)
+    vector, terms = operator.layout.tensors(pair.vector), terms_of(operator.problem.observe)
+    sampled = sampled_curvature(operator.calculator, operator.setting, vector, pair.value, loss, terms)
     stderr = None if sampled is None or not math.isfinite(sampled.stderr) else sampled.stderr
     return Eigenpair(pair.value, pair.residual, stderr, vector)
 

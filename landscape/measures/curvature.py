@@ -56,10 +56,9 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
     rows, samples = dict[str, Row](), dict[str, Floats]()
     for name, rank in zip(NAMES, (1, -1), strict=False):
         pair = krylov.pair(rank)
-        vector, sampled = slope.layout.tensors(pair.vector), None
-        if terms_of(slope.problem.observe) is None:  # else no sample has a loss of its own
-            sampled = sampled_curvature(slope.calculator, setting, vector, pair.value, loss)
-        if sampled is not None:
+        vector, terms = slope.layout.tensors(pair.vector), terms_of(slope.problem.observe)
+        sampled = sampled_curvature(slope.calculator, setting, vector, pair.value, loss, terms)
+        if sampled is not None and terms is None:
             samples[name] = sampled.each + (pair.value - sampled.mean)
         doubt = f"residual {max(pair.residual, rounding):.2g}"
         rows[name] = row_of(

@@ -140,7 +140,9 @@ def test_a_loss_of_several_terms_is_measured_without_losses_of_samples(tmp_path)
     found = measure(scene.base.calculator, scene.prepared, scene.base.plan, scene.base.origin, "problem", Asked())
     assert {name: values.shape for name, values in found.samples.items()} == {"trace probes": (16,)}
     assert found.rows["sam 1 step"].stderr > 0
-    assert found.rows["lambda max"].stderr is None
+    # The curvature along the weight is 2x² of each point within, and 2 of each end.
+    exact = float(np.std(2 * points.numpy() ** 2, ddof=1) / len(points) ** 0.5)
+    assert found.rows["lambda min"].stderr == pytest.approx(exact, rel=1e-3)
     assert found.rows["rise 0.5"].stderr == pytest.approx(exact_error_of_the_rise(scene, points), rel=1e-3)
     assert found.rows["trace"].value == pytest.approx(float(found.samples["trace probes"].mean()), rel=1e-5)
     assert found.rows["lambda max"].value > 0
