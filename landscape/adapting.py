@@ -58,19 +58,21 @@ def run(
     Returns:
         The run, opened for reading.
     """
-    opened = pipeline.run(job, observer, stop, limits)
-    for level in levels_asked(job):
-        opened = pipeline.run(level, observer, stop, limits)
+    return with_levels(job, lambda each: pipeline.run(each, observer, stop, limits))
+
+
+def with_levels(job: Job, compute: Callable[[Job], Run]) -> Run:
+    """Compute a job, and then, one after another, the levels of refinement that it asks for, which are a job each.
+
+    Args:
+        compute: computes one job; returns its run, opened for reading.
+    """
+    opened = compute(job)
+    asked = [] if job.extends is not None else [(spec.name, spec.refine) for spec in job.landscapes]
+    for name, refine in asked:
+        for level in () if refine is None else _levels_of(job, name, refine):
+            opened = compute(level)
     return opened
-
-
-def levels_asked(job: Job) -> Iterator[Job]:
-    """The levels of refinement that a job asks for, a job each, to be computed before the next is taken."""
-    if job.extends is not None:
-        return
-    for spec in job.landscapes:
-        if spec.refine is not None:
-            yield from _levels_of(job, spec.name, spec.refine)
 
 
 def _levels_of(job: Job, name: str, asked: Refine) -> Iterator[Job]:

@@ -17,7 +17,7 @@ from cluster.process.signals import graceful_stop
 from cluster.process.supervisor_pipe import HERE, supervised, tell
 from cluster.scheduling.policy import Policy
 from cluster.session.mapping import ray_workers
-from landscape.adapting import levels_asked
+from landscape.adapting import with_levels
 from landscape.calculation import Calculators
 from landscape.curvature import solver_of
 from landscape.directions.context import Workers, in_this_process
@@ -89,10 +89,10 @@ def run(
             calculator_of, workers=workers, address=address, allow_open=allow_open, stop=stop
         )
         compute = partial(_compute, company=company, options=options)
-        opened = _while_locked(job, compute, calculators, on_ray)
-        for level in levels_asked(job):
-            opened = _while_locked(level, compute, calculators)
-        return opened
+        # Levels have the directions of their landscape.
+        return with_levels(
+            job, lambda each: _while_locked(each, compute, calculators, on_ray if each is job else ALONE)
+        )
 
 
 def run_serially(job: Job, observer: Observer) -> Run:
@@ -100,17 +100,14 @@ def run_serially(job: Job, observer: Observer) -> Run:
     options = _Options(observer, lambda: False)
     calculators: Calculators = partial(calculator_of, serial=True)
     compute = partial(_until_signalled, options=options)
-    opened = _while_locked(job, compute, calculators)
-    for level in levels_asked(job):
-        opened = _while_locked(level, compute, calculators)
-    return opened
+    return with_levels(job, lambda each: _while_locked(each, compute, calculators, ALONE))
 
 
 def _while_locked(
     job: Job,
     compute: Callable[[PreparedJob], None],
     calculators: Calculators,
-    workers: AbstractContextManager[Workers] = ALONE,
+    workers: AbstractContextManager[Workers],
 ) -> Run:
     """Prepare the job, and compute it while its run is locked against other drivers.
 
