@@ -1,4 +1,4 @@
-"""Workers refine a landscape of a job into the same blocks and bytes as one process, interrupted or not."""
+"""Workers find the range of a landscape and refine it to the blocks and bytes of one process, interrupted or not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.workers.crew import RayCrew
 from landscape import Job, open_run, run
 from landscape.errors import Interrupted
 
-LANDSCAPE = {"name": "a", "size": 9, "range": [-1, 1], "refine": {"tolerance": "1%", "points": 220}}
+LANDSCAPE = {"name": "a", "size": 9, "range": "auto", "refine": {"tolerance": "1%", "points": 220}}
 
 
 def job_of(folder: Path) -> Job:
@@ -33,8 +33,9 @@ def test_two_workers_give_the_blocks_and_bytes_of_one_process_also_where_they_we
     with pytest.raises(Interrupted):
         cluster.run(job_of(tmp_path / "run"), 2, observer=lambda told: done.append(1), stop=lambda: len(done) > 2)
     assert open_run(tmp_path / "run")["a"].levels
-    assert len(hired) == 2  # for the landscape; its level was begun by the same
+    assert len(hired) == 4  # two for the range, and two for the landscape, which have begun its level
     again = cluster.run(job_of(tmp_path / "run"), workers=2)["a"]
     assert chunks_of(tmp_path / "run") == chunks_of(tmp_path / "once")
     assert [level.record.level for level in again.levels] == [level.record.level for level in surface.levels]
+    assert again.record.found_range == surface.record.found_range is not None
     assert list(open_run(tmp_path / "run")) == ["a"]
