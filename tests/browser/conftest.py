@@ -12,7 +12,7 @@ from browser_page import Look, find_chromium, serving
 from playwright.sync_api import Browser, sync_playwright
 from torch import Tensor, nn
 
-from landscape import Job, Problem, TrajectoryCollector, run
+from landscape import Job, Problem, TrajectoryCollector, refine, run
 from landscape.checks import keep_checks
 from landscape.record import Check, Checks
 
@@ -77,12 +77,23 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def plane_problem() -> Problem:
+    torch.manual_seed(0)
+    return Problem(nn.Linear(3, 2), torch.randn(16, 3), observe)
+
+
 @pytest.fixture
 def one_plane(tmp_path: Path) -> Path:
     """A folder with one run of one landscape."""
-    torch.manual_seed(0)
-    evaluate(tmp_path / "runs" / "net", Problem(nn.Linear(3, 2), torch.randn(16, 3), observe), [plane(0)])
+    evaluate(tmp_path / "runs" / "net", plane_problem(), [plane(0)])
     return tmp_path / "runs"
+
+
+@pytest.fixture
+def refined_plane(one_plane: Path) -> Path:
+    """The same, finer below and left of the origin."""
+    refine(one_plane / "net", "plane", box=[(-2, -1), (-2, -1)], problem=plane_problem)
+    return one_plane
 
 
 @pytest.fixture(scope="module")

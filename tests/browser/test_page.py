@@ -394,3 +394,27 @@ def test_cameras_and_cursors_are_linked(look: Look):
     look.until(
         "[...document.querySelectorAll('.tile')].filter(tile => tile.querySelector('.cross:not([hidden])')).length === 1"
     )
+
+
+@pytest.mark.page
+def test_a_refined_plane_says_what_is_interpolated_and_offers_to_go_on(chromium: Browser, refined_plane: Path):
+    with serving(refined_plane) as address, Look.open(chromium, address) as look:
+        look.show("run", run=look.run_id("net"), landscape="plane", kind="topographic", at="-0.9,-0.375")
+        assert look.plotly("plot._fullData.find(trace => trace.meta && trace.meta.role === 'field').x.length") == 21
+        look.until("document.querySelector('.reading')?.innerText.includes('±')")
+        look.go("run", run=look.run_id("net"), landscape="plane", kind="topographic", at="1.5,0.375")
+        look.until(
+            "document.querySelector('.reading')?.innerText.includes('interpolated between points that were evaluated')"
+        )
+        look.page.get_by_role("button", name="Select a box").click()
+        drag = look.page.locator(".figure .plot .nsewdrag").first.bounding_box()
+        assert drag is not None
+        look.page.mouse.move(drag["x"] + 0.1 * drag["width"], drag["y"] + 0.7 * drag["height"])
+        look.page.mouse.down()
+        look.page.mouse.move(drag["x"] + 0.2 * drag["width"], drag["y"] + 0.8 * drag["height"], steps=5)
+        look.page.mouse.up()
+        finer = look.page.get_by_role("dialog").locator(".finer")
+        finer.locator("pre").first.wait_for()
+        assert "is finer by 2 in this box already" in finer.inner_text()
+        assert finer.get_by_role("button", name="Copy").first.is_disabled()
+        assert "--factor 4" in finer.locator("pre").first.inner_text()

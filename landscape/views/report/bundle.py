@@ -33,12 +33,19 @@ class Bundle:
         if isinstance(value, dict):
             if isinstance(value.get("bdata"), str) and len(value["bdata"]) >= WORTH_SHARING:
                 return {"$array": self._keep(value)}
-            return {key: self._shared(part) for key, part in value.items()}
+            return {
+                key: self._shared_text(part) if key == "text" else self._shared(part) for key, part in value.items()
+            }
         if isinstance(value, list):
             return [self._shared(part) for part in value]
         return value
 
-    def _keep(self, array: dict[str, Any]) -> str:
+    def _shared_text(self, value: Any) -> Any:
+        """What the pointer shows beside the values of a refined landscape, which is the same whatever draws them."""
+        many = isinstance(value, list) and len(json.dumps(value)) >= WORTH_SHARING
+        return {"$array": self._keep(value)} if many else self._shared(value)
+
+    def _keep(self, array: Any) -> str:
         key = hashlib.sha256(json.dumps(array, sort_keys=True).encode()).hexdigest()[:16]
         self.arrays[key] = array
         return key

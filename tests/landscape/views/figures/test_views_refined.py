@@ -23,6 +23,7 @@ from landscape.views.prepared.finer import finer_edges
 from landscape.views.prepared.numbers import landscape_rows, observable_rows
 from landscape.views.prepared.thinning import thinned
 from landscape.views.prepared.wording import state_text
+from landscape.views.report.bundle import Bundle
 from landscape.views.report.page import render_report
 
 PROGRESS = {"state": "complete", "seconds": 10.0}
@@ -167,3 +168,19 @@ def test_tables_the_report_and_small_pictures_are_of_all_levels():
     assert "17 × 17 points" in page
     assert small_svg(surface) == small_svg(surface.merged()) != small_svg(replace(surface, levels=()))
     assert "17 × 17 points" in run_bundle({"a": surface})["text/html"]
+
+
+def test_a_report_holds_what_the_pointer_says_once():
+    bundle = Bundle()
+    for name, kind in enumerate(("topographic", "contour", "topographic")):
+        bundle.add(str(name), figure(refined(), kind))
+    texts = [array for array in bundle.arrays.values() if isinstance(array, list)]
+    assert [len(rows) for rows in texts] == [17]
+    used = [
+        trace["text"]
+        for shown in bundle.figures.values()
+        for trace in shown["data"]
+        if "$array" in str(trace.get("text"))
+    ]
+    assert len(used) == 3
+    assert all(bundle.arrays[text["$array"]] == texts[0] for text in used)
