@@ -78,7 +78,8 @@ def _finish(data: FigureData, ax: Any, style: PlotStyle) -> None:
         ax.plot([], [], color=INK, linestyle="dashed", linewidth=0.9, label=UNCLEAR)
     if data.interpolated is not None:
         across, up, _ = edge_places(data)
-        ax.plot(across, up, color=INK, linestyle="dotted", linewidth=0.8, alpha=0.75, label=FINER)
+        ax.plot(across, up, color=HALO, linewidth=1.4, alpha=0.5)
+        ax.plot(across, up, color=INK, linestyle="dotted", linewidth=0.8, label=FINER)
     mark_origin(ax, data, 0.0, 0.0)
     mark_networks(ax, data, style)
     if data.path is not None:

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from landscape.views.figures.colours import colour_scale
+from landscape.views.figures.finer import NAME as FINER
+from landscape.views.figures.finer import edge_places
 from landscape.views.figures.surface import origin_height, path_in_space
-from landscape.views.plots.style import HATCHES, PlotStyle, mark_extrema, mark_origin, rgb, say_why_empty
+from landscape.views.plots.style import HATCHES, INK, PlotStyle, mark_extrema, mark_origin, rgb, say_why_empty
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import nice_ticks
 from landscape.views.prepared.missing import legend_name, missing_states
@@ -33,6 +35,10 @@ def plot_surface(data: FigureData, ax: Any, style: PlotStyle) -> None:
     ax.plot_surface(x, y, data.drawn, rcount=FINEST, ccount=FINEST, **look)
     _sheets(data, ax, x, y)
     _missing(data, ax, x, y, scale.low - 0.06 * span)
+    if data.interpolated is not None:
+        across, up, heights = edge_places(data, every_point=True)
+        look = {"color": INK, "linestyle": "dotted", "linewidth": 0.8, "zorder": 3, "label": FINER}
+        ax.plot(across, up, heights + LIFT * span, **look)
     mark_origin(ax, data, 0.0, 0.0, origin_height(data) + LIFT * span)
     _path(data, ax, style, LIFT * span)
     mark_extrema(ax, data, LIFT * span)

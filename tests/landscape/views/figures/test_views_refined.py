@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from refined_surfaces import at, plain, refined
 
-from landscape import Axis, Surface
-from landscape.refinement.grids import as_stretches
 from landscape.views import figure
 from landscape.views.exports.notebook import run_bundle
 from landscape.views.exports.small import small_svg
@@ -25,39 +24,6 @@ from landscape.views.prepared.thinning import thinned
 from landscape.views.prepared.wording import state_text
 from landscape.views.report.bundle import Bundle
 from landscape.views.report.page import render_report
-
-PROGRESS = {"state": "complete", "seconds": 10.0}
-
-
-def at(axes: tuple[Axis, ...], held: np.ndarray, record: dict, levels: tuple[Surface, ...] = ()) -> Surface:
-    """The surface of a steep valley, known where `held` says so."""
-    grid = np.meshgrid(*(axis.coordinates for axis in reversed(axes)), indexing="ij")
-    loss = np.where(held, 1 + sum(place**2 for place in grid) + 9 * np.exp(-((8 * (grid[-1] - 0.3)) ** 2)), np.nan)
-    errors = {name: np.where(held, 0.01, np.nan) for name in ("loss_stderr", "loss_rise_stderr")}
-    return Surface("valley", axes, {"loss": loss} | errors, held.astype(np.uint8), attributes=record, levels=levels)
-
-
-def refined(dimensions: int = 2, *, left: int = 0) -> Surface:
-    """A landscape of 9 points per axis whose level 1 holds its first block, all but `left` of its points."""
-    names = ("alpha", "beta", "gamma")[:dimensions]
-    axes = [tuple(Axis(name, np.linspace(-1, 1, size)) for name in names) for size in (9, 17)]
-    held = np.zeros((17,) * dimensions, bool)
-    held[(slice(0, 8),) * dimensions] = True
-    held[(slice(None, None, 2),) * dimensions] = False
-    places = np.flatnonzero(held)
-    held.flat[places[len(places) - left :]] = False
-    tiles = np.zeros((3,) * dimensions, bool)
-    tiles.flat[0] = True
-    level = {"number": 1, "stride": 2, "blocks": [list(pair) for pair in as_stretches(tiles)]}
-    state = {"state": "running" if left else "complete", "seconds": 5.0}
-    record = {"origin_loss": 1.0, "progress": PROGRESS}
-    return at(axes[0], np.ones((9,) * dimensions, bool), record,
-              (at(axes[1], held, {"level": level, "progress": state}),))  # fmt: skip
-
-
-def plain(size: int = 17) -> Surface:
-    axes = tuple(Axis(name, np.linspace(-1, 1, size)) for name in ("alpha", "beta"))
-    return at(axes, np.ones((size, size), bool), {"origin_loss": 1.0, "progress": PROGRESS})
 
 
 def field(drawn):

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refined_surfaces import refined
 
 from landscape.errors import JobError, LandscapeError
 from landscape.views import plot
+from landscape.views.figures.finer import NAME as EDGES
 from landscape.views.prepared.figure_data import prepare_figure
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -74,6 +76,20 @@ def test_a_line_has_its_band_and_real_values(make: ModuleType, log: bool) -> Non
     assert ax.get_yscale() == ("log" if log else "linear")
     assert {"± 2 standard errors", "origin", "trajectory"} <= set(labels(ax))
     np.testing.assert_allclose(line_named(ax, "trajectory").get_ydata(), surface.path.projected_loss)
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "kind", "name"),
+    [(2, "topographic", EDGES), (2, "contour", EDGES), (2, "surface", EDGES), (1, "curve", "evaluated")],
+)
+def test_a_refined_landscape_shows_where_it_was_evaluated(dimensions: int, kind: str, name: str) -> None:
+    surface = refined(dimensions)
+    ax = surface.plot(kind=kind)
+    assert name in labels(ax)
+    if kind == "curve":
+        assert np.array_equal(
+            line_named(ax, name).get_xdata(), surface.merged().alpha[surface.merged().interpolated == 0]
+        )
 
 
 def test_a_surface_needs_three_dimensional_axes_and_makes_its_own(make: ModuleType, pyplot: Any) -> None:
