@@ -25,6 +25,7 @@ from landscape.record import (
     CheckRecord,
     Checks,
     ConnectionRecord,
+    ConvexityRecord,
     EngineChoice,
     FoundAxis,
     FoundRange,
@@ -65,6 +66,7 @@ WRITTEN: dict[str, tuple[Any, Any]] = {
     "moment_rows": (["loss", "loss-rise"], ["loss", 3]),
     "keep_samples": (True, "yes"),
     "weighted": (True, 1),
+    "convexity": (ConvexityRecord(steps=60, parameters=9, second_derivatives="autograd"), {"steps": 0}),
     "terms": ({"edge": TermRecord(weight=2.0, samples=3)}, {"edge": 3}),
     "derived": ({"perplexity": "exp(loss)"}, {"perplexity": 2}),
     "cosine": ([[1.0, 0.25], [0.25, 1.0]], [["x"]]),
@@ -136,6 +138,7 @@ REFUSED = {
 STAYS = (
     "seed",
     "weighted",
+    "convexity",
     "terms",
     "derived",
     "random_data",
