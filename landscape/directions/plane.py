@@ -49,7 +49,7 @@ def gram_matrix(directions: Sequence[State]) -> Floats:
         shared = {name: tensor for name, tensor in first.items() if name in second}
         return dot(shared, second)
 
-    return np.array([[shared_product(first, second) for second in directions] for first in directions])
+    return np.array([[shared_product(first, second) for second in directions] for first in directions], np.float64)
 
 
 def cosines(directions: Sequence[State]) -> Floats:

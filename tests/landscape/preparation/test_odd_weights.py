@@ -162,3 +162,11 @@ def test_packed_layers_are_told():
     model = nn.Sequential(linear(), nn.ReLU(), kind())
     (warning,) = prepare(make_job("unused", lambda: Problem(model, SAMPLES, squares), [SPEC])).warnings
     assert warning.startswith("model: 2 hold quantised weights, which stay as they are")
+
+
+def test_axes_of_weights_that_are_all_zero_are_zero_and_at_right_angles(tmp_path):
+    model = linear()
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    (landscape,) = prepare(make_job(tmp_path, lambda: Problem(model, SAMPLES, squares), [SPEC])).landscapes
+    assert landscape.record.cosine == ((0.0, 0.0), (0.0, 0.0))
