@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -60,7 +61,8 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
         sampled = sampled_curvature(slope.calculator, setting, vector, pair.value, loss, terms)
         if sampled is not None and terms is None:
             samples[name] = sampled.each + (pair.value - sampled.mean)
-        doubt = f"residual {max(pair.residual, rounding):.2g}"
+        finite = math.isfinite(pair.value)
+        doubt = f"residual {max(pair.residual, rounding):.2g}" if finite else "the Hessian is not finite there"
         rows[name] = row_of(
             pair.value, None if sampled is None else sampled.stderr, note="; ".join(filter(None, (doubt, how)))
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +15,7 @@ from landscape.evaluation.values import Values
 from landscape.measures.average import average_rows, error_noise_row
 from landscape.measures.curvature import PROBED, curvature_rows
 from landscape.measures.layers import layer_rows
-from landscape.measures.lines import Base, Floats, mean_of, samples_of, weights_of
+from landscape.measures.lines import Base, Draw, Floats, mean_of, samples_of, weights_of
 from landscape.measures.rises import COORDINATES, DISTANCES, draws_of, radii_of, radius_row, rises_of
 from landscape.measures.rows import Row, row_of
 from landscape.measures.slope import Slope
@@ -86,17 +87,18 @@ def measure(
         kept: where the steps of Lanczos are kept, of whatever size; default: nowhere.
 
     Raises:
-        JobError: the samples are too few, the weights are not finite, or the loss has no gradient.
+        JobError: the samples are too few, the weights or their loss are not finite, or the loss has no gradient.
     """
     refuse_few_samples(prepared.samples.length)
     infos = describe_parameters(prepared.problem.model)
     refuse_not_finite(origin, infos, f"origin: {label}")
     base = Base.of(calculator, plan, origin, prepared.problem)
     slope = Slope(calculator, Setting(origin, (), plan), prepared.problem, prepared.samples)
+    draws = draws_of(origin, infos)
+    _refuse_not_finite_loss(base, draws[0], label)
     stage(f"{label}: worst case")  # first, as it is what may be refused
     worst = sharpness(base, slope)
     stage(f"{label}: lines")
-    draws = draws_of(origin, infos)
     lines = base.along(draws, [COORDINATES] * len(draws))
     rises = rises_of(lines, DISTANCES, base.terms)
     target, radii = radii_of(base, draws, lines)
@@ -115,6 +117,17 @@ def measure(
         stage(f"{label}: layers")
         layers = layer_rows(base, infos, first)
     return Measured(rows, layers, radii, _samples(lines[0], rises.samples, worst.samples | curved.samples), rises.means)
+
+
+def _refuse_not_finite_loss(base: Base, draw: Draw, label: str) -> None:
+    """Refuse weights without a loss: nothing rises from it, and a criterion may still have gradients, such as zeros."""
+    (values,) = base.along([draw], [(0.0,)])
+    loss = float(mean_of(values)[0])
+    if not math.isfinite(loss):
+        raise JobError(
+            f"origin: {label}: the loss there must be finite, not {loss}; take weights from before the training "
+            "diverged, or mend the criterion"
+        )
 
 
 def _loss(line: Values) -> Row:

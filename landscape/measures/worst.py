@@ -20,6 +20,7 @@ SAM_RHO, ASAM_RHO = 0.05, 0.5
 STEPS = 20
 KESKAR_EPSILON, KESKAR_STEPS = 1e-3, 10  # Keskar et al. 2017, who take as many iterations of L-BFGS-B
 MOMENTUM = 0.75  # Croce and Hein 2020, as in Andriushchenko et al. 2023; so are the first step and when it is halved
+NO_GRADIENT = Row(None, note="the gradient of the loss is not finite there")
 FIRST_STEP = 2.0  # of the radius
 FIRST_CHECK, LEAST_CHECK, CHECK_SHORTER, ENOUGH_RISES = 0.22, 0.06, 0.03, 0.75
 
@@ -53,13 +54,22 @@ class Region:
         return step / max(1.0, length(step))
 
 
+class NotFiniteGradient(ArithmeticError):
+    """The loss has no direction in which it climbs most."""
+
+
 def ascend(slope: Callable[[Floats], tuple[float, Floats]], region: Region, steps: int, seed: int = 0) -> Ascended:
     """ε after one step, scale·uphill(∇L(θ)), and the best ε of as many as asked for, by APGD (Croce and Hein 2020).
 
     x' = P(x + s·uphill(∇L(θ + ε))), x ← P(x + ¾(x' − x) + ¼(x − x₋₁)), ε = scale·x. The step s is halved, and x put
     back to the best one, where too few of the last steps rose.
+
+    Raises:
+        NotFiniteGradient: ∇L(θ) holds NaN or infinity, as that of a root at zero does.
     """
     _, gradient = slope(np.zeros_like(region.scale))
+    if not np.isfinite(gradient).all():
+        raise NotFiniteGradient
     first = region.uphill(gradient)
     if not first.any():  # a flat origin: any direction is as good
         first = region.uphill(np.random.default_rng(seed).standard_normal(len(region.scale)))
@@ -104,18 +114,25 @@ def sharpness(base: Base, slope: Slope) -> Worst:
     SAM: ‖ε‖ ≤ 0.05. ASAM: ‖ε/|θ|‖ ≤ 0.5, elementwise, which no rescaling of the layers that keeps the network changes.
     """
     theta = np.abs(slope.layout.vector(slope.setting.origin))
-    offsets: dict[str, Floats] = {}
+    offsets, without = dict[str, Floats](), dict[str, Row]()
     for name, region in (("sam", Region(np.full(len(theta), SAM_RHO))), ("asam", Region(ASAM_RHO * theta))):
-        one, many = ascend(slope, region, STEPS)
-        offsets |= {f"{name} 1 step": one, f"{name} {STEPS} steps": many}
-    return rises_at(base, slope.layout, offsets)
+        names = f"{name} 1 step", f"{name} {STEPS} steps"
+        try:
+            offsets |= dict(zip(names, ascend(slope, region, STEPS), strict=True))
+        except NotFiniteGradient:
+            without |= dict.fromkeys(names, NO_GRADIENT)
+    found = rises_at(base, slope.layout, offsets)
+    return Worst(found.rows | without, found.samples)
 
 
 def keskar(base: Base, slope: Slope) -> Worst:
     """100·(max L(θ + ε) − L(θ))/(1 + L(θ)) over |εᵢ| ≤ 10⁻³·(|θᵢ| + 1) (Keskar et al. 2017, A = I)."""
     theta = np.abs(slope.layout.vector(slope.setting.origin))
-    _, best = ascend(slope, Region(KESKAR_EPSILON * (theta + 1), "linf"), KESKAR_STEPS)
     name = f"keskar {KESKAR_EPSILON:g}"
+    try:
+        _, best = ascend(slope, Region(KESKAR_EPSILON * (theta + 1), "linf"), KESKAR_STEPS)
+    except NotFiniteGradient:
+        return Worst({name: NO_GRADIENT}, {})
     (values,) = base.along([partial(slope.layout.tensors, best)], [(0.0, 1.0)])
     loss, high = mean_of(values).tolist()
     factor = 100 / (1 + loss)

@@ -13,6 +13,7 @@ from landscape.errors import JobError
 from landscape.measures.curvature import curvature_rows
 from landscape.measures.measuring import Asked, measure
 from landscape.measures.rises import draws_of
+from landscape.measures.rows import Row
 from landscape.measures.worst import ASAM_RHO, SAM_RHO, Region, ascend, keskar, rises_at, sharpness
 from landscape.parameters import describe_parameters
 
@@ -152,3 +153,25 @@ def test_too_few_samples_are_refused(tmp_path):
     scene = scene_of(tmp_path, relu_net(), num_samples=15)
     with pytest.raises(JobError, match="num_samples: must be at least 16 for errors over samples, not 15"):
         measure(scene.base.calculator, scene.prepared, scene.base.plan, scene.base.origin, "problem", Asked())
+
+
+def test_a_loss_that_is_not_finite_is_refused_by_the_name_of_its_weights(tmp_path):
+    problem = relu_net()
+    infinite = Problem(problem.model, problem.data, lambda model, batch: {"loss": model(batch[0])[:, 0] + torch.inf})
+    scene = scene_of(tmp_path, infinite)
+    with pytest.raises(JobError, match="origin: epoch 3: the loss there must be finite, not inf; take weights from"):
+        measure(scene.base.calculator, scene.prepared, scene.base.plan, scene.base.origin, "epoch 3", Asked())
+
+
+def test_where_the_gradient_is_not_finite_no_direction_is_taken_for_the_worst(tmp_path):
+    problem = relu_net()
+    kink = Problem(problem.model, problem.data, lambda model, batch: {"loss": (0 * model(batch[0])[:, 0]).sqrt() + 1})
+    scene = scene_of(tmp_path, kink)
+    measured = measure(
+        scene.base.calculator, scene.prepared, scene.base.plan, scene.base.origin, "problem", Asked(everything=True)
+    )
+    for name in ("sam 1 step", "sam 20 steps", "asam 1 step", "asam 20 steps", "keskar 0.001"):
+        assert measured.rows[name] == Row(None, note="the gradient of the loss is not finite there")
+    assert measured.rows["lambda max"] == Row(None, note="the Hessian is not finite there")
+    assert measured.rows["loss"].value == 1
+    assert "sam 1 step" not in measured.samples
