@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from landscape.checks.rules.words import check, number, percent
+from landscape.checks.rules.words import NotJudged, check, number, percent
 from landscape.record import Check
 
 SMOOTH, KINKED = 0.01, 0.05  # relative: kinks of ReLU and max-pooling are in differences, and not in derivatives
@@ -91,6 +91,12 @@ class AlongAxis:
         return self.roughness <= ROUGH
 
     @property
+    def is_finite(self) -> bool:
+        """Whether differences and derivatives are."""
+        found = self.differences
+        return all(map(math.isfinite, (found.coarse, found.fine, found.slope, self.curvature, self.slope)))
+
+    @property
     def errors(self) -> tuple[float, float]:
         """The relative differences of the curvatures, beyond rounding, and of the slopes."""
         found = self.differences
@@ -108,7 +114,13 @@ def curvature(found: Sequence[AlongAxis], how: str) -> Check:
 
     Args:
         how: the derivatives in words.
+
+    Raises:
+        NotJudged: one of the numbers is not finite, so that nothing can be compared.
     """
+    unknown = [axis.axis for axis in found if not axis.is_finite]
+    if unknown:
+        raise NotJudged(f"the loss or its derivatives are not finite at the centre along {' and '.join(unknown)}")
     excess = {axis.axis: max(axis.errors) / axis.allowed for axis in found}
     worst = max(found, key=lambda axis: excess[axis.axis])
     error, both = max(worst.errors), all(axis.has_curvature for axis in found)

@@ -11,7 +11,7 @@ import torch
 
 from landscape.checks.rules.again import Repetition, Spot, repetition, spot
 from landscape.checks.rules.centre import Centre, centre
-from landscape.checks.rules.curvature import Hidden, hidden
+from landscape.checks.rules.curvature import AlongAxis, Differences, Hidden, curvature, hidden
 from landscape.checks.rules.lines import LINES, OtherLines, other_lines
 from landscape.checks.rules.resolution import Resolution, resolution
 from landscape.checks.rules.statistics import Stale, stale
@@ -30,6 +30,19 @@ def test_a_model_whose_own_loss_is_not_finite_is_the_centre(loss, batch_norm):
     assert centre(found).text.endswith("on the same sample")
     for other in (replace(found, own=1.0), replace(found, recorded=1.0)):
         assert centre(other).state != "holds"
+
+
+# -- 8 ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unknown", [{"curvature": math.nan}, {"slope": math.inf}])
+def test_derivatives_that_are_not_finite_are_not_said_to_agree(unknown):
+    sound = AlongAxis("alpha", Differences(1.0, 1.0, 0.5, 1e-9), 1.0, 0.5)
+    assert curvature([sound], "derivatives").state == "holds"
+    with pytest.raises(NotJudged, match=r"not finite at the centre along beta$"):
+        curvature([sound, replace(sound, axis="beta", **unknown)], "derivatives")
+    with pytest.raises(NotJudged, match="not finite"):
+        curvature([replace(sound, differences=Differences.around([math.inf] * 4, 1.0, 0.1))], "derivatives")
 
 
 # -- 3 and 4 ------------------------------------------------------------------------------------------------
