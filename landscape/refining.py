@@ -53,6 +53,7 @@ def refine(
     finer = Finer(factor, box)
     path = open_run(run).path
     refuse_unwritable(path)
+    levels_left(path, name, finer)  # what is refused leaves no lock in the run
     with writing(path):
         finish_move(path)
     jobs = [level_job(run, name, level, problem, folder) for level in levels_left(path, name, finer)]

@@ -15,7 +15,7 @@ from small_models import Quadratic, make_job, quadratic_samples, wandering, writ
 from torch import Tensor, nn
 
 from landscape import Problem, extend, open_run, refine, rename_landscape, run
-from landscape.errors import Interrupted, JobError
+from landscape.errors import Interrupted, JobError, NotFoundError
 from landscape.pipeline import run as run_serially
 from landscape.results import Run
 from landscape.spec import Job
@@ -202,6 +202,12 @@ def test_what_cannot_be_done_is_refused_and_nothing_written(place, asked, told):
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (place / "landscapes.zarr" / "a" / "levels").exists()
+
+
+def test_a_landscape_that_is_not_there_leaves_no_lock(tmp_path):
+    with pytest.raises(NotFoundError, match="landscape 'a' is not in run"):
+        refine(tmp_path, "a", problem=problem)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_landscape_that_is_not_complete_is_refused(tmp_path):
