@@ -140,10 +140,12 @@ def _flat(operator: HessianOperator, found: Mapping[int, Ritz], loss: float) -> 
     weights = max(1.0, length(operator.layout.vector(operator.setting.origin)))
     for rank, pair in found.items():
         if (width := half_width(pair.value, loss)) > FLAT * weights:
+            lengths = width / weights
+            far = f"only {lengths:.2g} times the length of the weights away" if math.isfinite(lengths) else "nowhere"
             return (
                 f"directions: eigenvalue {rank} of the Hessian at the origin is {pair.value:.2g}: along its vector the "
-                f"loss is flat, and rises by {max(loss, LEAST_RISE):.2g} only {width / weights:.2g} times the length "
-                "of the weights away; take another rank, origin or kind of direction"
+                f"loss is flat, and rises by {max(loss, LEAST_RISE):.2g} {far}; take another rank, origin or kind of "
+                "direction"
             )
     return ""
 

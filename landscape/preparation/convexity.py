@@ -83,8 +83,8 @@ def _second_derivatives(prepared: PreparedJob, origin: State, plan: Plan) -> str
             raise
         except Exception as error:
             raise JobError(
-                f"convexity: the loss must have derivatives, and taking them raised {in_words(error)}; leave convexity "
-                "out, or mend it"
+                f"convexity: the loss must have derivatives, and taking them {in_words(error)}; leave convexity out, "
+                "or mend it"
             ) from error
     return "autograd"
 

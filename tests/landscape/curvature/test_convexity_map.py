@@ -269,6 +269,8 @@ def test_what_has_no_eigenvalues_is_refused_before_anything_is_written(tmp_path,
     assert "a trainable parameter of two dimensions or more" in refusal(job_of(tmp_path, vectors))
     blind = problem_of(lambda w, bias: w.detach().square().sum())
     assert "no graph of gradients" in refusal(job_of(tmp_path, blind))
+    raising = problem_of(lambda w, bias: torch.ones(1)[:, :, 0] if torch.is_grad_enabled() else w.square().sum())
+    assert "taking them raised IndexError: too many indices" in refusal(job_of(tmp_path, raising))
     named = Problem(square.model, square.data, lambda model, batch: {"loss": model(batch), "eig_min": model(batch)})
     assert "'eig_min' is what observe returns already" in refusal(job_of(tmp_path, named))
     monkeypatch.setenv("LANDSCAPE_CURVATURE_BYTES", "40")

@@ -221,6 +221,11 @@ def test_what_has_no_eigenvectors_is_refused_and_nothing_stays(tmp_path):
     text = refusal(job_of(tmp_path / "flat", lambda: linear))
     assert text.startswith("directions: eigenvalue -1 of the Hessian at the origin is ")
     assert text.endswith("take another rank, origin or kind of direction")
+    model.weight.data.zero_(), model.bias.data.zero_()
+    still = Problem(model, quadratic_samples(23), lambda model, batch: {"loss": 1 + 0 * model(batch)[:, 0]})
+    assert "is 0: along its vector the loss is flat, and rises by 1 nowhere; take" in refusal(
+        job_of(tmp_path / "still", lambda: still)
+    )
     text = refusal(job_of(tmp_path / "moving", network, batch_norm="recalibrate"))
     assert text.startswith("batch_norm: recalibrate computes the statistics anew")
     model.weight.data.fill_(1e30)
