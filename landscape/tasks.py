@@ -20,6 +20,7 @@ from landscape.grid import Index, coarse_to_fine_order, tile_counts
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, reopen_store
 from landscape.preparation.extension import Extension
 from landscape.problem.user_code import cause_of
+from landscape.record import EIGENVALUES
 from landscape.retries import NotRetried, RetryRule
 from landscape.sample_losses import LOSS_SAMPLES, OVER_SAMPLES
 from landscape.store import LandscapeStore
@@ -210,14 +211,8 @@ def commit_all(
     Args:
         extension: what gives the values of points that were not evaluated.
     """
-    for _, outcome in outcomes:
-        names = set(outcome.points.mean)
-        if names != set(store.observables):
-            raise JobError(
-                f"observe: returned {sorted(names)}, the landscape {shown(store.name)} holds "
-                f"{sorted(store.observables)}; return "
-                "the same ones at every point, or give the landscape another name"
-            )
+    for task, outcome in outcomes:
+        _refuse_other_names(store, task, outcome)
     tiles = [(store.tile(task.tile), outcome.points.arrays()) for task, outcome in outcomes if task.tile is not None]
     if extension is not None:
         tiles = [(tile, completed(extension, store.name, tile, arrays)) for tile, arrays in tiles]
@@ -225,6 +220,18 @@ def commit_all(
     for task, outcome in outcomes:
         if task.path is not None:
             store.write_path(slice(*task.path), _path_values(outcome))
+
+
+def _refuse_other_names(store: LandscapeStore, task: Task, outcome: Outcome) -> None:
+    """Refuse observables that the landscape does not hold, or that are missing."""
+    names, held = set(outcome.points.mean), set(store.observables)
+    if task.path is not None and store.record.convexity is not None:
+        held -= set(EIGENVALUES)  # which are those of the grid's points alone
+    if names != held:
+        raise JobError(
+            f"observe: returned {sorted(names)}, the landscape {shown(store.name)} holds {sorted(held)}; return "
+            "the same ones at every point, or give the landscape another name"
+        )
 
 
 def _path_values(outcome: Outcome) -> dict[str, Floats]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from curved import dense_hessian, labelled, mlp
+from safetensors.torch import save_file
 from small_models import make_job, raw_directions
 from torch import nn
 
@@ -149,6 +150,18 @@ def test_points_without_a_finite_loss_have_no_eigenvalues(tmp_path):
     assert not finite.all()
     for name in (*NAMES, "eig_ratio"):
         np.testing.assert_array_equal(np.isfinite(surface[name]), finite)
+
+
+def test_a_plane_through_networks_has_its_map_and_their_losses(tmp_path):
+    problem = problem_of(lambda w, bias: w[0] ** 2 + w[1] ** 2 / 4)
+    places = [(0.3, -0.2), (1.3, 0.8), (-0.7, 1.0)]
+    for number, place in enumerate(places):
+        weights = {"weights": torch.tensor([place], dtype=torch.float64), "bias": torch.ones(1).double()}
+        save_file(weights, tmp_path / f"{number}.safetensors")
+    plane = [str(tmp_path / f"{number}.safetensors") for number in range(3)]
+    surface = run(job_of(tmp_path, problem, {"name": "map", "plane": plane, "convexity": True, "size": 3}))["map"]
+    np.testing.assert_allclose(surface["eig_ratio"], 0.25, rtol=1e-9)
+    np.testing.assert_allclose(surface.networks.loss, [a**2 + b**2 / 4 for a, b in places], rtol=1e-12)
 
 
 # -- tiles -----------------------------------------------------------------------------------------------------------
