@@ -34,6 +34,7 @@ from landscape.evaluation.choice.questions import Request
 from landscape.memory import host_limit
 from landscape.preparation import PreparedJob
 from landscape.problem.collated import Collated, WholeBatches
+from landscape.problem.observables import ordered_names
 from landscape.problem.points import PointSets
 from landscape.problem.samples import Rows, Samples
 from landscape.progress import stage
@@ -67,11 +68,10 @@ class RayCrew:
         self._job, self._wanted, self._clock = prepared.job, wanted, clock
         self._asked = asked or prepared.job.workers
         self._samples = share_samples(prepared.samples, min(host_limit(), object_store_room()))
-        look = None if prepared.looked else Look(prepared.landscapes[0].observables, prepared.job.precision)
         callback = prepared.job.problem
         portable = callback if isinstance(callback, str) else [ray.put(callback)]
         path = tuple(map(os.path.abspath, sys.path))
-        self._source = ProblemSource(portable, prepared.job.folder, path, look)
+        self._source = ProblemSource(portable, prepared.job.folder, path, look_of(prepared))
         self._hired = 0
         self._looked = self._alone_since = clock()
         self._explained = False
@@ -228,6 +228,16 @@ def _short(error: BaseException) -> str:
     lines = [line.strip() for line in printable(ANSI.sub("", str(error))).splitlines() if line.strip()]
     causes = [line for line in lines if CAUSE.match(line)]  # the last line of a traceback
     return ((causes or lines)[-1 if causes else 0] if lines else type(error).__name__)[:200]
+
+
+def look_of(prepared: PreparedJob) -> Look | None:
+    """What workers must see `observe` return; None where that was seen already.
+
+    It is what the problem names: a convexity map holds more, and what is asked for ranges or eigenvectors holds less.
+    """
+    if prepared.looked:
+        return None
+    return Look(ordered_names(prepared.problem.observables or ()), prepared.job.precision)
 
 
 def share_samples(samples: Samples, room: int) -> Any:
