@@ -60,14 +60,17 @@ def directions(tmp_path_factory) -> list[dict[str, str]]:
     return [{"kind": "file", "path": str(place / f"{axis}.safetensors")} for axis in (0, 1)]
 
 
+# The tiles are given: else their shape would follow from how quick this machine is just now, and the chunks from that.
+FIELDS = {"num_samples": 2, "batch_size": 2, "precision": "float64", "engine": "eager", "tile": 8}
+
+
 @pytest.fixture
 def make(directions) -> Callable[..., Job]:
     """A job over the plane of a loss."""
 
     def make_one(folder: Path, problem: Callable[[], Problem], **spec: Any) -> Job:
         landscape = {"name": "a", "directions": directions, "range": [-1, 1], "size": 17, **spec}
-        fields = {"num_samples": 2, "batch_size": 2, "precision": "float64", "engine": "eager"}
-        return make_job(folder, problem, [landscape], **fields)
+        return make_job(folder, problem, [landscape], **FIELDS)
 
     return make_one
 
@@ -97,8 +100,7 @@ def refined(tmp_path_factory, directions) -> Path:
     """A canyon refined to three levels at most by its budget."""
     landscape = {"name": "a", "directions": directions, "range": [-1, 1], "size": 17}
     landscape["refine"] = {"tolerance": "1%", "points": 1200}
-    fields = {"num_samples": 2, "batch_size": 2, "precision": "float64", "engine": "eager"}
-    return Path(run(make_job(tmp_path_factory.mktemp("canyon"), problem_of(canyon), [landscape], **fields)).path)
+    return Path(run(make_job(tmp_path_factory.mktemp("canyon"), problem_of(canyon), [landscape], **FIELDS)).path)
 
 
 def test_a_narrow_canyon_takes_a_third_of_the_points_at_the_same_largest_error(tmp_path, make):
