@@ -16,6 +16,7 @@ from landscape.views.prepared.finer import evaluated_text
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.networks import network_losses
 from landscape.views.prepared.origin import origin_index
+from landscape.views.prepared.statuses import is_evaluated
 from landscape.views.prepared.uncertainty import rise_over_origin, standard_error, where_evaluated
 
 Row = tuple[str, str]
@@ -27,7 +28,7 @@ def observable_rows(surface: Surface, observable: str) -> list[Row]:
     error = where_evaluated(surface, standard_error(surface, observable))
     known = np.isfinite(values)
     if not known.any():
-        return [("values", "none computed yet")]
+        return [("values", "none is finite" if is_evaluated(surface).any() else "none computed yet")]
     low = np.unravel_index(int(np.argmin(np.where(known, values, np.inf))), values.shape)
     high = np.unravel_index(int(np.argmax(np.where(known, values, -np.inf))), values.shape)
     rise, rise_error = rise_over_origin(surface, observable)

@@ -138,6 +138,8 @@ def test_rows_say_what_the_closed_form_says(make: ModuleType) -> None:
     assert rows["at the origin"] == "0.1 ± 0.008"
     assert rows["highest"].startswith("3.5375 ±")
     assert dict(observable_rows(make.quadratic(40, 30), "loss"))["at the origin"] == "no grid point there"
+    nowhere = dataclasses.replace(make.quadratic(6, 5), observables={"loss": np.full((5, 6), np.nan)})
+    assert observable_rows(nowhere, "loss") == [("values", "none is finite")]
     facts = dict(landscape_rows(make.quadratic(40, 30)))
     assert facts["resolution"] == "40 × 30 points"
     assert facts["time"] == "12.3 s"
