@@ -24,22 +24,25 @@ from landscape.problem.problem import Problem
 from landscape.problem.user_code import in_folder, in_words
 from landscape.record import EIGENVALUES, RATIO, ConvexityRecord
 from landscape.spec.convexity import Convexity
+from landscape.store import LandscapeStore
 
 
 def convexity_of(
-    prepared: PreparedJob, asked: Convexity, origin: State, plan: Plan, observables: tuple[str, ...],
-    known: ConvexityRecord | None,
-) -> ConvexityRecord:  # fmt: skip
-    """How the eigenvalues of a convexity map are computed.
+    prepared: PreparedJob, asked: Convexity | None, origin: State, plan: Plan, observables: tuple[str, ...],
+    stored: LandscapeStore | None,
+) -> ConvexityRecord | None:  # fmt: skip
+    """How the eigenvalues of a convexity map are computed; None where none is asked for.
 
     Args:
         prepared: the job, without its landscapes.
         observables: what `observe` returns.
-        known: what the landscape on disk says of it.
+        stored: the landscape on disk, which says how it was begun.
 
     Raises:
         JobError: they cannot be computed.
     """
+    if asked is None:
+        return None
     if plan.statistics.recalibrated:
         raise JobError(RECALIBRATED)
     taken = {*observables, *prepared.problem.derived} & {*EIGENVALUES, *RATIO}
@@ -53,8 +56,8 @@ def convexity_of(
             "left out; it has none"
         )
     refuse_large_bases(size, asked.steps)
-    if known is not None:
-        how = known.second_derivatives
+    if stored is not None and stored.record.convexity is not None:
+        how = stored.record.convexity.second_derivatives
     else:
         how = _second_derivatives(prepared, origin, plan) if prepared.looked else "autograd"
     return ConvexityRecord(steps=asked.steps, parameters=size, second_derivatives=how)

@@ -36,7 +36,7 @@ from landscape.preparation.kept import keeps_samples
 from landscape.preparation.looking import look_at
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.preparation.provenance import provenance
-from landscape.preparation.ranging import RangeFinder, find_range, found_of, not_found, with_found_range
+from landscape.preparation.ranging import RangeFinder, not_found, with_found_range, with_range
 from landscape.preparation.recorded import borrowed_plan, is_of_before, plan_of, recorded_plan
 from landscape.preparation.refinement import refinement_of
 from landscape.preparation.rounding import rounding_warnings
@@ -185,19 +185,14 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
         job, like, common.num_samples, common.device,
         bfloat16_weights=common.look.bfloat16_weights, reduction=common.reduction,
     )  # fmt: skip
-    convexity = None
-    if spec.convexity is not None:
-        recorded = None if like is None else like.record.convexity
-        bare, observed = common.bare, common.observables
-        convexity = convexity_of(bare, spec.convexity, context.origin, plan, observed, recorded)
+    convexity = convexity_of(common.bare, spec.convexity, context.origin, plan, common.observables, like)
     solve = solving_for(common.solver, common.bare, spec.name, context.origin, plan, identity)
     context = replace(context, solve=solve)
-    directions, found = make_axes(context, like), found_of(like)
-    if spec.finds_range:
-        spec, found = find_range(common.finder, common.bare, context, directions, plan)
-        context = replace(context, spec=spec)
-        if found is not None:
-            identity["coordinates"] = coordinates_asked(spec)
+    directions = make_axes(context, like)
+    context, found = with_range(common.finder, common.bare, context, directions, plan, like)
+    spec = context.spec
+    if found is not None:
+        identity["coordinates"] = coordinates_asked(spec)
     # What is on disk wins: another machine may round a fitted range or a component differently.
     path = None if level else path_of(context, directions, like)
     grid = _grid(common, like, identity) or make_grid(context, path, defaults)

@@ -65,21 +65,25 @@ def with_found_range(spec: Landscape, stored: LandscapeStore | None) -> Landscap
     return _with_ends(spec, [axis.radius for axis in found.axes])
 
 
-def find_range(
+def with_range(
     finder: RangeFinder,
     prepared: PreparedJob,
     context: LandscapeContext,
     directions: tuple[DirectionTensors, ...],
     plan: Plan,
-) -> tuple[Landscape, FoundRange | None]:
-    """The landscape with its range in numbers, and what was found; None where the job is only looked at.
+    stored: LandscapeStore | None,
+) -> tuple[LandscapeContext, FoundRange | None]:
+    """The landscape with its range in numbers, and how they were found; None where they are given, or not found yet.
 
     Args:
         prepared: the job, without its landscapes.
+        stored: the landscape on disk, whose range has been put in already.
 
     Raises:
         JobError: as `RangeFinder` does.
     """
+    if not context.spec.finds_range:
+        return context, found_of(stored)
     lengths = [_length(context, axis) for axis in directions]
     hints = [axis.range_at(context) for axis in context.axes]
     starts = [length if hint is None else _reach(hint) for hint, length in zip(hints, lengths, strict=True)]
@@ -93,7 +97,7 @@ def find_range(
     )  # fmt: skip
     found = finder(replace(prepared, landscapes=(landscape,)), landscape, starts, farthest)
     radii = starts if found is None else [axis.radius for axis in found.axes]
-    return _with_ends(context.spec, radii), found
+    return replace(context, spec=_with_ends(context.spec, radii)), found
 
 
 def _with_ends(spec: Landscape, radii: Sequence[float]) -> Landscape:
