@@ -122,6 +122,8 @@ def connect(
         matched = job.folder / f"{name}-matched.safetensors"
         ends[1] = _matched(prepared, ends[0], ends[1], table, matched)
     file = bend if bend is not None else job.folder / f"{name}-bend.safetensors"
+    if not file.parent.is_dir():
+        raise JobError(f"bend: the folder of {shown(str(file))} must exist; make it, or name another file")
     made_of = {
         "curve": kind, "first": state_digest(ends[0]), "second": state_digest(ends[1]),
         "samples": prepared.samples.digest(), **asdict(plan),

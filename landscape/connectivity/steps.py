@@ -132,7 +132,7 @@ class StepsOfBend(Question[Stepped]):
         evaluator, ends, reached = station.evaluator, self.ends.get(), self.shared.get()
         with arithmetic(evaluator.plan, evaluator.device):
             model, observe, samples = evaluator.model, evaluator.observe, evaluator.held_samples
-            dtype = torch.float64 if evaluator.plan.precision == "float64" else None
+            dtype = torch.float64 if evaluator.plan.precision == "float64" else torch.float32
             return take_steps(model, samples, observe, self, ends, reached, evaluator.device, dtype)
 
 
@@ -143,7 +143,7 @@ def take_steps(
     """Carry out a stretch of steps here.
 
     Args:
-        dtype: of the model; default: as it is.
+        dtype: float32 or float64, of the model; default: as it is.
     """
     training, epoch = asked.training, asked.epoch
     generator = torch.Generator().manual_seed(seed_of(training.seed, "epoch", epoch) if epoch else training.seed)
@@ -172,7 +172,9 @@ class _MovingCurve:
         self, model: nn.Module, observe: Observe, kind: Curve, ends: tuple[State, State], reached: Reached,
         training: Training, device: torch.device, dtype: torch.dtype | None,
     ) -> None:  # fmt: skip
-        self.model = private_copy(model)[0].to(device, dtype).train()
+        self.model = private_copy(model)[0].to(device).train()
+        if dtype is not None:  # `Module.to(dtype)` would drop the imaginary part of complex weights
+            self.model = self.model.double() if dtype is torch.float64 else self.model.float()
         self.observe, self.kind, self.device, self.training = observe, kind, device, training
 
         def own(state: State) -> dict[str, Tensor]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from landscape.connectivity.bending import Progress
 from landscape.connectivity.steps import Reached
@@ -50,12 +50,26 @@ def write_made(file: Path, weights: State, made_of: Mapping[str, Any], losses: S
     beside = file.with_name(f".{file.name}.{os.getpid()}")
     metadata = {"format": SNAPSHOT_FORMAT, MADE_OF: canonical_json(made_of), LOSSES: json.dumps(list(losses))}
     try:
-        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, beside, metadata)
+        with open(beside, "wb") as opened:
+            opened.writelines(_in_order(save({name: each.contiguous() for name, each in weights.items()}, metadata)))
         os.replace(beside, file)
     except OSError as error:
-        raise LandscapeError(f"weights {shown(str(file))} cannot be written: {message_of(error)}") from None
+        raise LandscapeError(
+            f"weights {shown(str(file))} cannot be written: {error.strerror or message_of(error)}"
+        ) from None
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _in_order(data: bytes) -> Iterator[bytes | memoryview]:
+    """The parts of a safetensors file with its metadata sorted: safetensors orders them otherwise in each process."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of eight
+    yield len(text).to_bytes(8, "little") + text
+    yield memoryview(data)[end:]
 
 
 def read_losses(file: Path) -> tuple[float, ...]:

@@ -169,6 +169,10 @@ def test_a_table_of_ones_own_is_read_from_a_file(call, folder):
         ),
         (("a.safetensors", "missing.safetensors"), "does not exist"),
         (("a.safetensors", "3"), "3"),
+        (
+            ("a.safetensors", "b.safetensors", "--bend", "none/x.safetensors"),
+            "bend: the folder of 'none/x.safetensors' must",
+        ),
         (("a.safetensors", "b.safetensors", "--table", "two_networks.py"), "table: goes with --match only"),
         (("a.safetensors", "b.safetensors", "--match", "--table", "none.yaml"), "table: 'none.yaml' cannot be read"),
         (

@@ -5,16 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from scipy.integrate import quad
 from scipy.optimize import minimize
+from small_models import make_job
 
 from landscape import Job, Problem
 from landscape.calculation import LocalCalculator, Setting
 from landscape.connectivity import Bend, Training, bending, train_bend
 from landscape.connectivity.bending import Along, Progress, train_by
-from landscape.connectivity.weight_files import read_progress, remove_progress, write_progress
+from landscape.connectivity.weight_files import read_losses, read_progress, remove_progress, write_made, write_progress
 from landscape.curves import curve_shares
-from landscape.errors import Interrupted, JobError
+from landscape.errors import Interrupted, JobError, LandscapeError
 from landscape.parameters import state_of
 from landscape.preparation import prepare
 from landscape.problem.samples import Rows
@@ -221,3 +223,30 @@ def test_tied_weights_bend_under_all_their_names():
     middle = found.at(0.5)
     assert torch.equal(middle["2.weight"], middle["0.weight"])
     assert not torch.allclose(found.bend["0.weight"], (ends[0]["0.weight"] + ends[1]["0.weight"]) / 2)
+
+
+def test_files_of_equal_weights_have_equal_bytes(tmp_path):
+    weights = {"b": torch.randn(3, 2), "a": torch.tensor([1, 2]), "c": torch.tensor(1.0, dtype=torch.float64)}
+    for number in range(12):  # safetensors writes two entries of metadata in either order
+        write_made(tmp_path / f"{number}.safetensors", weights, {"é": number // 12}, [0.5, 0.25])
+    assert len({file.read_bytes() for file in tmp_path.iterdir()}) == 1
+    found = load_file(tmp_path / "0.safetensors")
+    assert all(torch.equal(found[name], tensor) for name, tensor in weights.items())
+    assert read_losses(tmp_path / "0.safetensors") == (0.5, 0.25)
+    with pytest.raises(LandscapeError, match=r"x\.safetensors' cannot be written: No such file or directory"):
+        write_made(tmp_path / "none" / "x.safetensors", weights, {})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_networks_of_another_precision_are_joined_in_that_of_the_job(tmp_path, dtype):
+    samples = torch.randn(16, 3, generator=torch.Generator().manual_seed(1)).to(dtype)
+    model = torch.nn.Linear(3, 2).to(dtype)
+    problem = Problem.supervised(model, (samples, torch.arange(16) % 2))
+    prepared = prepare(make_job(tmp_path, lambda: problem, [{"name": "a", "size": 3}], num_samples=16))
+    (landscape,) = prepared.landscapes
+    first = landscape.origin
+    second = {name: -tensor for name, tensor in first.items()}
+    calculator, setting = LocalCalculator(prepared, landscape), Setting(first, (), landscape.plan)
+    bend = train_by(calculator, setting, prepared.samples, first, second, "bezier", Training(epochs=1), Along())
+    assert {tensor.dtype for tensor in bend.bend.values()} == {torch.float32}
+    assert np.isfinite(bend.losses).all()
