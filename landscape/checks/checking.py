@@ -21,7 +21,7 @@ from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.preparation.recorded_job import Callback, recorded_job
 from landscape.record import Check, Checks
 from landscape.results import open_run
-from landscape.store import LandscapeStore
+from landscape.store import LandscapeStore, write_error
 
 EVALUATIONS = 130  # of the default checks of a plane, about; those of Hessian products among them
 IMPORTED = "the landscape was imported: no job computed it, so nothing of it can be evaluated"
@@ -107,7 +107,10 @@ def keep_checks(run: str | Path, name: str, checks: Checks) -> None:
         LandscapeError: another process writes the run, or it cannot be written.
     """
     path = open_run(run).path
-    with run_lock(path):
-        store = LandscapeStore.open(path, name, write=True)
-        store.update_attributes(checks=checks)
-        store.consolidate()
+    try:
+        with run_lock(path):
+            store = LandscapeStore.open(path, name, write=True)
+            store.update_attributes(checks=checks)
+            store.consolidate()
+    except OSError as error:  # such as of a disk that is full, or can only be read
+        raise write_error(path, error) from error

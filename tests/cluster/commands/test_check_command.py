@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 
 from cluster.commands.app import command
 from landscape import open_run, run
-from landscape.checks import checks_text
+from landscape.checks import checking, checks_text
 from landscape.folders.lock import run_lock
 from landscape.spec import read_job
 
@@ -70,6 +71,18 @@ def test_a_run_that_is_being_written_is_judged_and_nothing_kept(place, call):
     assert "can this picture be trusted?" in out
     assert "what was found of plane is not kept: run: " in said
     assert open_run(place)["plane"].record.checks is None
+
+
+def test_a_run_that_can_only_be_read_is_judged_and_nothing_kept(place, call, monkeypatch):
+    def refuse(run: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(checking, "run_lock", refuse)
+    code, out, said = call(place, "--serial")
+    assert code in (0, 1)
+    assert "can this picture be trusted?" in out
+    assert "what was found of plane is not kept: run " in said
+    assert "cannot be written: Read-only file system" in said
 
 
 REFUSED = [
