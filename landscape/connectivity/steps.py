@@ -23,7 +23,7 @@ from landscape.problem.names import WEIGHT
 from landscape.problem.observables import Combination, Observe
 from landscape.problem.reading import seed_of
 from landscape.problem.samples import Samples
-from landscape.problem.user_code import kept_alive
+from landscape.problem.user_code import in_words, kept_alive
 from landscape.retries import NotRetried
 
 CONSTANT, LOWEST, AT_LOWEST = 0.5, 0.01, 0.9  # of the training: Garipov et al. 2018, appendix A.2
@@ -154,7 +154,15 @@ def take_steps(
         losses = []
         for step in range(asked.begin, asked.end):
             rate = training.rate((epoch + step / len(batches)) / training.epochs)
-            losses.append(curve.step(batches[step](), places[step], rate))
+            try:
+                losses.append(curve.step(batches[step](), places[step], rate))
+            except ValueError as error:
+                if not _is_of_one(samples, training, step):
+                    raise
+                raise NotRetried(
+                    f"batch_size: must leave no batch of one sample, which this model does not take, not "
+                    f"{training.batch_size} of {samples.length} samples ({in_words(error)}); take another"
+                ) from error
     return Stepped(curve.reached(), tuple(losses))
 
 
@@ -163,6 +171,11 @@ def steps_per_epoch(samples: Samples, training: Training) -> int:
     if samples.rows is None:
         return len(samples.edges(training.batch_size))
     return -(-samples.length // training.batch_size)
+
+
+def _is_of_one(samples: Samples, training: Training, step: int) -> bool:
+    """Whether the batch of a step of an epoch holds a single sample."""
+    return samples.rows is not None and min(training.batch_size, samples.length - step * training.batch_size) == 1
 
 
 class _MovingCurve:

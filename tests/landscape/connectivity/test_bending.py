@@ -145,6 +145,7 @@ def test_a_training_that_ended_early_goes_on_from_its_last_epoch_to_the_same_byt
     prepared = prepare(
         Job(
             run=tmp_path, num_samples=40, batch_size=8, engine="eager", landscapes=[{"name": "a", "size": 3}],
+            threads=torch.get_num_threads(),
             problem=lambda: Problem.supervised(
                 Dropping(), (inputs, (inputs[:, 0] > 0).long()), torch.nn.CrossEntropyLoss()
             ),
@@ -190,6 +191,13 @@ def test_what_cannot_be_trained_is_refused():
         train_bend(model, samples, cross_entropy, first, second, training=Training(3, 1e30))
     with pytest.raises(JobError, match="observe: the loss has no graph"):
         train_bend(model, samples, lambda m, b: {"loss": cross_entropy(m, b)["loss"].detach()}, first, second)
+    normed = torch.nn.Sequential(torch.nn.BatchNorm1d(2))
+    for batch_size in (1, 8):  # torch refuses the variance of one
+        with pytest.raises(JobError, match=rf"batch_size: must leave no batch of one .*, not {batch_size} of 9"):
+            train_bend(
+                normed, Rows(torch.rand(9, 2)), lambda m, b: {"loss": m(b).sum(1)}, state_of(normed), state_of(normed),
+                training=Training(1, batch_size=batch_size),
+            )  # fmt: skip
     with pytest.raises(Interrupted):
         train_bend(model, samples, cross_entropy, first, second, stop=lambda: True)
     with pytest.raises(JobError, match="no parameter requires gradients"):
