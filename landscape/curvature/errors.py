@@ -27,15 +27,15 @@ STEP_SHARE = float(np.finfo(np.float32).eps) ** 0.25
 
 @dataclass(frozen=True)
 class SampledCurvature:
-    """vᵀHᵢv over the samples i: their mean, its standard error, how many samples there are, and those of `each` [N].
+    """vᵀHᵢv over the samples i: their mean, its standard error, how many samples there are, and all of them [N].
 
-    Of a loss of several terms the first two are sums over these, and `each` is empty.
+    Of a loss of several terms mean and error are those of the sum, and `by_sample` is empty.
     """
 
     mean: float
     stderr: float
     samples: int
-    each: Floats = field(repr=False, compare=False)
+    by_sample: Floats = field(repr=False, compare=False)
 
 
 def sampled_curvature(

@@ -60,7 +60,7 @@ def curvature_rows(slope: Slope, loss: float, kept: KeptSteps | None = None) -> 
         vector, terms = slope.layout.tensors(pair.vector), terms_of(slope.problem.observe)
         sampled = sampled_curvature(slope.calculator, setting, vector, pair.value, loss, terms)
         if sampled is not None and terms is None:
-            samples[name] = sampled.each + (pair.value - sampled.mean)
+            samples[name] = sampled.by_sample + (pair.value - sampled.mean)
         finite = math.isfinite(pair.value)
         doubt = f"residual {max(pair.residual, rounding):.2g}" if finite else "the Hessian is not finite there"
         rows[name] = row_of(
