@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from landscape.directions.eigen import LEAST_RISE
 from landscape.errors import JobError, shown
 from landscape.intervals import Interval, interval_of, t_quantile
 from landscape.measures.curvature import NAMES, PROBED
 from landscape.measures.lines import Floats
-from landscape.measures.measuring import RADIUS
+from landscape.measures.measuring import LOSS, RADIUS
 from landscape.measures.rows import Row, finite
 from landscape.measures.statistics import TAIL, of_errors, resampled, resampled_apart, welch
 from landscape.measures.targets import Target, refuse_incomparable
@@ -24,6 +25,9 @@ BETWEEN_WEIGHTS = (
 )
 TOO_FEW = "too few lines have a value"
 TRACE = NAMES[2]
+SAME_RISE = 1.02  # two per cent of a rise is about one of the radius, which grows as its root: less than lines differ by
+    1.02  # a radius grows about as the root of the rise it is measured to: by 1 %, as a spread over lines is not
+)
 MANY = 1000  # degrees of freedom of an error that is known well
 BETWEEN_TRAININGS = "Over runs, by Welch's t: between two ways of training, as far as {} and {} runs show it."
 
@@ -133,9 +137,11 @@ def _over_runs(first: Sequence[Target], second: Sequence[Target]) -> dict[str, D
         if sides != known:
             found[name] = Difference(None, None, None, None, None, "some of the runs have no value")
             continue
-        interval = welch(*known)
         means = [math.fsum(values) / len(values) for values in known]
-        found[name] = _difference(means[0], means[1], interval, "over runs")
+        if name == RADIUS and (rises := _other_rises(first, second)):
+            found[name] = _difference(means[0], means[1], None, rises)
+            continue
+        found[name] = _difference(means[0], means[1], welch(*known), "over runs")
     return found
 
 
@@ -165,6 +171,8 @@ def _interval(
 ) -> tuple[Interval | None, str]:
     """The interval of one measure's difference, and what it is over."""
     if name == RADIUS:
+        if rises := _other_rises([one], [other]):
+            return None, rises
         return _of_radii(one.entry.radii, other.entry.radii, paired)
     if name.startswith("rise "):
         distances = [f"rise {distance:g}" for distance in one.settings["distances"]]
@@ -200,6 +208,22 @@ def _of_lines(
         return (interval_of(both), f"over {len(both)} lines, paired") if len(both) > 1 else (None, TOO_FEW)
     known = [[value for value in side if value is not None] for side in (first, second)]
     return (welch(*known), "over lines, unpaired") if min(map(len, known)) > 1 else (None, TOO_FEW)
+
+
+def _other_rises(first: Sequence[Target], second: Sequence[Target]) -> str:
+    """To which rises the radii of both sides were measured, where these are not the same; else empty."""
+    losses = [
+        [target.entry.rows[LOSS].value for target in side if LOSS in target.entry.rows] for side in (first, second)
+    ]
+    rises = [[max(loss, LEAST_RISE) for loss in side if loss is not None] for side in losses]
+    if not all(rises) or max(map(max, rises)) <= SAME_RISE * min(map(min, rises)):
+        return ""
+    return "to rises of {} and {}".format(*(_span(side) for side in rises))
+
+
+def _span(numbers: Sequence[float]) -> str:
+    ends = dict.fromkeys(f"{end:.3g}" for end in (min(numbers), max(numbers)))
+    return " to ".join(ends)
 
 
 def _of_radii(

@@ -183,6 +183,24 @@ def test_radii_are_compared_by_the_geometric_means_that_tables_show(tmp_path, ar
         assert (row.low, row.high) == pytest.approx(tuple(4 * np.expm1(ends)))
 
 
+def test_radii_to_other_rises_are_not_judged(tmp_path):
+    def measured(name: str, loss: float, radii: list[float]) -> str:
+        rows = {"loss": Row(loss), "radius": Row(math.prod(radii) ** (1 / 3), None, 0.1, 9.0, 3)}
+        document.add(str(tmp_path / name), SETTINGS, Entry("a", f"d {name}", rows, radii=radii), {})
+        return str(tmp_path / name)
+
+    trained = [measured(f"trained{k}", 0.001 * k, [0.2, 0.21, 0.2 + 0.01 * k]) for k in range(3)]
+    less = [measured(f"less{k}", 0.526 + 0.1 * k, [0.5, 0.51, 0.5 + 0.01 * k]) for k in range(3)]
+    row = compare(targets_of(less[0]), targets_of(trained[0])).rows["radius"]
+    assert (row.low, row.high, row.verdict, row.how) == (None, None, "not judged", "to rises of 0.526 and 0.1")
+    row = compare(targets_of(",".join(less)), targets_of(",".join(trained))).rows["radius"]
+    assert (row.low, row.high, row.verdict, row.how) == (None, None, "not judged", "to rises of 0.526 to 0.726 and 0.1")
+    # Below 0.1 all are measured to 0.1, and by 2 % no radius changes much.
+    assert compare(targets_of(trained[0]), targets_of(trained[2])).rows["radius"].how == "over 3 lines, paired"
+    near = measured("near", 0.53, [0.5, 0.52, 0.5])
+    assert compare(targets_of(less[0]), targets_of(near)).rows["radius"].how == "over 3 lines, paired"
+
+
 def test_the_bootstrap_over_lines_and_samples_has_the_error_of_its_parts():
     generator = np.random.default_rng(3)
     b, e = generator.normal(0, 1, (40, 1)), generator.normal(0, 2, (1, 100))
