@@ -93,6 +93,7 @@ def extend(
     more = More(num_samples, observables, ranges)
     path = open_run(run).path
     refuse_unwritable(path)
+    _left(path, name, more)  # what is refused leaves no lock in the run
     with writing(path):
         finished = finish_move(path)  # of a process that was killed while an extension took the place of its landscape
     if finished is not None and finished.target == name and not _left(path, name, more):

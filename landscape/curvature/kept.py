@@ -23,6 +23,7 @@ from landscape.curvature.operator import HessianOperator
 from landscape.directions.eigen import STEPS
 from landscape.folders import Folder, open_folder
 from landscape.preparation.solving import BASES, remove_bases
+from landscape.store import write_error
 
 SAME_LOSS = 1e-4  # what machines may differ by in float32, and no change of a problem that matters
 
@@ -58,13 +59,17 @@ class KeptSteps:
         return self._read(self._folder(), 0) is not None
 
     def keep(self, number: int, step: Step) -> None:
-        """Keep one step; it is whole on disk when this returns."""
+        """Keep one step; it is whole on disk when this returns.
+
+        Raises:
+            LandscapeError: the disk takes nothing.
+        """
         data = np.concatenate([[step.alpha, step.beta], step.following]).astype("<f8").tobytes()
-        self._folder().write(self._path(f"step-{number:05d}"), data + zlib.crc32(data).to_bytes(4, "little"))
+        self._write(f"step-{number:05d}", data + zlib.crc32(data).to_bytes(4, "little"))
 
     def keep_refusal(self, refusal: str) -> None:
         """Keep why the model has no second derivative, from which on differences of gradients are taken."""
-        self._folder().write(self._path("method"), refusal.encode())
+        self._write("method", refusal.encode())
 
     def refusal(self) -> str:
         """Why differences are taken; empty where they are not."""
@@ -72,7 +77,7 @@ class KeptSteps:
 
     def keep_loss(self, loss: float) -> None:
         """Keep the loss at the origin."""
-        self._folder().write(self._path("loss"), np.float64(loss).tobytes())
+        self._write("loss", np.float64(loss).tobytes())
 
     def forget_of_another_loss(self, loss: float) -> None:
         """Forget these steps where the loss at the origin is another one now: so is the problem."""
@@ -104,6 +109,12 @@ class KeptSteps:
             return None
         numbers: Floats = np.frombuffer(data[:-4], "<f8").astype(np.float64)
         return Step(float(numbers[0]), float(numbers[1]), numbers[2:])
+
+    def _write(self, name: str, data: bytes) -> None:
+        try:
+            self._folder().write(self._path(name), data)
+        except OSError as error:  # such as of a disk that is full
+            raise write_error(self.run, error) from error
 
     def _folder(self) -> Folder:
         return open_folder(self.run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -108,8 +109,12 @@ def refuse_large_bases(size: int, steps: int) -> None:
 
 
 def remove_bases(run: str, landscape: str) -> None:
-    """Remove the Lanczos steps that were kept for a landscape."""
+    """Remove the Lanczos steps that were kept for a landscape; where another process adds to them, it removes them."""
     folder = open_folder(run)
-    folder.delete_below(f"{BASES}/{landscape}")
-    if not folder.folders(BASES):
-        folder.delete_below(BASES)
+    try:
+        folder.delete_below(f"{BASES}/{landscape}")
+        if not folder.folders(BASES):
+            folder.delete_below(BASES)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+            raise

@@ -13,7 +13,7 @@ from small_models import Quadratic, make_job, observe_quadratic, quadratic_sampl
 from torch import Tensor
 
 from landscape import Job, Problem, extend, import_surface, open_run, run
-from landscape.errors import JobError
+from landscape.errors import JobError, NotFoundError
 from landscape.extending import More
 from landscape.grid import Grid
 from landscape.preparation.widening import wider_sizes
@@ -49,6 +49,15 @@ def refusal(call: Callable[[], Any]) -> str:
 )  # fmt: skip
 def test_what_is_no_extension_is_refused_by_name(wrong):
     assert refusal(lambda: More(**wrong)).startswith(f"{next(iter(wrong))}: must be ")
+
+
+def test_a_landscape_that_is_not_there_leaves_no_lock(tmp_path):
+    place = computed(tmp_path)
+    before = sorted(place.rglob("*"))
+    with pytest.raises(NotFoundError):
+        extend(place, "b", num_samples=30, problem=problem)
+    assert "at least one of" in refusal(lambda: extend(place, "a", problem=problem))
+    assert sorted(place.rglob("*")) == before
 
 
 def test_axes_along_eigenvectors_of_the_samples_take_no_more_of_them(tmp_path):

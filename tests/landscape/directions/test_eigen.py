@@ -17,6 +17,7 @@ from landscape import EigenDirection, JobError, Problem, open_run, run
 from landscape.curvature import serial_solver
 from landscape.curvature.kept import KeptSteps
 from landscape.errors import LandscapeError
+from landscape.folders.local import LocalFolder
 from landscape.folders.lock import run_lock
 from landscape.preparation import prepare
 
@@ -190,6 +191,29 @@ def test_of_two_processes_with_one_job_the_second_is_refused_before_it_computes_
     with run_lock(place), pytest.raises(LandscapeError, match="is being written by process"):
         prepare(asked, solver=serial_solver())
     assert list((tmp_path / "curvature").rglob("step-*")) == []
+
+
+def test_steps_that_a_full_disk_takes_not_are_told_in_one_line(tmp_path, monkeypatch):
+    def full(self, path, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(LocalFolder, "write", full)
+    with pytest.raises(LandscapeError, match="cannot be written: No space left on device; what was committed is"):
+        KeptSteps(str(tmp_path), "plane", "key", 2).keep_loss(1.0)
+
+
+@pytest.mark.parametrize("number", [errno.ENOTEMPTY, errno.ENOENT])
+def test_steps_that_another_process_adds_to_or_removes_are_left_to_it(number, tmp_path, monkeypatch):
+    def beside(self, path):
+        raise OSError(number, "another process")
+
+    kept = KeptSteps(str(tmp_path), "plane", "key", 2)
+    kept.keep_loss(1.0)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(LocalFolder, "delete_below", beside)
+        kept.remove()
+    kept.remove()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_is_told_in_one_line(tmp_path, monkeypatch):
