@@ -25,9 +25,7 @@ BETWEEN_WEIGHTS = (
 )
 TOO_FEW = "too few lines have a value"
 TRACE = NAMES[2]
-SAME_RISE = 1.02  # two per cent of a rise is about one of the radius, which grows as its root: less than lines differ by
-    1.02  # a radius grows about as the root of the rise it is measured to: by 1 %, as a spread over lines is not
-)
+SAME_RISE = 1.02  # 2 % of a rise is about 1 % of a radius, which grows as its root: less than lines differ by
 MANY = 1000  # degrees of freedom of an error that is known well
 BETWEEN_TRAININGS = "Over runs, by Welch's t: between two ways of training, as far as {} and {} runs show it."
 
