@@ -71,6 +71,16 @@ class Finer:
         """The numbers of the levels that it needs."""
         return range(1, self.factor.bit_length())
 
+    def held_already(self, name: str, axes: int) -> str:
+        """That a landscape of so many axes holds all of this already, and what would add to it."""
+        where = "everywhere" if self.box is None else "in this box"
+        ways = ["give factor 4"] if self.factor != max(FACTORS) else []
+        ways += [] if self.box is None else ["choose another box"]
+        if self.factor == max(FACTORS) and axes <= 2:  # a job refines no volume
+            ways.append("give its job `refine:`, which goes to a sixteenth where the values ask for it")
+        remedy = f"; {', or '.join(ways)}" if ways else ", and is not made finer than that"
+        return f"refine: landscape {shown(name)} is finer by {self.factor} {where} already{remedy}"
+
 
 def levels_left(run: str, name: str, finer: Finer) -> list[LevelRecord]:
     """The levels that a refinement needs and that are not complete yet, each with the blocks that it will hold.
@@ -87,8 +97,7 @@ def levels_left(run: str, name: str, finer: Finer) -> list[LevelRecord]:
     ]
     left = [record for level in records if (record := _left_of(run, name, level)) is not None]
     if not left:
-        where = "everywhere" if finer.box is None else "in this box"
-        raise JobError(f"refine: landscape {shown(name)} is finer by {finer.factor} {where} already; ask for more")
+        raise JobError(finer.held_already(name, len(store.shape)))
     return left
 
 

@@ -20,6 +20,7 @@ from landscape.pipeline import run as run_serially
 from landscape.results import Run
 from landscape.spec import Job
 from landscape.store import LandscapeStore
+from landscape.store.levels_left import Finer
 
 LANDSCAPE = {"name": "a", "size": [9, 11], "range": [[-1, 1], [-0.5, 1]]}
 BOX = [(-0.3, 0.2), (0.0, 0.5)]
@@ -121,7 +122,8 @@ def test_an_interruption_and_another_order_give_the_same_bytes(place, coarse, tm
 def test_a_second_box_adds_blocks_and_computes_no_point_again(place, fine):
     refine(place, "a", box=[(-1, -0.9), (-0.5, -0.4)], problem=problem)
     before = level_bytes(place)
-    with pytest.raises(JobError, match="refine: landscape 'a' is finer by 2 in this box already; ask for more"):
+    remedy = "give factor 4, or choose another box"
+    with pytest.raises(JobError, match=f"refine: landscape 'a' is finer by 2 in this box already; {remedy}$"):
         refine(place, "a", box=[(-0.95, -0.9), (-0.5, -0.4)], problem=problem)
     surface = refine(place, "a", box=[(0.8, 1), (0.9, 1)], problem=problem)["a"]
     assert before.items() < level_bytes(place).items()
@@ -136,6 +138,17 @@ def test_a_second_box_adds_blocks_and_computes_no_point_again(place, fine):
     chunk.write_bytes(b"nothing")
     refine(place, "a", box=[(0.8, 1), (0.9, 1)], problem=problem)
     assert before.items() < level_bytes(place).items()
+
+
+def test_what_cannot_be_asked_for_twice_names_what_can():
+    def told(factor, box, axes=2):
+        return Finer(factor, box).held_already("a", axes)
+
+    assert told(2, None) == "refine: landscape 'a' is finer by 2 everywhere already; give factor 4"
+    job = "give its job `refine:`, which goes to a sixteenth where the values ask for it"
+    assert told(4, None) == f"refine: landscape 'a' is finer by 4 everywhere already; {job}"
+    assert told(4, BOX) == f"refine: landscape 'a' is finer by 4 in this box already; choose another box, or {job}"
+    assert told(4, None, axes=3).endswith("already, and is not made finer than that")
 
 
 def test_a_level_opens_in_xarray_as_it_is(place):
