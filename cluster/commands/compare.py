@@ -9,7 +9,8 @@ from cluster.process.streams import diverted
 def compare(first: str, second: str, *, json: Json = False) -> None:
     """Compare what `landscape measure` has kept: differences with intervals, paired over the same samples and lines.
 
-    What is not comparable is refused with the list why: other samples, precision, batch-norm mode, lines.
+    What is not comparable is refused with the list why: other samples, precision, batch-norm mode, lines. Measures that
+    one side alone has are named, with the command that gives them; those of single layers are not compared.
 
     Parameters
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +63,20 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Lacking:
+    """Measures that others have and one set of weights does not, so that they are not compared.
+
+    Attributes:
+        of: what tables call the weights.
+        command: which measures them.
+    """
+
+    of: str
+    rows: tuple[str, ...]
+    command: str
+
+
+@dataclass(frozen=True)
 class Comparison:
     """What two sides show.
 
@@ -69,6 +84,7 @@ class Comparison:
         paired: whether the lines of both are the same directions; None where runs are compared.
         rho: the radii of the worst cases, as settings have them.
         says: between what this compares.
+        lacking: what is left out, as not all have it.
     """
 
     first: tuple[str, ...]
@@ -77,15 +93,18 @@ class Comparison:
     rows: dict[str, Difference]
     says: str
     rho: Mapping[str, Any]
+    lacking: tuple[Lacking, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
         rows = {name: row.document() for name, row in self.rows.items()}
-        return {**vars(self), "rows": rows}
+        return {**vars(self), "rows": rows, "lacking": [vars(each) for each in self.lacking]}
 
 
 def compare(first: Sequence[Target], second: Sequence[Target]) -> Comparison:
     """The differences of two sets of weights, or of at least three runs of each of two ways of training.
+
+    Of measures that all have; single layers are not compared.
 
     Two sets are paired: over the same samples, and over the same lines where the architecture is the same.
 
@@ -93,11 +112,12 @@ def compare(first: Sequence[Target], second: Sequence[Target]) -> Comparison:
         JobError: they are not comparable, with the list why; or there are two runs of a side.
     """
     refuse_incomparable([*first, *second])
+    lacking = _lacking([*first, *second])
     labels = tuple(target.label for target in first), tuple(target.label for target in second)
     counts, rho = (len(first), len(second)), first[0].settings["rho"]
     if min(counts) >= LEAST_RUNS:
         _refuse_one_training([*first, *second])
-        return Comparison(*labels, None, _over_runs(first, second), BETWEEN_TRAININGS.format(*counts), rho)
+        return Comparison(*labels, None, _over_runs(first, second), BETWEEN_TRAININGS.format(*counts), rho, lacking)
     if max(counts) > 1:
         raise JobError(
             f"compare: needs one set of weights on each side, or at least {LEAST_RUNS} runs, not {counts[0]} and "
@@ -105,7 +125,7 @@ def compare(first: Sequence[Target], second: Sequence[Target]) -> Comparison:
         )
     one, other = first[0], second[0]
     paired = one.settings.get("architecture") == other.settings.get("architecture")
-    return Comparison(*labels, paired, _of_two(one, other, paired), BETWEEN_WEIGHTS, rho)
+    return Comparison(*labels, paired, _of_two(one, other, paired), BETWEEN_WEIGHTS, rho, lacking)
 
 
 def _refuse_one_training(targets: Sequence[Target]) -> None:
@@ -155,6 +175,18 @@ def _of_two(one: Target, other: Target, paired: bool) -> dict[str, Difference]:
 def _shared_names(targets: Sequence[Target]) -> list[str]:
     first, *others = targets
     return [name for name in first.entry.rows if all(name in target.entry.rows for target in others)]
+
+
+def _lacking(targets: Sequence[Target]) -> tuple[Lacking, ...]:
+    known = dict.fromkeys(name for target in targets for name in target.entry.rows)
+    found = []
+    for target in targets:
+        if rows := tuple(name for name in known if name not in target.entry.rows):
+            origin = target.entry.label.replace(" ", "-") if target.entry.number is not None else target.entry.label
+            # `--all`, as no other option decides which rows there are.
+            command = shlex.join(["landscape", "measure", target.run, "--origins", origin, "--all"])
+            found.append(Lacking(target.label, rows, command))
+    return tuple(found)
 
 
 def _difference(first: float | None, second: float | None, interval: Interval | None, how: str) -> Difference:

@@ -142,7 +142,13 @@ def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
         rows.append((title_of(name, mapping(comparison.get("rho"))), *texts[:3], interval))
         notes.append(f"{row['verdict']} ({row['how']})")
     sides = [f"{side}: {', '.join(comparison[side])}" for side in ("first", "second")]
-    return [*sides, *_aligned(rows, notes), str(comparison["says"])]
+    lacking = [_lacking(each, mapping(comparison.get("rho"))) for each in comparison.get("lacking", ())]
+    return [*sides, *_aligned(rows, notes), *lacking, str(comparison["says"])]
+
+
+def _lacking(found: Mapping[str, Any], rho: Mapping[str, Any]) -> str:
+    titles = "; ".join(title_of(name, rho) for name in found["rows"])
+    return f"not compared, as {found['of']} has none: {titles}; measure them by {found['command']}"
 
 
 def table_csv(measures: Mapping[str, Any]) -> list[list[str]]:

@@ -16,6 +16,7 @@ from landscape.measures.document import Entry
 from landscape.measures.rows import Row
 from landscape.measures.statistics import of_errors, resampled, resampled_apart, welch
 from landscape.measures.targets import targets_of
+from landscape.views.prepared.measures import comparison_lines
 
 LINES, SAMPLES = 16, 64
 SETTINGS = {"samples": "abc", "num_samples": SAMPLES, "precision": "float32", "batch_norm": "eval", "batch_size": 8,
@@ -199,6 +200,20 @@ def test_radii_to_other_rises_are_not_judged(tmp_path):
     assert compare(targets_of(trained[0]), targets_of(trained[2])).rows["radius"].how == "over 3 lines, paired"
     near = measured("near", 0.53, [0.5, 0.52, 0.5])
     assert compare(targets_of(less[0]), targets_of(near)).rows["radius"].how == "over 3 lines, paired"
+
+
+def test_what_one_side_alone_has_is_named_with_the_command_that_gives_it_to_the_other(tmp_path):
+    one, other = str(tmp_path / "one run"), str(tmp_path / "other")
+    less = {"loss": Row(1.0, 0.1)}
+    document.add(one, SETTINGS, Entry("epoch 3", "a", less, 3, "epoch"), {})
+    document.add(other, SETTINGS, Entry("problem", "b", less | {"keskar 0.001": Row(2.0, 0.1)}), {})
+    found = compare(targets_of(one), targets_of(other)).document()
+    assert list(found["rows"]) == ["loss"]
+    command = f"landscape measure '{one}' --origins epoch-3 --all"
+    assert found["lacking"] == [{"of": f"{one} epoch 3", "rows": ("keskar 0.001",), "command": command}]
+    told = f"not compared, as {one} epoch 3 has none: Keskar's sharpness, ε = 0.001; measure them by {command}"
+    assert comparison_lines(found)[-2] == told
+    assert compare(targets_of(one), targets_of(one)).lacking == ()
 
 
 def test_the_bootstrap_over_lines_and_samples_has_the_error_of_its_parts():
