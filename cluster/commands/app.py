@@ -23,6 +23,7 @@ from cluster.commands.doctor import doctor
 from cluster.commands.ending import exit_code_of
 from cluster.commands.export import export
 from cluster.commands.extend import extend
+from cluster.commands.help_text import Paragraphs
 from cluster.commands.import_ import import_
 from cluster.commands.import_surface import import_surface
 from cluster.commands.init import init
@@ -74,6 +75,7 @@ app = App(
     help="Compute and see neural-network loss landscapes, on this machine or a Ray cluster. "
     "Every command takes --debug (tracebacks) and --log-format text|json (what stderr says; or LANDSCAPE_LOG_FORMAT).",
     help_format="plaintext",
+    help_formatter=Paragraphs(),
     version=__version__,
     version_flags=["--version"],
     result_action="return_value",
