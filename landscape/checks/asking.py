@@ -228,10 +228,16 @@ class Asker:
         return [loss for loss, _ in answers]
 
     @property
-    def _share_of_few(self) -> float:
+    def samples_of_few(self) -> tuple[int, int]:
+        """How many the first few samples are, and how many all of them."""
         samples, plan = self.prepared.samples, self.few.plan
         start, stop = batching_of(samples.length, plan, plan.batch_size, samples.cuts).edges[0]
-        return (stop - start) / samples.length
+        return stop - start, samples.length
+
+    @property
+    def _share_of_few(self) -> float:
+        few, all_of_them = self.samples_of_few
+        return few / all_of_them
 
     def axis_curvatures(self) -> Floats:
         """dᵀHd of each axis over all samples.

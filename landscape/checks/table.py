@@ -114,7 +114,7 @@ def _other_seeds(scene: Scene) -> Check:
 
 
 def _curvature(scene: Scene) -> Check:
-    return curvature.curvature(*scene.along_axes)
+    return curvature.curvature(*scene.along_axes, *scene.asked.samples_of_few)
 
 
 def _centre_cell(scene: Scene) -> Check:

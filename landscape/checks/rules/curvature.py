@@ -107,13 +107,14 @@ class AlongAxis:
         return difference / scale if self.has_curvature and scale > 0 else 0.0, slopes
 
 
-def curvature(found: Sequence[AlongAxis], how: str) -> Check:
+def curvature(found: Sequence[AlongAxis], how: str, samples: int, of: int) -> Check:
     """8: second differences against dᵀHd, and first ones against g·d: 1 % of a smooth loss, 5 % of one with kinks.
 
     A deep network of ReLUs has so many kinks that second differences tell nothing; its slopes are compared alone.
 
     Args:
         how: the derivatives in words.
+        samples, of: so many are asked for, and so many has the landscape: the loss of few curves otherwise than theirs.
 
     Raises:
         NotJudged: one of the numbers is not finite, so that nothing can be compared.
@@ -130,7 +131,8 @@ def curvature(found: Sequence[AlongAxis], how: str) -> Check:
             ("curvature", axis.curvature, axis.axis) if both else ("slope", axis.slope, axis.axis) for axis in found
         ]
         values = " and ".join(f"{number(value)} along {axis}" for _, value, axis in what)
-        said = f"{what[0][0]} of a few samples at the centre {values}"
+        which = f"the first {samples:,} of {of:,}" if samples < of else f"all {of:,}"
+        said = f"{what[0][0]} at the centre, of {which} samples: {values}"
         text = f"{said}, by differences of losses as by {how} (to {percent(error)})"
         if not both:
             text = f"{text}; the loss has too many kinks, as of ReLU, to compare its curvature"
@@ -173,12 +175,14 @@ def of_grid(found: Sequence[OfGrid]) -> Check:
     off = [axis for axis in found if not LEAST_RATIO <= axis.ratio <= LARGEST_RATIO]
     known = {axis.axis: axis.ratio for axis in found}
     if not off:
-        ratios = " and ".join(f"{number(axis.ratio, 2)} along {axis.axis}" for axis in found)
-        text = f"the grid resolves the bowl at its centre: its curvature there is {ratios} of the true one"
+        (first, *others) = ((number(axis.ratio, 2), axis.axis) for axis in found)
+        ratios = f"{first[0]} times the true one along {first[1]}"
+        ratios += "".join(f", {ratio} times along {name}" for ratio, name in others)
+        text = f"the grid resolves the bowl at its centre: its curvature there is {ratios}"
         return check("8b", "centre cell", "holds", text, value=found[0].ratio, numbers=known)
     worst = max(off, key=lambda axis: abs(math.log(axis.ratio)) if axis.ratio > 0 else math.inf)
     text = (
-        f"along {worst.axis} the grid's curvature at the centre is {number(worst.ratio, 2)} of the true one: "
+        f"along {worst.axis} the grid's curvature at the centre is {number(worst.ratio, 2)} times the true one: "
         f"the centre has structure that is narrower than a cell ({number(worst.step, 2)})"
     )
     remedy = f"zoom to ±{number(2 * worst.step, 2)}"

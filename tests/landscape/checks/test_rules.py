@@ -38,11 +38,14 @@ def test_a_model_whose_own_loss_is_not_finite_is_the_centre(loss, batch_norm):
 @pytest.mark.parametrize("unknown", [{"curvature": math.nan}, {"slope": math.inf}])
 def test_derivatives_that_are_not_finite_are_not_said_to_agree(unknown):
     sound = AlongAxis("alpha", Differences(1.0, 1.0, 0.5, 1e-9), 1.0, 0.5)
-    assert curvature([sound], "derivatives").state == "holds"
+    found = curvature([sound], "derivatives", 32, 512)
+    assert found.state == "holds"
+    assert "at the centre, of the first 32 of 512 samples: 1 along alpha, by" in found.text
+    assert "of all 20 samples: 1 along alpha, by" in curvature([sound], "derivatives", 20, 20).text
     with pytest.raises(NotJudged, match=r"not finite at the centre along beta$"):
-        curvature([sound, replace(sound, axis="beta", **unknown)], "derivatives")
+        curvature([sound, replace(sound, axis="beta", **unknown)], "derivatives", 32, 512)
     with pytest.raises(NotJudged, match="not finite"):
-        curvature([replace(sound, differences=Differences.around([math.inf] * 4, 1.0, 0.1))], "derivatives")
+        curvature([replace(sound, differences=Differences.around([math.inf] * 4, 1.0, 0.1))], "derivatives", 32, 512)
 
 
 # -- 3 and 4 ------------------------------------------------------------------------------------------------
