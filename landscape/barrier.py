@@ -28,6 +28,11 @@ class Barrier:
     alpha: float
     stderr: float
 
+    @property
+    def is_within_error(self) -> bool:
+        """Whether twice its standard error reaches it, so that there may be none; False where that is not known."""
+        return within_error(self.height, self.stderr)
+
 
 @dataclass(frozen=True)
 class Barriers:
@@ -193,6 +198,15 @@ def path_columns(values: Floats, lengths: Floats) -> PathColumns:
     middle = (values[:-1] + values[1:]) / 2
     integral = float((middle * lengths).sum() / lengths.sum())
     return PathColumns(float(values.min()), float(values.max()), float(values.mean()), integral)
+
+
+def within_error(height: float, stderr: float | None) -> bool:
+    """Whether a barrier above 0 is no higher than twice its standard error, 95 %; False where that is not known.
+
+    >>> within_error(0.0012, 0.018), within_error(1.2, 0.1), within_error(0.01, float("nan")), within_error(0.01, None)
+    (True, False, False, False)
+    """
+    return stderr is not None and 0 < height <= 2 * stderr
 
 
 def _chord(where: Floats, values: Floats) -> Floats:

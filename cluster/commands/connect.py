@@ -152,6 +152,7 @@ def _plain(found: Connection) -> dict[str, Any]:
     return {
         "name": found.name, "curve": found.kind, "bend": str(found.bend),
         "matched": None if found.matched is None else str(found.matched),
+        "inner_products": None if found.inner_products is None else list(found.inner_products),
         "gone": found.gone, "epochs": list(found.epochs), "on_line": way(found.line), "on_curve": way(found.curve),
     }  # fmt: skip
 
@@ -172,19 +173,33 @@ def text_of_connection(found: Connection) -> str:
     rows = [heads, ["line", *_cells(found.line)], [found.kind, *_cells(found.curve)]]
     widths = [max(len(row[k]) for row in rows) for k in range(len(heads))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*lines, f"{_gone(found)}; the plane is landscape {found.name}, the bend {found.bend}"])
+    last = f"{_gone(found)}; the plane is landscape {found.name}, the bend {found.bend}"
+    return "\n".join([*lines, *_matching(found), last])
+
+
+def _matching(found: Connection) -> list[str]:
+    """What the permutation of units has won, and where the matched weights are."""
+    if found.matched is None or found.inner_products is None:
+        return []
+    before, after = found.inner_products
+    return [f"matched: the inner product with the first network is {after:.4g}, was {before:.4g}; in {found.matched}"]
 
 
 def _gone(found: Connection) -> str:
-    """How much lower the barrier of the curve is, in words."""
+    """How much lower the barrier of the curve is, in words; no share of a barrier that may be none."""
     for what, values in (("line", found.line), ("curve", found.curve)):
         if values.barriers is None:
             return f"the loss on the {what} is not finite everywhere"
-    if found.gone is None:
+    if found.gone is None or found.line.barriers is None:
         return "the line has no barrier"
+    line = found.line.barriers.entezari
+    if line.is_within_error:
+        error = 2 * line.stderr
+        return f"the line's barrier (Entezari's), {line.height:.2g}, is within its error of {error:.2g}: none is shown"
     if found.gone < 0:
-        return f"the curve's barrier is {1 - found.gone:.3g} times the line's; another learning rate, or more epochs"
-    return f"{100 * found.gone:.1f} % of the line's barrier is gone"
+        times = f"{1 - found.gone:.3g} times the line's"
+        return f"the curve's barrier (Entezari's) is {times}; another learning rate, or more epochs"
+    return f"{100 * found.gone:.1f} % of the line's barrier (Entezari's) is gone"
 
 
 def _cells(values: Values1D) -> list[str]:

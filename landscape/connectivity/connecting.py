@@ -59,6 +59,7 @@ class Connection:
         bend: the file of the bend's weights.
         matched: the file of the second network with its units matched to the first; None where that was not asked for.
         epochs: the mean training loss of each.
+        inner_products: of the first network with the second, and with the matched one; None where it is not matched.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Connection:
     bend: Path
     matched: Path | None
     epochs: tuple[float, ...]
+    inner_products: tuple[float, float] | None = None
 
     @property
     def gone(self) -> float | None:
@@ -117,10 +119,10 @@ def connect(
     prepared = prepare(job.replace(landscapes=[line]))
     weights = Weights(prepared.problem, read_trajectory(prepared.run), job.folder)
     ends: list[State] = [weights.state(first), weights.state(second)]
-    matched = None
+    matched, products = None, None
     if match:
         matched = job.folder / f"{name}-matched.safetensors"
-        ends[1] = _matched(prepared, ends[0], ends[1], table, matched)
+        ends[1], products = _matched(prepared, ends[0], ends[1], table, matched)
     file = bend if bend is not None else job.folder / f"{name}-bend.safetensors"
     if not file.parent.is_dir():
         raise JobError(f"bend: the folder of {shown(str(file))} must exist; make it, or name another file")
@@ -137,7 +139,7 @@ def connect(
     compute(asked)
     epochs = read_losses(file)
     ways = _ways(prepare(asked), ends, kind, points, epochs, asking)
-    return Connection(name, kind, *ways, file, matched, epochs)
+    return Connection(name, kind, *ways, file, matched, epochs, products)
 
 
 def _train(
@@ -197,15 +199,14 @@ def _ways(
 
 def _matched(
     prepared: PreparedJob, first: State, second: State, table: Mapping[str, Sequence[str | None]] | None, file: Path
-) -> State:
-    """The second network with its units matched to the first, kept in a file."""
+) -> tuple[State, tuple[float, float]]:
+    """The second network with its units matched to the first, kept in a file, and both inner products with that."""
     made_of = {"matched": state_digest(second), "to": state_digest(first), "table": table and dict(table)}
     with in_folder(prepared.folder):
         found = match_weights(prepared.problem.model, first, second, table, outputs=outputs_on(prepared))
     if not read_made(file, made_of, "match"):
         write_made(file, found.weights, made_of)
-    log.info("matched: the inner product with the first network rose from %.4g to %.4g", found.before, found.after)
-    return found.weights
+    return found.weights, (found.before, found.after)
 
 
 def outputs_on(prepared: PreparedJob) -> Callable[[nn.Module], Tensor]:

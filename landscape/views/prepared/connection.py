@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from landscape.record import BarrierRecord, WayRecord
+from landscape.barrier import within_error
+from landscape.record import BarrierRecord, ConnectionRecord, WayRecord
 from landscape.surface import Surface
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.wording import percent, value_with_error
@@ -37,7 +38,7 @@ def connection_rows(surface: Surface) -> list[tuple[str, str]]:
         (f"{title}: highest loss, barrier (Entezari)", f"{_column(way, 'largest')}, {_height(way, 'entezari')}")
         for title, way in ((LINE, known.on_line), (f"{known.curve} curve", known.on_curve))
     ]
-    return [*rows, ("of the line's barrier is gone", "it has none" if known.gone is None else percent(known.gone))]
+    return [*rows, ("of the line's barrier is gone", _gone(known))]
 
 
 def connection_table(surface: Surface) -> list[tuple[str, ...]]:
@@ -60,6 +61,13 @@ def drawn_ways(surface: Surface) -> list[DrawnWay]:
     ways = ((LINE, known.on_line), (f"{known.curve} curve", known.on_curve))
     drawn = [DrawnWay(title, known.t, way.values.get("loss", ())) for title, way in ways]
     return drawn if all(len(way.values) == len(way.t) > 1 for way in drawn) else []
+
+
+def _gone(known: ConnectionRecord) -> str:
+    barrier = known.on_line.barriers.get("entezari")
+    if barrier is not None and within_error(barrier.height, barrier.stderr):
+        return "it is within its error"
+    return "it has none" if known.gone is None else percent(known.gone)
 
 
 def _column(way: WayRecord, name: str) -> str:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -18,7 +20,10 @@ from cluster.commands.connect import text_of_connection
 from landscape import open_run
 from landscape.barrier import barriers_of, path_columns
 from landscape.connectivity import connecting
-from landscape.connectivity.ways import Values1D
+from landscape.connectivity.ways import Values1D, way_record
+from landscape.record import ConnectionRecord
+from landscape.surface import Surface
+from landscape.views.prepared.connection import connection_rows
 from landscape.views.prepared.numbers import landscape_rows
 from landscape.views.prepared.wording import percent
 from landscape.views.report.page import render_report
@@ -119,7 +124,7 @@ def test_a_curve_is_trained_drawn_measured_and_kept(call, folder, monkeypatch):
     code, out, _ = call("a.safetensors", "b.safetensors", *QUICK)
     assert code == 0
     assert [row.split()[0] for row in out.splitlines()[:3]] == ["lowest", "line", "bezier"]
-    assert "of the line's barrier is gone" in out
+    assert "of the line's barrier (Entezari's) is gone" in out
     code, _, err = call("a.safetensors", "b.safetensors", *QUICK, "--seed", 1)
     assert code == 2
     assert "curve-bend.safetensors' holds other weights than would be made now" in err
@@ -140,6 +145,11 @@ def test_the_second_network_is_matched_first_where_that_is_asked_for(call, folde
     found = load_file(folder / "matched-matched.safetensors")
     assert all(torch.equal(found[name], each) for name, each in weights.items() if name != "3.bias")
     assert json.loads(out)["on_line"]["barriers"]["entezari"]["height"] < 1e-3
+    before, after = json.loads(out)["inner_products"]
+    assert after > before
+    code, out, _ = call("a.safetensors", "c.safetensors", *QUICK, "--name", "matched", "--match", "--curve", "polyline")
+    told = f"matched: the inner product with the first network is {after:.4g}, was {before:.4g}; in "
+    assert told + str(folder / "matched-matched.safetensors") in out.splitlines()
 
 
 def test_a_table_of_ones_own_is_read_from_a_file(call, folder):
@@ -194,8 +204,8 @@ def test_what_cannot_be_connected_is_refused_in_two_lines(call, folder, words, m
 @pytest.mark.parametrize(
     ("line", "curve", "words"),
     [
-        ([0.0, 2.0, 0.0], [0.0, 0.5, 0.0], "75.0 % of the line's barrier is gone"),
-        ([0.0, 2.0, 0.0], [0.0, 5.0, 0.0], "the curve's barrier is 2.5 times the line's"),
+        ([0.0, 2.0, 0.0], [0.0, 0.5, 0.0], "75.0 % of the line's barrier (Entezari's) is gone"),
+        ([0.0, 2.0, 0.0], [0.0, 5.0, 0.0], "the curve's barrier (Entezari's) is 2.5 times the line's"),
         ([2.0, 1.0, 2.0], [2.0, 1.0, 2.0], "the line has no barrier"),
         ([0.0, np.nan, 0.0], [0.0, 0.5, 0.0], "the loss on the line is not finite everywhere"),
         ([0.0, 2.0, 0.0], [0.0, np.inf, 0.0], "the loss on the curve is not finite everywhere"),
@@ -209,3 +219,21 @@ def test_how_much_of_the_barrier_is_gone_is_said_in_words_that_hold(line, curve,
         ways.append(Values1D(t, {"loss": losses}, path_columns(losses, np.ones(2)), barriers))
     found = connecting.Connection("curve", "bezier", *ways, Path("bend"), None, ())
     assert text_of_connection(found).splitlines()[-1].startswith(words)
+
+
+def test_no_share_is_told_of_a_barrier_within_its_error():
+    t, lengths = np.linspace(0, 1, 3), np.ones(2)
+    ways = []
+    for height in (0.0012, 0.0):
+        values = {"loss": np.array([0.5, 0.5 + height, 0.5]), "loss_stderr": np.full(3, 0.018)}
+        barriers = barriers_of(t, values | {"loss_rise_stderr": np.array([0.0, 0.018, 0.018])}, 0.5, None)
+        ways.append(Values1D(t, values, path_columns(values["loss"], lengths), barriers))
+    told = text_of_connection(connecting.Connection("curve", "bezier", *ways, Path("bend"), None, ())).splitlines()[-1]
+    assert told.startswith("the line's barrier (Entezari's), 0.0012, is within its error of 0.0")
+    line, curve = map(way_record, ways)
+    known = ConnectionRecord(
+        when="", version="", curve="bezier", t=tuple(t.tolist()), on_line=line, on_curve=curve, epochs=(),
+        evaluations=5, settings={},
+    )  # fmt: skip
+    surface = cast("Surface", SimpleNamespace(record=SimpleNamespace(connection=known)))
+    assert connection_rows(surface)[-1] == ("of the line's barrier is gone", "it is within its error")
