@@ -128,7 +128,7 @@ def connect(
         raise JobError(f"bend: the folder of {shown(str(file))} must exist; make it, or name another file")
     made_of = {
         "curve": kind, "first": state_digest(ends[0]), "second": state_digest(ends[1]),
-        "samples": prepared.samples.digest(), **asdict(plan),
+        "samples": prepared.samples.digest(), "precision": prepared.landscapes[0].plan.precision, **asdict(plan),
     }  # fmt: skip
     asking = answering or (lambda given, landscape, _: nullcontext(LocalCalculator(given, landscape, stop)))
     if not read_made(file, made_of, "bend"):

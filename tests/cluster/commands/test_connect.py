@@ -128,6 +128,15 @@ def test_a_curve_is_trained_drawn_measured_and_kept(call, folder, monkeypatch):
     code, _, err = call("a.safetensors", "b.safetensors", *QUICK, "--seed", 1)
     assert code == 2
     assert "curve-bend.safetensors' holds other weights than would be made now" in err
+    # Nor is a bend that was trained in another precision taken over.
+    job = (folder / "job.yaml").read_text()
+    (folder / "job.yaml").write_text(f"{job}precision: float64\n")
+    code, _, err = call(
+        "a.safetensors", "b.safetensors", *QUICK, "--name", "double", "--bend", "curve-bend.safetensors"
+    )
+    (folder / "job.yaml").write_text(job)
+    assert code == 2
+    assert "curve-bend.safetensors' holds other weights than would be made now" in err
 
 
 def test_the_second_network_is_matched_first_where_that_is_asked_for(call, folder):
