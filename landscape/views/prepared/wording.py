@@ -60,6 +60,8 @@ def short_axis_title(axis: Axis) -> str:
         label = label.partition(" of ")[0] + (f" ({share})" if share else "")
     else:
         label = label.partition(" (")[0]
+    if kind == "eigen":  # whose label holds no name of a user's, which may be of any length
+        return f"{axis.name}: {label}"
     return shortened(f"{axis.name}: {label}", TITLE_LETTERS)
 
 
@@ -68,8 +70,10 @@ def in_fewer_words(title: str, most: int) -> str:
 
     >>> [in_fewer_words("alpha: principal component 1 (81.7 %)", most) for most in (40, 20, 12, 6)]
     ['alpha: principal component 1 (81.7 %)', 'alpha: PC 1 (81.7 %)', 'alpha: PC 1', 'alpha']
+    >>> in_fewer_words("alpha: first eigenvector of the Hessian", 30)
+    'alpha: first eigenvector'
     """
-    brief = title.replace("principal component", "PC")
+    brief = title.replace("principal component", "PC").replace(" of the Hessian", "")
     for words in (title, brief, brief.partition(" (")[0], brief.partition(":")[0]):
         if len(words) <= most:
             return words

@@ -16,6 +16,7 @@ from landscape.views.prepared.isosurfaces import isosurface
 from landscape.views.prepared.missing import rectangles, square_states, why_empty
 from landscape.views.prepared.path import place_labels, prepare_path
 from landscape.views.prepared.thinning import thinned
+from landscape.views.prepared.wording import short_axis_title
 
 
 def test_a_non_square_grid_keeps_beta_in_rows_and_alpha_in_columns(make: ModuleType) -> None:
@@ -73,6 +74,9 @@ def test_axes_say_what_they_are(make: ModuleType) -> None:
     assert any("12.4\u00a0% of the variance (random walk: 15.2\u00a0%)" in part for part in pca.caption)
     assert line.axes[0].title == "alpha: epoch 10 (0) to epoch 1 (1)"
     assert "Alpha: from epoch 10 (0) towards epoch 1 (1)" in line.caption
+    label = "second eigenvector of the Hessian (λ = 3.4 ± 0.1)"
+    sharp = dataclasses.replace(make.line().axes[0], attributes={"kind": "eigen", "label": label})
+    assert short_axis_title(sharp) == "alpha: second eigenvector of the Hessian"
 
 
 def test_values_over_more_than_two_decades_start_logarithmic_and_the_caption_says_why(make: ModuleType) -> None:
