@@ -68,6 +68,9 @@ def status_text(status: dict[str, Any]) -> str:
             parts.append(f"{each['not_finite']} not finite")
         if each["failed"]:
             parts.append(f"{each['failed']} given up")
+        if each["found_range"]:
+            ends = ", ".join(f"{axis} ±{radius:g}" for axis, radius in each["found_range"].items())
+            parts.append(f"range found: {ends}")
         if each["origin_loss"] is not None:
             error = each["origin_loss_stderr"]
             within = "" if error is None else f" ± {2 * error:.2g} (2 s.e.)"

@@ -135,6 +135,8 @@ def found_range(
     axes = tuple(found[axis] for axis in range(len(names)))
     for name, how_far in zip(names, axes, strict=True):
         _look_at(landscape.name, name, how_far, target, origin_loss)
+    ends = ", ".join(f"{name} ±{as_written(each.radius)}" for name, each in zip(names, axes, strict=True))
+    stage(f"range of landscape {landscape.name}: {ends}, found by {evaluations} evaluations")
     return FoundRange(target=target, rule=rule, axes=axes, evaluations=evaluations)
 
 

@@ -99,6 +99,7 @@ def unreadable_status(name: str, cause: str) -> dict[str, Any]:
         "retries": 0,
         "by_worker": [],
         "levels": [],
+        "found_range": {},
         "reduced_batches": {},
         "minimum": {},
         "constant": False,
@@ -144,6 +145,7 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "reduced_batches": progress.reduced_batches,
         "retries": progress.retries,
         "updated": progress.updated,
+        "found_range": _found_range(store),
         "minimum": _minimum([store, *(level for level, _ in levels)]),
         "constant": store.tile_count <= MOST_TILES and has_constant_loss(store.arrays),
         "origin_loss": record.origin_loss,
@@ -151,6 +153,16 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         "failures": plain([*record.failures, *(failure for level, _ in levels for failure in level.record.failures)]),
         "problems": [*store.own_problems, *(problem for level, _ in levels for problem in level.own_problems)],
     }
+
+
+def _found_range(store: LandscapeStore) -> dict[str, float]:
+    """How far each axis runs by `range: auto`; empty where the range was given, or has been widened since."""
+    found, grid = store.record.found_range, store.grid() if store.record.found_range is not None else None
+    if found is None or grid is None or len(found.axes) != len(grid.names):
+        return {}
+    ends = [(float(axis[0]), float(axis[-1])) for axis in grid.coordinates]
+    as_found = all(pair == (-axis.radius, axis.radius) for pair, axis in zip(ends, found.axes, strict=True))
+    return {name: axis.radius for name, axis in zip(grid.names, found.axes, strict=True)} if as_found else {}
 
 
 def _minimum(stores: list[LandscapeStore]) -> dict[str, float]:

@@ -15,6 +15,7 @@ from small_models import make_job
 from torch import Tensor, nn
 
 from cluster.planning import plan_job, plan_text
+from cluster.status import run_status, status_text
 from landscape import Problem, Surface, extend, open_run, pipeline, run
 from landscape.calculation import LocalCalculator
 from landscape.errors import Interrupted, JobError
@@ -126,13 +127,17 @@ def test_the_target_is_a_third_of_guessing_or_the_loss_itself():
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_each_axis_of_a_paraboloid_runs_to_its_own_radius(make, count):
+def test_each_axis_of_a_paraboloid_runs_to_its_own_radius(make, tmp_path, count, caplog):
+    caplog.set_level("INFO", logger="landscape")
     surface = run(make(count=count, size=3))["a"]
     radii = [radius(curvature) for curvature in (1, 10, 1000)[:count]]
     assert ends(surface) == [(-each, each) for each in radii]
     found = surface.record.found_range
     assert (found.target, found.rule) == (TARGET, "least")
     assert [(each.radius, each.end) for each in found.axes] == [(each, "target") for each in radii]
+    along = ", ".join(("alpha ±0.45", "beta ±0.15", "gamma ±0.015")[:count])
+    assert f"range of landscape a: {along}, found by {found.evaluations} evaluations" in caplog.messages
+    assert f", range found: {along}, loss at" in status_text(run_status(str(tmp_path)))
     text = caption(surface, "loss")
     assert "Range: found, where the loss along an axis has changed by 0.1 (the least change that is looked for)" in text
 
@@ -187,6 +192,7 @@ def test_an_extension_starts_from_the_range_that_was_found(make, tmp_path):
     run(make(count=1))
     wide = 2 * radius(1)
     surface = extend(tmp_path, "a", ranges=[(-wide, wide)], problem=problem_of(bowl))["a"]
+    assert "range found" not in status_text(run_status(str(tmp_path)))
     assert ends(surface) == [(-wide, wide)]
     assert not any("found" in part for part in caption(surface, "loss"))
     with pytest.raises(JobError, match=r"it holds more than the job asks for: write size: \[9\], range: "):
