@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -21,6 +22,7 @@ from landscape.views.prepared.wording import in_fewer_words, wrap
 TITLE_PX, TICKS_PX, TITLE_FONT, CAPTION_FONT = 54, 30, 17, 11
 LINE = 1.3  # from one line of words to the next, in sizes of their font
 MIN_WIDTH = 560
+HYPHEN = re.compile(r"(?<![^\s(\[±])-(?=\.?\d)")  # that begins a number; those within names stay
 NEEDLESS_BUTTONS = ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"]
 
 
@@ -67,8 +69,12 @@ def text(plain: str) -> str:
 
 
 def sentence(parts: Sequence[str]) -> str:
-    """The parts of a caption in one line."""
-    return ". ".join(parts) + "."
+    """The parts of a caption in one line, with the minus sign that axes have.
+
+    >>> sentence(["Lowest at alpha -0.5 (-1 to 1)", "Origin: resnet-20"])
+    'Lowest at alpha −0.5 (−1 to 1). Origin: resnet-20.'
+    """
+    return HYPHEN.sub("\u2212", ". ".join(parts) + ".")
 
 
 def wrapped(plain: str, width: float, font: float = 13) -> str:
