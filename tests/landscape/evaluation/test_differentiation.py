@@ -204,6 +204,7 @@ class Cube(torch.autograd.Function):
 
 
 def test_where_there_is_no_second_derivative_differences_of_gradients_serve():
+    torch.manual_seed(0)
     model = nn.Linear(3, 1, bias=False).double()
     data = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)).double()
 
@@ -218,7 +219,8 @@ def test_where_there_is_no_second_derivative_differences_of_gradients_serve():
         whole(differentiation(model, data, cubes), cubes, vectors)
     expected = whole(differentiation(model, data, plain), plain, vectors)
     found = whole(differentiation(model, data, cubes), cubes, vectors, "differences")
-    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
+    # Rounding of gradients of about 1, 1e-16, over a step of about 1e-8.
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
 
 
 def test_differences_step_over_few_kinks():
