@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Sequence
 import numpy as np
 
 from landscape.calculation import AtPoints, Calculator, Calculators, here, setting_of
+from landscape.directions.eigen import LEAST_RISE
 from landscape.errors import JobError
 from landscape.grid import Floats, as_written
 from landscape.preparation import PreparedJob, PreparedLandscape
@@ -27,7 +28,6 @@ log = logging.getLogger("landscape")
 
 # A third of the way to a network that only guesses: a picture then shows the basin, and not the plain around it.
 SHARE_OF_GUESSING = 1 / 3
-LEAST_RISE = 0.1  # of other losses, as of the axes that are eigenvectors: a loss near zero would make it a needle
 EVALUATIONS = 16  # that an axis takes, about: two a distance, of three for the bracket and five within it
 MOST_HALVINGS = 40
 FLAT = 1e-6  # of the loss: what changes by less is rounding of float32

@@ -1,15 +1,16 @@
-"""Landscapes of a run are removed or get another name, under the run's lock: no driver writes them meanwhile."""
+"""Landscapes of a run are removed, renamed or noted on, under the run's lock: no driver writes them meanwhile."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from landscape.errors import LandscapeError
 from landscape.folders.lock import driver_alive, run_lock
 from landscape.results import open_run
-from landscape.store import begun_extension, removable, remove_stored, rename_stored, write_error
+from landscape.store import LandscapeStore, begun_extension, removable, remove_stored, rename_stored, write_error
 
 
 def remove_landscape(run: str | Path, name: str) -> None:
@@ -122,3 +123,18 @@ def writing(run: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise write_error(run, error) from error
+
+
+def keep_with_landscape(run: str, name: str, **entries: Any) -> None:
+    """Keep what was found of a landscape in its document, beside what it is identified by.
+
+    Args:
+        entries: of its record.
+
+    Raises:
+        LandscapeError: a driver writes the run, or the disk takes nothing.
+    """
+    with writing(run):
+        store = LandscapeStore.open(run, name, write=True)
+        store.update_attributes(**entries)
+        store.consolidate()

@@ -104,7 +104,7 @@ def connect(
             given, _reference(first), _reference(second), name=name, kind=cast("Curve", curve), training=training,
             match=match, table=None if table is None else _read_table(table),
             bend=bend, size=size, points=POINTS if points is None else points,
-            compute=runner, answering=who.calculator,
+            compute=runner, calculators=who.calculator,
         )  # fmt: skip
     show(_plain(found), json, text_of_connection(found))
     return runner.code

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from landscape import __version__
-from landscape.calculation import Calculator, LocalCalculator
+from landscape.calculation import Calculators, here
 from landscape.checks.asking import Asker
 from landscape.checks.evidence import Evidence
 from landscape.checks.rules.words import NotJudged, check
 from landscape.checks.scene import Scene
 from landscape.checks.table import CHECKS
 from landscape.errors import ClusterUnreachableError, Interrupted, LandscapeError, message_of
-from landscape.folders.lock import run_lock
-from landscape.preparation import PreparedJob, PreparedLandscape, prepare
+from landscape.preparation import prepare
 from landscape.preparation.recorded_job import Callback, recorded_job
 from landscape.record import Check, Checks
 from landscape.results import open_run
-from landscape.store import LandscapeStore, write_error
+from landscape.tidying import keep_with_landscape
 
 EVALUATIONS = 130  # of the default checks of a plane, about; those of Hessian products among them
 IMPORTED = "the landscape was imported: no job computed it, so nothing of it can be evaluated"
 
-OpenCalculator = Callable[[PreparedJob, PreparedLandscape, int], AbstractContextManager[Calculator]]
-
-
-@contextmanager
-def in_this_process(prepared: PreparedJob, landscape: PreparedLandscape, evaluations: int) -> Iterator[Calculator]:
-    """A calculator that answers here."""
-    yield LocalCalculator(prepared, landscape)
+HERE = here()
 
 
 def check_landscape(
@@ -42,7 +33,7 @@ def check_landscape(
     deep: bool = False,
     problem: Callback | None = None,
     folder: Path | None = None,
-    calculator: OpenCalculator = in_this_process,
+    calculator: Calculators = HERE,
 ) -> Checks:
     """Check a landscape of a run; `keep_checks` then keeps what was found with it.
 
@@ -106,11 +97,4 @@ def keep_checks(run: str | Path, name: str, checks: Checks) -> None:
     Raises:
         LandscapeError: another process writes the run, or it cannot be written.
     """
-    path = open_run(run).path
-    try:
-        with run_lock(path):
-            store = LandscapeStore.open(path, name, write=True)
-            store.update_attributes(checks=checks)
-            store.consolidate()
-    except OSError as error:  # such as of a disk that is full, or can only be read
-        raise write_error(path, error) from error
+    keep_with_landscape(open_run(run).path, name, checks=checks)

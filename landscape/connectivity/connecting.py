@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from landscape import __version__
-from landscape.calculation import LocalCalculator, Setting
+from landscape.calculation import Calculators, Setting, here
 from landscape.connectivity.bending import Along, train_by
 from landscape.connectivity.matching import match_weights
 from landscape.connectivity.steps import Training
-from landscape.connectivity.ways import POINTS, Answering, Values1D, both_ways, recorded_ways, way_record
+from landscape.connectivity.ways import POINTS, Values1D, both_ways, recorded_ways, way_record
 from landscape.connectivity.weight_files import (
     read_losses,
     read_made,
@@ -29,7 +28,6 @@ from landscape.connectivity.weight_files import (
 )
 from landscape.curves import Curve
 from landscape.errors import Interrupted, JobError, LandscapeError, shown
-from landscape.folders.lock import run_lock
 from landscape.parameters import State, state_digest
 from landscape.pipeline import run
 from landscape.plan import Engine
@@ -41,6 +39,7 @@ from landscape.record import ConnectionRecord
 from landscape.results import Run
 from landscape.spec import Job
 from landscape.store import LandscapeStore
+from landscape.tidying import keep_with_landscape
 from landscape.trajectory.snapshots import read_trajectory
 
 log = logging.getLogger("landscape")
@@ -83,7 +82,7 @@ def connect(
     job: Job, first: int | str, second: int | str, *, name: str = "curve", kind: Curve = "bezier",
     training: Training | None = None, match: bool = False, table: Mapping[str, Sequence[str | None]] | None = None,
     bend: Path | None = None, size: int | None = None, points: int = POINTS, compute: Callable[[Job], Run] = run,
-    answering: Answering | None = None, on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
+    calculators: Calculators | None = None, on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Connection:  # fmt: skip
     """Train a curve between two networks, compute the plane of the networks and the bend, and both ways over it.
@@ -102,7 +101,7 @@ def connect(
         size: points per axis of the plane; default: 21.
         points: of the line and of the curve.
         compute: runs the job of the plane.
-        answering: gives the calculator that trains the curve, and evaluates it and the line; default: this process.
+        calculators: gives the calculator that trains the curve, and evaluates it and the line; default: this process.
         stop: is asked every few steps of the training by this process; when true, `Interrupted` is raised.
 
     Raises:
@@ -130,21 +129,21 @@ def connect(
         "curve": kind, "first": state_digest(ends[0]), "second": state_digest(ends[1]),
         "samples": prepared.samples.digest(), "precision": prepared.landscapes[0].plan.precision, **asdict(plan),
     }  # fmt: skip
-    asking = answering or (lambda given, landscape, _: nullcontext(LocalCalculator(given, landscape, stop)))
+    calculators = calculators or here(stop)
     if not read_made(file, made_of, "bend"):
-        _train(prepared, ends, kind, plan, file, made_of, asking, on_epoch)
+        _train(prepared, ends, kind, plan, file, made_of, calculators, on_epoch)
     target = second if matched is None else str(matched.absolute())
     plane = {"name": name, "plane": [first, target, str(file.absolute())], "curve": kind, "size": size}
     asked = job.replace(landscapes=[{key: value for key, value in plane.items() if value is not None}])
     compute(asked)
     epochs = read_losses(file)
-    ways = _ways(prepare(asked), ends, kind, points, epochs, asking)
+    ways = _ways(prepare(asked), ends, kind, points, epochs, calculators)
     return Connection(name, kind, *ways, file, matched, epochs, products)
 
 
 def _train(
     prepared: PreparedJob, ends: Sequence[State], kind: Curve, training: Training, file: Path,
-    made_of: Mapping[str, Any], answering: Answering, on_epoch: Callable[[int, float], None],
+    made_of: Mapping[str, Any], calculators: Calculators, on_epoch: Callable[[int, float], None],
 ) -> None:  # fmt: skip
     """Train the bend into its file, each epoch kept beside it until it is there."""
     (landscape,) = prepared.landscapes
@@ -159,7 +158,7 @@ def _train(
     stage("training the curve" if known is None else f"training the curve: going on after epoch {len(known.losses)}")
     along = Along(known, lambda progress: write_progress(file, progress, made_of), tell)
     try:
-        with answering(prepared, landscape, GRADIENT * training.epochs) as calculator:
+        with calculators(prepared, landscape, GRADIENT * training.epochs) as calculator:
             bend = train_by(
                 calculator, Setting(ends[0], (), plan), prepared.samples, ends[0], ends[1], kind, training, along
             )  # fmt: skip
@@ -173,7 +172,7 @@ def _train(
 
 def _ways(
     prepared: PreparedJob, ends: Sequence[State], kind: Curve, points: int, epochs: tuple[float, ...],
-    answering: Answering,
+    calculators: Calculators,
 ) -> tuple[Values1D, Values1D]:  # fmt: skip
     """The line and the curve, from what is kept with the plane where that is of the same settings."""
     (landscape,) = prepared.landscapes
@@ -181,17 +180,14 @@ def _ways(
     known = LandscapeStore.open(prepared.run, landscape.name).record.connection
     if known is not None and known.settings == settings and (kept := recorded_ways(known)) is not None:
         return kept
-    line, curve = both_ways(prepared, ends, kind, points, answering)
+    line, curve = both_ways(prepared, ends, kind, points, calculators)
     record = ConnectionRecord(
         when=datetime.now(UTC).isoformat(timespec="seconds"), version=__version__, curve=kind,
         t=tuple(line.t.tolist()), on_line=way_record(line), on_curve=way_record(curve), epochs=epochs,
         evaluations=2 * points - 1, settings=settings,
     )  # fmt: skip
     try:
-        with run_lock(prepared.run):
-            store = LandscapeStore.open(prepared.run, landscape.name, write=True)
-            store.update_attributes(connection=record)
-            store.consolidate()
+        keep_with_landscape(prepared.run, landscape.name, connection=record)
     except LandscapeError as error:
         log.warning("what lies on the line and the curve is not kept: %s", error)
     return line, curve

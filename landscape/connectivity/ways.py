@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from landscape.barrier import Barrier, Barriers, PathColumns, barriers_of, path_columns
-from landscape.calculation import AtPoints, AtWeights, setting_of
+from landscape.calculation import AtPoints, AtWeights, Calculators, setting_of
 from landscape.curves import Curve, curve_places
 from landscape.evaluation.values import Values
 from landscape.parameters import State
-from landscape.preparation import PreparedJob, PreparedLandscape
+from landscape.preparation import PreparedJob
 from landscape.record import BarrierRecord, ConnectionRecord, WayRecord, finite_or_none
 
 Floats = NDArray[np.float64]
-Answering = Callable[[PreparedJob, PreparedLandscape, int], Any]  # gives a context that gives a Calculator
 
 POINTS = 61  # of the line and of the curve, as Garipov et al. 2018 evaluate
 AT_ONCE = 8  # points that one question asks for
@@ -41,7 +39,7 @@ class Values1D:
 
 
 def both_ways(
-    prepared: PreparedJob, ends: Sequence[State], kind: Curve, points: int, answering: Answering
+    prepared: PreparedJob, ends: Sequence[State], kind: Curve, points: int, calculators: Calculators
 ) -> tuple[Values1D, Values1D]:
     """The line and the curve, evaluated as points of the plane; the ends as whole networks, so by their own bytes."""
     (landscape,) = prepared.landscapes
@@ -50,7 +48,7 @@ def both_ways(
     t = np.linspace(0, 1, points)
     ways = [np.stack([t, 0 * t], axis=1) * corners[1, 0], curve_places(kind, corners, t)]
     inner = np.concatenate([way[1:-1] for way in ways])
-    with answering(prepared, landscape, 2 * points) as calculator:
+    with calculators(prepared, landscape, 2 * points) as calculator:
         setting = setting_of(landscape)
         pieces = [AtPoints(inner[begin : begin + AT_ONCE]) for begin in range(0, len(inner), AT_ONCE)]
         between = [_numbers(each) for each in calculator.ask(setting, pieces)]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 
-from landscape.calculation import Calculator
+from landscape.calculation import Calculator, Calculators
 from landscape.curvature.kept import KeptSteps
 from landscape.digests import digest
 from landscape.errors import Interrupted, shown
@@ -20,7 +19,7 @@ from landscape.measures.measuring import Asked, Measured, measure, refuse_few_sa
 from landscape.measures.rises import COORDINATES, LINES
 from landscape.measures.rows import finite
 from landscape.parameters import describe_parameters, state_digest
-from landscape.preparation import PreparedJob, PreparedLandscape, prepare
+from landscape.preparation import PreparedJob, prepare
 from landscape.spec.job import Job
 from landscape.store import refuse_unwritable
 from landscape.tidying import writing
@@ -34,11 +33,9 @@ USUAL_EVALUATIONS = LINES * len(COORDINATES) + 42 * 3 + 40 * 7
 FURTHER_EVALUATIONS = 11 * 3 + 200 + 16 * 10
 LAYER_EVALUATIONS = LAYER_LINES * (2 * len(LAYER_DISTANCES) + 1)
 
-CalculatorOf = Callable[[PreparedJob, PreparedLandscape, int], AbstractContextManager[Calculator]]
-
 
 def record(
-    job: Job, origins: Sequence[Origin], trajectory: Trajectory, asked: Asked, calculator_of: CalculatorOf
+    job: Job, origins: Sequence[Origin], trajectory: Trajectory, asked: Asked, calculator_of: Calculators
 ) -> Measures:
     """Measure what is not measured yet, and return all that is known of these weights.
 

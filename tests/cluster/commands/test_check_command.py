@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cluster.commands.app import command
-from landscape import open_run, run
-from landscape.checks import checking, checks_text
+from landscape import open_run, run, tidying
+from landscape.checks import checks_text
 from landscape.folders.lock import run_lock
 from landscape.spec import read_job
 
@@ -77,7 +77,7 @@ def test_a_run_that_can_only_be_read_is_judged_and_nothing_kept(place, call, mon
     def refuse(run: str) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(checking, "run_lock", refuse)
+    monkeypatch.setattr(tidying, "run_lock", refuse)
     code, out, said = call(place, "--serial")
     assert code in (0, 1)
     assert "can this picture be trusted?" in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from cluster.commands.app import command
 from cluster.commands.connect import text_of_connection
-from landscape import open_run
+from landscape import open_run, tidying
 from landscape.barrier import barriers_of, path_columns
 from landscape.connectivity import connecting
 from landscape.connectivity.ways import Values1D, way_record
@@ -84,6 +85,10 @@ def call(capsys, monkeypatch, logging_as_it_was, folder) -> Called:
     return give
 
 
+def no_space(run: str) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 QUICK = ("--serial", "--size", 3, "--epochs", 8, "--points", 11)
 
 
@@ -113,7 +118,14 @@ def test_a_curve_is_trained_drawn_measured_and_kept(call, folder, monkeypatch):
         patched.setattr(connecting, "both_ways", None)
         code, out, _ = call("a.safetensors", "b.safetensors", *QUICK, "--json")
         assert (code, json.loads(out)) == (0, found)
-    kept = surface.record.connection
+    # On a disk that is full it is told all the same, and what was kept before stays.
+    with monkeypatch.context() as full:
+        full.setattr(tidying, "run_lock", no_space)
+        code, out, err = call("a.safetensors", "b.safetensors", *QUICK[:-1], 5, "--json")
+    assert (code, len(json.loads(out)["on_line"]["t"])) == (0, 5)
+    assert "is not kept" in err
+    assert "cannot be written: No space left on device" in err
+    kept = open_run(folder / "run")["curve"].record.connection
     assert kept.gone == found["gone"]
     assert list(kept.epochs) == found["epochs"]
     rows = dict(landscape_rows(surface))
