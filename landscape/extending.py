@@ -19,6 +19,7 @@ from landscape.preparation.widening import Ranges, parse_ranges, per_axis, wider
 from landscape.results import Run, open_run
 from landscape.spec import Job
 from landscape.store import LandscapeStore, extension_name, refuse_unwritable, replace_landscape
+from landscape.store.levels_left import why_incomplete
 from landscape.store.moving import finish_move
 from landscape.surface import NOT_COMPUTED, QUARANTINED
 from landscape.tidying import remove_landscape, writing
@@ -236,11 +237,7 @@ def _refuse(store: LandscapeStore, step: More) -> None:
             f"landscape {name} cannot be extended: it has been refined, and its levels would be lost; compute it anew "
             "under another name, and extend that before it is refined"
         )
-    examined = store.examine()
-    if not examined.complete:
-        given_up = store.counts()[QUARANTINED]
-        undone = f"{given_up} of its points were given up" if given_up else "it is not complete"
-        why = "a chunk of it is damaged" if examined.damaged else undone
+    if (why := why_incomplete(store)) is not None:
         raise JobError(f"landscape {name} cannot be extended: {why}; run its own job first")
     if step.num_samples is not None and record.convexity is not None:
         raise JobError(

@@ -211,13 +211,20 @@ def refinable(run: str, name: str) -> LandscapeStore:
         raise JobError(
             f"landscape {called} is being extended; give that command again first, or remove {shown(extension)}"
         )
-    examined = store.examine()
-    if not examined.complete:
-        given_up = store.counts()[QUARANTINED]
-        undone = f"{given_up} of its points were given up" if given_up else "it is not complete"
-        why = "a chunk of it is damaged" if examined.damaged else undone
+    if (why := why_incomplete(store)) is not None:
         raise JobError(f"landscape {called} cannot be refined: {why}; run its own job first")
     return store
+
+
+def why_incomplete(store: LandscapeStore) -> str | None:
+    """What a landscape lacks of being complete; None where it lacks nothing."""
+    examined = store.examine()
+    if examined.complete:
+        return None
+    if examined.damaged:
+        return "a chunk of it is damaged"
+    given_up = store.counts()[QUARANTINED]
+    return f"{given_up} of its points were given up" if given_up else "it is not complete"
 
 
 def points_left(run: str, name: str, level: LevelRecord, shape: Sequence[int]) -> int:
