@@ -8,6 +8,7 @@ from html import escape
 from landscape.surface import Surface
 from landscape.views.prepared.connection import COLUMNS, DrawnWay, connection_table, drawn_ways
 from landscape.views.prepared.levels import number
+from landscape.views.report.markup import svg_texts
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 190, 62, 14, 12, 24  # of the picture in pixels, and its margins
 DASHES = ("5 4", "")  # of the line, and of the curve
@@ -42,14 +43,10 @@ def _picture(ways: list[DrawnWay]) -> str:
         return f"{x:.1f} {TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / span:.1f}"
 
     lines = [_line(way, place, dash) for way, dash in zip(ways, DASHES, strict=True)]
-    texts = [
+    labels = svg_texts([
         (LEFT - 6, TOP + 8, "end", number(high, 3)), (LEFT - 6, HEIGHT - BOTTOM, "end", number(low, 3)),
         (LEFT, HEIGHT - 6, "start", "t = 0"), (WIDTH - RIGHT, HEIGHT - 6, "end", "1"),
-    ]  # fmt: skip
-    labels = "".join(
-        f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="11" fill="currentColor">{escape(text)}</text>'
-        for x, y, anchor, text in texts
-    )
+    ])  # fmt: skip
     return (
         f'<figure><svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" '
         f'aria-label="The loss on the line and on the curve">{"".join(lines)}{labels}</svg>'

@@ -15,6 +15,18 @@ def resource(name: str, package: str = "landscape.views.report") -> str:
     return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
+def svg_texts(texts: Sequence[tuple[float, float, str, str]]) -> str:
+    """Small words in a picture.
+
+    Args:
+        texts: x and y in pixels, `start`, `middle` or `end` for where the words begin, and the words.
+    """
+    return "".join(
+        f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-size="11" fill="currentColor">{escape(text)}</text>'
+        for x, y, anchor, text in texts
+    )
+
+
 def template(name: str) -> Template:
     """A file beside this one as a template; what is substituted must be escaped already."""
     return Template(resource(name))

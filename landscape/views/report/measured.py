@@ -16,6 +16,7 @@ from landscape.views.prepared.measures import (
     measure_curves,
     measure_tables,
 )
+from landscape.views.report.markup import svg_texts
 from landscape.views.report.runs import ReportRun
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 320, 150, 58, 12, 10, 22  # of a curve in pixels, and its margins
@@ -89,14 +90,10 @@ def curve_svg(curve: MeasureCurve) -> str:
         if error
     )
     dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.5" fill="currentColor"/>' for a, b in points)
-    texts = [
+    labels = svg_texts([
         (LEFT - 6, TOP + 8, "end", number(high, 3)), (LEFT - 6, HEIGHT - BOTTOM, "end", number(low, 3)),
         (LEFT, HEIGHT - 6, "start", f"{curve.unit} {first}"), (WIDTH - RIGHT, HEIGHT - 6, "end", str(curve.places[-1])),
-    ]  # fmt: skip
-    labels = "".join(
-        f'<text x="{a}" y="{b}" text-anchor="{anchor}" font-size="11" fill="currentColor">{escape(text)}</text>'
-        for a, b, anchor, text in texts
-    )
+    ])  # fmt: skip
     return (
         f'<figure><svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="{escape(curve.title)}">'
         f'<polyline points="{line}" fill="none" stroke="currentColor"/>{bars}{dots}{labels}</svg>'
@@ -121,9 +118,7 @@ def bars_svg(table: LayerTable) -> str:
         if bar.low is not None and bar.high is not None:
             interval = f'<path d="M{x(bar.low):.1f} {middle}H{x(bar.high):.1f}" stroke="currentColor"/>'
         name = bar.layer if len(bar.layer) <= LETTERS else f"…{bar.layer[1 - LETTERS :]}"
-        return (
-            f'<text x="{BARS_LEFT - 8}" y="{middle + 4}" text-anchor="end" font-size="11" fill="currentColor">'
-            f"{escape(name)}</text>"
+        return svg_texts([(BARS_LEFT - 8, middle + 4, "end", name)]) + (
             f'<rect x="{min(x(0), x(bar.value)):.1f}" y="{top}" width="{abs(x(bar.value) - x(0)):.1f}" '
             f'height="{BAR_HEIGHT}" fill="currentColor" opacity="0.35"/>{interval}'
         )
@@ -131,11 +126,8 @@ def bars_svg(table: LayerTable) -> str:
     height = TOP + BAR_STEP * len(table.bars) + BOTTOM
     bars = "".join(drawn(place, bar) for place, bar in enumerate(table.bars))
     axis = f'<path d="M{x(0):.1f} {TOP}V{height - BOTTOM}" stroke="currentColor" opacity="0.5"/>'
-    labels = "".join(
-        f'<text x="{x(value):.1f}" y="{height - 8}" text-anchor="{anchor}" font-size="11" fill="currentColor">'
-        f"{escape(number(value, 3))}</text>"
-        for value, anchor in ((0.0, "middle"), (high, "end"))
-    )
+    ends_of_axis = ((0.0, "middle"), (high, "end"))
+    labels = svg_texts([(x(value), height - 8, anchor, number(value, 3)) for value, anchor in ends_of_axis])
     title = f"{table.title}, one layer alone"
     return (
         f'<figure><svg viewBox="0 0 {BARS_WIDTH} {height}" width="{BARS_WIDTH}" role="img" '
