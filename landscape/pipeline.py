@@ -50,16 +50,7 @@ def run(
     stop: Callable[[], bool] = lambda: False,
     limits: Limits | None = None,
 ) -> Run:
-    """Compute a job serially, in this process, or go on with it where it stopped.
-
-    Args:
-        observer: is told the `Progress` after every task.
-        stop: is asked between points; when true, the tile in hand is dropped and `Interrupted` raised.
-        limits: how long the search for the fastest engine may take; other processes compute beside this one meanwhile.
-
-    Returns:
-        The run, opened for reading.
-    """
+    """Compute a job as `adapting.run` does, but without the levels of refinement that it asks for."""
     stage(PREPARING)
     prepared = prepare(job, solver=serial_solver(stop), finder=serial_finder(stop))
     try:
