@@ -23,7 +23,7 @@ source_suffix = {".md": "markdown"}
 nitpicky = True
 # There is no intersphinx: the inventories of other projects would have to be fetched.
 nitpick_ignore_regex = [
-    (r"py:.*", r"(torch|nn|np|numpy|collections|pydantic|plotly|go|xarray|ray|typing|pathlib|datetime)\b.*"),
+    (r"py:.*", r"(torch|nn|np|numpy|collections|contextlib|pydantic|plotly|go|xarray|ray|typing|pathlib|datetime)\b.*"),
     (r"py:.*", r"(Any|Callable|Iterator|Mapping|Sequence|Tensor|NDArray|Literal|optional|FilePath)\b.*"),
     # What signatures name of the inside; the part of it that users meet is documented, and linked.
     (r"py:class", r"(landscape|cluster)\.[a-z_]+\..*"),
