@@ -19,52 +19,12 @@ from landscape.errors import JobError, nearest, shown
 from landscape.problem.problem import Problem
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet
+from landscape.recipes.resnet50 import ResNet50
 from landscape.spec import Job
 
 Data = tuple[Tensor, Tensor]
 SEED = 0
 TOKENS, WORDS = 64, 1000
-
-
-class Bottleneck(nn.Module):
-    """1×1, 3×3 and 1×1 convolutions around a skip connection (He et al. 2016, figure 5)."""
-
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
-        super().__init__()
-        outputs = 4 * width
-        self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv3, self.bn3 = nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
-        self.shortcut = nn.Sequential()
-        if stride > 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """[N, inputs, H, W] → [N, 4 · width, H / stride, W / stride]."""
-        hidden = relu(self.bn1(self.conv1(images)))
-        hidden = relu(self.bn2(self.conv2(hidden)))
-        return relu(self.bn3(self.conv3(hidden)) + self.shortcut(images))
-
-
-class ResNet50(nn.Module):
-    """[N, 3, 224, 224] → [N, 1000]; 25.6 million parameters."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
-        )
-        blocks, inputs = [], 64
-        for stage, count in enumerate((3, 4, 6, 3)):
-            width = 64 << stage
-            for k in range(count):
-                blocks.append(Bottleneck(inputs, width, 2 if stage and not k else 1))
-                inputs = 4 * width
-        self.blocks, self.head = nn.Sequential(*blocks), nn.Linear(inputs, 1000)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """The logits [N, 1000] of images [N, 3, 224, 224]."""
-        return self.head(self.blocks(self.stem(images)).mean((2, 3)))  # type: ignore[no-any-return]
 
 
 class Transformer(nn.Module):
