@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from landscape.surface import Axis, Path, ProjectedPath, Surface
     from landscape.tidying import remove_landscape, rename_landscape
     from landscape.topology import Topology, topology_of
+    from landscape.training import Training
     from landscape.trajectory.importing import import_checkpoints
     from landscape.trajectory.snapshots import read_trajectory
 
@@ -69,6 +70,7 @@ _HOMES = {
     "tidying": ("remove_landscape", "rename_landscape"),
     "topology": ("Topology", "topology_of"),
     "collector": ("TrajectoryCollector",),
+    "training": ("Training",),
     "trajectory.importing": ("import_checkpoints",),
     "trajectory.snapshots": ("read_trajectory",),
 }
@@ -95,6 +97,7 @@ __all__ = [
     "Surface",
     "Topology",
     "TowardsDirection",
+    "Training",
     "TrajectoryCollector",
     "bootstrap",
     "by_class",

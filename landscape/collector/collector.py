@@ -40,7 +40,7 @@ class TrajectoryCollector:
 
     Construct it once the weights to start from are loaded; call `step(loss)` after each `optimizer.step()` and
     `end_epoch()` after each epoch. Each snapshot is written whole or not at all, so a crash in training loses
-    nothing that was collected. Under `torch.distributed` only rank 0 writes; on other ranks all calls do nothing.
+    nothing that was collected. Under `torch.distributed` only rank 0 writes; other ranks only count.
     Epoch or step n means: after the n-th; 0 is the state at construction.
 
     `<run>/history.jsonl` gets one line per `step` that brings a loss or metrics: `step` and `epoch` (whole numbers
@@ -69,6 +69,7 @@ class TrajectoryCollector:
             kept, what lies beyond it is dropped. It may be left out where `start_epoch` is given and the history
             tells the step.
         start_epoch: how many epochs are done already; `start_step` alone is enough where the history tells the epoch.
+            A 0 beside a `start_step` says that the first epoch has not ended, whatever the history tells.
         overwrite: remove the trajectory and the history that the run holds. Without it, and without a start, such a
             run is refused. With a start it changes nothing.
 
@@ -89,7 +90,7 @@ class TrajectoryCollector:
         create_landscape: Mapping[str, bool] | None = None,
         num_samples: int = DEFAULT_SAMPLES,
         start_step: int = 0,
-        start_epoch: int = 0,
+        start_epoch: int | None = None,
         overwrite: bool = False,
     ) -> None:
         self.options = checked_options(intervals, landscape_size, unit, create_landscape, num_samples)
@@ -98,10 +99,21 @@ class TrajectoryCollector:
         refuse_incomplete(self._model)
         self._folder, self._writes = open_folder(run), _is_writer()
         self._listed = frozenset(self.options.snapshots)
+        self._step, self._epoch = start_step, start_epoch or 0
         if self._writes:
             self._prepare_run(start_step, start_epoch, overwrite)
 
-    def _prepare_run(self, start_step: int, start_epoch: int, overwrite: bool) -> None:
+    @property
+    def steps_done(self) -> int:
+        """How many steps were recorded, those before the start included; on other ranks than 0 as far as given."""
+        return self._step
+
+    @property
+    def epochs_done(self) -> int:
+        """How many epochs have ended, those before the start included; on other ranks than 0 as far as given."""
+        return self._epoch
+
+    def _prepare_run(self, start_step: int, start_epoch: int | None, overwrite: bool) -> None:
         """Make the run hold what this training begins with, and keep the weights if the start itself is listed."""
         starting = not (start_step or start_epoch)
         finish(self._folder)
@@ -135,9 +147,9 @@ class TrajectoryCollector:
             JobError: a value is not one number, or a metric has a name that the collector fills in itself.
             LandscapeError: the run cannot be written.
         """
+        self._step += 1
         if not self._writes:
             return
-        self._step += 1
         if loss is not None or metrics:
             self._record({"step": self._step, "epoch": self._epoch + 1}, {"loss": loss, **metrics})
         if self.options.unit == "step":
@@ -153,14 +165,23 @@ class TrajectoryCollector:
             JobError: a value is not one number, or a metric has a name that the collector fills in itself.
             LandscapeError: the run cannot be written.
         """
+        self._epoch += 1
         if not self._writes:
             return
-        self._epoch += 1
         self._record({"step": self._step, "epoch": self._epoch, "epoch_end": True}, metrics)
         self._history.sync()
         self._learn_steps_per_epoch()
         if self.options.unit == "epoch":
             self._keep_if_listed()
+
+    def sync(self) -> None:
+        """Have all that was recorded so far survive a crash, as before a checkpoint that counts on it.
+
+        Raises:
+            LandscapeError: the run cannot be written.
+        """
+        if self._writes:
+            self._history.sync()
 
     @property
     def _number(self) -> int:

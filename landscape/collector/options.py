@@ -32,12 +32,12 @@ def checked_options(
         raise JobError(explain(error, CollectLandscape)) from None
 
 
-def check_starts(start_step: int, start_epoch: int) -> None:
+def check_starts(start_step: int, start_epoch: int | None) -> None:
     """Refuse a start that is no whole number, or negative.
 
     Raises:
         JobError: says which one.
     """
-    for name, value in (("start_step", start_step), ("start_epoch", start_epoch)):
+    for name, value in (("start_step", start_step), ("start_epoch", start_epoch or 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise JobError(f"{name}: must be a whole number from 0 on, not {shown(value)}")

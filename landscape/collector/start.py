@@ -49,18 +49,19 @@ def refuse_existing(folder: Folder, unit: Unit, starting: bool, overwrite: bool)
         )
 
 
-def steps_and_epochs(folder: Folder, start_step: int, start_epoch: int) -> tuple[int, int]:
+def steps_and_epochs(folder: Folder, start_step: int, start_epoch: int | None) -> tuple[int, int]:
     """How many steps and epochs are done where a training goes on.
 
-    One of the two may be 0, for not given: the history tells it, else it is worked out from the steps per epoch.
+    A step of 0 or an epoch of None is not given: the history tells it, else it is worked out from the steps per epoch.
     """
     per_epoch = read_info(folder).get("steps_per_epoch")
     lines = [(_count(line, "step"), _count(line, "epoch"), line.get("epoch_end")) for line in read_history(folder)]
     known = [(step, epoch, end) for step, epoch, end in lines if step is not None and epoch is not None]
     if not start_step:
+        start_epoch = start_epoch or 0
         steps = [step for step, epoch, _ in known if epoch <= start_epoch]
         start_step = max(steps, default=start_epoch * (per_epoch or 0))
-    elif not start_epoch:
+    elif start_epoch is None:
         ended = [epoch for step, epoch, end in known if end and step <= start_step]
         start_epoch = max(ended, default=start_step // per_epoch if per_epoch else 0)
     return start_step, start_epoch

@@ -1,0 +1,70 @@
+"""The order of an epoch, which follows from seed and epoch alone, and each rank's share of each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one rank computes of one batch.
+
+    Args:
+        number: the batch's number in its epoch, from 0.
+        index: the numbers of this rank's samples in the data, int64 on the CPU.
+        weight: by which the rank multiplies the mean loss of its samples; the average of these products over the ranks
+            is the mean over the whole batch.
+        samples: how many samples the whole batch has.
+    """
+
+    number: int
+    index: Tensor
+    weight: float
+    samples: int
+
+
+def epoch_order(count: int, seed: int, epoch: int) -> Tensor:
+    """A permutation of 0 … count−1, which follows from the seed and the epoch alone."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
+
+
+def share_of(count: int, rank: int, world: int) -> tuple[int, int, float]:
+    """Where the share of a rank begins and ends in a batch of `count` samples, and its weight.
+
+    Shares are contiguous, and their sizes nᵣ differ by one at most. With the weight nᵣ·world/count the average over the
+    ranks of weight times mean is the mean over the batch, for gradients too. A batch of fewer samples than ranks is
+    computed whole by each rank, with weight 1, which gives the same average.
+
+    Example:
+        >>> [share_of(5, rank, 2) for rank in range(2)]
+        [(0, 3, 1.2), (3, 5, 0.8)]
+        >>> share_of(1, 1, 2)
+        (0, 1, 1.0)
+    """
+    if count < world:
+        return 0, count, 1.0
+    small, larger = divmod(count, world)
+    start = rank * small + min(rank, larger)
+    stop = start + small + (rank < larger)
+    return start, stop, (stop - start) * world / count
+
+
+def steps_in(count: int, batch_size: int) -> int:
+    """The number of batches that `count` samples make; the last one may be smaller than the others."""
+    return -(-count // batch_size)
+
+
+def shares(order: Tensor, batch_size: int, rank: int, world: int, start: int = 0) -> Iterator[Share]:
+    """The shares of one rank in the batches of an epoch, from batch number `start` on.
+
+    Args:
+        order: the samples of the whole epoch, in order.
+    """
+    for number in range(start, steps_in(len(order), batch_size)):
+        batch = order[number * batch_size : (number + 1) * batch_size]
+        first, last, weight = share_of(len(batch), rank, world)
+        yield Share(number, batch[first:last], weight, len(batch))

@@ -1,0 +1,295 @@
+"""`Training`: what a function that trains receives; it runs in one process, or in one per rank.
+
+def train(training: Training) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    network = training.prepare(model)
+    done = training.resume(model=model, optimizer=optimizer)
+    collector = training.collector(model, optimizer, unit="epoch", intervals=[[1, 2, 3]])
+    for epoch in range(done.get("epoch", 0), 10):
+        for share in training.batches(len(data), 64, epoch):
+            loss = criterion(network(data[share.index]), targets[share.index]) * share.weight
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            collector.step(training.mean(loss))
+        collector.end_epoch()
+        training.keep(model=model, optimizer=optimizer, epoch=epoch + 1)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from landscape.collector import TrajectoryCollector
+from landscape.collector.options import checked_options
+from landscape.devices import pick_device
+from landscape.errors import JobError, shown
+from landscape.folders import Folder, Place, open_folder
+from landscape.spec import COLLECTED_SIZE, DEFAULT_SAMPLES
+from landscape.training import ranks
+from landscape.training.checkpoints import (
+    Checkpoint,
+    checkpoint_numbers,
+    mark_begun,
+    may_begin_anew,
+    read_last,
+    write_checkpoint,
+)
+from landscape.training.contents import plain
+from landscape.training.generators import generator_states, seed_generators, set_generator_states
+from landscape.training.objects import classes_of, inner, load_all, states_of
+from landscape.training.shares import Share, epoch_order, shares
+from landscape.trajectory.run_files import HISTORY_FILE
+from landscape.trajectory.snapshots import snapshot_files
+
+DEFAULTS = {  # the collector's own
+    "landscape_size": COLLECTED_SIZE,
+    "unit": "step",
+    "create_landscape": None,
+    "num_samples": DEFAULT_SAMPLES,
+}
+log = logging.getLogger("landscape")
+
+
+class Training:
+    """A training of one process, or of one rank among several where `torch.distributed` is initialised.
+
+    Make it after the process group. All ranks make the same calls in the same order.
+
+    Args:
+        run: the run's folder or URL; it holds the trajectory, the history and the checkpoints.
+        seed: the order of samples follows from it, and so do each rank's generators from `resume` on.
+        device: "cpu", "cuda" or "auto", which is this rank's GPU where there is one, else the CPU.
+        local_rank: the rank among those of its machine, which is the number of its GPU; default: LOCAL_RANK in the
+            environment, else 0.
+        overwrite: begin anew, whatever the run holds.
+
+    Attributes:
+        rank: this process's number, from 0.
+        world: the number of ranks.
+
+    Raises:
+        JobError: "cuda" is asked for, and there is no GPU.
+    """
+
+    def __init__(
+        self, run: Place, *, seed: int = 0, device: str = "auto", local_rank: int | None = None, overwrite: bool = False
+    ) -> None:
+        self.run, self.seed = run, seed
+        self.rank, self.world = ranks.rank_and_world()
+        self.local_rank = int(os.environ.get("LOCAL_RANK", 0)) if local_rank is None else local_rank
+        self.device = pick_device(device)
+        if self.device.type == "cuda":
+            self.device = torch.device("cuda", self.local_rank % torch.cuda.device_count())
+            torch.cuda.set_device(self.device)
+        self._overwrite = overwrite
+        self._collector: TrajectoryCollector | None = None
+        self._step, self._epoch, self._resumed = 0, 0, False  # where the training goes on, and whether it does
+        self._batches = 0  # handed out since
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which writes and prints."""
+        return self.rank == 0
+
+    @property
+    def steps_done(self) -> int:
+        """How many steps are done: those that the collector recorded; without one, the batches handed out."""
+        return self._collector.steps_done if self._collector is not None else self._step + self._batches
+
+    @property
+    def epochs_done(self) -> int:
+        """How many epochs the collector was told the end of, those before the start included."""
+        return self._collector.epochs_done if self._collector is not None else self._epoch
+
+    def prepare(self, model: nn.Module, *, synchronise_batch_norm: bool = False) -> nn.Module:
+        """`model` on this rank's device; with several ranks, wrapped so that gradients are averaged over them.
+
+        Args:
+            synchronise_batch_norm: normalise by the statistics of the whole batch instead of this rank's share; on
+                GPUs only. The buffers of rank 0 are the model's in either case.
+
+        Raises:
+            JobError: batch norm is to be synchronised on CPUs, which PyTorch cannot.
+        """
+        model.to(self.device)
+        if self.world == 1:
+            return model
+        if synchronise_batch_norm:
+            if self.device.type != "cuda":
+                raise JobError("synchronise_batch_norm: must be False on CPUs, not True; PyTorch has it for GPUs only")
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        # With find_unused_parameters it keeps its first layout of buckets, which else follows the first backward pass.
+        # So a training that goes on adds up in the same order, to the same bits, as one that never stopped.
+        return nn.parallel.DistributedDataParallel(
+            model, device_ids=[self.device] if self.device.type == "cuda" else None, find_unused_parameters=True
+        )
+
+    def batches(
+        self, count: int, batch_size: int, epoch: int, *, start: int = 0, shuffle: bool = True
+    ) -> Iterator[Share]:
+        """This rank's shares of the batches of an epoch.
+
+        Every sample is in one batch, and every batch is the same set of samples for any number of ranks; the last one
+        may be smaller. `Share` says how to weight the loss, and `shares.share_of` how a batch is split.
+
+        Args:
+            count: the number of samples in the data.
+            batch_size: the number of samples of a whole batch, over all ranks.
+            epoch: its number, which decides the order together with the seed.
+            start: how many batches of this epoch are done already.
+            shuffle: False takes the samples in the order of the data.
+
+        Raises:
+            JobError: one of the numbers is not usable.
+        """
+        for name, value, least in (("count", count, 1), ("batch_size", batch_size, 1), ("epoch", epoch, 0),
+                                   ("start", start, 0)):  # fmt: skip
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise JobError(f"{name}: must be a whole number from {least} on, not {shown(value)}")
+        order = epoch_order(count, self.seed, epoch) if shuffle else torch.arange(count)
+        return self._counted(shares(order, batch_size, self.rank, self.world, start))
+
+    def _counted(self, given: Iterator[Share]) -> Iterator[Share]:
+        for share in given:
+            self._batches += 1
+            yield share
+
+    def mean(self, loss: Tensor | float) -> Tensor:
+        """The mean over the ranks, the same to the bit on each; of weighted losses it is the whole batch's loss."""
+        return self.sum(loss) / self.world if self.world > 1 else torch.as_tensor(loss).detach()
+
+    def sum(self, value: Tensor | float) -> Tensor:
+        """The sum over the ranks, the same to the bit on each."""
+        return ranks.summed(value)
+
+    def share_buffers(self, model: nn.Module) -> None:
+        """Give every rank rank 0's buffers, such as batch-norm statistics, before each evaluates a part of the data."""
+        ranks.share_buffers(inner(model))
+
+    def resume(self, **objects: Any) -> dict[str, Any]:
+        """Go on from the last checkpoint: call it once the objects are made, and before `collector`.
+
+        The random generators are put into their states of then. In a new training, and in one that goes on with another
+        number of ranks, they are seeded from the seed and the rank.
+
+        Args:
+            objects: what has a `load_state_dict`, by the names that `keep` gets; it is loaded.
+
+        Returns:
+            The other values that were kept, by name; an empty dict in a new training.
+
+        Raises:
+            JobError: the checkpoint does not fit the objects, or none can be read.
+        """
+        if self._collector is not None:
+            raise JobError("resume: must be called before the collector is made; call it right after the objects are")
+        last = ranks.on_first(self._last_checkpoint)
+        if last is None:
+            seed_generators(self.seed, self.rank)
+            return {}
+        load_all(objects, last, self._name)
+        self._step, self._epoch, self._resumed = last.step, last.epoch, True
+        if last.world == self.world:
+            set_generator_states(last.generators[self.rank], self.device)
+        else:
+            if self.is_first:
+                log.warning(
+                    "run %s was trained with %d rank%s and goes on with %d: it sums in another order, so that its "
+                    "last bits differ, and its generators begin anew from the seed",
+                    self._name, last.world, "s" if last.world > 1 else "", self.world,
+                )  # fmt: skip
+            seed_generators(self.seed, self.rank)
+        return {name: value for name, value in last.values.items() if name not in objects}
+
+    @property
+    def _name(self) -> str:
+        return shown(open_folder(self.run).name)
+
+    def _last_checkpoint(self) -> Checkpoint | None:
+        folder = open_folder(self.run)
+        if self._overwrite:
+            mark_begun(folder)
+        return None if may_begin_anew(folder) else read_last(folder)
+
+    def collector(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **options: Any
+    ) -> TrajectoryCollector:
+        """A collector that goes on where `resume` did; what was recorded beyond is dropped.
+
+        Args:
+            options: those of `TrajectoryCollector`, but for the start and `overwrite`.
+
+        Raises:
+            JobError: an option is not usable, or the run holds a trajectory that this training did not make.
+        """
+        checked_options(**{**DEFAULTS, **options})
+        made: list[TrajectoryCollector] = []
+        ranks.on_first(lambda: made.append(self._first_collector(model, optimizer, options)))
+        if not self.is_first:
+            starts: dict[str, Any] = {"start_step": self._step, "start_epoch": self._epoch}
+            made.append(TrajectoryCollector(self.run, model, optimizer, **options, **starts))
+        self._collector = made[0]
+        return self._collector
+
+    def _first_collector(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer | None, options: dict[str, Any]
+    ) -> TrajectoryCollector:
+        """The collector of rank 0, which writes."""
+        starts: dict[str, Any] = {"start_step": self._step, "start_epoch": self._epoch}
+        folder = open_folder(self.run)
+        if not (self._step or self._epoch):
+            # Stopped before its first checkpoint, a training begins anew in the run, which it has marked as its own.
+            self._mark(folder)
+            starts["overwrite"] = self._resumed or may_begin_anew(folder)
+        return TrajectoryCollector(folder, model, optimizer, **options, **starts)
+
+    def _mark(self, folder: Folder) -> None:
+        """Mark a run that holds nothing, or whose contents may go, as one that may be begun anew.
+
+        Raises:
+            JobError: it has checkpoints that were not asked for.
+        """
+        if self._overwrite:
+            mark_begun(folder)
+        elif not (self._resumed or may_begin_anew(folder) or snapshot_files(folder) or folder.read(HISTORY_FILE)):
+            if checkpoint_numbers(folder):
+                raise JobError(
+                    f"run: {self._name} holds checkpoints; call resume before collector, or name another run"
+                )
+            mark_begun(folder)
+
+    def keep(self, **values: Any) -> None:
+        """Write a checkpoint of these values, of every rank's random generators and of the steps and epochs done.
+
+        It is whole or not there at all, and survives a power cut; the last two are kept. What the collector recorded
+        is safe before it. All ranks call it, and rank 0 writes.
+
+        Args:
+            values: what has a `state_dict`, of which that is taken; tensors, numbers, text, lists and dicts of these.
+
+        Raises:
+            JobError: a value is of another type.
+            LandscapeError: the run cannot be written.
+        """
+        states, classes = states_of(values), classes_of(values)
+        generators = ranks.of_all(generator_states(self.device))
+
+        def write() -> None:
+            contents = {name: plain(name, state) for name, state in states.items()}
+            if self._collector is not None:
+                self._collector.sync()
+            folder = open_folder(self.run)
+            # A loop that neither records steps nor asks for batches has its checkpoints numbered.
+            number = self.steps_done or max([0, *checkpoint_numbers(folder)]) + 1
+            checkpoint = Checkpoint(self.steps_done, self.epochs_done, self.world, contents, classes, generators)
+            write_checkpoint(folder, number, checkpoint)
+
+        ranks.on_first(write)
