@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 from landscape.errors import JobError, NotFoundError, nearest, shown
 from landscape.problem.problem import Problem
 from landscape.recipes.command import data_from_environment, initial_or_given, main_of, weights_from_environment
+from landscape.recipes.images.crops import normalise
 from landscape.recipes.resnet import ResNet
 from landscape.recipes.training import Images, Report, Settings, Trained, check_settings, fit, listed_intervals, seeded
 
@@ -27,7 +28,6 @@ Split = Literal["train", "test"]
 
 DATA_VARIABLE = "LANDSCAPE_CIFAR10"
 INTERVALS = (tuple(range(1, 26)), tuple(range(26, 41)))  # the tutorial's: falling fast, then among local optima
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIDE, MARGIN = 32, 4
 RECORD = 1 + 3 * SIDE * SIDE
 FOLDER_OF_THE_ARCHIVE = "cifar-10-batches-bin"
@@ -94,12 +94,6 @@ def _read_npz(file: Path, split: Split) -> tuple[np.ndarray, np.ndarray]:
     if images.ndim == 4 and images.shape[-1] == 3:
         images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
     return images, labels
-
-
-def normalise(images: Tensor) -> Tensor:
-    """uint8 [N, 3, 32, 32] → float32: pixels in [0, 1], less the mean of each colour, over its deviation."""
-    mean, deviation = (torch.tensor(values, device=images.device).view(3, 1, 1) for values in (MEAN, DEVIATION))
-    return (images.to(torch.float32) / 255 - mean) / deviation
 
 
 def augment(images: Tensor, generator: torch.Generator) -> Tensor:
