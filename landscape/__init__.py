@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from landscape.extending import extend
     from landscape.importing import import_surface
     from landscape.listing import list_runs
+    from landscape.optim import THOR
     from landscape.problem.problem import Problem
     from landscape.refining import refine
     from landscape.resampling import Bootstrap, bootstrap, by_class, subset
@@ -48,6 +49,7 @@ _HOMES = {
     "extending": ("extend",),
     "importing": ("import_surface",),
     "listing": ("list_runs",),
+    "optim": ("THOR",),
     "problem.problem": ("Problem",),
     "evaluation.choice.questions": ("Limits",),
     "spec": (
@@ -76,6 +78,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "THOR",
     "Axis",
     "Bootstrap",
     "CollectLandscape",

@@ -71,6 +71,12 @@ GROUPS = {
         "landscape.connectivity.match_weights",
         "landscape.connectivity.Training",
     ),
+    "Train": (
+        "landscape.THOR",
+        "landscape.optim.Schedule",
+        "landscape.optim.thor_learning_rate",
+        "landscape.optim.thor_damping",
+    ),
     "Draw": ("landscape.views.figure", "landscape.views.compare", "landscape.views.compare_figures"),
     "Collect": ("landscape.TrajectoryCollector", "landscape.import_checkpoints", "landscape.read_trajectory"),
     "Tidy": (

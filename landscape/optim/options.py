@@ -1,0 +1,53 @@
+"""What the options of the optimiser may be."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+from landscape.errors import JobError, nearest, shown
+from landscape.optim.refresh import RULES
+
+
+class Scaler(Protocol):
+    """A `torch.amp.GradScaler`."""
+
+    def get_scale(self) -> float: ...
+
+
+def check_options(
+    refresh: str,
+    frequency: int,
+    growth: float,
+    longest: int | None,
+    split_dim: int,
+    average: float,
+    clip: float | None,
+    loss_scale: float | Scaler,
+) -> None:
+    if refresh not in RULES:
+        raise JobError(f"refresh: unknown {shown(refresh)}; {nearest(refresh, RULES)}")
+    for name, value in (("frequency", frequency), ("split_dim", split_dim), ("longest", longest)):
+        if value is not None and value < 1:
+            raise JobError(f"{name}: must be at least 1, not {value}")
+    if growth < 1 or not math.isfinite(growth):
+        raise JobError(f"growth: must be at least 1, and finite, not {growth:g}")
+    if growth > 1 and longest is None:
+        raise JobError("longest: must be given with growth, the steps of an epoch for example")
+    if not 0 <= average < 1:
+        raise JobError(f"average: must be from 0 to below 1, not {average:g}")
+    if clip is not None and not clip > 0:
+        raise JobError(f"clip: must be above 0, not {clip:g}")
+    if isinstance(loss_scale, int | float) and not (loss_scale > 0 and math.isfinite(loss_scale)):
+        raise JobError(f"loss_scale: must be above 0, and finite, not {loss_scale:g}")
+
+
+def check_group(group: dict[str, Any]) -> None:
+    for name, fits, rule in (
+        ("lr", group["lr"] >= 0, "at least 0"),
+        ("damping", group["damping"] > 0, "above 0"),
+        ("momentum", 0 <= group["momentum"] < 1, "from 0 to below 1"),
+        ("weight_decay", group["weight_decay"] >= 0, "at least 0"),
+    ):
+        if not (fits and math.isfinite(group[name])):
+            raise JobError(f"{name}: must be {rule}, and finite, not {float(group[name]):g}")

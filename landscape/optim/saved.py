@@ -1,0 +1,57 @@
+"""What a layer's curvature is in a state dict: tensors, numbers and lists, which `weights_only` reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from landscape.errors import JobError
+from landscape.optim.blocks import Blocks
+from landscape.optim.inverses import Inverse
+from landscape.optim.layers import Layer
+from landscape.optim.statistics import Factors
+
+Curvature = tuple[Inverse | None, Factors | None, tuple[float, float] | None, bool]
+
+
+def saved_layer(layer: Layer) -> dict[str, Any]:
+    """The inverse, the averaged factors, the traces and whether it is frozen."""
+    return {
+        "name": layer.name,
+        "shape": [layer.inputs.size, layer.outputs.size],
+        "width": [layer.inputs.width, layer.outputs.width],
+        "inverse": _pair(layer.inverse),
+        "factors": _pair(layer.factors),
+        "traces": None if layer.traces is None else list(layer.traces),
+        "frozen": layer.frozen,
+    }
+
+
+def layer_from(layer: Layer, saved: dict[str, Any]) -> Curvature:
+    """What `saved_layer` gave, on the layer's device.
+
+    Raises:
+        JobError: it was of a layer of other sizes, or split into other blocks.
+    """
+    sizes, widths = [layer.inputs.size, layer.outputs.size], [layer.inputs.width, layer.outputs.width]
+    if saved["shape"] != sizes or saved["width"] != widths:
+        raise JobError(
+            f"optimizer: {layer.name} must have factors of {sizes} in blocks of {widths}, as in its state, not "
+            f"{saved['shape']} in blocks of {saved['width']}; take the model and the split_dim that were saved"
+        )
+    inverse, factors, traces = saved["inverse"], saved["factors"], saved["traces"]
+    return (
+        None if inverse is None else Inverse(_blocks(inverse["a"], layer), _blocks(inverse["g"], layer)),
+        None if factors is None else Factors(_blocks(factors["a"], layer), _blocks(factors["g"], layer)),
+        None if traces is None else (traces[0], traces[1]),
+        saved["frozen"],
+    )
+
+
+def _pair(blocks: Inverse | Factors | None) -> dict[str, list[Tensor]] | None:
+    return None if blocks is None else {"a": list(blocks.a), "g": list(blocks.g)}
+
+
+def _blocks(saved: list[Tensor], layer: Layer) -> Blocks:
+    return tuple(block.to(layer.weight.device, copy=True) for block in saved)

@@ -1,0 +1,290 @@
+"""THOR: steps preconditioned by Kronecker factors of each layer's Fisher block, which are refreshed now and then.
+
+Chen et al., "THOR, Trace-based Hardware-driven layer-ORiented natural gradient descent computation", AAAI 2021; the
+steps are those of MindSpore's `nn.thor`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from landscape.errors import JobError
+from landscape.optim.gathering import Gatherer
+from landscape.optim.inverses import invert
+from landscape.optim.layers import Layer, find_layers, listed
+from landscape.optim.options import Scaler, check_group, check_options
+from landscape.optim.refresh import RULES, Calendar, damped_trace
+from landscape.optim.saved import layer_from, saved_layer
+from landscape.optim.statistics import Factors
+
+log = logging.getLogger("landscape")
+
+Damping = float | Callable[[int], float]
+
+
+class THOR(Optimizer):
+    """Second-order steps with momentum.
+
+    For a layer with weight W [O, I], inputs a and output gradients ĝ of each sample, A = E[aaᵀ] and G = E[ĝĝᵀ] are
+    taken from the batch (`landscape.optim.statistics.Factors` has the scaling by positions), and
+
+        Δ = (G + √λ)⁻¹·∇W·(A + √λ)⁻¹ + weight_decay·W,   M ← momentum·M + Δ,   W ← W − lr·M.
+
+    Both factors are cut into diagonal blocks and inverted by Cholesky. Biases and batch norm, and whatever is not
+    Linear, Conv1d, Conv2d, Embedding or LayerNorm, take their plain gradient for Δ.
+
+    Args:
+        model: whose layers are looked at in their backward passes. The first dimension of what layers take is the
+            sample's, and the loss is a mean over samples.
+        lr: the learning rate.
+        damping: λ, or a function of the number of steps done that gives λ.
+        refresh: which layers get new inverses: "frequency" all of them; "thor", "thor_stop" or "thor_nt" those that
+            the trace rule names (`landscape.optim.refresh`).
+        frequency: steps between refreshes; inverses are stale between.
+        growth: multiplies the interval between refreshes after each of them, up to `longest` steps.
+        split_dim: the width of the blocks.
+        average: the share of the older factors in a moving average; 0 takes each refresh's own.
+        clip: the largest norm of Δ over all parameters.
+        loss_scale: a number that the loss was multiplied by: gradients are divided by it. Or the GradScaler; one that
+            unscales in `scaler.step(optimizer)` alone needs not be given.
+        params: parameters or groups to train, default all; a group may have its own lr, damping, momentum and
+            weight_decay.
+
+    Raises:
+        JobError: an option is out of range, or no layer has Kronecker factors.
+    """
+
+    # GradScaler then hands its scale and what it found to be infinite to `step`, which divides statistics too.
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        lr: float,
+        *,
+        damping: Damping = 0.03,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        refresh: str = "frequency",
+        frequency: int = 100,
+        growth: float = 1.0,
+        longest: int | None = None,
+        split_dim: int = 128,
+        average: float = 0.0,
+        clip: float | None = None,
+        loss_scale: float | Scaler = 1.0,
+        params: Iterable[Any] | None = None,
+    ) -> None:
+        check_options(refresh, frequency, growth, longest, split_dim, average, clip, loss_scale)
+        self.damping_schedule = damping if callable(damping) else None
+        first = damping(0) if callable(damping) else damping
+        defaults = {"lr": lr, "damping": first, "momentum": momentum, "weight_decay": weight_decay}
+        super().__init__(model.parameters() if params is None else params, defaults)
+        for group in self.param_groups:
+            check_group(group)
+        trained = {id(parameter) for group in self.param_groups for parameter in group["params"]}
+        found = find_layers(model, trained, split_dim)
+        if found.unsupported:
+            log.warning("THOR trains first order: %s", listed(found.unsupported))
+        self.layers, self.norms = found.layers, found.norms
+        self.rule, self.average, self.clip, self.loss_scale = RULES[refresh], average, clip, loss_scale
+        self.calendar = Calendar(frequency, growth, longest or math.inf)
+        self.steps = 0
+        self.skipped = 0
+        self._layer_of = {id(layer.weight): layer for layer in self.layers}
+        self._norm_of = {id(each): norm for norm in self.norms for each in norm.module.parameters()}
+        self._gatherer = Gatherer(model, found)
+
+    def close(self) -> None:
+        """Take the hooks off the model. The optimiser can still step, with the inverses that it has."""
+        self._gatherer.close()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Take a step, or none where a gradient or the step itself is not finite.
+
+        Args:
+            closure: evaluates the model again, calls backward and gives the loss.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self.damping_schedule is not None:
+            for group in self.param_groups:
+                group["damping"] = self.damping_schedule(self.steps)
+        gradients = self._gradients()
+        if self._gatherer.active and self._may_step(gradients):
+            self._refresh()
+        updates = self._updates(gradients)
+        if self._may_step(updates):
+            self._move(updates)
+            self.steps += 1
+            self.skipped = 0
+        else:
+            self._tell_skipped()
+        self._gatherer.clear()
+        self._gatherer.active = self.calendar.is_due(self.steps)
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Set gradients to none, and forget the statistics of backward passes since the last step."""
+        super().zero_grad(set_to_none)
+        self._gatherer.clear()
+
+    def _gradients(self) -> dict[nn.Parameter, Tensor]:
+        """The gradient of every parameter that has one, of the loss without its scale."""
+        scale = self._gradient_scale()
+        found = [each for group in self.param_groups for each in group["params"] if each.grad is not None]
+        return {each: each.grad if scale == 1 else each.grad / scale for each in found}
+
+    def _gradient_scale(self) -> float:
+        """By what gradients are still to be divided: a GradScaler that is given has divided them already."""
+        scale = getattr(self, "grad_scale", None)
+        if scale is not None:
+            return float(scale)
+        return self.loss_scale if isinstance(self.loss_scale, int | float) else 1.0
+
+    def _statistics_scale(self) -> float:
+        """By what the loss was multiplied when the statistics were gathered."""
+        if not isinstance(self.loss_scale, int | float):
+            return self.loss_scale.get_scale()
+        if hasattr(self, "found_inf") and getattr(self, "grad_scale", None) is None:
+            raise JobError("loss_scale: must be the GradScaler where `unscale_` is called; THOR(…, loss_scale=scaler)")
+        return self._gradient_scale()
+
+    def _may_step(self, tensors: dict[nn.Parameter, Tensor]) -> bool:
+        """Whether all elements are finite, and the GradScaler found no infinite gradient."""
+        if float(getattr(self, "found_inf", 0.0)):
+            return False
+        return not tensors or bool(nn.utils.get_total_norm(tensors.values()).isfinite())
+
+    def _tell_skipped(self) -> None:
+        """One line per row of skipped steps, and one more per hundred."""
+        self.skipped += 1
+        if self.skipped % 100 == 1:
+            log.warning("THOR skips step %d, whose gradients are not finite (%d in a row)", self.steps, self.skipped)
+
+    def _refresh(self) -> None:
+        """Make new inverses of the layers that need them, from the statistics gathered since the last step."""
+        scale, ranks = self._statistics_scale(), 1
+        failed, unseen = [], []
+        for layer in self.layers:
+            if layer.frozen or layer.weight.grad is None:
+                continue
+            if layer.pending is None or not layer.pending.samples:
+                unseen.append(layer.name)
+                continue
+            factors = Factors.of(layer.pending, scale, ranks).mixed(layer.factors, self.average)
+            layer.pending = None
+            if self._decide(layer, factors) and not _renew(layer, factors, self._group_of(layer)["damping"]):
+                failed.append(layer.name)
+        for norm in self.norms:
+            norm.samples = norm.pending or norm.samples
+        self.calendar.move_on()
+        if failed:
+            log.warning("THOR trains first order to the next refresh, factors being singular: %s", listed(failed))
+        if unseen:
+            log.warning("THOR got no statistics of: %s", listed(unseen))
+
+    def _decide(self, layer: Layer, factors: Factors) -> bool:
+        """Whether a layer gets a new inverse by the trace rule, which may also freeze it."""
+        sizes, damping = (layer.inputs.size, layer.outputs.size), self._group_of(layer)["damping"]
+        now = damped_trace(factors.traces, sizes, damping)
+        before = None if layer.traces is None else damped_trace(layer.traces, sizes, damping)
+        decision = self.rule.decide(now, before)
+        layer.frozen = decision == "freeze"
+        if self.average:
+            layer.factors = factors
+        return decision == "update"
+
+    def _group_of(self, layer: Layer) -> dict[str, Any]:
+        return next(group for group in self.param_groups if any(each is layer.weight for each in group["params"]))
+
+    def _updates(self, gradients: dict[nn.Parameter, Tensor]) -> dict[nn.Parameter, Tensor]:
+        """Δ of every parameter with a gradient: preconditioned, then decayed, then clipped."""
+        updates = {}
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter in gradients:
+                    update = self._preconditioned(parameter, gradients[parameter], group["damping"])
+                    if group["weight_decay"]:
+                        update = update.add(parameter, alpha=group["weight_decay"])
+                    updates[parameter] = update
+        if self.clip is not None and updates:
+            norm = nn.utils.get_total_norm(updates.values())
+            share = (self.clip / norm).clamp(max=1.0)
+            updates = {parameter: update * share for parameter, update in updates.items()}
+        return updates
+
+    def _preconditioned(self, parameter: nn.Parameter, gradient: Tensor, damping: float) -> Tensor:
+        layer, norm = self._layer_of.get(id(parameter)), self._norm_of.get(id(parameter))
+        if layer is not None:
+            return layer.preconditioned(gradient)
+        return gradient if norm is None else norm.preconditioned(gradient, damping)
+
+    def _move(self, updates: dict[nn.Parameter, Tensor]) -> None:
+        """M ← momentum·M + Δ, W ← W − lr·M; the first M is Δ."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter not in updates:
+                    continue
+                state, update = self.state[parameter], updates[parameter]
+                if group["momentum"]:
+                    if "momentum_buffer" in state:
+                        update = state["momentum_buffer"].mul_(group["momentum"]).add_(update)
+                    else:
+                        state["momentum_buffer"] = update = update.clone()
+                parameter.add_(update, alpha=-float(group["lr"]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Momenta and groups as any optimiser's; `thor` holds steps, inverses, factors and what is frozen."""
+        state = super().state_dict()
+        state["thor"] = {
+            "steps": self.steps,
+            "interval": self.calendar.interval,
+            "due": self.calendar.due,
+            "layers": [saved_layer(layer) for layer in self.layers],
+            "norms": [norm.samples for norm in self.norms],
+        }
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on as the optimiser would have whose state this is.
+
+        Raises:
+            JobError: it was another optimiser's, or that of a model with other layers.
+        """
+        own = state_dict.get("thor")
+        if own is None:
+            raise JobError("optimizer: must be the state of a THOR, not of another optimiser")
+        layers = [layer_from(layer, saved) for layer, saved in _paired(self.layers, own["layers"])]
+        rest = {name: value for name, value in state_dict.items() if name != "thor"}
+        super().load_state_dict(rest)
+        for layer, (inverse, factors, traces, frozen) in zip(self.layers, layers, strict=True):
+            layer.inverse, layer.factors, layer.traces, layer.frozen = inverse, factors, traces, frozen
+        for norm, samples in _paired(self.norms, own["norms"]):
+            norm.samples = samples
+        self.steps, self.calendar.interval, self.calendar.due = own["steps"], own["interval"], own["due"]
+        self._gatherer.clear()
+        self._gatherer.active = self.calendar.is_due(self.steps)
+
+
+def _renew(layer: Layer, factors: Factors, damping: float) -> bool:
+    """Make the layer's inverse; without one it is first order."""
+    made = invert(factors, damping)
+    layer.inverse, layer.traces = (None, None) if made is None else (made[0], factors.traces)
+    return made is not None
+
+
+def _paired(own: list[Any], saved: list[Any]) -> list[tuple[Any, Any]]:
+    if len(own) != len(saved):
+        raise JobError(f"optimizer: must be the state of a model with {len(own)} such layers, not {len(saved)}")
+    return list(zip(own, saved, strict=True))
