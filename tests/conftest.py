@@ -1,7 +1,8 @@
 """Property tests draw the same examples in every run and leave no files behind; slow tests run when asked for.
 
 Every Ray of the tests asks for a token of theirs: on this machine's own address an open one would be refused.
-The choices of engines and the sent jobs that tests keep, and find, are their own.
+The choices of engines and the sent jobs that tests keep, and find, are their own. Every test begins with the same
+state of torch's generator, so that a model that it builds has the same weights in every run and order.
 """
 
 import gc
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 from cluster.process.logs import TASKS, WORKERS
@@ -29,6 +31,10 @@ settings.register_profile(
     "suite", deadline=None, database=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session", autouse=True)
