@@ -11,8 +11,9 @@ from landscape.fields import MAX_SIZE
 from landscape.grid import AXIS_NAMES, Index
 from landscape.record import Record
 from landscape.store.attributes import checked_layout, checked_record
-from landscape.store.layout import SCHEMA_VERSION, expected_array
+from landscape.store.layout import FORMER_PATH_MOMENT, SCHEMA_VERSION, expected_array
 from landscape.store.metadata import BadMetadataError, StoredArray, checked_group
+from landscape.surface import PATH_MOMENTS
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ def as_expected(array: StoredArray, name: str, like: Expected | None, axes: tupl
     dtype, dimensions = expected_array(name, axes)
     if array.dtype.name != dtype:
         raise BadMetadataError(f"data_type: must be {dtype}, not {array.dtype.name}")
+    if name == PATH_MOMENTS and array.dimension_names == (dimensions[0], FORMER_PATH_MOMENT):
+        dimensions = array.dimension_names
     if array.dimension_names != dimensions or len(array.shape) != len(dimensions):
         raise BadMetadataError(f"dimension_names: must be {shown(dimensions)}, not {shown(array.dimension_names)}")
     if like is not None and (array.shape, array.chunks) != (like.shape, like.chunks):

@@ -25,6 +25,8 @@ DIRECTION_CHUNK = 1 << 24
 # Names in the documents of the arrays.
 LAYOUT, STORED = "layout", "stored"  # of `directions`: the places of the parameters, and which rows are written
 UNIT = "unit"  # of `path_step`
+# xarray wants one length of each dimension, and a path has moments of fewer rows than the grid.
+PATH_MOMENT, FORMER_PATH_MOMENT = "path_moment", "moment"  # the dimension of `path_moments`, and what it was before
 NETWORK = "network"  # the unit where the arrays of the path hold the networks that a plane runs through
 
 
@@ -85,7 +87,7 @@ def expected_array(name: str, axes: Sequence[str]) -> tuple[str, tuple[str, ...]
     if name == MOMENTS:
         return "float64", (*reversed(axes), "moment")
     if name == PATH_MOMENTS:
-        return "float64", ("snapshot", "moment")
+        return "float64", ("snapshot", PATH_MOMENT)
     if name == LOSS_SAMPLES:
         return "float32", (*reversed(axes), "sample")
     if name in (ORIGIN_SAMPLES, SAMPLE_WEIGHTS):
@@ -206,5 +208,5 @@ def _make_path(group: zarr.Group, grid: Grid, path: PathPlan, tile_points: int, 
         _make_empty(group, name, np.float64, np.nan, (count,), chunk, dimension)
     if moment_rows:
         width = MOMENT_PARTS * moment_rows
-        _make_empty(group, PATH_MOMENTS, np.float64, np.nan, (count, width), (*chunk, width), (*dimension, "moment"))
+        _make_empty(group, PATH_MOMENTS, np.float64, np.nan, (count, width), (*chunk, width), (*dimension, PATH_MOMENT))
     _make_empty(group, "path_status", np.uint8, 0, (count,), chunk, dimension)
