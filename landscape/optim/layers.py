@@ -33,6 +33,7 @@ class Layer:
         traces: tr A and tr G of the factors whose inverse is in use.
         inverse: None as long as the layer is trained first order.
         frozen: whether the trace rule has ended its refreshes.
+        is_told: whether a line has said that no statistics of it arrive.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Layer:
     traces: tuple[float, float] | None = None
     inverse: Inverse | None = None
     frozen: bool = False
+    is_told: bool = False
 
     @property
     def dtype(self) -> torch.dtype:
@@ -79,6 +81,10 @@ class Norm:
     module: nn.LayerNorm
     pending: float = 0.0
     samples: float = 0.0
+
+    @property
+    def weight(self) -> Tensor:
+        return self.module.weight
 
     def preconditioned(self, gradient: Tensor, damping: float) -> Tensor:
         """g/(g²/N + √λ), elementwise."""

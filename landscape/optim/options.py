@@ -6,7 +6,7 @@ import math
 from typing import Any, Protocol
 
 from landscape.errors import JobError, nearest, shown
-from landscape.optim.refresh import RULES
+from landscape.optim.rules import RULES
 
 
 class Scaler(Protocol):

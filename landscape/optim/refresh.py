@@ -1,90 +1,94 @@
-"""When the factors of layers are looked at, and which layers then get a new inverse."""
+"""A refresh: statistics become factors, and the layers whose factors have changed get new inverses."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Literal
+import logging
+from collections.abc import Sequence
 
-Decision = Literal["update", "keep", "freeze"]
+from landscape.optim.inverses import Inverse, invert
+from landscape.optim.layers import Layer, Norm, listed
+from landscape.optim.rules import TraceRule, damped_trace
+from landscape.optim.sharing import Group, broadcast, owners, ranks_of, sum_over_ranks
+from landscape.optim.statistics import Factors
 
-
-@dataclass(frozen=True)
-class TraceRule:
-    """THOR's rule for one layer (Chen et al. 2021, section 4.1), by the relative change Δ of tr(F + λI).
-
-    Δ > ω₁ makes a new inverse, ω₂ ≤ Δ ≤ ω₁ keeps the old one until the next look, Δ < ω₂ keeps it for good. Before
-    the first inverse there is nothing to compare with, and one is made. ω₁ = 0 makes one every time.
-
-    >>> rule = TraceRule(0.01, 0.001)
-    >>> [rule.decide(now, before) for now, before in ((1.0, None), (1.02, 1.0), (1.005, 1.0), (1.0005, 1.0))]
-    ['update', 'update', 'keep', 'freeze']
-
-    Attributes:
-        update_above: ω₁.
-        freeze_below: ω₂.
-    """
-
-    update_above: float
-    freeze_below: float
-
-    def decide(self, now: float, before: float | None) -> Decision:
-        """What happens to a layer whose inverse in use was made at the trace `before`."""
-        if before is None or self.update_above == 0:
-            return "update"
-        change = abs(now - before) / abs(before)
-        if change < self.freeze_below:
-            return "freeze"
-        return "update" if change > self.update_above else "keep"
+log = logging.getLogger("landscape")
 
 
-# `frequency` is what MindSpore ships: a new inverse for every layer each time.
-RULES = {
-    "frequency": TraceRule(0.0, 0.0),
-    "thor": TraceRule(0.01, 0.0),
-    "thor_stop": TraceRule(0.01, 0.001),
-    "thor_nt": TraceRule(0.0, 0.0),
-}
-
-
-def damped_trace(traces: tuple[float, float], sizes: tuple[int, int], damping: float) -> float:
-    """tr((A + √λI) ⊗ (G + √λI)) = (tr A + I·√λ)(tr G + O·√λ).
+def refresh(
+    layers: Sequence[Layer],
+    dampings: Sequence[float],
+    norms: Sequence[Norm],
+    rule: TraceRule,
+    average: float,
+    scale: float,
+    group: Group,
+) -> None:
+    """Make new inverses of the layers that the rule names, from what is pending on all ranks of the group.
 
     Args:
-        traces: tr A, tr G.
-        sizes: I, O.
+        dampings: λ of each layer.
+        average: the share of the older factors in the new ones.
+        scale: by which the loss was multiplied.
     """
-    (trace_a, trace_g), (inputs, outputs), shift = traces, sizes, math.sqrt(damping)
-    return (trace_a + inputs * shift) * (trace_g + outputs * shift)
+    _, ranks = ranks_of(group)
+    damping_of = dict(zip([layer.name for layer in layers], dampings, strict=True))
+    looked_at = [layer for layer in layers if not layer.frozen and layer.weight.requires_grad]
+    if ranks > 1 and (looked_at or norms):
+        sum_over_ranks(looked_at, norms, group)
+    due: list[tuple[Layer, Factors, float]] = []
+    unseen = []
+    for layer in looked_at:
+        if layer.pending is None or not layer.pending.samples:
+            if layer.weight.grad is not None and not layer.is_told:
+                layer.is_told = True
+                unseen.append(layer.name)
+            continue
+        factors = Factors.of(layer.pending, scale, ranks).mixed(layer.factors, average)
+        if average and factors.are_finite:
+            layer.factors = factors
+        if _is_due(layer, factors, rule, damping_of[layer.name]):
+            due.append((layer, factors, damping_of[layer.name]))
+    for norm in norms:
+        norm.samples = norm.pending or norm.samples
+    if unseen:
+        log.warning("THOR trains first order what is not called in training mode: %s", listed(unseen))
+    _renew(due, group)
 
 
-@dataclass
-class Calendar:
-    """The steps at whose end factors are looked at: 0, then after intervals that grow.
+def _is_due(layer: Layer, factors: Factors, rule: TraceRule, damping: float) -> bool:
+    """Whether a layer gets a new inverse by the trace rule, which may also freeze it."""
+    if not factors.are_finite:
+        return True
+    sizes = layer.inputs.size, layer.outputs.size
+    now = damped_trace(factors.traces, sizes, damping)
+    before = None if layer.traces is None else damped_trace(layer.traces, sizes, damping)
+    decision = rule.decide(now, before)
+    layer.frozen = decision == "freeze"
+    return decision == "update"
 
-    >>> calendar, looks = Calendar(interval=2, growth=2, longest=5), []
-    >>> for step in range(20):
-    ...     if calendar.is_due(step):
-    ...         looks.append(step)
-    ...         calendar.move_on()
-    >>> looks
-    [0, 2, 6, 11, 16]
 
-    Attributes:
-        interval: steps to the look after the next one.
-        growth: multiplies the interval after each look.
-        longest: no interval is longer.
-        due: the step of the next look.
-    """
+def _renew(due: Sequence[tuple[Layer, Factors, float]], group: Group) -> None:
+    """Invert each layer on one rank and tell the others. A layer without an inverse is first order."""
+    rank, ranks = ranks_of(group)
+    owner_of = owners([layer.cost for layer, _, _ in due], ranks)
+    made: list[Inverse | None] = []
+    for (layer, factors, damping), owner in zip(due, owner_of, strict=True):
+        made.append(_inverted(layer, factors, damping) if owner == rank else None)
+    failed = []
+    for (layer, factors, _), owner, own in zip(due, owner_of, made, strict=True):
+        inverse = own if ranks == 1 else broadcast(layer, own, owner == rank, owner, group)
+        layer.inverse, layer.traces = inverse, None if inverse is None else factors.traces
+        if inverse is None:
+            failed.append(layer.name)
+    if failed:
+        log.warning("THOR trains first order up to the next refresh, as factors are not finite: %s", listed(failed))
 
-    interval: float
-    growth: float = 1.0
-    longest: float = float("inf")
-    due: int = 0
 
-    def is_due(self, step: int) -> bool:
-        return step >= self.due
-
-    def move_on(self) -> None:
-        self.due += round(self.interval)
-        self.interval = min(self.interval * self.growth, self.longest)
+def _inverted(layer: Layer, factors: Factors, damping: float) -> Inverse | None:
+    made = invert(factors, damping)
+    if made is None:
+        return None
+    inverse, used = made
+    if used > damping:
+        log.info("THOR damps %s by %g, not by %g: its factors are singular", layer.name, used, damping)
+    return inverse

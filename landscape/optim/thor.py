@@ -17,12 +17,12 @@ from torch.optim import Optimizer
 
 from landscape.errors import JobError
 from landscape.optim.gathering import Gatherer
-from landscape.optim.inverses import invert
-from landscape.optim.layers import Layer, find_layers, listed
+from landscape.optim.layers import find_layers, listed
 from landscape.optim.options import Scaler, check_group, check_options
-from landscape.optim.refresh import RULES, Calendar, damped_trace
+from landscape.optim.refresh import refresh
+from landscape.optim.rules import RULES, Calendar
 from landscape.optim.saved import layer_from, saved_layer
-from landscape.optim.statistics import Factors
+from landscape.optim.sharing import Group
 
 log = logging.getLogger("landscape")
 
@@ -46,7 +46,7 @@ class THOR(Optimizer):
         lr: the learning rate.
         damping: λ, or a function of the number of steps done that gives λ.
         refresh: which layers get new inverses: "frequency" all of them; "thor", "thor_stop" or "thor_nt" those that
-            the trace rule names (`landscape.optim.refresh`).
+            the trace rule names (`landscape.optim.rules`).
         frequency: steps between refreshes; inverses are stale between.
         growth: multiplies the interval between refreshes after each of them, up to `longest` steps.
         split_dim: the width of the blocks.
@@ -56,6 +56,8 @@ class THOR(Optimizer):
             unscales in `scaler.step(optimizer)` alone needs not be given.
         params: parameters or groups to train, default all; a group may have its own lr, damping, momentum and
             weight_decay.
+        process_group: the ranks that train this model together, by DistributedDataParallel for example; default all
+            of torch.distributed where it is initialised. All of them must step together.
 
     Raises:
         JobError: an option is out of range, or no layer has Kronecker factors.
@@ -81,6 +83,7 @@ class THOR(Optimizer):
         clip: float | None = None,
         loss_scale: float | Scaler = 1.0,
         params: Iterable[Any] | None = None,
+        process_group: Group = None,
     ) -> None:
         check_options(refresh, frequency, growth, longest, split_dim, average, clip, loss_scale)
         self.damping_schedule = damping if callable(damping) else None
@@ -96,6 +99,7 @@ class THOR(Optimizer):
         self.layers, self.norms = found.layers, found.norms
         self.rule, self.average, self.clip, self.loss_scale = RULES[refresh], average, clip, loss_scale
         self.calendar = Calendar(frequency, growth, longest or math.inf)
+        self.process_group = process_group
         self.steps = 0
         self.skipped = 0
         self._layer_of = {id(layer.weight): layer for layer in self.layers}
@@ -174,39 +178,11 @@ class THOR(Optimizer):
 
     def _refresh(self) -> None:
         """Make new inverses of the layers that need them, from the statistics gathered since the last step."""
-        scale, ranks = self._statistics_scale(), 1
-        failed, unseen = [], []
-        for layer in self.layers:
-            if layer.frozen or layer.weight.grad is None:
-                continue
-            if layer.pending is None or not layer.pending.samples:
-                unseen.append(layer.name)
-                continue
-            factors = Factors.of(layer.pending, scale, ranks).mixed(layer.factors, self.average)
-            layer.pending = None
-            if self._decide(layer, factors) and not _renew(layer, factors, self._group_of(layer)["damping"]):
-                failed.append(layer.name)
-        for norm in self.norms:
-            norm.samples = norm.pending or norm.samples
+        scale = self._statistics_scale()
+        damping = {id(each): group["damping"] for group in self.param_groups for each in group["params"]}
+        dampings = [damping[id(layer.weight)] for layer in self.layers]
+        refresh(self.layers, dampings, self.norms, self.rule, self.average, scale, self.process_group)
         self.calendar.move_on()
-        if failed:
-            log.warning("THOR trains first order to the next refresh, factors being singular: %s", listed(failed))
-        if unseen:
-            log.warning("THOR got no statistics of: %s", listed(unseen))
-
-    def _decide(self, layer: Layer, factors: Factors) -> bool:
-        """Whether a layer gets a new inverse by the trace rule, which may also freeze it."""
-        sizes, damping = (layer.inputs.size, layer.outputs.size), self._group_of(layer)["damping"]
-        now = damped_trace(factors.traces, sizes, damping)
-        before = None if layer.traces is None else damped_trace(layer.traces, sizes, damping)
-        decision = self.rule.decide(now, before)
-        layer.frozen = decision == "freeze"
-        if self.average:
-            layer.factors = factors
-        return decision == "update"
-
-    def _group_of(self, layer: Layer) -> dict[str, Any]:
-        return next(group for group in self.param_groups if any(each is layer.weight for each in group["params"]))
 
     def _updates(self, gradients: dict[nn.Parameter, Tensor]) -> dict[nn.Parameter, Tensor]:
         """Δ of every parameter with a gradient: preconditioned, then decayed, then clipped."""
@@ -275,13 +251,6 @@ class THOR(Optimizer):
         self.steps, self.calendar.interval, self.calendar.due = own["steps"], own["interval"], own["due"]
         self._gatherer.clear()
         self._gatherer.active = self.calendar.is_due(self.steps)
-
-
-def _renew(layer: Layer, factors: Factors, damping: float) -> bool:
-    """Make the layer's inverse; without one it is first order."""
-    made = invert(factors, damping)
-    layer.inverse, layer.traces = (None, None) if made is None else (made[0], factors.traces)
-    return made is not None
 
 
 def _paired(own: list[Any], saved: list[Any]) -> list[tuple[Any, Any]]:
