@@ -71,7 +71,7 @@ class RayCrew:
         callback = prepared.job.problem
         portable = callback if isinstance(callback, str) else [ray.put(callback)]
         path = tuple(map(os.path.abspath, sys.path))
-        self._source = ProblemSource(portable, prepared.job.folder, path, look_of(prepared))
+        self._source = ProblemSource(portable, prepared.job.folder, path, look_of(prepared), prepared.network)
         self._hired = 0
         self._looked = self._alone_since = clock()
         self._explained = False

@@ -89,6 +89,7 @@ class ProblemSource:
     folder: Path
     path: tuple[str, ...] = ()
     look: Look | None = None
+    network: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class Worker:
             callback = self._fetch(callback) if isinstance(callback, list) else callback
             if self._source.folder.is_dir():  # on another machine it is the working directory that was shipped
                 os.chdir(self._source.folder)
-            problem = load_problem(callback, self._source.folder)
+            problem = load_problem(callback, self._source.folder, self._source.network)
             self._model, self._observe = problem.model, problem.observe
             self._parameters = describe_parameters(problem.model)
             self._samples: Samples = receive_samples(self._samples_reference, problem, self._fetch)

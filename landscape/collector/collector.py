@@ -65,6 +65,8 @@ class TrajectoryCollector:
         unit: whether `intervals` count "step" or "epoch".
         create_landscape: {"train": along the trajectory, "result": around its end}; both by default.
         num_samples: how many samples the loss is computed on.
+        network: the options that the model and the data were made with, by name; they are recorded, and a callback
+            that makes the model anew finds them by `landscape.problem.network.network_options`.
         start_step: how many steps are done already, to go on after an interruption: what was collected up to there is
             kept, what lies beyond it is dropped. It may be left out where `start_epoch` is given and the history
             tells the step.
@@ -89,13 +91,14 @@ class TrajectoryCollector:
         unit: Unit = "step",
         create_landscape: Mapping[str, bool] | None = None,
         num_samples: int = DEFAULT_SAMPLES,
+        network: Mapping[str, Any] | None = None,
         start_step: int = 0,
         start_epoch: int | None = None,
         overwrite: bool = False,
     ) -> None:
         self.options = checked_options(intervals, landscape_size, unit, create_landscape, num_samples)
         check_starts(start_step, start_epoch)
-        self._model, self._optimizer = unwrap(model), optimizer
+        self._model, self._optimizer, self._network = unwrap(model), optimizer, network or {}
         refuse_incomplete(self._model)
         self._folder, self._writes = open_folder(run), _is_writer()
         self._listed = frozenset(self.options.snapshots)
@@ -125,7 +128,7 @@ class TrajectoryCollector:
         self._epoch_began: int | None = self._step if starting else None
         before = {} if starting else read_info(self._folder)
         kept = {key: before[key] for key in ("created", "steps_per_epoch") if key in before}
-        self._info = describe_run(self._model, self._optimizer, self.options) | kept
+        self._info = describe_run(self._model, self._optimizer, self.options, self._network) | kept
         if starting:
             begin(self._folder, self._info, overwrite)
         else:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from landscape.parameters import persistent_buffers
 from landscape.spec import CollectLandscape
 from landscape.trajectory.history import finite
+from landscape.trajectory.run_files import NETWORK
 from landscape.trajectory.snapshots import versions
 
 # The keys in which two starts of one training may differ.
@@ -20,9 +21,17 @@ UNRECORDED = object()  # stands for a value that JSON cannot hold
 
 
 def describe_run(
-    model: nn.Module, optimizer: torch.optim.Optimizer | None, options: CollectLandscape
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    options: CollectLandscape,
+    network: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The contents of run.json when collecting begins; `steps_per_epoch` is None until an epoch has ended."""
+    """The contents of run.json when collecting begins; `steps_per_epoch` is None until an epoch has ended.
+
+    Args:
+        network: the options that the model and the data were made with.
+    """
+    made_with = _as_far_as_json(network)
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "model": type(model).__name__,
@@ -35,7 +44,7 @@ def describe_run(
         "unit": options.unit,
         "collect_landscape": options.model_dump(mode="json"),
         "versions": versions(),
-    }
+    } | ({NETWORK: made_with} if made_with else {})
 
 
 def learning_rate(optimizer: torch.optim.Optimizer | None) -> float | None:
@@ -45,8 +54,12 @@ def learning_rate(optimizer: torch.optim.Optimizer | None) -> float | None:
 
 def _hyperparameters(group: Mapping[str, Any]) -> dict[str, Any]:
     """A parameter group without its parameters, as far as JSON can hold its values."""
-    values = {name: _plain(value) for name, value in group.items() if name != "params"}
-    return {name: value for name, value in values.items() if value is not UNRECORDED}
+    return _as_far_as_json({name: value for name, value in group.items() if name != "params"})
+
+
+def _as_far_as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {name: _plain(value) for name, value in values.items()}
+    return {name: value for name, value in plain.items() if value is not UNRECORDED}
 
 
 def _plain(value: Any) -> Any:

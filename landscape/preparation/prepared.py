@@ -113,6 +113,7 @@ class PreparedJob:
         folder: the working directory of the user's code, as the callback left it.
         sample_index: the places of the samples in the data.
         borrowed: the plan of the run whose engine the job takes, where no landscape of the job stands on disk.
+        network: the options that the training of the run made its network with.
     """
 
     job: Job
@@ -125,6 +126,7 @@ class PreparedJob:
     folder: Path = field(default_factory=Path.cwd)
     borrowed: Plan | None = None
     sample_index: NDArray[np.int64] | None = None
+    network: Mapping[str, Any] = field(default_factory=dict)
 
     def log_warnings(self) -> None:
         """Log the warnings; to be called once, before the first value."""

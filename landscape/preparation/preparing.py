@@ -56,6 +56,7 @@ from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore, landscape_names, refuse_unwritable
 from landscape.store.levels_left import grid_of_level
+from landscape.trajectory.run_files import read_network
 from landscape.trajectory.snapshots import read_trajectory
 
 log = logging.getLogger("landscape")
@@ -87,8 +88,9 @@ def prepare(
     if extended is not None:
         borrowed = recorded_plan(extended)
     reduction: Reduction = "whole" if is_of_before(run, begun) else "blocks"
+    network = read_network(run)
     with in_folder(job.folder):
-        problem = load_problem(job.problem, job.folder)
+        problem = load_problem(job.problem, job.folder, network)
         job, of_batch_norm = with_batch_norm(job, problem.model, asked.landscapes)
         chosen = select_samples(
             problem.data, asked.num_samples, job.seed, at_most=asked.at_most, ascending=reduction == "whole",
@@ -114,7 +116,7 @@ def prepare(
     warnings += rounding_warnings(landscapes)
     warnings += [*origin_warnings(asked.landscapes, weights, implied=asked.implied), *thread_warnings(job)]
     return PreparedJob(
-        job, run, problem, samples, landscapes, looked, tuple(warnings), folder, borrowed, chosen.indices
+        job, run, problem, samples, landscapes, looked, tuple(warnings), folder, borrowed, chosen.indices, network
     )
 
 

@@ -8,7 +8,7 @@ The value:
     observables     the values that `observe` may return; `names` says how these may be called
     derived         surfaces that follow from means
 The user's code:
-    callback        importing and calling it
+    callback        importing and calling it; `network` says how training made the network
     user_code       running any code of the user's, with errors that name its line
 The samples:
     samples         what a job chooses once: their number, batches, digest and size; `collated` of any shape

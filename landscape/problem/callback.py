@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import nn
 
 from landscape.draws import fixed_seeds
 from landscape.errors import JobError, nearest, shown
+from landscape.problem.network import knowing
 from landscape.problem.problem import Problem
 from landscape.problem.user_code import calling
 
@@ -20,12 +21,15 @@ from landscape.problem.user_code import calling
 CALLBACK_SEED = 0
 
 
-def load_problem(reference: str | Callable[[], Any], folder: Path | None = None) -> Problem:
+def load_problem(
+    reference: str | Callable[[], Any], folder: Path | None = None, network: Mapping[str, Any] | None = None
+) -> Problem:
     """Call the user's callback and check the problem that it returns.
 
     Args:
         reference: the callback itself, or its name 'module:function'.
         folder: where the module is looked up first, before `sys.path`.
+        network: what `network_options` tells the callback.
 
     Raises:
         JobError: the callback cannot be imported, raises, or returns something that is not a usable `Problem`.
@@ -33,7 +37,8 @@ def load_problem(reference: str | Callable[[], Any], folder: Path | None = None)
     with fixed_seeds(CALLBACK_SEED):  # also while the module is imported, since it may make its model then
         callback = import_callback(reference, folder) if isinstance(reference, str) else reference
     name = reference if isinstance(reference, str) else getattr(callback, "__qualname__", repr(callback))
-    with calling(f"problem: {name}", "it must return a Problem when called alone"), fixed_seeds(CALLBACK_SEED):
+    remedy = "it must return a Problem when called alone"
+    with calling(f"problem: {name}", remedy), fixed_seeds(CALLBACK_SEED), knowing(network or {}):
         problem = callback()
     if not isinstance(problem, Problem):
         raise JobError(

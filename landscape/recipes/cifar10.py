@@ -19,7 +19,13 @@ from torch.utils.data import Dataset
 
 from landscape.errors import JobError, NotFoundError, nearest, shown
 from landscape.problem.problem import Problem
-from landscape.recipes.command import data_from_environment, initial_or_given, main_of, weights_from_environment
+from landscape.recipes.command import (
+    data_from_environment,
+    initial_or_given,
+    main_of,
+    options_of_run,
+    weights_from_environment,
+)
 from landscape.recipes.images.crops import normalise
 from landscape.recipes.resnet import ResNet
 from landscape.recipes.training import Images, Report, Settings, Trained, check_settings, fit, listed_intervals, seeded
@@ -199,13 +205,13 @@ def make_problem(
 
 
 def problem() -> Problem:
-    """The callback `landscape.recipes.cifar10:problem`, a ResNet-20: LANDSCAPE_CIFAR10 names the folder or npz file.
+    """The callback `landscape.recipes.cifar10:problem`: LANDSCAPE_CIFAR10 names the folder or npz file.
 
-    LANDSCAPE_WEIGHTS names a file of weights. Another depth or width is for a callback of your own:
-    `def problem(): return make_problem(data, depth=56, shortcuts=False)`.
+    The network has the depth, the width and the shortcuts that `train` recorded in the job's run; where nothing is
+    recorded it is a ResNet-20. LANDSCAPE_WEIGHTS names a file of weights.
     """
     data = data_from_environment(DATA_VARIABLE, "the folder of CIFAR-10's binary version, or an npz file")
-    return make_problem(data, weights_from_environment())
+    return make_problem(data, weights_from_environment(), **options_of_run(make_problem))
 
 
 def _extend(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from torch import nn
 
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.parameters import match_state
+from landscape.problem.network import network_options
 from landscape.recipes.training import Trained, print_epoch
 from landscape.trajectory.weight_files import load_weights
 
@@ -40,6 +42,11 @@ def data_from_environment(variable: str, what: str) -> str:
 def weights_from_environment() -> str | None:
     """The file in LANDSCAPE_WEIGHTS, if set; a job with a trajectory needs none."""
     return os.environ.get(WEIGHTS_VARIABLE) or None
+
+
+def options_of_run(make: Callable[..., Any]) -> dict[str, Any]:
+    """What the job's run recorded of its network, as far as it is an argument of `make`: for a recipe's callback."""
+    return {name: value for name, value in network_options().items() if name in inspect.signature(make).parameters}
 
 
 def initial_or_given(model: nn.Module, weights: str | Path | None) -> nn.Module:

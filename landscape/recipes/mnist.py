@@ -18,7 +18,13 @@ from torch import Tensor, nn
 
 from landscape.errors import JobError, NotFoundError, nearest, shown
 from landscape.problem.problem import Problem
-from landscape.recipes.command import data_from_environment, initial_or_given, main_of, weights_from_environment
+from landscape.recipes.command import (
+    data_from_environment,
+    initial_or_given,
+    main_of,
+    options_of_run,
+    weights_from_environment,
+)
 from landscape.recipes.lenet import SIDE, LeNet5
 from landscape.recipes.training import Images, Report, Settings, Trained, check_settings, fit, listed_intervals, seeded
 
@@ -169,10 +175,12 @@ def make_problem(
 
 
 def problem() -> Problem:
-    """The callback `landscape.recipes.mnist:problem`: LANDSCAPE_MNIST names the folder, LANDSCAPE_WEIGHTS a file."""
-    return make_problem(
-        data_from_environment(DATA_VARIABLE, "the folder with MNIST's files"), weights_from_environment()
-    )
+    """The callback `landscape.recipes.mnist:problem`: LANDSCAPE_MNIST names the folder, LANDSCAPE_WEIGHTS a file.
+
+    The images are scaled as `train` recorded it in the job's run.
+    """
+    data = data_from_environment(DATA_VARIABLE, "the folder with MNIST's files")
+    return make_problem(data, weights_from_environment(), **options_of_run(make_problem))
 
 
 def _extend(parser: argparse.ArgumentParser) -> None:

@@ -31,6 +31,7 @@ MEASURES_FOLDER = "measures"
 MOST_MEASURES = 16 << 20  # bytes
 DEEPEST = 64  # levels of run.json
 MOST_DIGITS = 308  # of a whole number: what has more is beyond every floating-point number
+NETWORK = "network"  # the key of run.json for the options that the model and the data were made with
 REPLACING = "replacing"  # the key of run.json that names what counts while a trajectory is being replaced
 SNAPSHOT_NAME = re.compile(r"(epoch|step)-(\d{5,15})\.safetensors")
 HISTORY_NAME = re.compile(re.escape(HISTORY_FILE))
@@ -69,6 +70,16 @@ def read_info(run: Place) -> dict[str, Any]:
     if not isinstance(info, dict):
         raise LandscapeError(f"{place} must hold one JSON object; restore it or delete it")
     return info
+
+
+def read_network(run: Place) -> dict[str, Any]:
+    """The options that the model and the data of a run's training were made with, as far as run.json tells.
+
+    Raises:
+        LandscapeError: run.json cannot be read, or is no JSON object.
+    """
+    network = read_info(run).get(NETWORK)
+    return network if isinstance(network, dict) else {}
 
 
 def whole_number(digits: str) -> int:
