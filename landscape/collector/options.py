@@ -8,11 +8,15 @@ from pydantic import ValidationError
 
 from landscape.errors import JobError, shown
 from landscape.fields import explain
-from landscape.spec import CollectLandscape
+from landscape.spec import COLLECTED_SIZE, DEFAULT_SAMPLES, CollectLandscape
 
 
 def checked_options(
-    intervals: Any, landscape_size: Any, unit: Any, create_landscape: Any, num_samples: Any
+    intervals: Any,
+    landscape_size: Any = COLLECTED_SIZE,
+    unit: Any = "step",
+    create_landscape: Any = None,
+    num_samples: Any = DEFAULT_SAMPLES,
 ) -> CollectLandscape:
     """The options that say what to collect and which landscapes it stands for, as a frozen value.
 

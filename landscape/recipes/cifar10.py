@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import argparse
 import zipfile
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Unpack
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from landscape.errors import JobError, NotFoundError, nearest, shown
+from landscape.folders import Place
 from landscape.problem.problem import Problem
 from landscape.recipes.command import (
     data_from_environment,
@@ -27,8 +27,10 @@ from landscape.recipes.command import (
     weights_from_environment,
 )
 from landscape.recipes.images.crops import normalise
+from landscape.recipes.options import LoopOptions, settings_of, takes_loop_options
 from landscape.recipes.resnet import ResNet
-from landscape.recipes.training import Images, Report, Settings, Trained, check_settings, fit, listed_intervals, seeded
+from landscape.recipes.training import Arrays, Draws, Images, Trained, fit, seeded, training_of
+from landscape.training import Training
 
 Split = Literal["train", "test"]
 
@@ -102,24 +104,21 @@ def _read_npz(file: Path, split: Split) -> tuple[np.ndarray, np.ndarray]:
     return images, labels
 
 
-def augment(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Each image [N, 3, 32, 32] shifted by up to 4 pixels, with black at the edge, and mirrored or not.
-
-    Args:
-        generator: on the CPU, whatever device the images are on; it alone decides, so the device changes nothing.
-    """
+def augment(images: Tensor, draws: Draws) -> Tensor:
+    """Each image [N, 3, 32, 32] shifted by up to 4 pixels, with black at the edge, and mirrored or not."""
     count, rows = len(images), torch.arange(SIDE, device=images.device)
-    shifts = torch.randint(0, 2 * MARGIN + 1, (2, count, 1), generator=generator).to(images.device)
-    mirrored = torch.randint(0, 2, (count, 1), generator=generator).to(images.device) == 1
+    drawn = [draws.integers(purpose, bound) for purpose, bound in enumerate((2 * MARGIN + 1, 2 * MARGIN + 1, 2))]
+    shifts = torch.stack(drawn[:2]).unsqueeze(2).to(images.device)
+    mirrored = drawn[2].unsqueeze(1).to(images.device) == 1
     padded = nn.functional.pad(images, (MARGIN,) * 4)
     columns = torch.where(mirrored, rows.flip(0), rows) + shifts[1]
     image = torch.arange(count, device=images.device).view(-1, 1, 1)
     return padded[image, :, (rows + shifts[0]).unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)
 
 
-def transform(images: Tensor, generator: torch.Generator | None) -> Tensor:
+def transform(images: Tensor, draws: Draws | None) -> Tensor:
     """The network's input; augmented while training."""
-    return normalise(images if generator is None else augment(images, generator))
+    return normalise(images if draws is None else augment(images, draws))
 
 
 class NormalisedImages(Dataset[tuple[Tensor, Tensor]]):
@@ -135,8 +134,9 @@ class NormalisedImages(Dataset[tuple[Tensor, Tensor]]):
         return normalise(self.images[index]), self.labels[index]
 
 
+@takes_loop_options(batch_size=128, learning_rate=0.1, weight_decay=1e-4, device="auto")
 def train(
-    run: str | Path,
+    run: Place | Training,
     data: str | Path,
     epochs: int = 40,
     *,
@@ -144,43 +144,31 @@ def train(
     width: int = 1,
     shortcuts: bool = True,
     split: Split = "train",
-    seed: int = 0,
-    batch_size: int = 128,
-    learning_rate: float = 0.1,
-    weight_decay: float = 1e-4,
-    intervals: Sequence[Sequence[int]] | None = None,
-    landscape_size: int = 40,
-    num_samples: int = 2048,
-    device: str = "auto",
-    overwrite: bool = False,
-    report: Report | None = None,
+    **options: Unpack[LoopOptions],
 ) -> Trained:
     """Train a ResNet with the collector at the epochs of `intervals`; accuracy is taken on the test images.
 
-    Called again after an interruption it goes on from the last epoch.
+    Called again after an interruption it goes on from the last checkpoint.
 
     Args:
+        run: the run's folder or URL, or a `Training`.
+        data: the folder of CIFAR-10's binary version, or an npz file.
         depth, width, shortcuts: of the network, see `ResNet`.
         split: the images to train on.
-        intervals: the epochs of each landscape; default the tutorial's, as far as training reaches them.
+        options: those of `LoopOptions`; the default `intervals` are the tutorial's, as far as training reaches them.
 
     Raises:
         NotFoundError: a file of the data is missing.
         JobError: the files are not CIFAR-10's, or the run holds another trajectory.
     """
-    wanted = listed_intervals(epochs, INTERVALS) if intervals is None else [list(interval) for interval in intervals]
-    collect: dict[str, Any] = {"unit": "epoch", "intervals": wanted, "landscape_size": landscape_size}
-    collect["num_samples"] = num_samples
+    training = training_of(run, seed=options["seed"], device=options["device"], overwrite=options["overwrite"])
     network = {"depth": depth, "width": width, "shortcuts": shortcuts, "split": split}
-    settings = check_settings(
-        Settings(epochs, batch_size, learning_rate, 0.9, weight_decay, seed=seed, collect=collect, network=network)
+    settings = settings_of(training, epochs, options, INTERVALS, **network)
+    trained, held_out = (
+        Arrays(read_cifar10(data, part), transform, training.seed, training.device) for part in (split, "test")
     )
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return fit(
-        run, partial(ResNet, depth, width, shortcuts=shortcuts), read_cifar10(data, split), read_cifar10(data, "test"),
-        settings, transform=transform, device=device, threads=None, overwrite=overwrite, report=report,
-    )  # fmt: skip
+    build = partial(ResNet, depth, width, shortcuts=shortcuts)
+    return fit(training, build, trained, held_out, settings, threads=None, report=options["report"])
 
 
 def make_problem(

@@ -5,18 +5,20 @@ python -m landscape.recipes.digits --run runs/digits
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from landscape.errors import LandscapeError
+from landscape.folders import Place
 from landscape.problem.problem import Problem
 from landscape.recipes.command import initial_or_given, main_of, weights_from_environment
 from landscape.recipes.lenet import SIDE, LeNet5
-from landscape.recipes.training import Images, Report, Settings, Trained, check_settings, fit, listed_intervals, seeded
+from landscape.recipes.options import LoopOptions, settings_of, takes_loop_options
+from landscape.recipes.training import Arrays, Images, Trained, fit, seeded, training_of
+from landscape.training import Training
 
 INTERVALS = ((0, 1, 2, 3), (7, 8, 9, 10))
 HELD_OUT = 360
@@ -50,36 +52,24 @@ def enlarge(images: Tensor) -> Tensor:
     return (scaled - MEAN) / DEVIATION
 
 
-def train(
-    run: str | Path,
-    epochs: int = 10,
-    *,
-    seed: int = 0,
-    batch_size: int = 16,
-    learning_rate: float = 0.01,
-    intervals: Sequence[Sequence[int]] | None = None,
-    landscape_size: int = 40,
-    num_samples: int = 1024,
-    overwrite: bool = False,
-    report: Report | None = None,
-) -> Trained:
+@takes_loop_options(batch_size=16, learning_rate=0.01, final=0.2, num_samples=1024)
+def train(run: Place | Training, epochs: int = 10, **options: Unpack[LoopOptions]) -> Trained:
     """Train LeNet-5 with the collector at the epochs of `intervals`; seconds on one CPU core.
 
-    Called again after an interruption it goes on from the last epoch, to the same bits; when all is done it returns
-    at once.
+    Called again after an interruption it goes on from the last checkpoint, to the same bits; when all is done it
+    returns at once.
 
     Args:
-        intervals: the epochs of each landscape; default `INTERVALS`, as far as training reaches them.
+        run: the run's folder or URL, or a `Training`.
+        options: those of `LoopOptions`; the default `intervals` are `INTERVALS`, as far as training reaches them.
 
     Raises:
         JobError: the run holds another trajectory, or was begun with other settings.
     """
-    wanted = listed_intervals(epochs, INTERVALS) if intervals is None else [list(interval) for interval in intervals]
-    collect: dict[str, Any] = {"unit": "epoch", "intervals": wanted, "landscape_size": landscape_size}
-    collect["num_samples"] = num_samples
-    settings = check_settings(Settings(epochs, batch_size, learning_rate, final=0.2, seed=seed, collect=collect))
-    training, held_out = read_digits()
-    return fit(run, LeNet5, training, held_out, settings, overwrite=overwrite, report=report)
+    training = training_of(run, seed=options["seed"], device=options["device"], overwrite=options["overwrite"])
+    settings = settings_of(training, epochs, options, INTERVALS)
+    data, held_out = (Arrays(images, device=training.device) for images in read_digits())
+    return fit(training, LeNet5, data, held_out, settings, report=options["report"])
 
 
 def make_problem(weights: str | Path | None = None, seed: int = 0) -> Problem:

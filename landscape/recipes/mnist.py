@@ -8,15 +8,15 @@ from __future__ import annotations
 import argparse
 import gzip
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, Unpack, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from landscape.errors import JobError, NotFoundError, nearest, shown
+from landscape.folders import Place
 from landscape.problem.problem import Problem
 from landscape.recipes.command import (
     data_from_environment,
@@ -26,7 +26,9 @@ from landscape.recipes.command import (
     weights_from_environment,
 )
 from landscape.recipes.lenet import SIDE, LeNet5
-from landscape.recipes.training import Images, Report, Settings, Trained, check_settings, fit, listed_intervals, seeded
+from landscape.recipes.options import LoopOptions, settings_of, takes_loop_options
+from landscape.recipes.training import Arrays, Images, Trained, fit, seeded, training_of
+from landscape.training import Training
 
 Scaling = Literal["pad", "resize"]
 Split = Literal["train", "test"]
@@ -110,44 +112,37 @@ def scale(images: Tensor, scaling: Scaling = "resize") -> Tensor:
     return (values - MEAN) / DEVIATION
 
 
+@takes_loop_options(batch_size=32, learning_rate=0.01, schedule="constant")
 def train(
-    run: str | Path,
+    run: Place | Training,
     data: str | Path,
     epochs: int = 10,
     *,
     scaling: Scaling = "resize",
     split: Split = "train",
-    seed: int = 0,
-    batch_size: int = 32,
-    learning_rate: float = 0.01,
-    intervals: Sequence[Sequence[int]] | None = None,
-    landscape_size: int = 40,
-    num_samples: int = 2048,
-    overwrite: bool = False,
-    report: Report | None = None,
+    **options: Unpack[LoopOptions],
 ) -> Trained:
     """Train LeNet-5 with the collector at the epochs of `intervals`; accuracy is taken on the test images.
 
-    Called again after an interruption it goes on from the last epoch, to the same bits.
+    Called again after an interruption it goes on from the last checkpoint, to the same bits.
 
     Args:
+        run: the run's folder or URL, or a `Training`.
+        data: the folder of the idx files.
         split: the images to train on.
         scaling: how 28×28 becomes 32×32, see `scale`.
-        intervals: the epochs of each landscape; default the tutorial's, as far as training reaches them.
+        options: those of `LoopOptions`; the default `intervals` are the tutorial's, as far as training reaches them.
 
     Raises:
         NotFoundError: a file of the data is missing.
         JobError: the files are not MNIST's, or the run holds another trajectory.
     """
-    wanted = listed_intervals(epochs, INTERVALS) if intervals is None else [list(interval) for interval in intervals]
-    collect: dict[str, Any] = {"unit": "epoch", "intervals": wanted, "landscape_size": landscape_size}
-    collect["num_samples"] = num_samples
-    network = {"scaling": scaling, "split": split}
-    settings = check_settings(
-        Settings(epochs, batch_size, learning_rate, final=1.0, seed=seed, collect=collect, network=network)
+    training = training_of(run, seed=options["seed"], device=options["device"], overwrite=options["overwrite"])
+    settings = settings_of(training, epochs, options, INTERVALS, scaling=scaling, split=split)
+    trained, held_out = (
+        Arrays(network_input(read_mnist(data, part), scaling), device=training.device) for part in (split, "test")
     )
-    training, held_out = (network_input(read_mnist(data, part), scaling) for part in (split, "test"))
-    return fit(run, LeNet5, training, held_out, settings, overwrite=overwrite, report=report)
+    return fit(training, LeNet5, trained, held_out, settings, report=options["report"])
 
 
 def network_input(images: Images, scaling: Scaling) -> Images:

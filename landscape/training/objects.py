@@ -65,4 +65,6 @@ def _load(name: str, target: Any, last: Checkpoint, run: str) -> None:
             match_state(target, state, f"checkpoint of run {run}")
         target.load_state_dict(state)
     except Exception as error:
+        if isinstance(error, JobError) and not isinstance(target, nn.Module):
+            raise  # the object says itself what is wrong
         raise JobError(f"{name}: does not fit what was trained: {message_of(error, 400)}; {REMEDY}") from None

@@ -31,8 +31,7 @@ from landscape.collector import TrajectoryCollector
 from landscape.collector.options import checked_options
 from landscape.devices import pick_device
 from landscape.errors import JobError, shown
-from landscape.folders import Folder, Place, open_folder
-from landscape.spec import COLLECTED_SIZE, DEFAULT_SAMPLES
+from landscape.folders import Place, open_folder
 from landscape.training import ranks
 from landscape.training.checkpoints import (
     Checkpoint,
@@ -46,15 +45,8 @@ from landscape.training.contents import plain
 from landscape.training.generators import generator_states, seed_generators, set_generator_states
 from landscape.training.objects import classes_of, inner, load_all, states_of
 from landscape.training.shares import Share, epoch_order, shares
-from landscape.trajectory.run_files import HISTORY_FILE
-from landscape.trajectory.snapshots import snapshot_files
+from landscape.training.starting import mark_start
 
-DEFAULTS = {  # the collector's own
-    "landscape_size": COLLECTED_SIZE,
-    "unit": "step",
-    "create_landscape": None,
-    "num_samples": DEFAULT_SAMPLES,
-}
 log = logging.getLogger("landscape")
 
 
@@ -219,6 +211,15 @@ class Training:
             mark_begun(folder)
         return None if may_begin_anew(folder) else read_last(folder)
 
+    def begin_anew(self) -> None:
+        """Delete the checkpoints, and let the collector begin anew, whatever the run holds.
+
+        Call it after `resume` where the run has lost what the training needs, with objects that are new.
+        """
+        self._overwrite, self._resumed, self._step, self._epoch = True, False, 0, 0
+        ranks.on_first(lambda: mark_begun(open_folder(self.run)))
+        seed_generators(self.seed, self.rank)
+
     def collector(
         self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **options: Any
     ) -> TrajectoryCollector:
@@ -230,7 +231,7 @@ class Training:
         Raises:
             JobError: an option is not usable, or the run holds a trajectory that this training did not make.
         """
-        checked_options(**{**DEFAULTS, **options})
+        checked_options(**{name: value for name, value in options.items() if name != "network"})
         made: list[TrajectoryCollector] = []
         ranks.on_first(lambda: made.append(self._first_collector(model, optimizer, options)))
         if not self.is_first:
@@ -247,24 +248,10 @@ class Training:
         folder = open_folder(self.run)
         if not (self._step or self._epoch):
             # Stopped before its first checkpoint, a training begins anew in the run, which it has marked as its own.
-            self._mark(folder)
+            if not self._resumed:
+                mark_start(folder, self._overwrite)
             starts["overwrite"] = self._resumed or may_begin_anew(folder)
         return TrajectoryCollector(folder, model, optimizer, **options, **starts)
-
-    def _mark(self, folder: Folder) -> None:
-        """Mark a run that holds nothing, or whose contents may go, as one that may be begun anew.
-
-        Raises:
-            JobError: it has checkpoints that were not asked for.
-        """
-        if self._overwrite:
-            mark_begun(folder)
-        elif not (self._resumed or may_begin_anew(folder) or snapshot_files(folder) or folder.read(HISTORY_FILE)):
-            if checkpoint_numbers(folder):
-                raise JobError(
-                    f"run: {self._name} holds checkpoints; call resume before collector, or name another run"
-                )
-            mark_begun(folder)
 
     def keep(self, **values: Any) -> None:
         """Write a checkpoint of these values, of every rank's random generators and of the steps and epochs done.

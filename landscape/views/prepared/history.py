@@ -18,7 +18,8 @@ Floats = NDArray[np.float64]
 
 MOST_POINTS = 3000
 UNITS = ("step", "epoch")
-PLACES = (*UNITS, "epoch_end")  # what a row says of its place in training, and not what was measured there
+PLACES = (*UNITS, "epoch_end", "seconds")  # what a row says of its place in training, and not what was measured there
+PACE = "samples_per_second"  # of the machine, and not of the training: it has no panel
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +168,7 @@ def _has(rows: Sequence[Mapping[str, Any]], key: str) -> bool:
 
 def _columns(record: TrainingRecord) -> list[str]:
     names = {str(key) for row in record.rows for key, value in row.items() if finite(value) is not None}
-    return sorted(names.difference(PLACES))
+    return sorted(names.difference(PLACES, (PACE,)))
 
 
 def _series(record: TrainingRecord, name: str, unit: str, number: int) -> list[Series]:

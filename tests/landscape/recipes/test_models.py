@@ -9,7 +9,7 @@ from landscape.errors import JobError
 from landscape.recipes.cifar10 import make_problem, normalise, read_cifar10
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.resnet import ResNet
-from landscape.recipes.training import evaluate
+from landscape.recipes.training import Arrays, evaluate
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 
@@ -63,7 +63,7 @@ def test_the_trained_resnet_20_gives_its_known_figures():
     data, weights = SHARED / "cifar10-test-2048.npz", SHARED / "resnet20-cifar10.safetensors"
     problem = make_problem(data, weights)
     images = read_cifar10(data, "test")
-    accuracy, loss = evaluate(problem.model, images, lambda batch, _: normalise(batch))
+    accuracy, loss = evaluate(problem.model, Arrays(images, lambda batch, _: normalise(batch)))
     assert round(accuracy, 3) == 0.805
     assert loss == pytest.approx(0.8845, abs=5e-5)
     with torch.inference_mode():

@@ -6,11 +6,12 @@ import struct
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from landscape.errors import JobError, LandscapeError, NotFoundError
 from landscape.recipes import cifar10, digits, mnist
+from landscape.recipes.sources import Draws
 
 NUMBERS = np.random.default_rng(0)
 
@@ -145,9 +146,13 @@ def test_files_that_are_not_cifar10(tmp_path):
 
 def test_augmentation_shifts_and_mirrors_and_nothing_else():
     images = torch.from_numpy(NUMBERS.integers(1, 256, (64, 3, 32, 32), np.uint8))
-    found = cifar10.augment(images, torch.Generator().manual_seed(0))
-    again = cifar10.augment(images, torch.Generator().manual_seed(0))
-    assert torch.equal(found, again)
+    numbers = torch.arange(64)
+    found = cifar10.augment(images, Draws(0, 3, numbers))
+    # Each image has its own draws, whatever batch it is in; another epoch and another seed have others.
+    some = numbers[10:20].flip(0)
+    assert torch.equal(found[some], cifar10.augment(images[some], Draws(0, 3, some)))
+    for draws in (Draws(0, 4, numbers), Draws(1, 3, numbers)):
+        assert (found != cifar10.augment(images, draws)).flatten(1).any(1).sum() > 55
     padded = torch.nn.functional.pad(images, (4, 4, 4, 4))
     seen = set()
     for image, original in zip(found, padded, strict=True):
@@ -158,6 +163,18 @@ def test_augmentation_shifts_and_mirrors_and_nothing_else():
         ))  # fmt: skip
     assert len({place[:2] for place in seen}) > 20
     assert {mirrored for *_, mirrored in seen} == {False, True}
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**63), st.integers(0, 100), st.integers(1, 1000))
+def test_draws_are_in_their_range_and_evenly_spread(seed, epoch, bound):
+    draws = Draws(seed, epoch, torch.arange(4000))
+    numbers = draws.integers(0, bound)
+    assert 0 <= int(numbers.min()) <= int(numbers.max()) < bound
+    # Six standard deviations of the mean of as many uniform numbers.
+    assert abs(float(numbers.double().mean()) - (bound - 1) / 2) <= 6 * bound / 12**0.5 / 4000**0.5
+    others = draws.integers(1, 2**32)
+    assert abs(float(torch.corrcoef(torch.stack([draws.integers(0, 2**32), others]).double())[0, 1])) < 0.1
 
 
 def test_digits_are_normalised_and_split_for_good():

@@ -135,3 +135,16 @@ def test_a_stretch_is_found_by_the_name_of_its_landscape(two: list[TrainingRecor
     assert targets["late"].x[0] == 4.0
     assert targets["late"].x[-1] == 5.0
     assert "late (sgd)" in targets["late"].hovertemplate
+
+
+def test_a_training_of_a_recipe_is_drawn_with_its_accuracy_and_without_its_pace():
+    rows = [
+        {"step": step, "epoch": 1, "loss": 1 / step, "learning_rate": 0.1, "seconds": 0.01 * step}
+        | ({"accuracy": step / 300} if step % 100 == 0 else {})
+        for step in range(1, 301)
+    ]
+    rows.append({"step": 300, "epoch": 1, "epoch_end": True, "held_out_loss": 1.0, "samples_per_second": 900.0})
+    history = prepare_history(rows)
+    assert history.columns == ("loss", "accuracy", "held_out_loss", "learning_rate")
+    accuracy = next(one for one in history.series if one.name == "accuracy")
+    assert accuracy.x.tolist() == [100, 200, 300]

@@ -1,0 +1,175 @@
+"""How a recipe is trained: the settings of the loop, checked, and the optimisers and schedules that they name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from landscape.errors import JobError, nearest, shown
+from landscape.training import schedules
+from landscape.training.schedules import Schedule
+
+Damping = float | Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train. Each of them changes the result, so a run that was begun with other settings is refused.
+
+    Args:
+        epochs: after which the training ends.
+        batch_size: samples of a step, over all ranks.
+        learning_rate: of the first step, before `base_batch` and `warmup_epochs`.
+        momentum: of "momentum" and "thor".
+        weight_decay: L2 regularisation, added to the gradients; that of "thor" is added after preconditioning.
+        final: the share of the learning rate that "cosine" and "polynomial" end with.
+        seed: initial weights, order of samples, augmentation and dropout follow from it.
+        optimizer: "sgd", "momentum", "adagrad", "adam" or "thor".
+        schedule: "constant", "cosine", "steps", "polynomial", or a function of the epochs done that gives the rate.
+        milestones, factor: of "steps": the epochs after each of which the rate is multiplied by the factor.
+        power: of "polynomial".
+        warmup_epochs: in which the rate rises along a line, from the rate for `base_batch`, else from 0.
+        base_batch: the batch size that `learning_rate` is for; it is scaled with the batch size. None: it stays.
+        damping, frequency: of "thor"; the damping may be a function of the epochs done.
+        label_smoothing: of the cross-entropy in training; the held-out loss is without.
+        checkpoint_steps: steps between checkpoints within an epoch; None: one after each epoch.
+        log_every: steps whose mean accuracy the history gets at the last of them.
+        collect: the options of `TrajectoryCollector`.
+        network: what model and data were made with.
+    """
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    final: float = 0.0
+    seed: int = 0
+    optimizer: str = "momentum"
+    schedule: str | Schedule = "cosine"
+    milestones: Sequence[float] = ()
+    factor: float = 0.1
+    power: float = 2.0
+    warmup_epochs: float = 0
+    base_batch: int | None = None
+    damping: Damping = 0.03
+    frequency: int = 100
+    label_smoothing: float = 0.0
+    checkpoint_steps: int | None = None
+    log_every: int = 100
+    collect: Mapping[str, Any] = field(default_factory=dict)
+    network: Mapping[str, Any] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """The settings as a checkpoint holds them: a function by what it is called."""
+        return {name: _named(value) if callable(value) else value for name, value in asdict(self).items()}
+
+
+UNDECIDING = ("checkpoint_steps", "log_every")  # they change no weight, and may be changed when a training goes on
+
+
+def _named(function: Callable[..., Any]) -> str:
+    """A text that is the same in every process: the repr, unless that holds an address."""
+    text = repr(function)
+    return str(getattr(function, "__qualname__", type(function).__name__)) if " at 0x" in text else text
+
+
+def check_settings(settings: Settings) -> Settings:
+    """The settings as given.
+
+    Raises:
+        JobError: one of them is impossible; names it.
+    """
+    whole = dict.fromkeys(("epochs", "batch_size", "frequency", "log_every"), 1)
+    whole |= {name: 1 for name in ("base_batch", "checkpoint_steps") if getattr(settings, name) is not None}
+    for name in whole:
+        value = getattr(settings, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise JobError(f"{name}: must be a whole number from 1 on, not {shown(value)}")
+    for name in ("momentum", "weight_decay", "warmup_epochs", "final", "factor", "power", "label_smoothing"):
+        value = getattr(settings, name)
+        if not _is_number(value) or value < 0:
+            raise JobError(f"{name}: must be a number from 0 on, not {shown(value)}")
+    if not _is_number(settings.learning_rate) or settings.learning_rate <= 0:
+        raise JobError(f"learning_rate: must be a positive number, not {shown(settings.learning_rate)}")
+    for name, value, known in (
+        ("optimizer", settings.optimizer, OPTIMIZERS), ("schedule", settings.schedule, SCHEDULES),
+    ):  # fmt: skip
+        if not callable(value) and value not in known:
+            raise JobError(f"{name}: unknown {shown(value)}; {nearest(str(value), known)}")
+    if settings.schedule == "steps" and not settings.milestones:
+        raise JobError("milestones: must list the epochs after which the learning rate falls; schedule steps needs it")
+    return settings
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def listed_intervals(epochs: int, intervals: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Those of the default `intervals` that training reaches; where it reaches none, one over all its epochs.
+
+    Raises:
+        JobError: fewer than 2 epochs, which make no trajectory.
+    """
+    if epochs < 2:
+        raise JobError(f"epochs: must be at least 2 for a trajectory landscape, not {epochs}; or give intervals")
+    return [list(interval) for interval in intervals if max(interval) <= epochs] or [list(range(epochs + 1))]
+
+
+def _thor(model: nn.Module, settings: Settings, steps_per_epoch: int) -> torch.optim.Optimizer:
+    from landscape.optim import THOR
+
+    of_epochs = settings.damping
+    damping = (lambda step: of_epochs(step / steps_per_epoch)) if callable(of_epochs) else of_epochs
+    return THOR(
+        model, settings.learning_rate, damping=damping, frequency=settings.frequency, momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+    )  # fmt: skip
+
+
+OPTIMIZERS: dict[str, Callable[[nn.Module, Settings, int], torch.optim.Optimizer]] = {
+    "sgd": lambda model, chosen, _: torch.optim.SGD(
+        model.parameters(), chosen.learning_rate, weight_decay=chosen.weight_decay
+    ),
+    "momentum": lambda model, chosen, _: torch.optim.SGD(
+        model.parameters(), chosen.learning_rate, momentum=chosen.momentum, weight_decay=chosen.weight_decay
+    ),
+    "adagrad": lambda model, chosen, _: torch.optim.Adagrad(
+        model.parameters(), chosen.learning_rate, weight_decay=chosen.weight_decay
+    ),
+    "adam": lambda model, chosen, _: torch.optim.Adam(
+        model.parameters(), chosen.learning_rate, weight_decay=chosen.weight_decay
+    ),
+    "thor": _thor,
+}
+SCHEDULES: dict[str, Callable[[float, Settings], Schedule]] = {
+    "constant": lambda rate, chosen: schedules.constant(rate),
+    "cosine": lambda rate, chosen: schedules.cosine(rate, chosen.epochs, chosen.final),
+    "steps": lambda rate, chosen: schedules.steps(rate, chosen.milestones, chosen.factor),
+    "polynomial": lambda rate, chosen: schedules.polynomial(rate, chosen.epochs, chosen.power, rate * chosen.final),
+}
+
+
+def make_optimizer(model: nn.Module, settings: Settings, steps_per_epoch: int) -> torch.optim.Optimizer:
+    """The optimiser that the settings name, of all parameters."""
+    return OPTIMIZERS[settings.optimizer](model, settings, steps_per_epoch)
+
+
+def schedule_of(settings: Settings) -> Schedule:
+    """The learning rate as a function of the epochs done, with `base_batch` and `warmup_epochs`.
+
+    A function that was handed in gives the rate itself, which `base_batch` does not scale.
+    """
+    if callable(settings.schedule):
+        after = settings.schedule
+    else:
+        rate = schedules.scaled(settings.learning_rate, settings.batch_size, settings.base_batch)
+        after = SCHEDULES[settings.schedule](rate, settings)
+    start = 0.0 if settings.base_batch is None else settings.learning_rate
+    return schedules.warmed_up(after, settings.warmup_epochs, start) if settings.warmup_epochs else after

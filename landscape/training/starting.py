@@ -1,0 +1,34 @@
+"""Whether a training may begin in a run: in an empty one, in one that it has begun before, or where it overwrites."""
+
+from __future__ import annotations
+
+from landscape.errors import JobError, shown
+from landscape.folders import Folder
+from landscape.training.checkpoints import checkpoint_numbers, mark_begun, may_begin_anew
+from landscape.trajectory.run_files import HISTORY_FILE
+from landscape.trajectory.snapshots import snapshot_files
+
+
+def mark_start(folder: Folder, overwrite: bool) -> None:
+    """Mark the run as one that may be begun anew until there is a checkpoint, if it is this training's.
+
+    Args:
+        overwrite: whether whatever it holds may go.
+
+    Raises:
+        JobError: it has checkpoints that were not asked for, or another training's trajectory.
+    """
+    if overwrite:
+        mark_begun(folder)
+        return
+    if may_begin_anew(folder):
+        return
+    name = shown(folder.name)
+    if checkpoint_numbers(folder):
+        raise JobError(f"run: {name} holds checkpoints; call resume before collector, or name another run")
+    if snapshot_files(folder):
+        raise JobError(
+            f"run: {name} holds a trajectory that this training did not make; name another run, or overwrite it"
+        )
+    if not folder.read(HISTORY_FILE):
+        mark_begun(folder)
