@@ -35,9 +35,11 @@ class Gatherer:
         self._found = found
         self._counted: set[tuple[int, int]] = set()  # passes and layers whose samples are counted
         reference = weakref.ref(self)
+        # torch.compile would trace the hook of a tensor, and cannot. Every optimiser has imported it by now.
+        wait = torch.compiler.disable(_wait)  # type: ignore[no-untyped-call]
         handles: list[RemovableHandle] = [model.register_forward_pre_hook(_PassHook(reference))]
         for layer, module in modules_of(found):
-            hook = _LayerHook(reference, weakref.ref(layer), weakref.ref(module))
+            hook = _LayerHook(reference, weakref.ref(layer), weakref.ref(module), wait)
             handles.append(module.register_forward_hook(hook, with_kwargs=True))
         self.close = weakref.finalize(self, _remove, handles)
         self.close.atexit = False
@@ -102,22 +104,29 @@ class _LayerHook(_Hook):
         gatherer: Callable[[], Gatherer | None] = lambda: None,
         layer: Callable[[], Layer | Norm | None] = lambda: None,
         module: Callable[[], nn.Module | None] = lambda: None,
+        wait: Callable[..., None] = lambda: None,
     ) -> None:
         super().__init__(gatherer)
-        self._layer, self._module = layer, module
+        self._layer, self._module, self._wait = layer, module, wait
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
         gatherer = self._gatherer()
-        if gatherer is None or not gatherer.active or not module.training:
-            return
-        layer = self._layer()
-        if layer is None or module is not self._module() or not output.requires_grad or not torch.is_grad_enabled():
+        if gatherer is not None and gatherer.active and module.training and torch.is_grad_enabled():
+            self._wait(self, module, args[0] if args else kwargs["input"], output)
+
+    def wait(self, module: nn.Module, given: Tensor, output: Tensor) -> None:
+        """Have this use of the layer added to its sums when the gradient of its output arrives, if one will."""
+        gatherer, layer = self._gatherer(), self._layer()
+        if gatherer is None or layer is None or module is not self._module() or not output.requires_grad:
             return
         if isinstance(layer, Layer) and (layer.frozen or not layer.weight.requires_grad):
             return
-        given = args[0] if args else kwargs["input"]
         waiting = partial(_gradient_arrived, self._gatherer, self._layer, module, given.detach(), gatherer.passes)
         output.register_hook(waiting)  # type: ignore[no-untyped-call]
+
+
+def _wait(hook: _LayerHook, module: nn.Module, given: Tensor, output: Tensor) -> None:
+    hook.wait(module, given, output)
 
 
 def _gradient_arrived(

@@ -117,7 +117,7 @@ def find_layers(model: nn.Module, trained: Container[int], split_dim: int) -> Fo
         split_dim: the width of the blocks that factors are cut into.
 
     Raises:
-        JobError: no layer has Kronecker factors, or parameters have no shape as yet.
+        JobError: no layer has Kronecker factors, parameters have no shape as yet, or gradients are sparse.
     """
     modules, users = dict(model.named_modules()), _users(model, trained)
     found = Found()
@@ -150,6 +150,8 @@ def _users(model: nn.Module, trained: Container[int]) -> dict[int, list[Owner]]:
     """The modules that each trained parameter belongs to."""
     users: dict[int, list[Owner]] = defaultdict(list)
     for name, module in model.named_modules():
+        if getattr(module, "sparse", False):
+            raise JobError(f"model: {name} must be without `sparse`, since steps take dense gradients")
         for key, parameter in module._parameters.items():
             if parameter is not None and id(parameter) in trained:
                 users[id(parameter)].append((name, module, key))

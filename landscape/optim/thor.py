@@ -109,6 +109,7 @@ class THOR(Optimizer):
     def close(self) -> None:
         """Take the hooks off the model. The optimiser can still step, with the inverses that it has."""
         self._gatherer.close()
+        self._begin_step()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -134,9 +135,12 @@ class THOR(Optimizer):
             self.skipped = 0
         else:
             self._tell_skipped()
-        self._gatherer.clear()
-        self._gatherer.active = self.calendar.is_due(self.steps)
+        self._begin_step()
         return loss
+
+    def _begin_step(self) -> None:
+        self._gatherer.clear()
+        self._gatherer.active = self._gatherer.close.alive and self.calendar.is_due(self.steps)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set gradients to none, and forget the statistics of backward passes since the last step."""
@@ -171,9 +175,9 @@ class THOR(Optimizer):
         return not tensors or bool(nn.utils.get_total_norm(tensors.values()).isfinite())
 
     def _tell_skipped(self) -> None:
-        """One line per row of skipped steps, and one more per hundred."""
+        """One line per row of skipped steps, and one more per hundred; none where a GradScaler looks for its scale."""
         self.skipped += 1
-        if self.skipped % 100 == 1:
+        if self.skipped % 100 == 1 and not hasattr(self, "found_inf"):
             log.warning("THOR skips step %d, whose gradients are not finite (%d in a row)", self.steps, self.skipped)
 
     def _refresh(self) -> None:
@@ -249,8 +253,7 @@ class THOR(Optimizer):
         for norm, samples in _paired(self.norms, own["norms"]):
             norm.samples = samples
         self.steps, self.calendar.interval, self.calendar.due = own["steps"], own["interval"], own["due"]
-        self._gatherer.clear()
-        self._gatherer.active = self.calendar.is_due(self.steps)
+        self._begin_step()
 
 
 def _paired(own: list[Any], saved: list[Any]) -> list[tuple[Any, Any]]:
