@@ -5,11 +5,29 @@ python -m landscape.recipes.cnn --data mnist/ --run runs/cnn
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 
 from landscape.errors import JobError, shown
+from landscape.folders import Place
+from landscape.problem.problem import Problem
+from landscape.recipes.command import (
+    data_from_environment,
+    initial_or_given,
+    main_of,
+    options_of_run,
+    weights_from_environment,
+)
+from landscape.recipes.mnist import DATA_VARIABLE, DEVIATION, MEAN, Split, read_mnist
+from landscape.recipes.options import LoopOptions, settings_of, takes_loop_options
+from landscape.recipes.training import Arrays, Images, Trained, fit, seeded, training_of
+from landscape.training import Training
 
+INTERVALS = ((1, 2, 3), (7, 8, 9, 10))  # those of MindSpore's tutorial, as for LeNet-5
 SMALLEST = 4  # pixels a side: two poolings leave one
 
 
@@ -44,3 +62,67 @@ class CNN(nn.Module):
         hidden = nn.functional.max_pool2d(torch.relu(self.conv1(images)), 2)
         hidden = nn.functional.max_pool2d(torch.relu(self.conv2(hidden)), 2).flatten(1)
         return self.fc2(self.dropout(torch.relu(self.fc1(hidden))))  # type: ignore[no-any-return]
+
+
+@takes_loop_options(batch_size=64, learning_rate=0.01, schedule="constant")
+def train(
+    run: Place | Training,
+    data: str | Path,
+    epochs: int = 10,
+    *,
+    dropout: float = 0.5,
+    split: Split = "train",
+    **options: Unpack[LoopOptions],
+) -> Trained:
+    """Train the network on MNIST, with the collector at the epochs of `intervals`; accuracy is of the test images.
+
+    By default as an article does: SGD with momentum 0.9, batches of 64, a constant rate of 0.01. Called again after an
+    interruption it goes on from the last checkpoint.
+
+    Args:
+        run: the run's folder or URL, or a `Training`.
+        data: the folder with MNIST's idx files.
+        dropout: the share of the dense units that are left out at each step.
+        split: the images to train on.
+        options: those of `LoopOptions`; the default `intervals` are the tutorial's, as far as training reaches them.
+
+    Raises:
+        NotFoundError: a file of the data is missing.
+        JobError: the files are not MNIST's, or the run holds another trajectory.
+    """
+    training = training_of(run, seed=options["seed"], device=options["device"], overwrite=options["overwrite"])
+    settings = settings_of(training, epochs, options, INTERVALS, dropout=dropout, split=split)
+    images, held_out = (
+        Arrays(network_input(read_mnist(data, part)), device=training.device) for part in (split, "test")
+    )
+    return fit(training, partial(CNN, dropout=dropout), images, held_out, settings, report=options["report"])
+
+
+def network_input(images: Images) -> Images:
+    """uint8 [N, 28, 28] → normalised float32 [N, 1, 28, 28], with the labels."""
+    return (images[0].unsqueeze(1).to(torch.float32) / 255 - MEAN) / DEVIATION, images[1]
+
+
+def make_problem(
+    data: str | Path, weights: str | Path | None = None, *, split: Split = "train", seed: int = 0
+) -> Problem:
+    """The landscape's problem: cross-entropy and accuracy over the images of `split`, without dropout.
+
+    Args:
+        weights: a file with the weights that are the origin unless the job names a snapshot; default: the initial
+            weights of `seed`.
+    """
+    model = initial_or_given(seeded(CNN, seed), weights)
+    return Problem.supervised(model, network_input(read_mnist(data, split)), nn.functional.cross_entropy, ("accuracy",))
+
+
+def problem() -> Problem:
+    """The callback `landscape.recipes.cnn:problem`: LANDSCAPE_MNIST names the folder, LANDSCAPE_WEIGHTS a file."""
+    data = data_from_environment(DATA_VARIABLE, "the folder with MNIST's files")
+    return make_problem(data, weights_from_environment(), **options_of_run(make_problem))
+
+
+main = main_of(__doc__, train, data="folder with MNIST's idx files, .gz or not")
+
+if __name__ == "__main__":
+    main()

@@ -38,8 +38,20 @@ def _mnist() -> TrainFunction:
     return train
 
 
+def _cnn() -> TrainFunction:
+    from landscape.recipes.cnn import train
+
+    return train
+
+
 def _cifar10() -> TrainFunction:
     from landscape.recipes.cifar10 import train
+
+    return train
+
+
+def _imagefolder() -> TrainFunction:
+    from landscape.recipes.imagefolder import train
 
     return train
 
@@ -47,7 +59,13 @@ def _cifar10() -> TrainFunction:
 RECIPES = {
     "lenet-mnist": Recipe(_mnist, "landscape.recipes.mnist:problem", "LeNet-5 on MNIST's idx files"),
     "lenet-digits": Recipe(_digits, "landscape.recipes.digits:problem", "LeNet-5 on scikit-learn's digits"),
+    "cnn-mnist": Recipe(_cnn, "landscape.recipes.cnn:problem", "two convolutions and dropout on MNIST's idx files"),
     "resnet-cifar10": Recipe(_cifar10, "landscape.recipes.cifar10:problem", "ResNet-(6n+2) on CIFAR-10"),
+    "resnet50-imagefolder": Recipe(
+        _imagefolder,
+        "landscape.recipes.imagefolder:problem",
+        "ResNet-50 on photographs in folders, as ImageNet has them",
+    ),
 }
 
 

@@ -18,10 +18,10 @@ from landscape.errors import JobError
 from landscape.parameters import state_digest
 from landscape.problem.callback import load_problem
 from landscape.problem.problem import Problem
-from landscape.recipes import cifar10, digits, mnist
+from landscape.recipes import cifar10, cnn, digits, mnist
 from landscape.recipes.settings import listed_intervals
 from landscape.trajectory.history import read_history
-from landscape.trajectory.run_files import read_info
+from landscape.trajectory.run_files import read_info, read_network
 from landscape.trajectory.snapshots import read_trajectory
 
 ROOT = Path(__file__).parents[3]
@@ -152,7 +152,9 @@ def test_the_digits_callback(trained, monkeypatch):
     assert float(observed(problem, 1437)["accuracy"].mean()) > 0.95
 
 
-@pytest.mark.parametrize(("name", "variable"), [("mnist", "LANDSCAPE_MNIST"), ("cifar10", "LANDSCAPE_CIFAR10")])
+@pytest.mark.parametrize(("name", "variable"),
+                         [("mnist", "LANDSCAPE_MNIST"), ("cnn", "LANDSCAPE_MNIST"), ("cifar10", "LANDSCAPE_CIFAR10"),
+                          ("imagefolder", "LANDSCAPE_IMAGES")])  # fmt: skip
 def test_callbacks_whose_data_is_not_named_say_so(monkeypatch, name, variable):
     monkeypatch.delenv(variable, raising=False)
     with pytest.raises(JobError, match=f"environment variable {variable} must name .* is not set"):
@@ -189,6 +191,33 @@ def test_mnist_trains_and_serves_as_a_callback(tmp_path, monkeypatch, scaling):
         mnist.train(tmp_path / "run", tmp_path, 3, scaling=other, batch_size=8, intervals=[[1, 2, 3]])
     monkeypatch.setenv("LANDSCAPE_MNIST", str(tmp_path))
     assert observed(mnist.problem())["loss"].shape == (8,)
+    as_trained = load_problem("landscape.recipes.mnist:problem", network=read_network(tmp_path / "run"))
+    assert torch.equal(as_trained.data[0], mnist.make_problem(tmp_path, scaling=scaling).data[0])
+
+
+@pytest.mark.long
+def test_the_two_layer_network_trains_goes_on_with_its_dropout_and_serves_as_a_callback(tmp_path, monkeypatch):
+    write_mnist(tmp_path, 32)
+
+    class Stop(Exception):
+        pass
+
+    def stop(epoch, metrics):
+        raise Stop
+
+    options = {"batch_size": 8, "intervals": [[0, 1, 2]], "dropout": 0.25}
+    with pytest.raises(Stop):
+        cnn.train(tmp_path / "run", tmp_path, 2, **options, report=stop)
+    result = cnn.train(tmp_path / "run", tmp_path, 2, **options)
+    cnn.train(tmp_path / "whole", tmp_path, 2, **options)
+    assert digests(tmp_path / "run") == digests(tmp_path / "whole")
+    assert result.accuracy > 0.1
+    info = read_info(tmp_path / "run")
+    assert (info["parameters"], info["network"]) == (3_274_634, {"dropout": 0.25, "split": "train"})
+    monkeypatch.setenv("LANDSCAPE_MNIST", str(tmp_path))
+    problem = load_problem("landscape.recipes.cnn:problem", network=read_network(tmp_path / "run"))
+    assert problem.data[0].shape == (32, 1, 28, 28)
+    assert observed(problem)["accuracy"].shape == (8,)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data beside the repository")
@@ -223,6 +252,9 @@ def test_cifar10_trains_goes_on_and_serves_as_a_callback(tmp_path, monkeypatch, 
         cifar10.train(tmp_path / "run", data, 2, **{**options, "shortcuts": not shortcuts})
     monkeypatch.setenv("LANDSCAPE_CIFAR10", str(data))
     assert len(cifar10.problem().data) == 16
+    as_trained = load_problem("landscape.recipes.cifar10:problem", network=read_network(tmp_path / "run")).model
+    as_trained.load_state_dict(read_trajectory(tmp_path / "run").snapshot(2).load())
+    assert as_trained.layer1[0].shortcut == shortcuts
 
 
 @pytest.mark.long
@@ -243,7 +275,7 @@ def test_the_recipes_run_as_modules():
     code = """
         import contextlib, gc, runpy, sys
         sys.argv = ["recipe", "--help"]
-        for name in ("digits", "mnist", "cifar10"):
+        for name in ("digits", "mnist", "cnn", "cifar10", "imagefolder"):
             with contextlib.suppress(SystemExit):
                 runpy.run_module(f"landscape.recipes.{name}", run_name="__main__", alter_sys=True)
         gc.freeze()
@@ -251,5 +283,5 @@ def test_the_recipes_run_as_modules():
     command = [sys.executable, "-W", "error::RuntimeWarning", "-c", textwrap.dedent(code)]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("usage:") == 3
-    assert done.stdout.count("--run ") >= 3
+    assert done.stdout.count("usage:") == 5
+    assert done.stdout.count("--run ") >= 5
