@@ -1,9 +1,9 @@
-"""What surfaces are laid over: axes with their coordinates, and the path of a trajectory on them."""
+"""What surfaces are laid over: axes with their coordinates, and the paths of trajectories on them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.grid import Floats
-from landscape.record import AxisRecord, parse_axis
+from landscape.record import AxisRecord, PathRecord, parse_axis
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,9 @@ class ProjectedPath:
     `step` counts in `unit`, "step" or "epoch", and `coordinates` hold one array per axis. `loss` is the loss at the
     snapshot itself and `projected_loss` that at its projection on the axes, both NaN where not computed yet;
     `distance` is the Euclidean distance between the two in weight space. `status` is as that of a surface.
+
+    Of several runs: their snapshots one path after another. `run` says of each snapshot which of `runs` it is of, and
+    `unit` is "mixed" where some count steps and others epochs; `parts` are the paths, each by itself.
     """
 
     unit: str
@@ -53,3 +56,48 @@ class ProjectedPath:
     projected_loss: Floats
     distance: Floats
     status: NDArray[np.uint8]
+    run: NDArray[np.int64] | None = None
+    runs: tuple[PathRecord, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What figures call the run of this path; empty for the run that the landscape lies in, and for several."""
+        return self.runs[0].label if len(self.runs) == 1 else ""
+
+    def parts(self) -> tuple[ProjectedPath, ...]:
+        """The paths of the runs, each by itself, in the order in which the job names them; of one path itself."""
+        if self.run is None:
+            return (self,)
+        return tuple(
+            self._at(self.run == k, unit=record.unit, run=None, runs=(record,))
+            for k, record in enumerate(self.runs)
+            if bool((self.run == k).any())
+        )
+
+    @property
+    def of_own_run(self) -> ProjectedPath | None:
+        """The path of the run that the landscape lies in; None where only others are drawn."""
+        return next((path for path in self.parts() if not path.runs or path.runs[0].own), None)
+
+    def without(self, unit: str) -> ProjectedPath | None:
+        """What is left without the paths whose numbers count that; None where nothing is."""
+        if self.run is None:
+            return None if self.unit == unit else self
+        left = [k for k, record in enumerate(self.runs) if record.unit != unit]
+        rows = np.isin(self.run, left)
+        run = np.searchsorted(left, self.run[rows]).astype(np.int64)
+        return self._at(rows, run=run, runs=tuple(self.runs[k] for k in left)) if rows.any() else None
+
+    def variables(self) -> dict[str, tuple[str, Any]]:
+        """What it holds as the variables of an xarray Dataset, over the dimension `snapshot`."""
+        arrays = {name: getattr(self, name) for name in ("step", "loss", "projected_loss", "distance", "status")}
+        arrays |= self.coordinates
+        if self.run is not None:
+            arrays["run"] = np.array([self.runs[k].label for k in self.run])
+        return {f"path_{name}": ("snapshot", values) for name, values in arrays.items()}
+
+    def _at(self, rows: NDArray[np.bool_], **changes: Any) -> ProjectedPath:
+        """The snapshots where a mask holds."""
+        arrays = {name: getattr(self, name)[rows] for name in ("step", "loss", "projected_loss", "distance", "status")}
+        places = {axis: values[rows] for axis, values in self.coordinates.items()}
+        return replace(self, coordinates=places, **arrays, **changes)

@@ -89,6 +89,11 @@ class Surface:
     networks: ProjectedPath | None = field(default=None, repr=False, compare=False)
     unfinished: int = field(default=0, repr=False, compare=False)
 
+    @property
+    def paths(self) -> tuple[ProjectedPath, ...]:
+        """The paths that are drawn, a run's each; `path` holds the snapshots of all of them."""
+        return () if self.path is None else self.path.parts()
+
     def __repr__(self) -> str:
         size = " x ".join(str(len(axis.coordinates)) for axis in self.axes)
         return f"Surface({self.name!r}, {size} points, observables={list(self.observables)})"
@@ -180,12 +185,10 @@ class Surface:
         Raises:
             JobError: there is none.
         """
-        for axis in self.axes:
-            if axis.name == name:
-                return axis
-        raise JobError(
-            f"axis: {shown(self.name)} has no {shown(name)}; {nearest(name, [axis.name for axis in self.axes])}"
-        )
+        named = {axis.name: axis for axis in self.axes}
+        if name in named:
+            return named[name]
+        raise JobError(f"axis: {shown(self.name)} has no {shown(name)}; {nearest(name, list(named))}")
 
     @property
     def alpha(self) -> Floats:
@@ -247,8 +250,9 @@ class Surface:
 
     def find_barriers(self) -> Barriers | None:
         """The barrier of a line by each of three definitions; None where `find_barrier` is."""
-        one = len(self.axes) == 1
-        return barriers_of(self.alpha, self.observables, self.origin_loss, self.loss_samples) if one else None
+        if len(self.axes) != 1:
+            return None
+        return barriers_of(self.alpha, self.observables, self.origin_loss, self.loss_samples)
 
     def to_xarray(self) -> xarray.Dataset:
         """The surface as an xarray Dataset with named dimensions and coordinates.
@@ -264,8 +268,8 @@ class Surface:
         meanings = " ".join(name.replace(" ", "_") for name in STATUS_NAMES)  # as the CF conventions have it
         flags = {"flag_values": list(range(len(STATUS_NAMES))), "flag_meanings": meanings}
         data["status"] = (self.dimensions, self.status, flags)
-        if self.interpolated is not None:
-            data["interpolated"] = (self.dimensions, self.interpolated)
+        data |= {} if self.interpolated is None else {"interpolated": (self.dimensions, self.interpolated)}
+        data |= {} if self.path is None else self.path.variables()
         coordinates = {axis.name: (axis.name, axis.coordinates, dict(axis.attributes)) for axis in self.axes}
         return xarray.Dataset(data, coordinates, attrs=dict(self.attributes))
 

@@ -63,7 +63,7 @@ def make_work(landscape: PreparedLandscape, store: LandscapeStore, task: Task) -
     assert task.path is not None
     assert landscape.path is not None
     window = slice(*task.path)
-    states = tuple(landscape.snapshot_state(step) for step in landscape.path.step[window])
+    states = tuple(landscape.snapshot_state(place) for place in range(*task.path))
     coordinates = landscape.path.coordinates[window]
     if extension is None or not adds_samples:
         return Work(coordinates, states)

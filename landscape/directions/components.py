@@ -1,4 +1,4 @@
-"""Principal components of a trajectory, and what a random walk of the same length would show."""
+"""Principal components of one or several trajectories, and what random walks of the same lengths would show."""
 
 from __future__ import annotations
 
@@ -21,25 +21,93 @@ ROUNDING = 1e-14  # of the centring, relative to the weights: equal snapshots di
 
 @dataclass(frozen=True)
 class PrincipalComponents:
-    """PCA of a trajectory.
+    """PCA of the snapshots of one or several trajectories.
 
     Attributes:
         components: unit directions, the first explaining most.
         explained_variance: the fraction of the variance that each explains.
-        random_walk_variance: the fraction that each would explain of a random walk of as many snapshots.
+        random_walk_variance: the fraction that each would explain of random walks as `RandomWalks` has them.
+        walks: these, for what the components would show of each of them.
     """
 
     components: tuple[dict[str, Tensor], ...]
     explained_variance: tuple[float, ...]
     random_walk_variance: tuple[float, ...]
+    walks: RandomWalks
 
 
-def principal_components(snapshots: Sequence[State], names: Sequence[str], count: int) -> PrincipalComponents:
+@dataclass(frozen=True)
+class RandomWalks:
+    """What PCA shows of random walks in infinitely many dimensions: the expectation, which the values tend to there.
+
+    Of each trajectory a walk from its own first snapshot, with as many steps, in independent directions, of the root
+    mean square length of its steps. A walk has the Gram matrix σ²·S·Sᵀ, S the lower triangle of ones (cumulated unit
+    steps); those of several walks stand in blocks, to which the products of the first snapshots are added, and H
+    centres them all: H·(K + ⊕ᵢ σᵢ²·Sᵢ·Sᵢᵀ)·H. Of a single walk neither its start nor the length of its steps count.
+
+    Attributes:
+        values, vectors: the eigenpairs of that matrix, the largest first.
+        lengths: snapshots of each walk.
+    """
+
+    values: Floats
+    vectors: Floats
+    lengths: tuple[int, ...]
+
+    @classmethod
+    def like(cls, gram: Floats, lengths: Sequence[int]) -> RandomWalks:
+        """The walks that stand for trajectories of so many snapshots each, of which the Gram matrix is known."""
+        ends = np.cumsum(lengths)
+        starts = np.repeat(ends - np.asarray(lengths), lengths)
+        walks = gram[np.ix_(starts, starts)]
+        for end, length in zip(ends, lengths, strict=True):
+            own = slice(end - length, end)
+            walks[own, own] += _mean_squared_step(gram[own, own]) * _cumulated(length)
+        centring = np.eye(len(gram)) - 1 / len(gram)
+        values, vectors = np.linalg.eigh(centring @ walks @ centring)
+        return cls(values[::-1].clip(min=0), vectors[:, ::-1], tuple(lengths))
+
+    @property
+    def explained_variance(self) -> Floats:
+        """The fraction of the variance of all snapshots that each component explains."""
+        return np.asarray(self.values / self.values.sum(), np.float64)
+
+    def shown(self, components: Sequence[int]) -> list[float | None]:
+        """Of each walk the share of its own variance that lies on these components, from 1; None where it has none."""
+        places = self.vectors * np.sqrt(self.values)
+        shares, end = list[float | None](), 0
+        for length in self.lengths:
+            own = places[end : end + length] - places[end : end + length].mean(0)
+            squares, end = (own**2).sum(0), end + length
+            whole = float(squares.sum())
+            shares.append(float(squares[[k - 1 for k in components]].sum()) / whole if whole > 0 else None)
+        return shares
+
+
+def _cumulated(length: int) -> Floats:
+    """S·Sᵀ of a walk of so many snapshots, the first of which is no step."""
+    steps = np.tril(np.ones((length, length)))
+    steps[:, 0] = 0
+    return np.asarray(steps @ steps.T, np.float64)
+
+
+def _mean_squared_step(gram: Floats) -> float:
+    """The mean of ‖θᵢ₊₁ − θᵢ‖² over the steps of a trajectory, by the products of its snapshots; 0 of a single one."""
+    squares, beside = np.diag(gram), np.diag(gram, 1)
+    return float((squares[1:] + squares[:-1] - 2 * beside).clip(min=0).mean()) if len(beside) else 0.0
+
+
+def principal_components(
+    snapshots: Sequence[State], names: Sequence[str], count: int, lengths: Sequence[int] | None = None
+) -> PrincipalComponents:
     """The first `count` principal components of n ≥ 3 snapshots over the parameters `names`.
 
     Rows X = θᵢ − θ̄ are centred over the snapshots. With the Gram matrix G = X·Xᵀ (n×n, float64) and its
     eigenpairs (λₖ, uₖ), component k is vₖ = Xᵀuₖ/√λₖ with ‖vₖ‖ = 1, and it explains λₖ/Σλ of the variance.
-    The sign is such that the path ends no lower on the axis than it starts. Li et al. 2018, §7.
+    The sign is such that the first path ends no lower on the axis than it starts. Li et al. 2018, §7.
+
+    Args:
+        lengths: where the snapshots are of several trajectories, one after another: how many each has.
 
     Raises:
         JobError: a snapshot is not finite, or they span fewer than `count` directions.
@@ -49,16 +117,17 @@ def principal_components(snapshots: Sequence[State], names: Sequence[str], count
     >>> pca.components[0]["w"].tolist(), pca.explained_variance
     ([1.0, 0.0], (1.0,))
     """
-    lengths = [norm({name: snapshot[name] for name in names}) for snapshot in snapshots]
-    diverged = [str(k + 1) for k, length in enumerate(lengths) if not math.isfinite(length)]
+    norms = [norm({name: snapshot[name] for name in names}) for snapshot in snapshots]
+    diverged = [str(k + 1) for k, length in enumerate(norms) if not math.isfinite(length)]
     if diverged:
         raise JobError(
             f"trajectory: its weights must be finite; of the {len(snapshots)} snapshots number {', '.join(diverged)} "
             "holds NaN or infinity, as training diverged; list others"
         )
-    values, vectors = np.linalg.eigh(_gram_of_centred(snapshots, names))
+    gram = gram_of_centred(snapshots, names)
+    values, vectors = np.linalg.eigh(gram)
     values, vectors = values[::-1].clip(min=0), vectors[:, ::-1]
-    least = max(RANK_TOLERANCE * values[0], (ROUNDING * max(lengths)) ** 2)
+    least = max(RANK_TOLERANCE * values[0], (ROUNDING * max(norms)) ** 2)
     rank = int((values > least).sum())
     if rank < count:
         raise JobError(
@@ -66,14 +135,16 @@ def principal_components(snapshots: Sequence[State], names: Sequence[str], count
             "needs as many; list more or other snapshots"
         )
     weights = vectors[:, :count] / np.sqrt(values[:count])
-    weights = weights * np.where(vectors[-1, :count] >= vectors[0, :count], 1.0, -1.0)
+    last = (lengths[0] if lengths and lengths[0] > 1 else len(snapshots)) - 1
+    weights = weights * np.where(vectors[last, :count] >= vectors[0, :count], 1.0, -1.0)
     components = tuple(_unit_sum(snapshots, names, weights[:, k]) for k in range(count))
-    total, walk = float(values.sum()), random_walk_variance(len(snapshots))
+    total, walks = float(values.sum()), RandomWalks.like(gram, lengths or [len(snapshots)])
     explained = tuple(float(value) / total for value in values[:count])
-    return PrincipalComponents(components, explained, tuple(walk[:count].tolist()))
+    of_walks = walks.explained_variance if lengths else random_walk_variance(len(snapshots))
+    return PrincipalComponents(components, explained, tuple(of_walks[:count].tolist()), walks)
 
 
-def _gram_of_centred(snapshots: Sequence[State], names: Sequence[str]) -> Floats:
+def gram_of_centred(snapshots: Sequence[State], names: Sequence[str]) -> Floats:
     """X·Xᵀ of the centred snapshots, one tensor at a time, so that no second copy of all of them exists."""
     gram = np.zeros((len(snapshots), len(snapshots)))
     for name in names:
@@ -104,8 +175,6 @@ def random_walk_variance(snapshots: int) -> Floats:
     >>> random_walk_variance(1000)[:2].round(3).tolist()
     [0.608, 0.152]
     """
-    steps = np.tril(np.ones((snapshots, snapshots)))
-    steps[:, 0] = 0  # the walk starts somewhere: its first row is no step
     centring = np.eye(snapshots) - 1 / snapshots
-    values = np.linalg.eigvalsh(centring @ steps @ steps.T @ centring)[::-1].clip(min=0)
+    values = np.linalg.eigvalsh(centring @ _cumulated(snapshots) @ centring)[::-1].clip(min=0)
     return np.asarray(values / values.sum(), np.float64)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from landscape.directions.paths import RunPath, RunSnapshot
     from landscape.directions.spectrum import Spectrum
     from landscape.parameters import ParameterInfo, State
 
@@ -46,8 +47,8 @@ class ProblemLike(Protocol):
 class Context(Protocol):
     """The landscape that a direction is made for: its origin, its problem, and the weights of its run.
 
-    A *reference* is what a job names weights by: `problem`, `first`, `last`, the number of a snapshot, or a file.
-    Nothing is read before it is asked for.
+    A *reference* is what a job names weights by: `problem`, `first`, `last`, the number of a snapshot, a snapshot of
+    another run, or a file. Nothing is read before it is asked for.
     """
 
     @property
@@ -90,13 +91,17 @@ class Context(Protocol):
     def unit(self) -> str:
         """What the numbers of the snapshots count: `step` or `epoch`."""
 
-    def state(self, reference: int | str) -> State:
+    @property
+    def paths(self) -> tuple[RunPath, ...]:
+        """The runs whose paths the landscape draws, with their snapshots; none where its job names no `paths`."""
+
+    def state(self, reference: int | str | RunSnapshot) -> State:
         """The weights of that name, checked to fit the model."""
 
-    def digest(self, reference: int | str) -> str:
+    def digest(self, reference: int | str | RunSnapshot) -> str:
         """The digest of the weights of that name."""
 
-    def name(self, reference: int | str) -> str:
+    def name(self, reference: int | str | RunSnapshot) -> str:
         """What a label calls the weights of that name, such as `epoch 3`."""
 
     def snapshots(self, selection: Sequence[int] | Literal["all"]) -> tuple[int, ...]:

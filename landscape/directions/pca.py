@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from landscape.directions.base import DirectionSpec, Range
+from landscape.directions.paths import paths_in_words
 from landscape.errors import JobError
-from landscape.fields import Count, Snapshots
+from landscape.fields import Count, SnapshotsOrPaths
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from landscape.directions.components import PrincipalComponents
     from landscape.directions.context import Context
+    from landscape.directions.paths import RunSnapshot
 
 FEWEST_SNAPSHOTS = 3
 
@@ -21,8 +24,8 @@ class PcaDirection(DirectionSpec):
     """The `component`-th principal component (from 1) of the snapshots in `trajectory`."""
 
     kind: Literal["pca"] = "pca"
-    trajectory: Snapshots
-    """The snapshots, by their numbers, at least 3; or `all`."""
+    trajectory: SnapshotsOrPaths
+    """The snapshots, by their numbers, at least 3; or `all`; or `paths`: those of all `paths` of the landscape."""
     component: Count = 1
     """Which principal component, from 1."""
 
@@ -31,13 +34,18 @@ class PcaDirection(DirectionSpec):
     reaches_to: ClassVar[str] = "the path"
 
     @property
-    def snapshots(self) -> tuple[int, ...] | Literal["all"]:
-        """The snapshots of which the component is taken."""
-        return self.trajectory
+    def snapshots(self) -> tuple[int, ...] | Literal["all"] | None:
+        """The snapshots of the run of which the component is taken; None where it is taken of several paths."""
+        return None if self.trajectory == "paths" else self.trajectory
 
     def check(self, context: Context) -> None:
         """`all` may stand for fewer snapshots than PCA needs, or for none."""
-        if len(context.snapshots(self.trajectory)) < FEWEST_SNAPSHOTS:
+        count = len(self._taken(context))
+        if count < FEWEST_SNAPSHOTS and self.trajectory == "paths":
+            raise JobError(
+                f"paths: PCA needs at least {FEWEST_SNAPSHOTS} snapshots of all paths together, not {count}; name more"
+            )
+        if count < FEWEST_SNAPSHOTS:
             raise JobError(
                 f"trajectory: PCA needs at least {FEWEST_SNAPSHOTS} snapshots, the run has "
                 f"{len(context.snapshots('all'))}; collect more, or `landscape import` checkpoints"
@@ -45,27 +53,37 @@ class PcaDirection(DirectionSpec):
 
     def identity(self, context: Context) -> dict[str, Any]:
         """The weights of every snapshot, and which component of them."""
+        if self.trajectory == "paths":  # whose weights the identity of the landscape has
+            return {"kind": "pca", "component": self.component, "snapshots": "paths"}
         snapshots = {str(number): context.digest(number) for number in context.snapshots(self.trajectory)}
         return {"kind": "pca", "component": self.component, "snapshots": snapshots}
 
     def make(self, context: Context) -> dict[str, Tensor]:
         """The component, of unit length."""
-        return dict(self._components(context).components[self.component - 1])
+        return dict(self.components_of(context).components[self.component - 1])
 
     def label(self, context: Context) -> str:
         """Which component, and of which snapshots."""
+        if self.trajectory == "paths":
+            return f"principal component {self.component} of {paths_in_words(context.paths)}"
         numbers = context.snapshots(self.trajectory)
         return f"principal component {self.component} of {context.unit}s {numbers[0]} to {numbers[-1]}"
 
     def attributes(self, context: Context) -> dict[str, Any]:
-        """The share of the variance that it explains, beside what it would explain of a random walk as long."""
-        pca, place = self._components(context), self.component - 1
+        """The share of the variance that it explains, beside what it would explain of random walks as long."""
+        pca, place = self.components_of(context), self.component - 1
         return {
             "explained_variance": pca.explained_variance[place],
             "random_walk_variance": pca.random_walk_variance[place],
         }
 
-    def _components(self, context: Context) -> PrincipalComponents:
+    def _taken(self, context: Context) -> Sequence[int | RunSnapshot]:
+        """The snapshots of which the component is taken, one path after another."""
+        if self.trajectory == "paths":
+            return [snapshot for path in context.paths for snapshot in path.snapshots]
+        return context.snapshots(self.trajectory)
+
+    def components_of(self, context: Context) -> PrincipalComponents:
         """One PCA for all axes of the same snapshots, with as many components as they need."""
         from landscape.directions.components import principal_components
 
@@ -74,7 +92,8 @@ class PcaDirection(DirectionSpec):
         names = [info.name for info in context.infos]
 
         def compute() -> PrincipalComponents:
-            states = [context.state(number) for number in context.snapshots(self.trajectory)]
-            return principal_components(states, names, count)
+            states = [context.state(reference) for reference in self._taken(context)]
+            lengths = [len(path.numbers) for path in context.paths] if self.trajectory == "paths" else None
+            return principal_components(states, names, count, lengths)
 
         return context.once(("principal components", self.trajectory), compute)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, Union
 from urllib.parse import urlsplit
@@ -29,6 +30,7 @@ LONGEST_PATH, LONGEST_NAME = 4000, 255  # of common file systems
 LARGEST_END = 1e308  # of a range
 AUTO = "auto"  # a range that is found
 MOST_GPUS = 1024  # of one worker
+OF_RUN = re.compile(r"(.+)@(first|last|\d{1,15})")  # a snapshot of another run, as a job names it
 
 
 def whole(value: Any) -> int:
@@ -108,18 +110,30 @@ def snapshots(value: Any) -> tuple[int, ...] | Literal["all"]:
     >>> snapshots([7, 1, 3, 1])
     (1, 3, 7)
     """
+    if is_list(value) and len({whole(number) for number in value}) < 3:
+        listed = shown(list(value))
+        raise ValueError(f"must name at least 3 different snapshots, not {listed}; PCA needs 3 points to span a plane")
+    return any_snapshots(value)
+
+
+def any_snapshots(value: Any) -> tuple[int, ...] | Literal["all"]:
+    """The numbers of at least one snapshot, ascending and each once; or `all`."""
     if isinstance(value, str) and value == "all":
         return "all"
     if not is_list(value):
         raise ValueError(f"must be a list of epochs or steps, or 'all', not {shown(value)}")
     named = [whole(number) for number in value]
-    if len(set(named)) < 3:
-        listed = shown(named)
-        raise ValueError(f"must name at least 3 different snapshots, not {listed}; PCA needs 3 points to span a plane")
+    if not named:
+        raise ValueError("must name at least one snapshot, not []; leave it out for all of them")
     if min(named) < 0 or max(named) > LARGEST_STEP:
         wrong = min(named) if min(named) < 0 else max(named)
         raise ValueError(f"must hold epochs or steps from 0 on, below 2**63, not {shown(wrong)}")
     return tuple(sorted(set(named)))
+
+
+def snapshots_or_paths(value: Any) -> tuple[int, ...] | Literal["all"] | Literal["paths"]:
+    """The same, or `paths` for the snapshots of all paths that the landscape draws."""
+    return "paths" if isinstance(value, str) and value == "paths" else snapshots(value)
 
 
 def is_list(value: Any) -> bool:
@@ -160,7 +174,7 @@ def refuse_coinciding(low: float, high: float, points: int) -> None:
 
 
 def reference(value: Any) -> int | str:
-    """A set of weights: the number of a snapshot, `first`, `last`, `problem`, or a file."""
+    """A set of weights: the number of a snapshot, `first`, `last`, RUN@last and the like, `problem`, or a file."""
     if isinstance(value, str) and value.strip():
         return value
     number = int(value) if isinstance(value, numbers.Integral) else -1
@@ -219,6 +233,11 @@ Snapshots = Annotated[
     Union[tuple[int, ...], Literal["all"]],
     BeforeValidator(snapshots),
     WithJsonSchema({"anyOf": [SNAPSHOTS, {"const": "all"}]}),
+]
+SnapshotsOrPaths = Annotated[
+    Union[tuple[int, ...], Literal["all"], Literal["paths"]],
+    BeforeValidator(snapshots_or_paths),
+    WithJsonSchema({"anyOf": [SNAPSHOTS, {"enum": ["all", "paths"]}]}),
 ]
 Intervals = Annotated[tuple[tuple[int, ...], ...], WithJsonSchema({"type": "array", "items": SNAPSHOTS, "minItems": 1})]
 Reference = Annotated[

@@ -1,31 +1,30 @@
-"""The axes of a landscape and the path on them, from its specification and the weights it names."""
+"""The axes of a landscape and the grid over them, from its specification and the weights it names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from landscape.directions.base import DirectionSpec, DirectionTensors, Range
-from landscape.directions.networks import PlaneDirection
-from landscape.directions.plane import cosines, project
+from landscape.directions.plane import cosines
 from landscape.errors import JobError
 from landscape.grid import Floats, Grid, axis_coordinates, coordinates_through_zero
 from landscape.parameters import State, direction_digest, norm
 from landscape.preparation.context import LandscapeContext
-from landscape.preparation.weights import Weights
+from landscape.preparation.path import no_path_to_fit
 from landscape.record import AxisRecord, plain
 from landscape.spec.defaults import DEFAULTS
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
-from landscape.store import NETWORK, LandscapeStore, PathPlan
+from landscape.store import LandscapeStore, PathPlan
 
 PATH_MARGIN = 0.2  # the axes run 20 % beyond the path on each side, as in MindInsight
 
 
 def axis_ranges(spec: Landscape) -> list[Range | None]:
-    """The range per axis as given, else the kind's default; None where it is to be fitted to the path."""
+    """The range per axis as given, else the kind's default; None where it is to be fitted to the paths."""
     return [_axis_range(spec, k) for k in range(len(spec.directions))]
 
 
@@ -33,7 +32,9 @@ def _axis_range(spec: Landscape, k: int) -> Range | None:
     if spec.ranges is not None:
         return spec.ranges[k]
     chosen = _chosen_coordinates(spec, k)
-    return spec.directions[k].default_range if chosen is None else (float(chosen[0]), float(chosen[-1]))
+    if chosen is None:
+        return None if spec.paths else spec.directions[k].default_range
+    return float(chosen[0]), float(chosen[-1])
 
 
 def _chosen_coordinates(spec: Landscape, k: int) -> Floats | None:
@@ -70,18 +71,23 @@ def _make_axis(spec: Landscape, k: int, path: PathPlan | None, defaults: int, fi
         return chosen
     if (limits := _axis_range(spec, k)) is not None:
         return axis_coordinates(size, *limits)
+    if spec.paths and path is not None:
+        return _over_paths(size, path.coordinates[:, k], fitted, spec.directions[k].default_range)
     if fitted is not None:
         return coordinates_through_zero(size, *fitted)
     if path is None:
-        raise _no_path_to_fit(spec)
+        raise no_path_to_fit(spec)
     spread = coordinates_through_zero if defaults > 1 else axis_coordinates
     return spread(size, *fit_range(path.coordinates[:, k]))
 
 
-def _no_path_to_fit(spec: Landscape) -> JobError:
-    """The error of an axis whose default range is fitted to the path, where the landscape has no path."""
-    fitted = sorted({axis.title or axis.kind for axis in spec.directions if axis.snapshots is not None})
-    return JobError(f"range: must be given where {', '.join(fitted)} axes are mixed with others")
+def _over_paths(size: int, places: Floats, fitted: Range | None, usual: Range | None) -> Floats:
+    """Coordinates that reach over all paths, and as far as they would without any."""
+    low, high = fit_range(places)
+    if usual is not None and fitted is None and usual[0] <= low and high <= usual[1]:
+        return axis_coordinates(size, *usual)
+    ends = [each for each in (fitted, usual) if each is not None]
+    return coordinates_through_zero(size, min([low, *(end for end, _ in ends)]), max([high, *(end for _, end in ends)]))
 
 
 def make_grid(context: LandscapeContext, path: PathPlan | None, defaults: int) -> Grid:
@@ -130,55 +136,6 @@ def _describe(
         kind=fields["kind"], norm=norm(tensors), label=spec.label(context), digest=direction_digest(tensors)
     )
     return {**fields, **plain(record), **spec.attributes(context)}
-
-
-def networks_of(spec: Landscape) -> tuple[int | str, ...]:
-    """The networks whose plane a landscape is; none of every other landscape."""
-    first, *others = spec.directions
-    if not isinstance(first, PlaneDirection) or len(others) != 1 or not isinstance(others[0], PlaneDirection):
-        return ()
-    return first.models if others[0].models == first.models and others[0].axis != first.axis else ()
-
-
-def path_of(
-    context: LandscapeContext, directions: Sequence[DirectionTensors], stored: LandscapeStore | None
-) -> PathPlan | None:
-    """The path of a landscape on disk, or, of a new one, what its axes run through."""
-    if stored is not None and not stored.has_path and networks_of(context.spec):
-        return None  # begun by a version that did not evaluate the networks
-    return (stored.path_plan() if stored else None) or make_path(context, directions)
-
-
-def states_on(path: PathPlan | None, spec: Landscape, weights: Weights) -> Callable[[int], State]:
-    """What gives the weights on a path by their number: that of a snapshot, or the place in a plane's list."""
-    if path is None or path.unit != NETWORK:
-        return weights.state
-    networks = networks_of(spec)
-    return lambda number: weights.state(networks[number])
-
-
-def make_path(context: LandscapeContext, directions: Sequence[DirectionTensors]) -> PathPlan | None:
-    """The snapshots that all axes are made from, projected on their plane, or the networks that a plane runs through.
-
-    None where an axis is made otherwise.
-
-    Raises:
-        JobError: an axis without a range would be fitted to a path that not all axes have.
-    """
-    selections = [axis.snapshots for axis in context.axes]
-    if networks := networks_of(context.spec):
-        corners = np.stack([np.asarray(axis.places(context)) for axis in context.axes], axis=1)
-        return PathPlan(NETWORK, tuple(range(len(networks))), corners, np.zeros(len(networks)))
-    if None in selections:
-        if context.spec.range is None and context.spec.snapshots is not None:
-            raise _no_path_to_fit(context.spec)
-        return None
-    chosen = [context.snapshots(selection) for selection in selections if selection is not None]
-    numbers = sorted({number for snapshots in chosen for number in snapshots})
-    names, tensors = [info.name for info in context.infos], [axis.tensors for axis in directions]
-    places = [project(context.state(number), context.origin, tensors, names) for number in numbers]
-    coordinates = np.array([place for place, _ in places])
-    return PathPlan(context.weights.trajectory.unit, tuple(numbers), coordinates, np.array([far for _, far in places]))
 
 
 def check_tile(job: Job, grid: Grid) -> None:

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from landscape.directions.base import DirectionSpec
 from landscape.directions.context import Workers, in_this_process
+from landscape.directions.paths import RunPath, RunSnapshot
 from landscape.directions.spectrum import Spectrum
 from landscape.folders.places import locate
 from landscape.parameters import ParameterInfo, State
+from landscape.preparation.paths import paths_of
 from landscape.preparation.weights import Weights
 from landscape.problem.batches import Batch
 from landscape.problem.problem import Problem
@@ -44,14 +46,16 @@ class LandscapeContext:
     _known: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def reference(self) -> int | str:
+    def reference(self) -> int | str | RunSnapshot:
         """The origin by its name in the job, `first` and `last` as the number of their snapshot.
 
-        A job that leaves it out means the last snapshot that a direction is made from, else the last of the run, else
-        the weights that the callback returns.
+        A job that leaves it out means the last snapshot of the first of its paths, else the last that a direction is
+        made from, else the last of the run, else the weights that the callback returns.
         """
         if self.spec.origin is not None:
             return self.weights.resolve(self.spec.origin)
+        if self.paths:
+            return self.paths[0].snapshots[-1]
         numbers = self.snapshots(self.spec.snapshots or "all")
         return numbers[-1] if numbers else "problem"
 
@@ -80,17 +84,26 @@ class LandscapeContext:
         assert self.solve is not None, "a landscape that is prepared has one"
         return self.solve(ranks, steps, seed)
 
-    def state(self, reference: int | str) -> State:
+    @cached_property
+    def paths(self) -> tuple[RunPath, ...]:
+        """The runs whose paths the landscape draws."""
+        return paths_of(self.spec, self.weights)
+
+    def state(self, reference: int | str | RunSnapshot) -> State:
         """The weights of that name, read once for all landscapes of the job."""
         return self.weights.state(reference)
 
-    def digest(self, reference: int | str) -> str:
+    def digest(self, reference: int | str | RunSnapshot) -> str:
         """Their digest."""
         return self.weights.digest(reference)
 
-    def name(self, reference: int | str) -> str:
-        """What labels call them."""
-        return self.weights.label(reference)
+    def name(self, reference: int | str | RunSnapshot) -> str:
+        """What labels call them; those of a run whose path is drawn by the label of that."""
+        key = self.weights.resolve(reference)
+        drawn = next((path for path in self.paths if key in path.snapshots), None)
+        if drawn is not None and isinstance(key, RunSnapshot):
+            return f"{drawn.label} {drawn.unit} {key.number}"
+        return self.weights.label(key)
 
     def snapshots(self, selection: Sequence[int] | Literal["all"]) -> tuple[int, ...]:
         """The selected snapshots of the run by their numbers, ascending."""

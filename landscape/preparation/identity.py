@@ -45,7 +45,13 @@ def identity_of(
         "precision": job.precision,
         "batch_norm": job.batch_norm,
         **({} if convexity is None else {"convexity": convexity.model_dump(mode="json")}),
+        **({"paths": _paths(context)} if context.paths else {}),
     }
+
+
+def _paths(context: LandscapeContext) -> list[dict[str, str]]:
+    """The weights of every snapshot of each path, by whatever names."""
+    return [{str(snapshot.number): context.digest(snapshot) for snapshot in path.snapshots} for path in context.paths]
 
 
 def coordinates_asked(spec: Landscape) -> list[list[Any]]:
@@ -161,16 +167,19 @@ def changes(recorded: Mapping[str, Any], identity: Mapping[str, Any]) -> list[st
     >>> changes({"seed": 0, "precision": "float32"}, {"seed": 1, "precision": "float32"})
     ['seed 0 to 1']
     """
-    differ = [key for key, value in identity.items() if recorded.get(key) != value]
+    keys = dict.fromkeys([*identity, "paths"])  # which only a landscape that draws some has
+    differ = [key for key in keys if recorded.get(key) != identity.get(key)]
     if {"num_samples", "seed"} & set(differ):
         differ = [key for key in differ if key != "samples"]  # other samples follow from these two
-    return [_change(key, recorded.get(key), identity[key]) for key in differ]
+    return [_change(key, recorded.get(key), identity.get(key)) for key in differ]
 
 
 def _change(key: str, before: Any, now: Any) -> str:
     """What changed in one field of the identity, without digests, which say nothing to a person."""
     if key in ("origin", "samples"):
         return f"{key} (other {'weights' if key == 'origin' else 'data'})"
+    if key == "paths":
+        return f"paths ({_change_of_paths(before or [], now or [])})"
     if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         parts = [
             f"axis {axis}: {_plain(old)} to {_plain(new)}"
@@ -179,6 +188,18 @@ def _change(key: str, before: Any, now: Any) -> str:
         ]
         return f"{key} ({', '.join(parts)})"
     return f"{key} {_plain(before)} to {_plain(now)}"
+
+
+def _change_of_paths(before: Any, now: Any) -> str:
+    """What changed in the snapshots of the paths, which are counted from 1 in the order of the job."""
+    if len(before) != len(now):
+        return f"{len(before)} of them to {len(now)}"
+    parts = [
+        f"path {k}: other {'weights' if set(old) == set(new) else 'snapshots'}"
+        for k, (old, new) in enumerate(zip(before, now, strict=True), 1)
+        if old != new
+    ]
+    return ", ".join(parts)
 
 
 def _plain(value: Any) -> str:

@@ -34,10 +34,10 @@ class PreparedLandscape:
 
     Attributes:
         origin: the weights at which the axes cross.
-        path: where the snapshots of the trajectory lie on the axes; None where it has no path.
+        path: where the snapshots of its paths lie on the axes; None where it has none.
         identity: what decides its values.
         record: what the store keeps of it beside its values.
-        snapshot_state: the weights of a snapshot, by its number.
+        snapshot_state: the weights of a snapshot, by its place on the path.
         extension: what it takes over from the landscape that it extends; None where it is computed from the beginning.
     """
 

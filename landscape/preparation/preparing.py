@@ -24,7 +24,7 @@ from landscape.grid import Grid
 from landscape.parameters import describe_parameters, immobile, in_first_version, refuse_not_finite
 from landscape.plan import Plan, Reduction
 from landscape.preparation.asked import asked_of
-from landscape.preparation.axes import check_tile, cosines_of, make_axes, make_grid, path_of, states_on
+from landscape.preparation.axes import check_tile, cosines_of, make_axes, make_grid
 from landscape.preparation.batch_norm import with_batch_norm
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.convexity import convexity_of
@@ -34,6 +34,8 @@ from landscape.preparation.extension import Extension
 from landscape.preparation.identity import coordinates_asked, identity_of, refuse_another
 from landscape.preparation.kept import keeps_samples
 from landscape.preparation.looking import look_at
+from landscape.preparation.path import path_of, states_on
+from landscape.preparation.paths import check_paths
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.preparation.provenance import provenance
 from landscape.preparation.ranging import RangeFinder, not_found, with_found_range, with_range
@@ -174,6 +176,7 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     defaults = DEFAULTS if like is None else like.record.defaults or 1
     context = _context(common, with_found_range(asked, like), defaults)
     spec = context.spec
+    check_paths(context.paths, weights)
     for direction in spec.directions:
         direction.check(context)
     observables = (*common.observables, *(EIGENVALUES if spec.convexity else ()))
@@ -182,7 +185,7 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
         identity["level"] = level.number
     elif stored is not None:
         refuse_another(stored, identity, job)
-    refuse_not_finite(context.origin, context.infos, f"origin: {weights.label(context.reference)}")
+    refuse_not_finite(context.origin, context.infos, f"origin: {context.name(context.reference)}")
     plan = plan_of(
         job, like, common.num_samples, common.device,
         bfloat16_weights=common.look.bfloat16_weights, reduction=common.reduction,
@@ -220,7 +223,7 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
         )
     return PreparedLandscape(
         spec.name, context.origin, directions, grid, path, plan, identity, record, observables,
-        states_on(path, spec, weights), extension,
+        states_on(path, context), extension,
     )  # fmt: skip
 
 
@@ -283,7 +286,7 @@ def _described(
         observables=list(observables),
         moment_rows=list(common.moment_rows),
         cosine=cosines_of(directions, context).tolist(),
-        origin=common.weights.label(origin),
+        origin=context.name(origin),
         origin_step=origin if isinstance(origin, int) else None,
         plan=plan.record(),
         provenance=provenance(common.problem.model, context.infos, job.folder),

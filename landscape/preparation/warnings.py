@@ -34,7 +34,9 @@ def origin_warnings(specs: Sequence[Landscape], weights: Weights, *, implied: bo
     Args:
         implied: whether the landscapes are those that the collector's options stand for, and none is in the job.
     """
-    unnamed = [spec.name for spec in specs if (spec.origin is None or implied) and spec.snapshots is None]
+    unnamed = [
+        spec.name for spec in specs if (spec.origin is None or implied) and spec.snapshots is None and not spec.paths
+    ]
     if not unnamed or not weights.trajectory.numbers or weights.digest("last") == weights.digest("problem"):
         return []
     return [

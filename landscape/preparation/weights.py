@@ -1,4 +1,4 @@
-"""The sets of weights that a job may name: the callback's own, the snapshots of the trajectory, files."""
+"""The sets of weights that a job may name: the callback's own, snapshots of its run and of others, files."""
 
 from __future__ import annotations
 
@@ -6,32 +6,46 @@ from pathlib import Path
 
 import torch
 
+from landscape.directions.paths import RunSnapshot
 from landscape.errors import JobError, LandscapeError, shown
-from landscape.folders.places import locate
+from landscape.fields import OF_RUN
+from landscape.folders.places import locate, real_place, run_labels
 from landscape.parameters import match_state, state_digest, state_of
 from landscape.problem.problem import Problem
-from landscape.trajectory.snapshots import Trajectory
+from landscape.trajectory.snapshots import Trajectory, read_trajectory
 from landscape.trajectory.weight_files import load_weights
 
 
 class Weights:
-    """Weights by their name in the job: `problem`, `last`, `first`, a number, a file. Each is read and matched once."""
+    """Weights by their name in the job: `problem`, `last`, `first`, a number, RUN@last, a file.
+
+    Each set is read and matched once.
+    """
 
     def __init__(self, problem: Problem, trajectory: Trajectory, folder: Path) -> None:
         """
         Args:
-            folder: what relative paths of files are relative to.
+            folder: what relative paths of files and runs are relative to.
         """
         self.model, self.trajectory, self.folder = problem.model, trajectory, folder
-        self._known: dict[int | str, dict[str, torch.Tensor]] = {}
-        self._digests: dict[int | str, str] = {}
+        self._known: dict[int | str | RunSnapshot, dict[str, torch.Tensor]] = {}
+        self._digests: dict[int | str | RunSnapshot, str] = {}
+        self._runs: dict[str, Trajectory] = {trajectory.run: trajectory}
 
-    def resolve(self, reference: int | str) -> int | str:
-        """`last` and `first` as the number of their snapshot; all else as it is.
+    def run(self, place: str) -> Trajectory:
+        """The trajectory of the run at an absolute folder or a URL, read once."""
+        if place not in self._runs:
+            self._runs[place] = read_trajectory(place)
+        return self._runs[place]
+
+    def resolve(self, reference: int | str | RunSnapshot) -> int | str | RunSnapshot:
+        """`last` and `first` as the number of their snapshot, also those of another run; all else as it is.
 
         Raises:
             JobError: the run has no snapshot.
         """
+        if isinstance(reference, str) and (of_run := self._of_run(reference)) is not None:
+            return of_run
         if reference not in ("last", "first"):
             return reference
         if not self.trajectory.numbers:
@@ -40,7 +54,19 @@ class Weights:
             )
         return self.trajectory.numbers[-1 if reference == "last" else 0]
 
-    def state(self, reference: int | str) -> dict[str, torch.Tensor]:
+    def _of_run(self, reference: str) -> RunSnapshot | None:
+        """The snapshot that RUN@last and its like name; None where the reference is a file, or something else."""
+        match = OF_RUN.fullmatch(reference)
+        place = "" if match is None else real_place(locate(match[1], self.folder))
+        if match is None or Path(locate(reference, self.folder)).is_file():
+            return None
+        numbers = self.run(place).numbers
+        if not numbers:
+            raise JobError(f"{shown(reference)}: run {shown(place)} holds no snapshots; name a run that holds some")
+        number = numbers[{"first": 0, "last": -1}[match[2]]] if match[2] in ("first", "last") else int(match[2])
+        return RunSnapshot(place, number)
+
+    def state(self, reference: int | str | RunSnapshot) -> dict[str, torch.Tensor]:
         """The weights of that name, as a state of the model.
 
         Raises:
@@ -51,23 +77,29 @@ class Weights:
             self._known[key] = self._read(key)
         return self._known[key]
 
-    def digest(self, reference: int | str) -> str:
+    def digest(self, reference: int | str | RunSnapshot) -> str:
         """The digest of the weights of that name."""
         key = self.resolve(reference)
         if key not in self._digests:
             self._digests[key] = state_digest(self.state(key))
         return self._digests[key]
 
-    def label(self, reference: int | str) -> str:
-        """What figures and errors call the weights of that name, such as `epoch 3`."""
+    def label(self, reference: int | str | RunSnapshot) -> str:
+        """What figures and errors call the weights of that name, such as `epoch 3`, or `sgd epoch 3` of another run."""
         key = self.resolve(reference)
+        if isinstance(key, RunSnapshot):
+            return f"{run_labels([key.run])[0]} {self.run(key.run).unit} {key.number}"
         return f"{self.trajectory.unit} {key}" if isinstance(key, int) else key
 
-    def _read(self, key: int | str) -> dict[str, torch.Tensor]:
+    def _read(self, key: int | str | RunSnapshot) -> dict[str, torch.Tensor]:
         if key == "problem":
             return state_of(self.model)
         if isinstance(key, int):
             return match_state(self.model, self.trajectory.snapshot(key).load(), f"{self.trajectory.unit} {key}")
+        if isinstance(key, RunSnapshot):
+            of_run = self.run(key.run)
+            what = f"run {shown(key.run)}, {of_run.unit} {key.number}"
+            return match_state(self.model, of_run.snapshot(key.number).load(), what)
         try:
             tensors = load_weights(locate(key, self.folder))
         except LandscapeError as error:

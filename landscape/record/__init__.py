@@ -21,6 +21,7 @@ from landscape.record.parts import (
     TrialRecord,
     WorkerRecord,
 )
+from landscape.record.paths import PathRecord, path_records
 from landscape.record.ranges import AxisEnd, FoundAxis, FoundRange, TargetRule
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "ImportRecord",
     "JobRecord",
     "LevelRecord",
+    "PathRecord",
     "PlanRecord",
     "PrecisionError",
     "ProgressRecord",
@@ -59,5 +61,6 @@ __all__ = [
     "finite_or_none",
     "parse",
     "parse_axis",
+    "path_records",
     "plain",
 ]

@@ -16,6 +16,7 @@ from landscape.directions.pca import PcaDirection
 from landscape.errors import shown
 from landscape.fields import (
     AUTO,
+    OF_RUN,
     Axes,
     Frozen,
     RangesOrAuto,
@@ -26,13 +27,15 @@ from landscape.fields import (
     landscape_name,
     pair,
     refuse_coinciding,
-    snapshots,
+    snapshots_or_paths,
 )
 from landscape.grid import AXIS_NAMES
 from landscape.spec.convexity import CONVEXITY_SCHEMA, Convexity, asked_convexity
 from landscape.spec.convexity import DEFAULT_SIZE as CONVEXITY_SIZE
+from landscape.spec.paths import PATHS_SCHEMA, PathOfRun, listed_paths, refuse_twice
 from landscape.spec.refine import Refine
 
+NO_FILES = ("problem", "first", "last")  # nor are snapshots of other runs, which every node sees as that of the job
 DEFAULT_SIZE = 41  # odd: a symmetric range then has a point at the origin
 PLANE_SIZE = 21  # of a plane through three networks, as in Garipov et al. 2018
 
@@ -43,8 +46,8 @@ class Landscape(Frozen):
     name: str
     """Letters, digits, `.`, `-` and `_`; different from the others of the job in more than case."""
     origin: Reference | None = None
-    """Where the axes cross: a snapshot's number, `first`, `last`, `problem` (the callback's weights), or a file of
-    weights; default: `last` where the run has a trajectory, else `problem`.
+    """Where the axes cross: a snapshot's number, `first`, `last`, one of another run (`runs/sgd@last`), `problem` (the
+    callback's weights), or a file of weights; default: `last` where the run has a trajectory, else `problem`.
     """
     directions: tuple[Direction, ...] = ()
     """One direction per axis, 1 to 3 of them; default: two random ones, filter-normalised."""
@@ -52,8 +55,12 @@ class Landscape(Frozen):
     """Short for principal components of these snapshots (numbers, or `all`): the range is fitted to the path, and the
     path drawn.
     """
+    paths: Annotated[tuple[PathOfRun, ...] | None, WithJsonSchema(PATHS_SCHEMA)] = None
+    """Draw the paths of these runs, 1 to 12 folders or URLs, or `{run: …, snapshots: …, label: …}`, on the axes given;
+    by default on principal components of all their snapshots together, around the last of the first path.
+    """
     axes: Axes | None = None
-    """How many principal components `trajectory` takes; default: 2."""
+    """How many principal components `trajectory` or `paths` takes; default: 2."""
     plane: tuple[Reference, Reference, Reference] | None = None
     """Short for the two axes of the plane through three networks, in Euclidean distance; the first is the origin."""
     curve: Curve | None = None
@@ -67,7 +74,7 @@ class Landscape(Frozen):
     range: RangesOrAuto | None = None
     """[low, high], or one such pair per axis; or `auto`: as far as the loss changes visibly along each axis, which is
     found by bisection. Default: [-1, 1]; a `towards` axis has both ends among its points; `trajectory` is fitted to the
-    path, `plane` to its networks.
+    path, `plane` to its networks; where `paths` are drawn, it reaches over all of them.
     """
     refine: Refine | None = None
     """Finer steps where interpolation is off by more than `tolerance`, up to `points` points in all; default: none."""
@@ -105,6 +112,11 @@ class Landscape(Frozen):
             return tuple(pair(limits) for limits in value)
         return (pair(value),)
 
+    @field_validator("paths", mode="before")
+    @classmethod
+    def _listed_paths(cls, value: Any) -> Any:
+        return listed_paths(value)
+
     @field_validator("convexity", mode="before")
     @classmethod
     def _convexity(cls, value: Any) -> Any:
@@ -119,14 +131,18 @@ class Landscape(Frozen):
         data = dict(data)
         if data.get("convexity") not in (None, False) and data.get("size") is None:
             data["size"] = CONVEXITY_SIZE
+        if data.get("paths") is not None and data.get("trajectory") is not None:
+            raise ValueError("paths and trajectory exclude each other: list the run itself among paths")
         if data.get("plane") is not None:
             data |= _through_networks(data)
         elif data.get("curve") is not None:
             raise ValueError("curve goes with plane only: plane: [first, second, bend]")
         elif data.get("trajectory") is not None:
             data["directions"] = _along_trajectory(data)
+        elif data.get("paths") is not None and (data.get("directions") is None or data.get("axes") is not None):
+            data["directions"] = _along_trajectory({**data, "trajectory": "paths"})
         elif data.get("axes") is not None:
-            raise ValueError("axes goes with trajectory only; otherwise list one direction per axis")
+            raise ValueError("axes goes with trajectory and paths only; otherwise list one direction per axis")
         elif data.get("directions") is None:
             data["directions"] = [
                 {"kind": "random", "seed": seed, "normalise": "filter", "ignore": DEFAULT_IGNORE} for seed in (1, 2)
@@ -154,6 +170,7 @@ class Landscape(Frozen):
         directions = tuple(direction.on_axis(axis) for axis, direction in enumerate(self.directions))
         object.__setattr__(self, "directions", directions)
         _refuse_equal(self.directions)
+        _refuse_without_paths(self.directions, self.paths)
         return self
 
     @property
@@ -175,7 +192,7 @@ class Landscape(Frozen):
         """The files that it names, as they stand in it: weights and directions."""
         named = [name for direction in self.directions for name in (*direction.files, *direction.weights)]
         for reference in [self.origin, *named]:
-            if isinstance(reference, str) and reference not in ("problem", "first", "last"):
+            if isinstance(reference, str) and not (reference in NO_FILES or OF_RUN.fullmatch(reference)):
                 yield reference
 
     @property
@@ -186,10 +203,10 @@ class Landscape(Frozen):
 
     @property
     def needs_trajectory(self) -> bool:
-        """Whether it names snapshots, which its run must hold."""
+        """Whether it names snapshots, which its run or others must hold."""
         references = [self.origin, *(name for direction in self.directions for name in direction.weights)]
         named = any(isinstance(name, int) or name in ("first", "last") for name in references)
-        return named or self.snapshots is not None
+        return named or self.snapshots is not None or bool(self.paths)
 
 
 def _along_trajectory(data: Mapping[str, Any]) -> tuple[Direction, ...]:
@@ -198,13 +215,14 @@ def _along_trajectory(data: Mapping[str, Any]) -> tuple[Direction, ...]:
     if type(axes) is bool or not isinstance(axes, Integral) or axes not in (1, 2, 3):
         raise ValueError(f"axes must be 1, 2 or 3, not {shown(axes)}")
     try:
-        chosen = snapshots(data["trajectory"])
+        chosen = snapshots_or_paths(data["trajectory"])
     except ValueError:
         return ()
     components = tuple(PcaDirection(trajectory=chosen, component=k + 1) for k in range(int(axes)))
     given = data.get("directions")
     if given and TypeAdapter(tuple[Direction, ...]).validate_python(given) != components:
-        raise ValueError("trajectory and directions exclude each other: keep one of them")
+        given = "paths with axes" if chosen == "paths" else "trajectory"
+        raise ValueError(f"{given} and directions exclude each other: keep one of them")
     return components
 
 
@@ -231,6 +249,13 @@ def _through_networks(data: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("plane and directions exclude each other: keep one of them")
     size = {} if data.get("size") is not None else {"size": PLANE_SIZE}
     return {"directions": axes, "origin": named[0], **size}
+
+
+def _refuse_without_paths(directions: tuple[Direction, ...], paths: tuple[PathOfRun, ...] | None) -> None:
+    if paths:
+        refuse_twice(paths)
+    elif any(isinstance(each, PcaDirection) and each.trajectory == "paths" for each in directions):
+        raise ValueError("directions: `trajectory: paths` goes with paths only; list the runs: paths: [runs/sgd, …]")
 
 
 def _refuse_auto(directions: tuple[Direction, ...]) -> None:

@@ -6,7 +6,7 @@ from landscape.store.durable import DurableStore
 from landscape.store.examination import has_constant_loss
 from landscape.store.imported import ImportedValues, write_imported
 from landscape.store.landscape import LandscapeStore
-from landscape.store.layout import NETWORK, SCHEMA_VERSION, NewArrays, PathPlan
+from landscape.store.layout import MIXED, NETWORK, SCHEMA_VERSION, NewArrays, PathPlan
 from landscape.store.naming import (
     begun_extension,
     extension_name,
@@ -31,6 +31,7 @@ from landscape.store.runs import (
 from landscape.store.surfaces import read_axes, read_path
 
 __all__ = [
+    "MIXED",
     "NETWORK",
     "SCHEMA_VERSION",
     "ChunkChanges",

@@ -25,6 +25,11 @@ from landscape.store.reading import ChunkReader
 from landscape.surface import MOMENT_PARTS, MOMENTS, PATH_MOMENTS, RISE_STDERR, SAMPLE_INDEX
 
 
+def draws_runs(record: Record) -> bool:
+    """Whether the job of a landscape names the runs whose paths it draws."""
+    return record.job is not None and any(spec.get("paths") for spec in record.job.landscapes)
+
+
 class LandscapeArrays:
     """The arrays of one landscape by their names. What their documents say is read once."""
 
@@ -41,6 +46,8 @@ class LandscapeArrays:
         self.level = record.level
         self._described: dict[str, DescribedArray] = {}
         self.has_path = documents.has(path, "path_status")
+        # The array of a landscape that was made from `paths` belongs to it even where it is lost.
+        self.has_runs = self.has_path and (documents.has(path, "path_run") or draws_runs(record))
         # A landscape of version 0.1.0 has no such array, and records no version of its defaults. In a later one the
         # array belongs to it even where it is lost, and counts as missing.
         self._has_rise = documents.has(path, RISE_STDERR) or record.defaults is not None
@@ -177,7 +184,7 @@ class LandscapeArrays:
     def path_constants(self) -> list[str]:
         """The arrays of the path that are written when the landscape is made; empty where it has no path."""
         places = [f"path_{axis}" for axis in self.axis_names]
-        return [*places, "path_step", "path_distance"] if self.has_path else []
+        return [*places, "path_step", "path_distance", *["path_run"] * self.has_runs] if self.has_path else []
 
     def direction_digests(self) -> list[str]:
         """The digest of each axis's direction, as recorded when it was made; empty where that is lost."""

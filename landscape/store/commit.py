@@ -120,6 +120,7 @@ def repair_constants(
     if path is not None:
         places |= {f"path_{axis}": path.coordinates[:, k] for k, axis in enumerate(grid.names)}
         places |= {"path_step": np.array(path.step, np.int64), "path_distance": path.distance}
+        places |= {"path_run": np.array(path.run, np.int64)} if arrays.has_runs else {}
     for k, direction in enumerate(directions if arrays.level is None else ()):
         array = arrays["directions"]
         if rows_written(array)[k]:

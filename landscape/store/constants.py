@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from landscape import parameters
+from landscape.record import path_records
 from landscape.store.arrays import LandscapeArrays
-from landscape.store.layout import PathPlan, parameter_layout, path_unit, rows_written
+from landscape.store.layout import RUNS, PathPlan, parameter_layout, path_unit, rows_written
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+MOST_RUNS = 64  # whose paths a landscape draws, and more than a job may name: the array may say anything
 
 
 def stored_directions(arrays: LandscapeArrays) -> list[dict[str, Tensor]] | None:
@@ -31,4 +34,12 @@ def stored_path(arrays: LandscapeArrays) -> PathPlan | None:
         return None
     coordinates = np.stack([arrays.values(f"path_{axis}") for axis in arrays.axis_names], axis=1)
     steps = tuple(int(step) for step in arrays.values("path_step"))
-    return PathPlan(path_unit(arrays["path_step"]), steps, coordinates, arrays.values("path_distance"))
+    unit, distance = path_unit(arrays["path_step"]), arrays.values("path_distance")
+    if not arrays.has_runs:
+        return PathPlan(unit, steps, coordinates, distance)
+    run = tuple(int(place) for place in arrays.values("path_run"))
+    listed = arrays["path_run"].attributes.get(RUNS)
+    count = max(run, default=-1) + 1
+    if min(run, default=0) < 0 or count > MOST_RUNS:
+        return None
+    return PathPlan(unit, steps, coordinates, distance, run, path_records(listed, count))

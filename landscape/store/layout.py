@@ -14,7 +14,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from landscape import parameters
 from landscape.directions import is_seeded
 from landscape.grid import Grid, Index
-from landscape.record import parse_axis
+from landscape.record import PathRecord, parse_axis, plain
 from landscape.sample_losses import LOSS_SAMPLES, ORIGIN_SAMPLES, SAMPLE_WEIGHTS
 from landscape.store.metadata import StoredArray
 from landscape.surface import MOMENT_PARTS, MOMENTS, PATH_MOMENTS, RISE_STDERR, SAMPLE_INDEX
@@ -24,20 +24,27 @@ DIRECTION_BYTES = 1 << 30  # above it a random direction is kept as its seed and
 DIRECTION_CHUNK = 1 << 24
 # Names in the documents of the arrays.
 LAYOUT, STORED = "layout", "stored"  # of `directions`: the places of the parameters, and which rows are written
-UNIT = "unit"  # of `path_step`
+UNIT, RUNS = "unit", "runs"  # of `path_step`, and of `path_run`
 # xarray wants one length of each dimension, and a path has moments of fewer rows than the grid.
 PATH_MOMENT, FORMER_PATH_MOMENT = "path_moment", "moment"  # the dimension of `path_moments`, and what it was before
 NETWORK = "network"  # the unit where the arrays of the path hold the networks that a plane runs through
+MIXED = "mixed"  # the unit of paths of which some count steps and others epochs
 
 
 @dataclass(frozen=True)
 class PathPlan:
-    """Where the snapshots of a trajectory, or the networks of a plane, lie, before their losses are known."""
+    """Where the snapshots of a trajectory, or the networks of a plane, lie, before their losses are known.
+
+    Attributes:
+        run: of each snapshot, the place of its run among `runs`, where a job names `paths`; else empty, as `runs` is.
+    """
 
     unit: str
     step: tuple[int, ...]
     coordinates: NDArray[np.float64]  # [snapshots, axes]
     distance: NDArray[np.float64]
+    run: tuple[int, ...] = ()
+    runs: tuple[PathRecord, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,7 @@ def expected_array(name: str, axes: Sequence[str]) -> tuple[str, tuple[str, ...]
         return ("float32" if name == ORIGIN_SAMPLES else "float64"), ("sample",)
     if name == SAMPLE_INDEX:
         return "int64", ("sample",)
-    if name in ("path_status", "path_step"):
+    if name in ("path_status", "path_step", "path_run"):
         return ("uint8" if name == "path_status" else "int64"), ("snapshot",)
     if name in (*(f"path_{axis}" for axis in axes), "path_distance", "path_loss", "path_projected_loss"):
         return "float64", ("snapshot",)
@@ -114,7 +121,7 @@ def rows_written(directions: StoredArray) -> list[bool]:
 def path_unit(steps: StoredArray) -> str:
     """What the numbers of the snapshots count; networks of a plane, which are no path, are kept in the same arrays."""
     unit = steps.attributes.get(UNIT)
-    return str(unit) if unit in ("step", NETWORK) else "epoch"
+    return str(unit) if unit in ("step", NETWORK, MIXED) else "epoch"
 
 
 def lay_out(group: zarr.Group, new: NewArrays, *, of_level: bool = False) -> None:
@@ -202,6 +209,8 @@ def _make_path(group: zarr.Group, grid: Grid, path: PathPlan, tile_points: int, 
     for k, axis in enumerate(grid.names):
         _make(group, f"path_{axis}", np.ascontiguousarray(path.coordinates[:, k]), dimension)
     _make(group, "path_distance", np.asarray(path.distance, np.float64), dimension)
+    if path.runs:
+        _make(group, "path_run", np.array(path.run, np.int64), dimension, attributes={RUNS: plain(path.runs)})
     # A snapshot costs two evaluations, and its weights travel to the worker: few at a time.
     chunk = (max(1, min(count, tile_points // 2, 8)),)
     for name in ("path_loss", "path_projected_loss"):

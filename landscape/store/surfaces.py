@@ -75,10 +75,13 @@ def read_path(arrays: LandscapeArrays) -> tuple[ProjectedPath | None, ProjectedP
     values = {name: arrays.read_checked(f"path_{name}").values for name in ("status", "loss", "projected_loss")}
     coordinates = {axis: plan.coordinates[:, k] for k, axis in enumerate(arrays.axis_names)}
     steps = np.array(plan.step, np.int64)
+    run = np.array(plan.run, np.int64) if plan.runs else None
     found = ProjectedPath(
-        plan.unit, steps, coordinates, values["loss"], values["projected_loss"], plan.distance, values["status"]
-    )
-    return (None, found) if plan.unit == NETWORK else (found, None)
+        plan.unit, steps, coordinates, values["loss"], values["projected_loss"], plan.distance, values["status"],
+        run, plan.runs,
+    )  # fmt: skip
+    networks = next((part for part in found.parts() if part.unit == NETWORK), None)
+    return found.without(NETWORK), networks
 
 
 def _warn_of_damage(name: str, damaged: Sequence[tuple[str, Index]]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from landscape.errors import JobError, nearest, shown
+from landscape.folders.places import run_labels
 from landscape.surface import Axis, Surface, check_observable
 from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable
@@ -76,21 +77,6 @@ def numbered(labels: Sequence[str]) -> list[str]:
         label if label not in labels[:k] else f"{label} ({1 + labels[:k].count(label)})"
         for k, label in enumerate(labels)
     ]
-
-
-def run_labels(paths: Sequence[str]) -> list[str]:
-    """The shortest ends of the paths that tell different paths apart, of at least one part.
-
-    >>> run_labels(["runs/a/sgd", "runs/b/sgd", "runs/adam", "runs/adam/"])
-    ['a/sgd', 'b/sgd', 'adam', 'adam']
-    """
-    parts = [path.replace("\\", "/").rstrip("/").split("/") for path in paths]
-    labels = []
-    for own in parts:
-        others = [other for other in parts if other != own]
-        length = next((n for n in range(1, len(own)) if all(other[-n:] != own[-n:] for other in others)), len(own))
-        labels.append("/".join(own[-length:]))
-    return labels
 
 
 def item_labels(items: Sequence[tuple[str, str]]) -> list[str]:

@@ -8,8 +8,9 @@ from typing import Any
 
 from landscape.errors import LandscapeError
 from landscape.folders.lock import driver_alive
+from landscape.folders.places import run_labels
 from landscape.surface import Surface
-from landscape.views.prepared.comparison import numbered, run_labels
+from landscape.views.prepared.comparison import numbered
 from landscape.views.prepared.differences import TableItem
 from landscape.views.prepared.history import TrainingRecord, paths_of
 from landscape.views.prepared.wording import mapping, stopped

@@ -14,7 +14,8 @@ from landscape.calculation import AtPoints, LocalCalculator, setting_of
 from landscape.curves import curve_places
 from landscape.directions.networks import plane_through
 from landscape.parameters import combine
-from landscape.preparation import axes, prepare
+from landscape.preparation import path as path_on_axes
+from landscape.preparation import prepare
 from landscape.record import Record
 from landscape.views.prepared.figure_data import prepare_figure
 from landscape.views.prepared.levels import number
@@ -196,7 +197,7 @@ def test_an_axis_alone_needs_the_first_network_as_its_origin(tmp_path, files):
 
 def test_a_plane_that_was_begun_without_its_networks_is_gone_on_with(tmp_path, files, monkeypatch):
     with monkeypatch.context() as earlier:
-        earlier.setattr(axes, "networks_of", lambda spec: ())
+        earlier.setattr(path_on_axes, "networks_of", lambda spec: ())
         assert run(job(tmp_path, files, size=3))["plane"].networks is None
     again = run(job(tmp_path, files, size=3))["plane"]
     assert (again.networks, again.path) == (None, None)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from landscape.errors import JobError
+from landscape.folders.places import run_labels
 from landscape.surface import Axis, Surface
 from landscape.views.prepared.comparison import (
     Compared,
@@ -16,7 +17,6 @@ from landscape.views.prepared.comparison import (
     compared,
     contrasts,
     item_labels,
-    run_labels,
 )
 from landscape.views.prepared.comparison_difference import COMBINED, PAIRED, prepare_difference, symmetric_scale
 from landscape.views.prepared.comparison_grid import GridValues, common_grid, coordinates_agree, resampled
@@ -226,7 +226,7 @@ def test_an_overlay_has_one_scale_and_axes_that_reach_over_all(make: ModuleType)
     assert data.fields[0].scale.ticks == data.fields[1].scale.ticks
     assert data.labels == ("a", "b")
     assert data.frame.title == "Loss of a and b"
-    assert data.fields[0].path is not None
+    assert len(data.fields[0].paths) == 1
     own = prepare_overlay(items, lock=False)
     assert own.fields[0].scale.ticks != own.fields[1].scale.ticks
     wide = prepare_overlay(pair(plane((5, 4)), plane((5, 4), ends=3.0)))
