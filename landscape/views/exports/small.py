@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from landscape.surface import Surface
 from landscape.views.figures.colours import CURVES, DEFAULT_SCALE, line_colours
-from landscape.views.figures.theme import INK, PATH_COLOUR
+from landscape.views.figures.path_looks import path_look
+from landscape.views.figures.theme import INK
 from landscape.views.prepared.figure_data import FigureData, prepare_figure, slice_at, slice_nearest
 from landscape.views.prepared.isolines import isolines
 from landscape.views.prepared.missing import rectangles, square_states
@@ -76,8 +77,7 @@ def _plane(data: FigureData, width: int) -> tuple[Canvas, list[str]]:
     for level, (_, colour) in zip(data.scale.ticks, colours, strict=False):
         points = isolines(x, y, data.drawn, (level,))
         shapes.append(canvas.line(points[:, 0], points[:, 1], colour, 1))
-    if data.path is not None:
-        shapes.append(canvas.line(data.path.places[0], data.path.places[1], PATH_COLOUR, 1.5))
+    shapes += [canvas.line(path.places[0], path.places[1], path_look(path.number).colour, 1.5) for path in data.paths]
     if data.origin is not None:
         arm = 0.04 * float(x[-1] - x[0])
         ends = np.array([-arm, arm, np.nan, 0, 0]), np.array([0, 0, np.nan, -arm, arm])

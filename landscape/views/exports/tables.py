@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from landscape.record import plain
 from landscape.surface import STATUS_NAMES, ProjectedPath, Surface
 from landscape.views.exports.files import whole_file
 
@@ -29,9 +30,15 @@ def write_csv(surface: Surface, path: Path) -> None:
 def write_path_csv(trajectory: ProjectedPath, path: Path) -> None:
     """One row per snapshot in order: its step or epoch, its coordinates, the loss there and at its projection.
 
-    `distance` is the Euclidean distance between the two in weight space; `status` is as in the surface's table.
+    Of several runs the columns `run`, `unit` and `number` say first which it is. `distance` is the Euclidean distance
+    between the two in weight space; `status` is as in the surface's table.
     """
-    columns: dict[str, np.ndarray] = {trajectory.unit: trajectory.step, **trajectory.coordinates}
+    columns: dict[str, np.ndarray] = {trajectory.unit: trajectory.step}
+    if trajectory.run is not None:
+        of_row = [trajectory.runs[k] for k in trajectory.run]
+        columns = {"run": np.array([run.label for run in of_row]), "unit": np.array([run.unit for run in of_row])}
+        columns["number"] = trajectory.step
+    columns |= trajectory.coordinates
     columns |= {name: getattr(trajectory, name) for name in ("loss", "projected_loss", "distance", "status")}
     _write_table(path, columns)
 
@@ -62,7 +69,10 @@ def _write_table(path: Path, columns: Mapping[str, np.ndarray]) -> None:
 
 
 def write_npz(surface: Surface, path: Path) -> None:
-    """Coordinates, observables, status, the path as `path_*`, and `metadata`: JSON in a string. Needs no pickle."""
+    """Coordinates, observables, status, the path as `path_*`, and `metadata`: JSON in a string. Needs no pickle.
+
+    Of several runs, `path_run` is the place of each snapshot's run in the list `path_runs` of the metadata.
+    """
     arrays: dict[str, np.ndarray] = {axis.name: axis.coordinates for axis in surface.axes}
     arrays |= {name: np.asarray(values) for name, values in surface.observables.items()}
     arrays |= points_of(surface)
@@ -70,11 +80,13 @@ def write_npz(surface: Surface, path: Path) -> None:
         arrays |= {f"path_{name}": values for name, values in surface.path.coordinates.items()}
         for name in ("step", "loss", "projected_loss", "distance", "status"):
             arrays[f"path_{name}"] = getattr(surface.path, name)
+        arrays |= {} if surface.path.run is None else {"path_run": surface.path.run}
     metadata = {
         "name": surface.name,
         "dimensions": surface.dimensions,
         "axes": {axis.name: dict(axis.attributes) for axis in surface.axes},
         "path_unit": surface.path.unit if surface.path is not None else None,
+        **({"path_runs": plain(surface.path.runs)} if surface.path is not None and surface.path.runs else {}),
         "status": dict(enumerate(STATUS_NAMES)),
         "attributes": dict(surface.attributes),
     }

@@ -1,8 +1,8 @@
-"""The trajectory growing from its start to the convergence point: frames, and the buttons that play them."""
+"""Trajectories growing from their starts to their convergence points: frames, and the buttons that play them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,24 +13,32 @@ from landscape.views.prepared.path import DrawnPath
 FRAMES_AT_MOST = 60
 
 
-def animate(figure: go.Figure, path: DrawnPath) -> None:
-    """Add frames that let the path grow, and the buttons that play them; `figure` is changed."""
+def animate(figure: go.Figure, paths: Sequence[DrawnPath]) -> None:
+    """Add frames that let the paths grow, and the buttons that play them; `figure` is changed.
+
+    Several paths grow by one snapshot at a time each, and those with fewer of them stop at their ends.
+    """
+    longest = max(paths, key=lambda path: len(path.numbers), default=None)
+    if longest is None or len(longest.numbers) < 2:
+        return
     moving = [k for k, trace in enumerate(figure.data) if (trace.meta or {}).get("role") == "path"]
-    count = len(path.numbers)
+    counts = {path.number: len(path.numbers) for path in paths}
+    count = len(longest.numbers)
     stops = sorted({round(stop) for stop in np.linspace(1, count, min(count, FRAMES_AT_MOST))})
     keys = [key for key in ("x", "y", "z") if moving and getattr(figure.data[moving[0]], key, None) is not None]
     frames = []
     for stop in stops:
-        data = [_until(figure.data[k], stop, count, keys) for k in moving]
-        frames.append(go.Frame(data=data, traces=moving, name=f"{path.unit} {path.numbers[stop - 1]}"))
+        data = [_until(figure.data[k], stop, counts, keys) for k in moving]
+        frames.append(go.Frame(data=data, traces=moving, name=f"{longest.unit} {longest.numbers[stop - 1]}"))
     figure.frames = frames
     figure.update_layout(updatemenus=[_buttons(stops, redraw="z" in keys)])
 
 
-def _until(trace: Any, stop: int, count: int, keys: list[str]) -> dict[str, Any]:
+def _until(trace: Any, stop: int, counts: Mapping[int, int], keys: list[str]) -> dict[str, Any]:
     """The trace up to its `stop`-th snapshot; a path on a surface has several points from one to the next."""
-    pieces = (len(trace.x) - 1) // (count - 1)
-    return {"type": trace.type} | {key: trace[key][: (stop - 1) * pieces + 1] for key in keys}
+    count = counts[trace.meta.get("path", 0)]
+    pieces = (len(trace.x) - 1) // (count - 1) if count > 1 else 1
+    return {"type": trace.type} | {key: trace[key][: (min(stop, count) - 1) * pieces + 1] for key in keys}
 
 
 def _buttons(stops: Sequence[int], redraw: bool) -> dict[str, Any]:

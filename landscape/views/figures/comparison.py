@@ -200,7 +200,7 @@ def _differences(items: Sequence[Compared], kind: str | None, asked: Options) ->
         pairs = prepared(max(data.field.scale.real(data.field.scale.high) for data in pairs))
     figures = []
     for number, data in enumerate(pairs, 1):
-        drawn = draw_difference(data if asked.path else replace(data, paths=(None, None)), chosen, asked.style)
+        drawn = draw_difference(data if asked.path else replace(data, paths=((), ())), chosen, asked.style)
         name = _file(f"{data.labels[1]}-less-{data.labels[0]}", "difference", chosen, asked)
         figures.append(ComparedFigure(drawn, data.field.title, sentence(data.field.caption), name, (0, number)))
     return figures

@@ -19,13 +19,14 @@ from landscape.views.figures.extrema import extrema_names, flat_extrema
 from landscape.views.figures.layout import TICKS_PX, Style, base_layout, finish, make_frame, one_line, text
 from landscape.views.figures.missing import hatched
 from landscape.views.figures.origin import flat_origin, origin_names
-from landscape.views.figures.path import flat_labels, flat_path, legend_names
+from landscape.views.figures.path import flat_labels, flat_paths, legend_names
+from landscape.views.figures.path_looks import path_look
 from landscape.views.figures.pointer import pointer_notes, pointer_text, pointer_values
 from landscape.views.figures.seeds import seed_band, seed_names
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import nice_ticks
 from landscape.views.prepared.missing import legend_name, missing_names, missing_states
-from landscape.views.prepared.path import DrawnPath
+from landscape.views.prepared.path import DrawnPath, ends_of
 
 Floats = NDArray[np.float64]
 
@@ -65,10 +66,10 @@ def draw_curve(data: FigureData, style: Style) -> go.Figure:
         layout[f"yaxis{panel.y[1:]}"] = _y_axis(one, limits, panel)
         first = next(k for k, other in enumerate(observables) if band_name(other) == band_name(one))
         traces += _panel(one, panel, limits, style, band_in_legend=panel.number == first)
-    if data.path is not None and data.observable == "loss":
-        path = _over_curve(data, data.path)
-        traces += [trace.update(places[0].axes) for trace in flat_path(path, style, joined=False)]
-        labels = _log_labels(flat_labels(path), data.scale.log)
+    if data.paths and data.observable == "loss":
+        paths = [_over_curve(data, path) for path in data.paths]
+        traces += [trace.update(places[0].axes) for trace in flat_paths(paths, style, joined=False)]
+        labels = _log_labels(flat_labels(paths), data.scale.log)
         in_panel = {"xref": places[0].x, "yref": places[0].y}
         layout["annotations"] = [*layout["annotations"], *(label | in_panel for label in labels)]
     traces += flat_extrema(data, style, **places[0].axes)
@@ -93,7 +94,7 @@ def _legend(observables: Sequence[FigureData]) -> list[str]:
     first = observables[0]
     names = list(dict.fromkeys(band_name(one) for one in observables if one.shape_error is not None))
     names += seed_names(first)
-    names += [*legend_names(first.path), SNAPSHOT_NAME] if first.path is not None else []
+    names += [*legend_names(first.paths), SNAPSHOT_NAME] if first.paths else []
     names += origin_names(first) if _origin_height(first) is not None else []
     return [*names, *missing_names(first.states), *extrema_names(first)]
 
@@ -115,8 +116,7 @@ def y_limits(data: FigureData) -> tuple[float, float]:
         shown += edges
         half = half[np.isfinite(half)]
         reach = max(reach, 1.5 * float(np.median(half))) if half.size else reach
-    if data.path is not None:
-        shown.append(data.path.height)
+    shown += [path.height for path in data.paths]
     near = np.concatenate([values[np.isfinite(values)] for values in shown])
     near = near[(near >= low - reach) & (near <= high + reach)]
     low, high = min(low, near.min(initial=low)), max(high, near.max(initial=high))
@@ -159,9 +159,9 @@ def _panel(
     height = _origin_height(data)
     marks = flat_origin(data, style, height, **panel.axes) if height is not None else []
     traces += [mark.update(showlegend=False) if panel.number else mark for mark in marks]
-    path = data.path
-    if panel.number == 0 and path is not None and np.isfinite(path.loss).any() and data.observable == "loss":
-        traces.append(_snapshots(path, panel, style))
+    known = [path for path in data.paths if np.isfinite(path.loss).any()]
+    if panel.number == 0 and data.observable == "loss":
+        traces += [_snapshots(path, panel, style, in_legend=path is known[0]) for path in known]
     return traces
 
 
@@ -234,15 +234,18 @@ def _curve(data: FigureData, shown: Floats, panel: Panel, style: Style) -> go.Sc
     )
 
 
-def _snapshots(path: DrawnPath, panel: Panel, style: Style) -> go.Scatter:
+def _snapshots(path: DrawnPath, panel: Panel, style: Style, *, in_legend: bool) -> go.Scatter:
     """The loss at the real snapshots, which need not lie on the line."""
-    colour = _colours(panel)[style.theme]
+    look = path_look(path.number, style.path_colour)
+    colour = look.colour if path.run else _colours(panel)[style.theme]
     return go.Scatter(
         x=path.places[0],
         y=path.loss,
         mode="markers",
-        marker={"symbol": "circle-open", "size": 8, "color": colour, "line": {"width": 1.6}},
+        marker={"symbol": f"{look.symbol}-open", "size": 8, "color": colour, "line": {"width": 1.6}},
         name=SNAPSHOT_NAME,
+        legendgroup=SNAPSHOT_NAME,
+        showlegend=in_legend,
         hovertext=list(path.hover),
         hoverinfo="text",
         **panel.axes,
@@ -276,9 +279,8 @@ def _y_axis(data: FigureData, limits: tuple[float, float], panel: Panel) -> dict
 
 
 def _x_range(data: FigureData) -> list[float]:
-    low, high = float(data.axes[0].coordinates[0]), float(data.axes[0].coordinates[-1])
-    if data.path is not None:
-        low, high = min(low, float(data.path.places[0].min())), max(high, float(data.path.places[0].max()))
+    least, largest = ends_of(data.paths, 0)
+    low, high = min(float(data.axes[0].coordinates[0]), least), max(float(data.axes[0].coordinates[-1]), largest)
     margin = 0.02 * (high - low)
     return [low - margin, high + margin]
 

@@ -53,9 +53,9 @@ def draw_difference(data: DifferenceData, kind: str, style: Style) -> go.Figure:
 
 
 def _paths(data: DifferenceData) -> list[tuple[DrawnPath, str, int, Look]]:
-    """The path of each landscape that has one, with its label, its number and its look."""
+    """The paths of each landscape, with its label, its number and its look."""
     numbered = enumerate(zip(data.labels, data.paths, strict=True))
-    return [(path, label, number, look(number)) for number, (label, path) in numbered if path is not None]
+    return [(path, label, number, look(number)) for number, (label, own) in numbered for path in own]
 
 
 def _marks_on_curve(data: DifferenceData, style: Style) -> list[go.Scatter]:

@@ -31,7 +31,7 @@ def draw_contour_overlay(data: OverlayData, style: Style) -> go.Figure:
     marks: list[Any] = [flat_key(label, number, look(number), style) for number, (label, _) in items]
     marks += [trace for number, (label, field) in items for trace in _missing(field, label, number, style)]
     for number, (label, field) in items:
-        marks += flat_marks(field.path, label, number, look(number), style) if field.path is not None else []
+        marks += [mark for path in field.paths for mark in flat_marks(path, label, number, look(number), style)]
     return add_marks(draw_plane(with_levels(data.frame), lines, style), marks)
 
 

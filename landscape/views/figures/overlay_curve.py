@@ -16,6 +16,7 @@ from landscape.views.figures.theme import INK, themed
 from landscape.views.prepared.comparison_overlay import OverlayData
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import nice_ticks
+from landscape.views.prepared.path import DrawnPath
 
 TALLER = 1.35  # than a panel of one landscape
 BAND_OPACITY = 0.16
@@ -27,7 +28,7 @@ def draw_curve_overlay(data: OverlayData, style: Style) -> go.Figure:
     height, below = PANEL_PX * TALLER, TICKS_PX + 17
     limits = [y_limits(field) for field in data.fields]
     ends = (min(low for low, _ in limits), max(high for _, high in limits))
-    paths = [_path(field) for field in data.fields]
+    paths = [_paths(field) for field in data.fields]
     names = [*overlay_names(data.labels, paths), *([ORIGIN] if any(map(_has_origin, data.fields)) else [])]
     frame = make_frame(data.frame, style, (PLOT_PX, height), left=76, right=28, below=below, legend=names)
     layout = base_layout(data.frame, style, frame) | _axes(data, ends)
@@ -35,8 +36,8 @@ def draw_curve_overlay(data: OverlayData, style: Style) -> go.Figure:
     floor = 10.0 ** ends[0] if data.frame.scale.log else -np.inf
     for number, (label, field) in enumerate(zip(data.labels, data.fields, strict=True)):
         traces += [*_band(field, number, floor, style), _curve(field, label, number, style)]
-    for number, (label, path) in enumerate(zip(data.labels, paths, strict=True)):
-        traces += flat_marks(path, label, number, look(number), style, joined=False) if path is not None else []
+    for number, (label, own) in enumerate(zip(data.labels, paths, strict=True)):
+        traces += [mark for path in own for mark in flat_marks(path, label, number, look(number), style, joined=False)]
     traces += _origins(data, style)
     figure = finish(data.frame, traces, layout, {"plot": [PLOT_PX, height], "below": below, "equal": False})
     return figure.update_layout(legend=LEGEND)
@@ -53,10 +54,10 @@ def _axes(data: OverlayData, ends: tuple[float, float]) -> dict[str, Any]:
     return {"xaxis": {"title": {"text": one_line(axis.title, PLOT_PX)}, "range": x_range}, "yaxis": y_axis}
 
 
-def _path(field: FigureData) -> Any:
-    """The path over the curve; None where the loss at the convergence point is not known."""
-    known = field.path is not None and field.observable == "loss" and np.isfinite(field.path.height[-1])
-    return on_curve(field.path, field.scale.real) if known and field.path is not None else None
+def _paths(field: FigureData) -> list[DrawnPath]:
+    """The paths over the curve whose loss at the convergence point is known."""
+    known = [path for path in field.paths if field.observable == "loss" and np.isfinite(path.height[-1])]
+    return [on_curve(path, field.scale.real) for path in known]
 
 
 def _shown(field: FigureData) -> np.ndarray:

@@ -28,13 +28,17 @@ def entry(label: str) -> str:
 
 
 def end_entry(label: str, path: DrawnPath) -> str:
-    """The legend entry of the last snapshot, such as 'sgd: minimum, convergence point (epoch 20)'."""
-    return f"{entry(label)}, {path.end_name}"
+    """The legend entry of the last snapshot, such as 'sgd: minimum, convergence point (epoch 20)'.
+
+    Of one of several paths, the run is named: 'both, convergence point of sgd (epoch 20)'.
+    """
+    last = f"{path.end_name} of {text(path.run)} ({path.unit} {path.numbers[-1]})" if path.run else path.end_name
+    return f"{entry(label)}, {last}"
 
 
-def overlay_names(labels: Sequence[str], paths: Sequence[DrawnPath | None]) -> list[str]:
+def overlay_names(labels: Sequence[str], paths: Sequence[Sequence[DrawnPath]]) -> list[str]:
     """All legend entries of the landscapes and their convergence points."""
-    ends = [end_entry(label, path) for label, path in zip(labels, paths, strict=True) if path is not None]
+    ends = [end_entry(label, path) for label, own in zip(labels, paths, strict=True) for path in own]
     return [*(entry(label) for label in labels), *ends]
 
 

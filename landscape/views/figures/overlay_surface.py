@@ -14,7 +14,14 @@ from landscape.views.figures.overlay_marks import add_marks, entry, space_key, s
 from landscape.views.figures.path import LIFT
 from landscape.views.figures.pointer import of_heights
 from landscape.views.figures.scene import draw_scene
-from landscape.views.figures.surface import HEIGHT, horizontal_aspect, level_lines, origin_height, path_in_space, z_axis
+from landscape.views.figures.surface import (
+    HEIGHT,
+    horizontal_aspect,
+    level_lines,
+    origin_height,
+    paths_in_space,
+    z_axis,
+)
 from landscape.views.figures.theme import typed
 from landscape.views.prepared.comparison_overlay import OverlayData
 from landscape.views.prepared.figure_data import FigureData
@@ -43,11 +50,11 @@ def draw_surface_overlay(data: OverlayData, style: Style, opacity: float) -> go.
         for trace in missing:
             trace.update(name=f"{entry(label)}: {trace.name}", **group)
         marks += missing
-        path = path_in_space(field, LIFT * span)
-        marks += space_marks(path, label, number, look(number), style) if path is not None else []
+        for path in paths_in_space(field, LIFT * span):
+            marks += space_marks(path, label, number, look(number), style)
     traces += _origins(data, style, span)
     upwards = z_axis(frame, floor, frame.scale.high + 0.04 * span)
-    figure = draw_scene(with_levels(frame), traces, style, z_axis=upwards, aspect=[*aspect, HEIGHT], overlay=None)
+    figure = draw_scene(with_levels(frame), traces, style, z_axis=upwards, aspect=[*aspect, HEIGHT], overlay=[])
     return add_marks(figure, marks)
 
 

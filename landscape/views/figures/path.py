@@ -1,59 +1,75 @@
-"""The trajectory on top of a drawing: line, snapshots, start, convergence point, step numbers."""
+"""Trajectories on top of a drawing: lines, snapshots, starts, convergence points, step numbers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from landscape.views.figures.layout import Style, text
-from landscape.views.figures.theme import PATH_HALO
-from landscape.views.prepared.path import DrawnPath, place_labels
+from landscape.views.figures.path_looks import KEY, PathLook, are_told_apart, path_look
+from landscape.views.figures.theme import PAPER, PATH_HALO, themed
+from landscape.views.prepared.path import CONVERGENCE, START, DrawnPath, place_labels_of_all
 
 SPACE_DISTANCE = 0.1  # labels in space keep further apart: from most sides they come closer
 LIFT = 0.02  # of the height: enough for the path not to sink into the surface
 
 
-def legend_names(path: DrawnPath | None) -> list[str]:
-    """The legend entries that the path brings."""
-    return [] if path is None else ["trajectory", path.start_name, path.end_name]
+def legend_names(paths: Sequence[DrawnPath]) -> list[str]:
+    """The legend entries that the paths bring."""
+    if are_told_apart(paths):
+        return [*(text(path.name) for path in paths), START, CONVERGENCE]
+    return [name for path in paths for name in (path.name, path.start_name, path.end_name)]
 
 
-def flat_path(path: DrawnPath, style: Style, joined: bool = True) -> list[go.Scatter]:
-    """The path on a plane (the first two axes). Unless `joined`, only a thin dotted line connects its points."""
-    x, y = path.places[0], path.places[1]
+def role(path: DrawnPath, word: str) -> dict[str, Any]:
+    """The meta of a trace: what it is and, of several paths, of which; a page leaves their colours as they are."""
+    return {"role": word, **({"path": path.number} if path.run else {})}
+
+
+def flat_paths(paths: Sequence[DrawnPath], style: Style, joined: bool = True) -> list[go.Scatter]:
+    """The paths on a plane (the first two axes). Unless `joined`, only thin dotted lines connect their points."""
+    traces = [trace for path in paths for trace in _flat_line(path, style, joined)]
+    traces += [mark for path in paths for mark in (_start(path, style), _end(path, style))]
+    return [*traces, *(_flat_keys(style) if are_told_apart(paths) else ())]
+
+
+def _flat_line(path: DrawnPath, style: Style, joined: bool) -> list[go.Scatter]:
+    x, y, look = path.places[0], path.places[1], path_look(path.number, style.path_colour)
     hover = {"hovertext": list(path.hover), "hoverinfo": "text"}
-    line: dict[str, Any] = {"color": style.path_colour, "width": style.path_width}
+    line: dict[str, Any] = {"color": look.colour, "width": style.path_width, "dash": look.dash}
     halo = {"color": PATH_HALO, "width": style.path_width + 3}
     if not joined:
         line, halo = line | {"width": 1, "dash": "dot"}, halo | {"width": 0}
-    dots = {"size": 6, "color": style.path_colour, "line": {"color": PATH_HALO, "width": 1}}
-    role = {"meta": {"role": "path"}}
+    size = 6 if look.symbol == "circle" else 7
+    dots = {"size": size, "symbol": look.symbol, "color": look.colour, "line": {"color": PATH_HALO, "width": 1}}
+    meta = {"meta": role(path, "path")}
     return [
-        go.Scatter(x=x, y=y, mode="lines", line=halo, opacity=0.85, hoverinfo="skip", showlegend=False, **role),
-        go.Scatter(x=x, y=y, mode="lines+markers", line=line, marker=dots, name="trajectory", **role, **hover),
-        _start(path, style),
-        _end(path, style),
+        go.Scatter(x=x, y=y, mode="lines", line=halo, opacity=0.85, hoverinfo="skip", showlegend=False, **meta),
+        go.Scatter(x=x, y=y, mode="lines+markers", line=line, marker=dots, name=text(path.name), **meta, **hover),
     ]
 
 
 def _start(path: DrawnPath, style: Style) -> go.Scatter:
-    edge = {"color": style.path_colour, "width": 2.5}
-    marker = {"symbol": "circle", "size": 12, "color": PATH_HALO, "line": edge}
+    edge = {"color": path_look(path.number, style.path_colour).colour, "width": 2.5}
+    # Of several, the inner ones can be seen where they start at the same place.
+    marker = {"symbol": "circle", "size": 12 - 2 * min(path.number, 3), "color": PATH_HALO, "line": edge}
     return _flat_mark(path, slice(0, 1), path.start_name, marker)
 
 
 def _end(path: DrawnPath, style: Style) -> go.Scatter:
     edge = {"color": PATH_HALO, "width": 1.2}
-    marker = {"symbol": "star", "size": 17, "color": style.path_colour, "line": edge}
-    return _flat_mark(path, slice(-1, None), path.end_name, marker)
+    colour = path_look(path.number, style.path_colour).colour
+    return _flat_mark(
+        path, slice(-1, None), path.end_name, {"symbol": "star", "size": 17, "color": colour, "line": edge}
+    )
 
 
 def _flat_mark(path: DrawnPath, which: slice, name: str, marker: Mapping[str, Any]) -> go.Scatter:
-    """One snapshot, marked and with a legend entry of its own."""
+    """One snapshot, marked; with a legend entry of its own where there is one path alone."""
     return go.Scatter(
         x=path.places[0][which],
         y=path.places[1][which],
@@ -62,11 +78,45 @@ def _flat_mark(path: DrawnPath, which: slice, name: str, marker: Mapping[str, An
         hovertext=list(path.hover[which]),
         mode="markers",
         hoverinfo="text",
-        meta={"role": "end"},
+        showlegend=not path.run,
+        meta=role(path, "end"),
     )
 
 
-def flat_labels(path: DrawnPath) -> list[dict[str, Any]]:
+def _flat_keys(style: Style) -> list[go.Scatter]:
+    """The legend entries that the starts and the ends of several paths share."""
+    empty: dict[str, Any] = {"x": [None], "y": [None], "mode": "markers", "hoverinfo": "skip", "showlegend": True}
+    return [go.Scatter(name=name, **empty, **looks) for name, looks in _keys(style, ("circle", 10), ("star", 13))]
+
+
+def _space_keys(style: Style) -> list[go.Scatter3d]:
+    empty: dict[str, Any] = {"x": [None], "y": [None], "z": [None], "mode": "markers", "hoverinfo": "skip"}
+    return [
+        go.Scatter3d(name=name, **empty, **looks) for name, looks in _keys(style, ("circle-open", 7), ("diamond", 6))
+    ]
+
+
+def _keys(style: Style, *symbols: tuple[str, int]) -> list[tuple[str, dict[str, Any]]]:
+    """The names of both entries, and their marks in a grey that no path has."""
+    entries = []
+    for (symbol, size), name in zip(symbols, (START, CONVERGENCE), strict=True):
+        rings = {"line": {"color": KEY, "width": 2}} if name == START else {}
+        options: dict[str, Any] = {
+            theme: {
+                "marker": {
+                    "symbol": symbol,
+                    "size": size,
+                    "color": PAPER[theme] if symbol == "circle" else KEY,
+                    **rings,
+                }
+            }
+            for theme in PAPER
+        }
+        entries.append((name, themed(options, style.theme, role="path key")))
+    return entries
+
+
+def flat_labels(paths: Sequence[DrawnPath]) -> list[dict[str, Any]]:
     """The numbers beside the snapshots as annotations, on a light ground so that they read on any colour."""
     return [
         {
@@ -81,6 +131,7 @@ def flat_labels(path: DrawnPath) -> list[dict[str, Any]]:
             "borderpad": 1,
             "name": "step",
         }
+        for path in paths
         for label in path.labels
     ]
 
@@ -92,49 +143,59 @@ def space_path(path: DrawnPath, style: Style, height: np.ndarray, line: np.ndarr
     """
     if not np.isfinite(height).any():
         return []
+    look = path_look(path.number, style.path_colour)
     joined = go.Scatter3d(
         x=line[:, 0],
         y=line[:, 1],
         z=line[:, 2],
         mode="lines",
-        line={"color": style.path_colour, "width": style.path_width * 2.4},
+        line={"color": look.colour, "width": style.path_width * 2.4, "dash": look.dash},
         hoverinfo="skip",
         showlegend=False,
         connectgaps=False,
-        meta={"role": "path"},
+        meta=role(path, "path"),
     )
+    edge = {"color": PATH_HALO, "width": 1}
     snapshots = go.Scatter3d(
         x=path.places[0],
         y=path.places[1],
         z=height,
         mode="markers",
-        marker={"size": 3.5, "color": style.path_colour, "line": {"color": PATH_HALO, "width": 1}},
+        marker={"size": 3.5, "symbol": look.space_symbol, "color": look.colour, "line": edge},
         hovertext=list(path.hover),
         hoverinfo="text",
-        name="trajectory",
-        meta={"role": "path"},
+        name=text(path.name),
+        meta=role(path, "path"),
     )
-    return [joined, snapshots, *_space_ends(path, style, height)]
+    return [joined, snapshots, *_space_ends(path, look, height)]
 
 
-def _space_ends(path: DrawnPath, style: Style, height: np.ndarray) -> list[go.Scatter3d]:
+def space_keys(paths: Sequence[DrawnPath], style: Style) -> list[go.Scatter3d]:
+    """The legend entries that starts and ends share where several runs are told apart; else none."""
+    return _space_keys(style) if are_told_apart(paths) else []
+
+
+def _space_ends(path: DrawnPath, look: PathLook, height: np.ndarray) -> list[go.Scatter3d]:
     """The first and the last snapshot in space, as far as their heights are known."""
     traces = []
     for index, symbol, size, name in ((0, "circle-open", 8, path.start_name), (-1, "diamond", 6, path.end_name)):
         if np.isfinite(height[index]):
             place = [index % len(height)]
             edge = {"color": PATH_HALO, "width": 1}
-            marker = {"symbol": symbol, "size": size, "color": style.path_colour, "line": edge}
-            hover = {"hovertext": [path.hover[index]], "hoverinfo": "text"}
+            marker = {"symbol": symbol, "size": size, "color": look.colour, "line": edge}
+            hover = {"hovertext": [path.hover[index]], "hoverinfo": "text", "showlegend": not path.run}
             spot = {"x": path.places[0][place], "y": path.places[1][place], "z": height[place]}
-            traces.append(go.Scatter3d(mode="markers", marker=marker, name=name, meta={"role": "end"}, **spot, **hover))
+            meta = {"meta": role(path, "end")}
+            traces.append(go.Scatter3d(mode="markers", marker=marker, name=name, **meta, **spot, **hover))
     return traces
 
 
-def space_labels(path: DrawnPath, height: np.ndarray) -> list[dict[str, Any]]:
+def space_labels(paths: Sequence[DrawnPath], heights: Sequence[np.ndarray]) -> list[dict[str, Any]]:
     """The numbers above the snapshots in space; they stay readable where the surface hides the point."""
-    places = np.stack(path.places[:2], axis=1)
-    flat = places / (np.ptp(places, axis=0).max() or 1.0) / 2  # a path takes about half of the picture
+    places = [np.stack(path.places[:2], axis=1) for path in paths]
+    span = np.ptp(np.concatenate(places), axis=0).max() if places else 0.0
+    flat = [each / (span or 1.0) / 2 for each in places]  # paths take about half of the picture
+    texts = [[str(number) for number in path.numbers] for path in paths]
     return [
         {
             "x": float(path.places[0][label.index]),
@@ -147,6 +208,7 @@ def space_labels(path: DrawnPath, height: np.ndarray) -> list[dict[str, Any]]:
             "bgcolor": "rgba(255,255,255,0.78)",
             "borderpad": 1,
         }
-        for label in place_labels(flat, [str(number) for number in path.numbers], SPACE_DISTANCE)
+        for path, height, labels in zip(paths, heights, place_labels_of_all(flat, texts, SPACE_DISTANCE), strict=True)
+        for label in labels
         if np.isfinite(height[label.index])
     ]

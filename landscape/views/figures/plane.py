@@ -1,4 +1,4 @@
-"""What the drawings of two axes on a plane share: size, axes, isolines, missing points, the path on top."""
+"""What the drawings of two axes on a plane share: size, axes, isolines, missing points, the paths on top."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ from landscape.views.figures.layout import (
 from landscape.views.figures.missing import hatched
 from landscape.views.figures.networks import flat_networks, network_labels, network_names
 from landscape.views.figures.origin import flat_origin, origin_names
-from landscape.views.figures.path import flat_labels, flat_path, legend_names
+from landscape.views.figures.path import flat_labels, flat_paths, legend_names
 from landscape.views.figures.pointer import plane_hover, pointer_notes, pointer_values
 from landscape.views.figures.theme import typed
 from landscape.views.figures.uncertainty import unclear_names, unclear_region
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import EvenLevels, even_levels
 from landscape.views.prepared.missing import missing_names, missing_states
+from landscape.views.prepared.path import ends_of
 
 PLOT_PX, TALLEST_PX, WIDEST_PX, LOWEST_PX = 560, 640, 820, 150
 SHORTEST_BAR_PX = 190.0
@@ -71,20 +72,19 @@ def draw_plane(
     states = data.states if all_states is None else all_states
     plot = plot_size(data)
     below = TICKS_PX + 17 + room
-    names = [*legend_names(data.path), *network_names(data), *missing_names(states)]
+    names = [*legend_names(data.paths), *network_names(data), *missing_names(states)]
     names += [*layer_names(data), *extrema_names(data)]
     frame = make_frame(data, style, plot, left=73, below=below, legend=names)
     traces: list[Any] = [*field, *layers(data, missing_states(states), style)]
     layout = base_layout(data, style, frame) | _axes(data, frame)
     traces += flat_networks(data, style)
     layout["annotations"] = [*layout["annotations"], *network_labels(data)]
-    if data.path is not None:
-        traces += flat_path(data.path, style)
-        layout["annotations"] = [*layout["annotations"], *flat_labels(data.path)]
+    traces += flat_paths(data.paths, style)
+    layout["annotations"] = [*layout["annotations"], *flat_labels(data.paths)]
     traces += flat_extrema(data, style)
     figure = finish(data, traces, layout, {"plot": list(plot), "below": below, "equal": data.equal})
-    if style.animate and data.path is not None and len(data.path.numbers) > 1 and not room:
-        animate(figure, data.path)
+    if style.animate and not room:
+        animate(figure, data.paths)
     return figure
 
 
@@ -111,15 +111,14 @@ def _axes(data: FigureData, frame: Frame) -> dict[str, Any]:
 
 
 def _ranges(data: FigureData) -> tuple[list[float], list[float]]:
-    """The grid's own extent, wider where the path leaves it: nothing of the path is cut off."""
+    """The grid's own extent, wider where a path leaves it: nothing of the paths is cut off."""
     ranges = []
     for k, axis in enumerate(data.axes[:2]):
         low, high = float(axis.coordinates[0]), float(axis.coordinates[-1])
-        if data.path is not None:
-            place = data.path.places[k]
-            margin = 0.03 * axis.span
-            low = low if place.min() >= low else float(place.min()) - margin
-            high = high if place.max() <= high else float(place.max()) + margin
+        least, largest = ends_of(data.paths, k)
+        margin = 0.03 * axis.span
+        low = low if least >= low else least - margin
+        high = high if largest <= high else largest + margin
         ranges.append([low, high])
     return ranges[0], ranges[1]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from landscape.views.figures.animation import animate
 from landscape.views.figures.layout import Style, base_layout, finish, make_frame, one_line
-from landscape.views.figures.path import legend_names, space_labels, space_path
+from landscape.views.figures.path import legend_names, space_keys, space_labels, space_path
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.missing import missing_names
 from landscape.views.prepared.path import DrawnPath
@@ -49,16 +49,19 @@ def draw_scene(
     *,
     z_axis: dict[str, Any],
     aspect: list[float],
-    overlay: PathInSpace | None,
+    overlay: Sequence[PathInSpace],
 ) -> go.Figure:
     """The scene around the traces, with the path on top of them.
 
     Args:
         z_axis: plotly's layout of the third axis.
         aspect: the lengths of the three axes in the picture, x first.
+        overlay: the paths.
     """
-    path = [] if overlay is None else space_path(overlay.path, style, overlay.height, overlay.line)
-    names = [*(legend_names(data.path) if path else []), *missing_names(data.states), *shown_names(traces)]
+    drawn = [each for each in overlay if np.isfinite(each.height).any()]
+    paths = [trace for each in drawn for trace in space_path(each.path, style, each.height, each.line)]
+    paths += space_keys([each.path for each in drawn], style)
+    names = [*legend_names([each.path for each in drawn]), *missing_names(data.states), *shown_names(traces)]
     frame = make_frame(data, style, SCENE_PX, left=20, right=100, legend=names)
     layout = base_layout(data, style, frame)
     layout["scene"] = {
@@ -69,9 +72,13 @@ def draw_scene(
         "aspectratio": dict(zip("xyz", aspect, strict=True)),
         "camera": CAMERA,
     }
-    if overlay is not None:
-        layout["scene"]["annotations"] = space_labels(overlay.path, overlay.height)
-    figure = finish(data, [*traces, *path], layout, {"plot": list(SCENE_PX), "below": 0, "equal": False, "space": True})
-    if style.animate and path and overlay is not None and len(overlay.path.numbers) > 1:
-        animate(figure, overlay.path)
+    if overlay:
+        layout["scene"]["annotations"] = space_labels(
+            [each.path for each in overlay], [each.height for each in overlay]
+        )
+    figure = finish(
+        data, [*traces, *paths], layout, {"plot": list(SCENE_PX), "below": 0, "equal": False, "space": True}
+    )
+    if style.animate:
+        animate(figure, [each.path for each in drawn])
     return figure

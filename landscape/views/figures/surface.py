@@ -44,7 +44,7 @@ def draw_surface(data: FigureData, style: Style) -> go.Figure:
     upwards = z_axis(data, floor, data.scale.high + 0.04 * span)
     data = with_levels(data)
     return draw_scene(
-        data, traces, style, z_axis=upwards, aspect=[*aspect, HEIGHT], overlay=path_in_space(data, LIFT * span)
+        data, traces, style, z_axis=upwards, aspect=[*aspect, HEIGHT], overlay=paths_in_space(data, LIFT * span)
     )
 
 
@@ -117,11 +117,14 @@ def z_axis(data: FigureData, low: float, high: float) -> dict[str, Any]:
     }
 
 
-def path_in_space(data: FigureData, lift: float) -> PathInSpace | None:
-    """The path at the height of its projection, lifted so that it does not sink into the surface."""
-    if data.path is None:
-        return None
+def paths_in_space(data: FigureData, lift: float) -> list[PathInSpace]:
+    """The paths at the heights of their projections, lifted so that they do not sink into the surface."""
     alpha, beta = (axis.coordinates for axis in data.axes)
-    height = data.path.height + lift
-    line = path_on_surface((data.path.places[0], data.path.places[1]), height, alpha, beta, data.drawn)
-    return PathInSpace(data.path, height, line)
+    return [
+        PathInSpace(
+            path,
+            path.height + lift,
+            path_on_surface((path.places[0], path.places[1]), path.height + lift, alpha, beta, data.drawn),
+        )
+        for path in data.paths
+    ]

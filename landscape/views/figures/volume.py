@@ -37,8 +37,7 @@ def draw_volume(data: FigureData, style: Style) -> go.Figure:
     longest = max(axis.span for axis in data.axes)
     aspect = [max(axis.span / longest, SHORTEST) for axis in data.axes]
     z_axis = {"title": {"text": text(data.axes[2].name)}}
-    path = data.path
-    overlay = None if path is None else PathInSpace(path, path.places[2], np.stack(path.places, axis=1))
+    overlay = [PathInSpace(path, path.places[2], np.stack(path.places, axis=1)) for path in data.paths]
     data = replace(data, caption=(*data.caption, *_notes(data, levels)))
     return draw_scene(data, traces, style, z_axis=z_axis, aspect=aspect, overlay=overlay)
 

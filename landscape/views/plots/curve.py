@@ -15,7 +15,7 @@ from landscape.views.plots.style import (
     mark_extrema,
     mark_origin,
     number_path,
-    plot_path,
+    plot_paths,
     say_why_empty,
 )
 from landscape.views.prepared.figure_data import FigureData
@@ -42,10 +42,12 @@ def plot_curve(data: FigureData, ax: Any, style: PlotStyle) -> None:
         there = data.interpolated == 0
         ax.plot(x[there], shown[there], "o", color=colour, markersize=2.5, label=EVALUATED)
     _hatch_stretches(data, ax)
-    if data.path is not None and data.observable == "loss":
-        heights = np.array([data.scale.real(float(drawn)) for drawn in data.path.height])
-        plot_path(ax, data.path, (data.path.places[0], heights), style, joined=False)
-        number_path(ax, data.path, (data.path.places[0], heights))
+    if data.observable == "loss":
+        heights = [np.array([data.scale.real(float(drawn)) for drawn in path.height]) for path in data.paths]
+        places = [(path.places[0], height) for path, height in zip(data.paths, heights, strict=True)]
+        plot_paths(ax, data.paths, places, style, joined=False)
+        for path, place in zip(data.paths, places, strict=True):
+            number_path(ax, path, place)
     if data.origin is not None:
         mark_origin(ax, data, 0.0, data.scale.real(data.origin.height))
     mark_extrema(ax, data, real=data.scale.real)

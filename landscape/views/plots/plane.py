@@ -20,7 +20,7 @@ from landscape.views.plots.style import (
     mark_networks,
     mark_origin,
     number_path,
-    plot_path,
+    plot_paths,
     rgb,
     say_why_empty,
 )
@@ -82,9 +82,9 @@ def _finish(data: FigureData, ax: Any, style: PlotStyle) -> None:
         ax.plot(across, up, color=INK, linestyle="dotted", linewidth=0.8, label=FINER)
     mark_origin(ax, data, 0.0, 0.0)
     mark_networks(ax, data, style)
-    if data.path is not None:
-        plot_path(ax, data.path, data.path.places[:2], style)
-        number_path(ax, data.path, (data.path.places[0], data.path.places[1]))
+    plot_paths(ax, data.paths, [path.places[:2] for path in data.paths], style)
+    for path in data.paths:
+        number_path(ax, path, (path.places[0], path.places[1]))
     mark_extrema(ax, data)
     say_why_empty(data, ax.text, ax.transAxes)
     box = ax.get_window_extent()

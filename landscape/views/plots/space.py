@@ -9,11 +9,13 @@ import numpy as np
 from landscape.views.figures.colours import colour_scale
 from landscape.views.figures.finer import NAME as FINER
 from landscape.views.figures.finer import edge_places
-from landscape.views.figures.surface import origin_height, path_in_space
-from landscape.views.plots.style import HATCHES, INK, PlotStyle, mark_extrema, mark_origin, rgb, say_why_empty
+from landscape.views.figures.path_looks import KEY, are_told_apart, path_look
+from landscape.views.figures.surface import origin_height, paths_in_space
+from landscape.views.plots.style import HATCHES, INK, LINES, PlotStyle, mark_extrema, mark_origin, rgb, say_why_empty
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import nice_ticks
 from landscape.views.prepared.missing import legend_name, missing_states
+from landscape.views.prepared.path import CONVERGENCE, START
 
 FINEST = 120  # lines of the drawn mesh along each axis: more take long and show no more
 LIFT = 0.02  # of the height: enough for the path not to sink into the surface
@@ -40,7 +42,7 @@ def plot_surface(data: FigureData, ax: Any, style: PlotStyle) -> None:
         look = {"color": INK, "linestyle": "dotted", "linewidth": 0.8, "zorder": 3, "label": FINER}
         ax.plot(across, up, heights + LIFT * span, **look)
     mark_origin(ax, data, 0.0, 0.0, origin_height(data) + LIFT * span)
-    _path(data, ax, style, LIFT * span)
+    _paths(data, ax, style, LIFT * span)
     mark_extrema(ax, data, LIFT * span)
     ticks, texts = nice_ticks(scale.low, scale.high, scale.log, most=6)
     ax.set_zticks(ticks, texts)
@@ -71,12 +73,17 @@ def _missing(data: FigureData, ax: Any, x: Any, y: Any, floor: float) -> None:
         ax.scatter(x[at], y[at], np.full(int(at.sum()), floor), s=4, marker=symbol, color=colour, label=name)
 
 
-def _path(data: FigureData, ax: Any, style: PlotStyle, lift: float) -> None:
-    overlay = path_in_space(data, lift)
-    if overlay is None or not np.isfinite(overlay.height).any():
-        return
-    ax.plot(*overlay.line.T, color=style.path_colour, linewidth=style.path_width, label="trajectory", zorder=5)
-    for index, marker, name in ((0, "o", overlay.path.start_name), (-1, "D", overlay.path.end_name)):
-        place = [overlay.path.places[0][index], overlay.path.places[1][index], overlay.height[index]]
-        colours = {"markerfacecolor": "none" if index == 0 else style.path_colour, "markeredgecolor": style.path_colour}
-        ax.plot(*([value] for value in place), marker=marker, linestyle="", label=name, zorder=6, **colours)
+def _paths(data: FigureData, ax: Any, style: PlotStyle, lift: float) -> None:
+    drawn = [each for each in paths_in_space(data, lift) if np.isfinite(each.height).any()]
+    for overlay in drawn:
+        look, path = path_look(overlay.path.number, style.path_colour), overlay.path
+        line = {"color": look.colour, "linewidth": style.path_width, "linestyle": LINES[look.dash], "zorder": 5}
+        ax.plot(*overlay.line.T, label=path.name, **line)
+        for index, marker, name in ((0, "o", path.start_name), (-1, "D", path.end_name)):
+            place = [path.places[0][index], path.places[1][index], overlay.height[index]]
+            colours = {"markerfacecolor": "none" if index == 0 else look.colour, "markeredgecolor": look.colour}
+            label = f"_{name}" if path.run else name
+            ax.plot(*([value] for value in place), marker=marker, linestyle="", label=label, zorder=6, **colours)
+    for marker, name in (("o", START), ("D", CONVERGENCE)) if are_told_apart([each.path for each in drawn]) else ():
+        colours = {"markerfacecolor": "none" if marker == "o" else KEY, "markeredgecolor": KEY}
+        ax.plot([], [], [], marker=marker, linestyle="", label=name, **colours)

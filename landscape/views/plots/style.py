@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, QUARANTINED
+from landscape.views.figures.path_looks import KEY, are_told_apart, path_look
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.missing import legend_name, missing_states, rectangles, square_states, why_empty
-from landscape.views.prepared.path import DrawnPath
+from landscape.views.prepared.path import CONVERGENCE, START, DrawnPath
 from landscape.views.prepared.scale import NO_LOGARITHM
 
 Floats = NDArray[np.float64]
@@ -25,6 +26,9 @@ HATCHES: dict[int, dict[str, Any]] = {
     NO_LOGARITHM: {"hatch": "---", "facecolor": "#ffffff", "edgecolor": "#57606a"},
 }
 INK, HALO = "#1c2530", "#ffffff"
+MARKERS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^"}
+LINES = {"solid": "-", "dash": "--", "dot": ":"}
+ENDS = (("o", 4.5, START), ("*", 7, CONVERGENCE))  # the mark, its size in widths of the path, and its name
 
 
 @dataclass(frozen=True)
@@ -51,19 +55,42 @@ def hatch_missing(ax: Any, states: NDArray[np.uint8], x: Floats, y: Floats) -> N
         ax.add_collection(PolyCollection(corners, label=name, linewidth=0, zorder=1.5, **HATCHES[code]), autolim=False)
 
 
-def plot_path(ax: Any, path: DrawnPath, places: tuple[Floats, ...], style: PlotStyle, joined: bool = True) -> None:
-    """The trajectory through `places`, one array per dimension of the axes, with its start and its end marked."""
+def plot_paths(
+    ax: Any, paths: Sequence[DrawnPath], places: Sequence[tuple[Floats, ...]], style: PlotStyle, joined: bool = True
+) -> None:
+    """The trajectories through `places`, one array per dimension of the axes, with their starts and ends marked."""
+    for path, through in zip(paths, places, strict=True):
+        _plot_line(ax, path, through, style, joined)
+    for path, through in zip(paths, places, strict=True):
+        _plot_ends(ax, path, through, style)
+    width = style.path_width
+    for (marker, size, name), filled in zip(ENDS, (HALO, KEY), strict=True) if are_told_apart(paths) else ():
+        look = {"markerfacecolor": filled, "markeredgecolor": KEY, "markersize": size * width}
+        ax.plot([], [], marker=marker, linestyle="", label=name, **look)
+
+
+def _plot_line(ax: Any, path: DrawnPath, places: tuple[Floats, ...], style: PlotStyle, joined: bool) -> None:
     from matplotlib.patheffects import withStroke
 
-    width, colour = style.path_width, style.path_colour
+    width, look = style.path_width, path_look(path.number, style.path_colour)
     halo = [withStroke(linewidth=2.2 * width, foreground=HALO)]
-    line = {"linewidth": width, "linestyle": "-"} if joined else {"linewidth": 0.6 * width, "linestyle": ":"}
-    ax.plot(*places, color=colour, marker="o", markersize=1.8 * width, label="trajectory", path_effects=halo, **line)
+    line = (
+        {"linewidth": width, "linestyle": LINES[look.dash]} if joined else {"linewidth": 0.6 * width, "linestyle": ":"}
+    )
+    size = (1.8 if look.symbol == "circle" else 2.4) * width
+    dots = {"marker": MARKERS[look.symbol], "markersize": size, "label": path.name}
+    ax.plot(*places, color=look.colour, path_effects=halo, **dots, **line)
+
+
+def _plot_ends(ax: Any, path: DrawnPath, places: tuple[Floats, ...], style: PlotStyle) -> None:
+    """A ring at the start and a star at the end; of several paths both have one entry of the legend for all."""
+    width, colour = style.path_width, path_look(path.number, style.path_colour).colour
     first, last = [place[:1] for place in places], [place[-1:] for place in places]
-    ring = {"markerfacecolor": HALO, "markeredgecolor": colour, "markersize": 4.5 * width}
-    ax.plot(*first, marker="o", linestyle="", label=path.start_name, **ring)
+    names = ("_start", "_end") if path.run else (path.start_name, path.end_name)
+    ring = {"markerfacecolor": HALO, "markeredgecolor": colour, "markersize": (4.5 - 0.8 * min(path.number, 3)) * width}
+    ax.plot(*first, marker="o", linestyle="", label=names[0], **ring)
     star = {"markerfacecolor": colour, "markeredgecolor": HALO, "markersize": 7 * width}
-    ax.plot(*last, marker="*", linestyle="", label=path.end_name, **star)
+    ax.plot(*last, marker="*", linestyle="", label=names[1], **star)
 
 
 def number_path(ax: Any, path: DrawnPath, places: tuple[Floats, Floats]) -> None:

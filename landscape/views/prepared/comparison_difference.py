@@ -29,7 +29,7 @@ from landscape.views.prepared.figure_data import AxisView, FigureData
 from landscape.views.prepared.finer import shared_text
 from landscape.views.prepared.levels import number
 from landscape.views.prepared.origin import Origin
-from landscape.views.prepared.path import DrawnPath, prepare_path
+from landscape.views.prepared.path import DrawnPath, prepare_paths
 from landscape.views.prepared.scale import Scale, choose_scale, point_states
 from landscape.views.prepared.thinning import MAX_POINTS, thinned
 from landscape.views.prepared.uncertainty import standard_error
@@ -53,7 +53,7 @@ class DifferenceData(Comparable):
     labels: tuple[str, str]
     error_kind: str
     within: NDArray[np.bool_]
-    paths: tuple[DrawnPath | None, DrawnPath | None]
+    paths: tuple[tuple[DrawnPath, ...], tuple[DrawnPath, ...]]
     is_resampled: bool
 
 
@@ -94,7 +94,7 @@ def prepare_difference(
     between = _interpolated((one, two), grid)
     field = replace(field, values=values, drawn=drawn, error=error, states=states, interpolated=between)
     field = replace(field, scale=symmetric_scale(drawn, log, levels, limit), origin=_known_origin(field))
-    paths = (prepare_path(one, observable, log), prepare_path(two, observable, log))
+    paths = (prepare_paths(one, observable, log), prepare_paths(two, observable, log))
     within = _within(values, error, log) & (states == OK)
     data = DifferenceData(field, (first.label, other.label), kind, within, paths, not agree)
     return replace(data, field=replace(field, caption=tuple(_caption(data, (first, other), observable))))
@@ -127,7 +127,7 @@ def _field(
         error=None,
         states=np.zeros(empty.shape, np.uint8),
         scale=choose_scale(empty, log),
-        path=None,
+        paths=(),
         origin=Origin(_at_origin(first, other, observable, log), "<b>origin</b> of both") if inside else None,
     )
 

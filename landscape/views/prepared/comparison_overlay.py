@@ -138,7 +138,7 @@ def prepare_overlay(
         scale=_common_scale(fields),
         origin=next((field.origin for field in fields if field.origin is not None), None),
         error=None,
-        path=None,
+        paths=(),
         rise=None,
         rise_error=None,
         difference=None,

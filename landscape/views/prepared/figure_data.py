@@ -15,7 +15,7 @@ from landscape.views.prepared.extrema import Extrema, prepare_extrema
 from landscape.views.prepared.finer import evaluated_text
 from landscape.views.prepared.networks import Networks, network_notes, prepare_networks
 from landscape.views.prepared.origin import Origin, prepare_origin
-from landscape.views.prepared.path import DrawnPath, path_note, prepare_path
+from landscape.views.prepared.path import DrawnPath, path_notes, prepare_paths
 from landscape.views.prepared.scale import (
     LOG_DECADES,
     Scale,
@@ -72,7 +72,7 @@ class FigureData(Comparable):
     error: Floats | None
     states: NDArray[np.uint8]
     scale: Scale
-    path: DrawnPath | None
+    paths: tuple[DrawnPath, ...]
     rise: Floats | None = None
     rise_error: Floats | None = None
     origin: Origin | None = None
@@ -197,7 +197,7 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
     scale = choose_scale(
         drawn, log, choice.zmin, choice.zmax, choice.levels, exact_levels=choice.exact_levels, clip=choice.clip
     )
-    drawn_path = prepare_path(surface, observable, log) if choice.path else None
+    paths = prepare_paths(surface, observable, log) if choice.path else ()
     rise, rise_error = rise_over_origin(surface, observable)
     difference = difference_in_errors(surface, observable) if choice.uncertainty else None
     extrema = prepare_extrema(full, observable, log) if choice.extrema else None
@@ -212,7 +212,7 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
         *_log_note(log, None if choice.log is not None else decades),
         *_axes_notes(axes),
         *(network_notes(surface) if observable == "loss" else ()),
-        *path_note(drawn_path, observable),
+        *path_notes(paths, observable),
         *(["standard errors, or the value at the origin, are not known"] if _in_vain(choice, difference) else []),
         *(extrema.notes if extrema is not None else ()),
     ]
@@ -227,11 +227,11 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
         error=standard_error(surface, observable),
         states=states,
         scale=scale,
-        path=drawn_path,
+        paths=paths,
         rise=rise,
         rise_error=rise_error,
         origin=prepare_origin(surface, observable, drawn, log),
-        networks=prepare_networks(surface, drawn),
+        networks=prepare_networks(surface, drawn, paths),
         difference=difference,
         extrema=extrema,
         interpolated=surface.interpolated if evaluated_text(surface) else None,

@@ -143,8 +143,9 @@ def prepare_histories(
 
 
 def paths_of(surfaces: Sequence[Surface]) -> dict[str, ProjectedPath]:
-    """The paths that have a snapshot, by the names of their landscapes."""
-    return {surface.name: surface.path for surface in surfaces if surface.path is not None and len(surface.path.step)}
+    """The paths of the run itself that have a snapshot, by the names of their landscapes."""
+    own = {surface.name: surface.path.of_own_run for surface in surfaces if surface.path is not None}
+    return {name: path for name, path in own.items() if path is not None and len(path.step)}
 
 
 def is_loss(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -12,6 +13,7 @@ from landscape.curves import curve_places
 from landscape.surface import Surface
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.levels import number
+from landscape.views.prepared.path import DrawnPath
 from landscape.views.prepared.path_on_surface import bilinear
 from landscape.views.prepared.wording import shortened
 
@@ -19,6 +21,7 @@ Floats = NDArray[np.float64]
 
 CURVE_POINTS = 121
 NAME_LETTERS = 24  # of a label beside its mark
+SAME_PLACE = 1e-3  # of the axes' spans
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +48,12 @@ class Networks(Comparable):
     title = "networks"
 
 
-def prepare_networks(surface: Surface, drawn: Floats) -> Networks | None:
+def prepare_networks(surface: Surface, drawn: Floats, paths: Sequence[DrawnPath] = ()) -> Networks | None:
     """The networks of a plane as a figure shows them; None for every other landscape.
 
     Args:
         drawn: the values of the surface in drawn units.
+        paths: those that are drawn too: a network that is a snapshot of one is marked as that alone.
     """
     if len(surface.axes) != 2:
         return None
@@ -72,7 +76,19 @@ def prepare_networks(surface: Surface, drawn: Floats) -> Networks | None:
     )
     names = tuple(shortened(network.name, NAME_LETTERS) for network in known[0])
     heights, of_curve = (bilinear(x, y, drawn, at[0], at[1]) for at in (places, curve))
-    return Networks(places, names, hover, heights, curve, of_curve, f"{kind} curve" if curve.size else "")
+    shown = [k for k, place in enumerate(places.T) if not _is_on(paths, place, (x[-1] - x[0], y[-1] - y[0]))]
+    if not shown and not curve.size:
+        return None
+    names, hover = (tuple(words[k] for k in shown) for words in (names, hover))
+    return Networks(
+        places[:, shown], names, hover, heights[shown], curve, of_curve, f"{kind} curve" if curve.size else ""
+    )
+
+
+def _is_on(paths: Sequence[DrawnPath], place: Floats, spans: tuple[float, float]) -> bool:
+    """Whether a snapshot of a path lies there, as far as can be seen."""
+    away = [np.hypot(*((path.places[k] - place[k]) / spans[k] for k in (0, 1))) for path in paths]
+    return any(bool((far < SAME_PLACE).any()) for far in away)
 
 
 def network_notes(surface: Surface) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from landscape.record import EngineChoice, Provenance, TrialRecord
-from landscape.surface import Axis, Surface
+from landscape.surface import Axis, ProjectedPath, Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.barriers import barrier_rows
 from landscape.views.prepared.connection import connection_rows
@@ -80,13 +80,28 @@ def landscape_rows(surface: Surface) -> list[Row]:
         *cosine_rows(record.cosine, [axis.name for axis in surface.axes]),
     ]
     rows += [*barrier_rows(surface), *network_rows(surface), *connection_rows(surface)]
-    if surface.path is not None and len(surface.path.step):
-        distance = np.asarray(surface.path.distance, np.float64)
-        if np.isfinite(distance).any():
-            rows.append(("path, furthest off the plane", number(float(np.nanmax(distance)))))
+    rows += [row for path in surface.paths for row in path_rows(path)]
     rows += [("can it be trusted", record.checks.verdict)] if record.checks is not None else []
     seconds = record.progress.seconds
     rows += [("time", duration(seconds))] if seconds is not None else []
+    return rows
+
+
+def path_rows(path: ProjectedPath) -> list[Row]:
+    """What is known of a path: how far it leaves the plane, and of another run what it is and how much of it shows."""
+    distance = np.asarray(path.distance, np.float64)
+    rows = []
+    if np.isfinite(distance).any():
+        far = number(float(np.nanmax(distance)))
+        rows.append((f"path{f' of {path.label}' if path.label else ''}, furthest off the plane", far))
+    record = path.runs[0] if path.label else None
+    if record is not None:
+        first, last = int(path.step[0]), int(path.step[-1])
+        counted = f"{path.unit} {last}" if first == last else f"{path.unit}s {first} to {last}"
+        share, walk = wording.percent(record.shown), wording.percent(record.shown_of_walk)
+        shown = f", {share} of its own variance on the axes" if share else ""
+        shown += f" (a random walk in its place: {walk})" if share and walk else ""
+        rows.insert(0, (f"path of {path.label}", f"{counted} of {record.run or 'a run'}{shown}"))
     return rows
 
 
@@ -115,9 +130,10 @@ def axis_rows(axis: Axis) -> list[Row]:
     explained = wording.percent(axis.record.explained_variance)
     walk = wording.percent(axis.record.random_walk_variance)
     if explained:
-        rows.append(
-            (f"{axis.name}, variance explained", f"{explained} (a random walk as long: {walk or 'not recorded'})")
-        )
+        as_long = "a random walk as long"
+        if wording.walk_in_words(axis) != "random walk":
+            as_long = f"{wording.walk_in_words(axis)}, as long"
+        rows.append((f"{axis.name}, variance explained", f"{explained} ({as_long}: {walk or 'not recorded'})"))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The trajectory as it is drawn: places, labels that do not overlap, and what the pointer shows."""
+"""Trajectories as they are drawn: places, labels that do not overlap, and what the pointer shows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from landscape.views.prepared.levels import number
 Floats = NDArray[np.float64]
 
 LABEL_DISTANCE = 0.055  # of the plot's width: closer labels would run into each other
+START, CONVERGENCE = "start", "convergence point"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class DrawnPath(Comparable):
 
     `places` are their coordinates, one array per axis. `height` is the loss at the projection of each on the axes, in
     drawn units, and NaN where it is not known or has no logarithm. `loss` is the loss at the snapshots themselves,
-    which lie off the plane.
+    which lie off the plane. `run` is what the run is called, empty where it is that of the landscape; `number` is the
+    place among the paths of several runs, from 0.
     """
 
     unit: str
@@ -44,51 +47,90 @@ class DrawnPath(Comparable):
     loss: Floats
     hover: tuple[str, ...]
     labels: tuple[Label, ...]
+    run: str = ""
+    number: int = 0
+
+    @property
+    def name(self) -> str:
+        """The legend entry of the line, such as 'trajectory', or 'sgd (epochs 0 to 20)' where runs are told apart."""
+        return f"{self.run} ({self.stretch})" if self.run else "trajectory"
+
+    @property
+    def stretch(self) -> str:
+        """From which to which snapshot it leads: 'epochs 0 to 20'."""
+        first, last = self.numbers[0], self.numbers[-1]
+        return f"{self.unit} {last}" if first == last else f"{self.unit}s {first} to {last}"
 
     @property
     def end_name(self) -> str:
         """The legend entry of the last snapshot, such as 'convergence point (epoch 20)'."""
-        return f"convergence point ({self.unit} {self.numbers[-1]})"
+        return CONVERGENCE if self.run else f"{CONVERGENCE} ({self.unit} {self.numbers[-1]})"
 
     @property
     def start_name(self) -> str:
         """The legend entry of the first snapshot, such as 'start (epoch 0)'."""
-        return f"start ({self.unit} {self.numbers[0]})"
+        return START if self.run else f"{START} ({self.unit} {self.numbers[0]})"
 
 
-def prepare_path(surface: Surface, observable: str, log: bool) -> DrawnPath | None:
-    """The path of `surface` as a figure of `observable` shows it.
+def prepare_paths(surface: Surface, observable: str, log: bool) -> tuple[DrawnPath, ...]:
+    """The paths of `surface` as a figure of `observable` shows them.
 
     Returns:
-        None where the surface has no path, or the path has no place on one of the axes.
+        One for each run whose path is drawn; none where there is no path, or one has no place on one of the axes.
     """
-    path = surface.path
+    paths = [path for path in surface.paths if len(path.step)]
     names = [axis.name for axis in surface.axes]
-    if path is None or len(path.step) == 0 or not all(name in path.coordinates for name in names):
-        return None
-    places = tuple(np.asarray(path.coordinates[name], np.float64) for name in names)
-    if not all(np.isfinite(place).all() for place in places):
-        return None
-    spans = [float(np.ptp(axis.coordinates)) or 1.0 for axis in surface.axes]
-    scaled = [place / max(spans) for place in places]
-    flat = np.stack([scaled[0], scaled[1] if len(scaled) > 1 else np.zeros_like(scaled[0])], axis=1)
-    return DrawnPath(
-        unit=path.unit,
-        numbers=tuple(int(step) for step in path.step),
-        places=places,
-        height=_height(path, observable, log),
-        loss=np.asarray(path.loss, np.float64),
-        hover=tuple(_hover(path, names, k) for k in range(len(path.step))),
-        labels=tuple(place_labels(flat, [str(int(step)) for step in path.step])),
+    places = [_places(path, names) for path in paths]
+    if not paths or any(not each for each in places):
+        return ()
+    longest = max(float(np.ptp(axis.coordinates)) or 1.0 for axis in surface.axes)
+    flat = [_flat(each) / longest for each in places]
+    labels = place_labels_of_all(flat, [[str(int(step)) for step in path.step] for path in paths])
+    return tuple(
+        DrawnPath(
+            unit=path.unit,
+            numbers=tuple(int(step) for step in path.step),
+            places=places[k],
+            height=_height(path, observable, log),
+            loss=np.asarray(path.loss, np.float64),
+            hover=tuple(_hover(path, names, place) for place in range(len(path.step))),
+            labels=tuple(labels[k]),
+            run=path.label,
+            number=k,
+        )
+        for k, path in enumerate(paths)
     )
 
 
-def path_note(path: DrawnPath | None, observable: str) -> list[str]:
-    """At how many of its points the loss is known, where it is not at all of them."""
-    if path is None or observable != "loss" or np.isfinite(path.height).all():
+def _places(path: ProjectedPath, names: Sequence[str]) -> tuple[Floats, ...]:
+    """The coordinates, an array per axis; none where one is not known."""
+    if not all(name in path.coordinates for name in names):
+        return ()
+    places = tuple(np.asarray(path.coordinates[name], np.float64) for name in names)
+    return places if all(np.isfinite(place).all() for place in places) else ()
+
+
+def _flat(places: tuple[Floats, ...]) -> Floats:
+    """The coordinates on the first two axes, [n, 2]; 0 on a second one that there is not."""
+    return np.stack([places[0], places[1] if len(places) > 1 else np.zeros_like(places[0])], axis=1)
+
+
+def path_notes(paths: Sequence[DrawnPath], observable: str) -> list[str]:
+    """Of each path at how many of its points the loss is known, where it is not at all of them."""
+    if observable != "loss":
         return []
-    count = int(np.isfinite(path.height).sum())
-    return [f"loss on the path known at {count} of {len(path.numbers)} points"]
+    known = [(path, int(np.isfinite(path.height).sum())) for path in paths]
+    return [
+        f"loss on the path{f' of {path.run}' if path.run else ''} known at {count} of {len(path.numbers)} points"
+        for path, count in known
+        if count < len(path.numbers)
+    ]
+
+
+def ends_of(paths: Sequence[DrawnPath], k: int) -> tuple[float, float]:
+    """The least and the largest coordinate of all paths on the axis with that number; inf and -inf without a path."""
+    everywhere = np.concatenate([path.places[k] for path in paths]) if paths else np.empty(0)
+    return float(everywhere.min(initial=np.inf)), float(everywhere.max(initial=-np.inf))
 
 
 def _height(path: ProjectedPath, observable: str, log: bool) -> Floats:
@@ -102,8 +144,9 @@ def _height(path: ProjectedPath, observable: str, log: bool) -> Floats:
 
 
 def _hover(path: ProjectedPath, names: Sequence[str], k: int) -> str:
-    last = " (convergence point)" if k == len(path.step) - 1 else " (start)" if k == 0 else ""
-    lines = [f"<b>{path.unit} {int(path.step[k])}</b>{last}"]
+    last = f" ({CONVERGENCE})" if k == len(path.step) - 1 else f" ({START})" if k == 0 else ""
+    run = f"{escape(path.label, quote=False)}, " if path.label else ""
+    lines = [f"<b>{run}{path.unit} {int(path.step[k])}</b>{last}"]
     lines += [f"{name} {number(float(path.coordinates[name][k]))}" for name in names]
     facts = (
         ("loss", path.loss),
@@ -126,15 +169,33 @@ def place_labels(points: Floats, texts: Sequence[str], distance: float = LABEL_D
         texts: one per point.
         distance: between two labels at least.
     """
-    kept: list[Label] = []
+    return place_labels_of_all([points], [texts], distance)[0]
+
+
+def place_labels_of_all(
+    paths: Sequence[Floats], texts: Sequence[Sequence[str]], distance: float = LABEL_DISTANCE
+) -> list[list[Label]]:
+    """The same for the points of several paths, [n, 2] each, all of which keep clear of one another."""
+    kept: list[list[Label]] = [[] for _ in paths]
     spots: list[Floats] = []
-    for index in _coarse_to_fine(len(points)):
-        angle = _away_from_path(points, index)
-        spot = points[index] + 0.03 * np.array([math.cos(angle), math.sin(angle)])
-        if all(np.linalg.norm(spot - other) >= distance for other in spots):
-            kept.append(Label(index, texts[index], angle))
-            spots.append(spot)
-    return sorted(kept, key=lambda label: label.index)
+    orders = [_coarse_to_fine(len(points)) for points in paths]
+    for turn in range(max(map(len, orders), default=0)):
+        for path, order in enumerate(orders):
+            if turn >= len(order):
+                continue
+            index, points = order[turn], paths[path]
+            angle = _away_from_paths(points, index, [other for other in paths if other is not points])
+            spot = points[index] + 0.03 * np.array([math.cos(angle), math.sin(angle)])
+            if all(np.linalg.norm(spot - other) >= distance for other in spots):
+                kept[path].append(Label(index, texts[path][index], angle))
+                spots.append(spot)
+    return [sorted(labels, key=lambda label: label.index) for labels in kept]
+
+
+def _between(points: Floats) -> list[Floats]:
+    """The points, and three between each two."""
+    between = [a + (b - a) * t for a, b in itertools.pairwise(points) for t in (0.0, 0.25, 0.5, 0.75)]
+    return [*between, points[-1]]
 
 
 def _coarse_to_fine(count: int) -> list[int]:
@@ -146,11 +207,10 @@ def _coarse_to_fine(count: int) -> list[int]:
     return order
 
 
-def _away_from_path(points: Floats, index: int) -> float:
-    """The direction, one of eight, in which a label is furthest from the path nearby; in radians."""
-    others = points[max(0, index - 6) : index + 7]
-    segments = [a + (b - a) * t for a, b in itertools.pairwise(others) for t in (0.0, 0.25, 0.5, 0.75)]
-    along = np.array([*segments, others[-1]])
+def _away_from_paths(points: Floats, index: int, others: Sequence[Floats]) -> float:
+    """The direction, one of eight, in which a label is furthest from the paths nearby; in radians."""
+    beside = [points[max(0, index - 6) : index + 7], *others]
+    along = np.array([place for stretch in beside for place in _between(stretch)])
     angles = [k * math.pi / 4 for k in (2, 6, 0, 4, 1, 3, 5, 7)]
 
     def clearance(angle: float) -> float:

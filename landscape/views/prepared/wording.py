@@ -44,8 +44,13 @@ def axis_title(axis: Axis) -> str:
     explained, walk = axis.record.explained_variance, axis.record.random_walk_variance
     if percent(explained):
         title += f", {percent(explained)} of the variance"
-        title += f" (random walk: {percent(walk)})" if percent(walk) else ""
+        title += f" ({walk_in_words(axis)}: {percent(walk)})" if percent(walk) else ""
     return title
+
+
+def walk_in_words(axis: Axis) -> str:
+    """What the share of a random walk is of: of several paths, of a walk from the start of each."""
+    return "random walks from the same starts" if axis.attributes.get("trajectory") == "paths" else "random walk"
 
 
 def short_axis_title(axis: Axis) -> str:

@@ -14,7 +14,7 @@ from landscape.views.prepared.figure_data import prepare_figure, suggests_log
 from landscape.views.prepared.isolines import isolines, refined
 from landscape.views.prepared.isosurfaces import isosurface
 from landscape.views.prepared.missing import rectangles, square_states, why_empty
-from landscape.views.prepared.path import place_labels, prepare_path
+from landscape.views.prepared.path import place_labels, prepare_paths
 from landscape.views.prepared.thinning import thinned
 from landscape.views.prepared.wording import short_axis_title
 
@@ -164,8 +164,7 @@ def test_unknown_observable_names_the_right_ones(make: ModuleType) -> None:
 
 def test_the_drawn_path_follows_the_path(make: ModuleType) -> None:
     path = make.spiral(10)
-    drawn = prepare_path(make.quadratic(path=path), "loss", log=True)
-    assert drawn is not None
+    (drawn,) = prepare_paths(make.quadratic(path=path), "loss", log=True)
     np.testing.assert_allclose(drawn.height, np.log10(path.projected_loss))
     assert drawn.numbers == tuple(range(1, 11))
     assert "<b>epoch 10</b> (convergence point)" in drawn.hover[-1]
@@ -177,8 +176,7 @@ def test_the_drawn_path_follows_the_path(make: ModuleType) -> None:
 def test_an_uncomputed_path_has_gaps_and_no_invented_height(make: ModuleType) -> None:
     path = make.spiral(6)
     path = dataclasses.replace(path, projected_loss=np.array([1, np.nan, 1, np.inf, -1, 1.0]), loss=np.full(6, np.nan))
-    drawn = prepare_path(make.quadratic(path=path), "loss", log=True)
-    assert drawn is not None
+    (drawn,) = prepare_paths(make.quadratic(path=path), "loss", log=True)
     assert np.isfinite(drawn.height).tolist() == [True, False, True, False, False, True]
     assert "loss not known" in drawn.hover[0]
     assert "Loss on the path known at 3 of 6 points" in prepare_figure(make.quadratic(path=path), log=True).caption
