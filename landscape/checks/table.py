@@ -16,7 +16,7 @@ from landscape.directions.random import RandomDirection
 from landscape.grid import Floats
 from landscape.record import Check
 from landscape.spec.defaults import with_defaults_of
-from landscape.surface import ProjectedPath
+from landscape.surface import ProjectedPath, Surface
 
 SEEDS = range(1001, 1001 + lines.LINES)  # the same for all networks, so that lines of two are paired
 POINTS_OF_LINE = (-1.0, -0.75, -0.5, -0.25, 0.25, 0.5, 0.75, 1.0)  # of the range; the origin is known
@@ -154,21 +154,25 @@ def _batch_norm(scene: Scene) -> Check:
 
 def _path(scene: Scene) -> Check:
     evidence = scene.evidence
-    path, gram = evidence.surface.path, evidence.gram
-    if path is None:
+    gram = evidence.gram
+    if not evidence.surface.paths:
         raise NotJudged("no path is drawn")
     if gram is None:
         raise NotJudged("the norms of the axes or their cosines are not recorded")
-    off = _off_plane(path, gram, [axis.name for axis in evidence.surface.axes])
+    return geometry.paths({path.label: _on_plane(evidence.surface, path, gram) for path in evidence.surface.paths})
+
+
+def _on_plane(surface: Surface, path: ProjectedPath, gram: Floats) -> geometry.OnPlane:
+    """A path and its projection; of one of several the variance that counts is its own, about its own mean."""
+    off = _off_plane(path, gram, [axis.name for axis in surface.axes])
     known = np.isfinite(path.loss) & np.isfinite(path.projected_loss)
-    shares = [axis.record for axis in evidence.surface.axes]
-    explained = [share.explained_variance for share in shares]
-    of_walk = [share.random_walk_variance for share in shares]
-    return geometry.path(
-        geometry.OnPlane(
-            off, np.abs(path.loss - path.projected_loss)[known], path.loss[known], _total(explained), _total(of_walk)
-        )
-    )
+    gaps, losses = np.abs(path.loss - path.projected_loss)[known], path.loss[known]
+    if path.label:
+        shares = [path.runs[0].shown, path.runs[0].shown_of_walk]
+        return geometry.OnPlane(off, gaps, losses, *(_total([share]) for share in shares))
+    axes = [axis.record for axis in surface.axes]
+    explained = _total([share.explained_variance for share in axes])
+    return geometry.OnPlane(off, gaps, losses, explained, _total([share.random_walk_variance for share in axes]))
 
 
 def _off_plane(path: ProjectedPath, gram: Floats, names: list[str]) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from landscape.record import Check, CheckState
 NEAR, FAR = 0.3, 0.6  # of a snapshot's distance from the origin, off the plane
 SMALL_GAP, LARGE_GAP = 0.1, 0.5  # of the range of losses along the path
 DRIFT = 0.05  # of the variance: a walk of as many steps explains so much more or less by chance
+ORDER: tuple[CheckState, ...] = ("holds", "reservation", "fails")
 ORTHOGONAL = 0.1  # |cosine|: the angle is then within 6° of a right one
 
 
@@ -37,7 +38,24 @@ class OnPlane:
     of_walk: float
 
 
-def path(found: OnPlane) -> Check:
+def paths(found: Mapping[str, OnPlane]) -> Check:
+    """11 of every path by the name of its run: the state is the worst one, and the text names all.
+
+    Raises:
+        NotJudged: no path has a snapshot off the origin.
+    """
+    judged = {run: path(each, run) for run, each in found.items() if len(each.off)}
+    if not judged:
+        raise NotJudged("the path has no snapshot off the origin")
+    worst = max(judged.values(), key=lambda each: ORDER.index(each.state))
+    if len(judged) == 1:
+        return worst
+    text = "; ".join(each.text for each in judged.values())
+    numbers = {f"{run}, {name}": value for run, each in judged.items() for name, value in each.numbers.items()}
+    return replace(worst, text=text, numbers=numbers)
+
+
+def path(found: OnPlane, run: str = "") -> Check:
     """11: the medians of both: off the plane ≤ 0.3 and ≤ 0.6, gaps ≤ 10 % and ≤ 50 % of the range of the losses."""
     if not len(found.off):
         raise NotJudged("the path has no snapshot off the origin")
@@ -45,7 +63,7 @@ def path(found: OnPlane) -> Check:
     span = float(np.ptp(found.losses)) if len(found.losses) else 0.0
     gap = float(np.median(found.gaps)) / span if span > 0 else math.nan
     state = _worse(_graded(off, NEAR, FAR), _graded(gap, SMALL_GAP, LARGE_GAP))
-    text = f"the path lies {percent(off)} of its length off the plane"
+    text = f"the path{f' of {run}' if run else ''} lies {percent(off)} of its length off the plane"
     if math.isfinite(gap):
         text += f", where its losses are off by {percent(gap)} of their range (medians)"
     known = {"off": off, "gap": gap, "explained": found.explained, "of walk": found.of_walk}
@@ -63,8 +81,7 @@ def _graded(value: float, good: float, bad: float) -> CheckState:
 
 
 def _worse(*states: CheckState) -> CheckState:
-    order: tuple[CheckState, ...] = ("holds", "reservation", "fails")
-    return max(states, key=order.index)
+    return max(states, key=ORDER.index)
 
 
 @dataclass(frozen=True)
