@@ -170,6 +170,7 @@ def full_facts(view: View, observables: tuple[str, ...]) -> dict[str, Any]:
         "observables": [{"name": name, "title": observable_title(name)} for name in means(surface)],
         "kinds": kinds_in_order(len(surface.axes)),
         "path": path_facts(surface.path),
+        "paths": [path_facts(path) for path in surface.paths],
         "checks": checks_facts(view),
         "rows": {
             "landscape": landscape_table(view),
@@ -233,10 +234,11 @@ def pairs(rows: list[Row]) -> list[list[str]]:
 
 
 def path_facts(path: ProjectedPath | None) -> dict[str, Any] | None:
-    """The path of a landscape in numbers; None where it has none."""
+    """A path of a landscape, or all of them together, in numbers; None where it has none."""
     if path is None:
         return None
     return {
+        "label": path.label,
         "unit": path.unit,
         "numbers": path.step.tolist(),
         "places": {axis: places.tolist() for axis, places in path.coordinates.items()},

@@ -142,6 +142,10 @@ def _landscape(
         found["directions"] = [
             {key: value for key, value in each.items() if value is not None} for each in recorded.get("directions", ())
         ]
+    if recorded.get("paths"):
+        found["paths"] = [
+            {key: value for key, value in each.items() if value is not None} for each in recorded["paths"]
+        ]
     found["size"] = list(sizes if len(sizes) > 1 else sizes * len(axes))
     found["range"] = [list(box) for box in boxes]
     return found
@@ -165,9 +169,10 @@ def _problem(job: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 
 def _file_notes(landscape: Mapping[str, Any]) -> list[str]:
-    """What must be known of the files that the job names."""
+    """What must be known of the files and runs that the job names."""
     named = [landscape.get("origin"), *(value for each in landscape.get("directions", ()) for value in each.values())]
     files = [value for value in named if isinstance(value, str) and ("/" in value or value.endswith(WEIGHTS))]
+    files += [each["run"] for each in landscape.get("paths", ())]
     return ["Paths in it are relative to the folder of the job that began the landscape."] if files else []
 
 

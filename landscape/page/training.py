@@ -95,13 +95,14 @@ def training_record(run: RunReader, named: bool) -> TrainingRecord:
 
 
 def paths_of(run: RunReader) -> dict[str, ProjectedPath]:
-    """The paths of a run's landscapes by name; a landscape that cannot be read has none."""
+    """The paths of the run itself on its landscapes, by their names; a landscape that cannot be read has none."""
     paths: dict[str, ProjectedPath] = {}
     for name in run.names():
         try:
             path = run.view(name).surface.path
         except (LandscapeError, OSError):
             continue  # which `api/run` tells
-        if path is not None and len(path.step):
-            paths[name] = path
+        own = None if path is None else path.of_own_run
+        if own is not None and len(own.step):
+            paths[name] = own
     return paths

@@ -20,9 +20,10 @@ export function controls(page) {
       ],
       ["curve", "barcode"].includes(state.kind) ? null : slider(WORDS.opacity, 0.1, 1, 0.05, look.opacity, value => page.set({ opacity: value === 1 ? undefined : value })),
     ]),
-    landscape.path ? group(WORDS.pathGroup, [
+    landscape.paths?.length ? group(WORDS.pathGroup, [
       check(WORDS.path, look.path, on => page.set({ path: on ? undefined : "0" })),
-      labelled(WORDS.pathColour, el("input", { type: "color", value: look.pathColour, oninput: event => page.set({ pathcolour: event.target.value }) })),
+      landscape.paths.some(path => path.label) ? null // whose colours tell the runs apart
+        : labelled(WORDS.pathColour, el("input", { type: "color", value: look.pathColour, oninput: event => page.set({ pathcolour: event.target.value }) })),
       slider(WORDS.pathWidth, 0.5, 10, 0.5, look.pathWidth, value => page.set({ pathwidth: value })),
     ]) : null,
     space ? lightAndCamera(page, look) : null,

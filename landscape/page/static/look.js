@@ -57,7 +57,7 @@ export function apply(figure, look) {
     }
   }
   if (!look.path) {
-    figure.data = data.filter(trace => !["path", "end"].includes(role(trace)));
+    figure.data = data.filter(trace => !["path", "end", "path key"].includes(role(trace)));
     layout.annotations = (layout.annotations || []).filter(note => note.name !== "step");
     if (layout.scene) layout.scene.annotations = [];
   }
@@ -66,12 +66,13 @@ export function apply(figure, look) {
 
 function paint(trace, look, what) {
   const space = trace.type === "scatter3d", halo = trace.line && trace.line.color === "#ffffff";
+  const named = trace.meta.path !== undefined; // of several runs, each in a colour of its own
   const wider = look.pathWidth / PATH.width;
   if (trace.line && what === "path") {
     trace.line = { ...trace.line, width: halo ? look.pathWidth + 3 : (trace.line.width || 1) * wider };
-    if (!halo) trace.line.color = look.pathColour;
+    if (!halo && !named) trace.line.color = look.pathColour;
   }
-  if (!trace.marker) return;
+  if (!trace.marker || named) return;
   trace.marker = { ...trace.marker, line: { ...trace.marker.line } };
   const outlined = !space && trace.marker.symbol === "circle" && what === "end";
   if (outlined) trace.marker.line.color = look.pathColour;

@@ -1,16 +1,24 @@
-// Questions about the path of training over a plane.
+// Questions about the paths of training over a plane.
 
 const NEAR = 0.04; // of the axes' spans
 
-/** The index of the snapshot nearest to a point of the plane; null where none is near. */
+/** The path and the index of its snapshot that is nearest to a point of the plane; null where none is near. */
 export function snapshotNear(landscape, x, y) {
-  const { path, axes } = landscape;
-  if (!path || !path.places[axes[1].name]) return null;
+  const { paths = [], axes } = landscape;
   const spans = axes.map(axis => axis.high - axis.low || 1);
   let best = null, least = NEAR;
-  path.numbers.forEach((_, k) => {
-    const away = Math.hypot((path.places[axes[0].name][k] - x) / spans[0], (path.places[axes[1].name][k] - y) / spans[1]);
-    if (away <= least) { best = k; least = away; }
-  });
+  for (const path of paths) {
+    const [across, up] = axes.map(axis => path.places[axis.name]);
+    if (!across || !up) continue;
+    path.numbers.forEach((_, k) => {
+      const away = Math.hypot((across[k] - x) / spans[0], (up[k] - y) / spans[1]);
+      if (away <= least) { best = { path, k }; least = away; }
+    });
+  }
   return best;
+}
+
+/** The path with the most snapshots; undefined where there is none. */
+export function longest(paths) {
+  return paths.reduce((one, other) => (one && one.numbers.length >= other.numbers.length ? one : other), undefined);
 }

@@ -1,17 +1,20 @@
-// Playing along the path: a slider over the snapshots and a button. The figure shows the path up to the chosen snapshot.
+// Playing along the paths: a slider over the snapshots and a button. The figure shows each path up to the chosen snapshot,
+// and whole where it has fewer of them.
 import { getPlotly, numbers } from "./api.js";
 import { el, fill } from "./dom.js";
 import { role } from "./look.js";
+import { longest } from "./path.js";
 import { WORDS } from "./words.js";
 
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Player {
-  constructor(view, path, onStep) {
+  constructor(view, paths, onStep) {
     this.view = view;
-    this.path = path;
+    this.paths = paths;
     this.onStep = onStep;
-    this.last = path.numbers.length - 1;
+    this.path = longest(paths);
+    this.last = this.path.numbers.length - 1;
     this.step = this.last;
     this.timer = 0;
     this.slider = el("input", { type: "range", min: 0, max: this.last, step: 1, value: this.last, "aria-label": WORDS.pathSlider,
@@ -29,7 +32,7 @@ export class Player {
   }
 
   say() {
-    this.words.textContent = WORDS.pathStep(this.path.unit, this.path.numbers[this.step]);
+    this.words.textContent = this.paths.map(path => WORDS.pathStep(path, Math.min(this.step, path.numbers.length - 1))).join(", ");
     this.slider.setAttribute("aria-valuetext", this.words.textContent);
   }
 
@@ -66,7 +69,7 @@ export class Player {
   async draw() {
     const plotly = await getPlotly(), { figure, plot } = this.view;
     if (!figure || !plot.data) return;
-    const count = this.last + 1, traces = [], data = [];
+    const traces = [], data = [];
     if (this.played !== figure) { // a frame changes the traces of a figure: what they were at first is kept
       this.played = figure;
       this.whole = figure.data.map(trace => (role(trace) === "path" && trace.x
@@ -74,7 +77,8 @@ export class Player {
     }
     this.whole.forEach((all, k) => {
       if (!all) return;
-      const { length } = all.x, share = length <= count ? this.step + 1 : Math.round(this.step * (length - 1) / this.last) + 1;
+      const { length } = all.x, count = this.paths[figure.data[k].meta.path ?? 0].numbers.length, step = Math.min(this.step, count - 1);
+      const share = length <= count ? step + 1 : Math.round(step * (length - 1) / (count - 1)) + 1;
       traces.push(k);
       data.push(Object.fromEntries(Object.entries(all).map(([axis, values]) => [axis, values.slice(0, share)])));
     });

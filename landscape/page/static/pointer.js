@@ -71,10 +71,10 @@ export class Pointer {
 
 /** What is read at a grid point, in a sentence, with the snapshot of the path that lies beside it. */
 function reading(field, j, i, landscape) {
-  const { axes, path } = landscape;
+  const { axes } = landscape;
   const words = WORDS.reading([[axes[0].name, field.x[i]], [axes[1].name, field.y[j]]], valueAt(field, j, i));
   const near = snapshotNear(landscape, field.x[i], field.y[j]);
-  return near === null ? words : words + WORDS.nearPath(path.unit, path.numbers[near], path.distance[near] ?? NaN);
+  return near === null ? words : words + WORDS.nearPath(near.path, near.k);
 }
 
 /** The indices [j, i] of the grid point nearest to coordinates. */

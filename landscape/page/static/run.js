@@ -9,6 +9,7 @@ import { History } from "./history.js";
 import { jobDialog } from "./jobbox.js";
 import { cameraText, drawsSpace, lookOf } from "./look.js";
 import { showChecks, showFailures, showLog, showNumbers, showProvenance } from "./numbers.js";
+import { longest } from "./path.js";
 import { Player } from "./player.js";
 import { askFigure, captionOf, FigureView } from "./plot.js";
 import { Pointer } from "./pointer.js";
@@ -286,10 +287,10 @@ export class RunPage {
   observables() { return this.landscape.observables.map(one => one.name).join(" "); }
 
   showPlayer() {
-    const { path } = this.landscape;
+    const { paths = [] } = this.landscape, path = longest(paths);
     this.player?.stop();
     this.player = path && path.numbers.length > 1
-      ? new Player(this.view, path, step => this.set({ step: step === path.numbers.length - 1 ? undefined : path.numbers[step] }, { draw: false })) : null;
+      ? new Player(this.view, paths, step => this.set({ step: step === path.numbers.length - 1 ? undefined : path.numbers[step] }, { draw: false })) : null;
     fill(this.playing, this.player ? this.player.element : []);
   }
 

@@ -101,7 +101,7 @@ export const WORDS = {
   play: "Play",
   pause: "Pause",
   pathSlider: "Snapshot along the path",
-  pathStep: (unit, number) => `${unit} ${number}`,
+  pathStep: (path, k) => `${path.label ? `${path.label} ` : ""}${path.unit} ${path.numbers[k]}`,
   boxTool: "Select a box",
   boxOff: "Back to zoom",
   boxHint: "Drag a box over the picture.",
@@ -142,7 +142,10 @@ export const WORDS = {
     if (Number.isFinite(rise)) parts.push(`rise over the origin ${digits(rise, 4)}${Number.isFinite(riseError) ? ` ± ${digits(riseError, 2)}` : ""}`);
     return parts.join("; ");
   },
-  nearPath: (unit, number, off) => `; near ${unit} ${number} of the path${Number.isFinite(off) ? `, ${digits(off, 3)} off the plane` : ""}`,
+  nearPath: (path, k) => {
+    const off = path.distance[k] ?? NaN;
+    return `; near ${path.unit} ${path.numbers[k]} of ${path.label || "the path"}${Number.isFinite(off) ? `, ${digits(off, 3)} off the plane` : ""}`;
+  },
 
   // comparison
   comparison: "Comparison",
