@@ -1,0 +1,213 @@
+"""The paths of several runs as figures, plots, tables and checks show them."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from landscape.checks.rules import geometry
+from landscape.checks.rules.words import NotJudged
+from landscape.record import PathRecord
+from landscape.surface import ProjectedPath, Surface
+from landscape.views import figure
+from landscape.views.exports.export import export
+from landscape.views.exports.small import small_svg
+from landscape.views.figures.path_looks import COLOURS, path_look
+from landscape.views.prepared.figure_data import prepare_figure
+from landscape.views.prepared.history import prepare_history
+from landscape.views.prepared.numbers import landscape_rows
+
+SGD = PathRecord(label="sgd", run="runs/sgd", unit="epoch", own=True, shown=0.8, shown_of_walk=0.6)
+THOR = PathRecord(label="THOR <2>", run="runs/thor", unit="step", shown=0.3, shown_of_walk=0.5)
+
+
+def two_paths(make: ModuleType, names: tuple[str, ...] = ("alpha", "beta")) -> ProjectedPath:
+    """A spiral of ten epochs, and its mirror image of four steps."""
+    one, other = make.spiral(10, names=names), make.spiral(4, "step", names)
+    other = replace(other, coordinates={name: -places for name, places in other.coordinates.items()})
+    joined = {name: np.concatenate([getattr(each, name) for each in (one, other)]) for name in ARRAYS}
+    places = {name: np.concatenate([each.coordinates[name] for each in (one, other)]) for name in names}
+    return ProjectedPath("mixed", coordinates=places, run=np.repeat([0, 1], [10, 4]), runs=(SGD, THOR), **joined)
+
+
+ARRAYS = ("step", "loss", "projected_loss", "distance", "status")
+
+
+@pytest.fixture
+def surface(make: ModuleType) -> Surface:
+    return make.quadratic(path=two_paths(make))
+
+
+def test_each_run_has_a_path_a_name_and_a_look_of_its_own(surface: Surface) -> None:
+    data = prepare_figure(surface)
+    assert [path.name for path in data.paths] == ["sgd (epochs 1 to 10)", "THOR <2> (steps 1 to 4)"]
+    assert [path.numbers[-1] for path in data.paths] == [10, 4]
+    assert data.paths[1].hover[0].startswith("<b>THOR &lt;2&gt;, step 1</b> (start)<br>alpha ")
+    np.testing.assert_array_equal(data.paths[1].places[0], surface.paths[1].coordinates["alpha"])
+    drawn = figure(surface, "topographic")
+    lines = [
+        trace for trace in drawn.data if (trace.meta or {}).get("role") == "path" and trace.mode == "lines+markers"
+    ]
+    assert [trace.name for trace in lines] == ["sgd (epochs 1 to 10)", "THOR &lt;2&gt; (steps 1 to 4)"]
+    assert [len(trace.x) for trace in lines] == [10, 4]
+    assert len({trace.line.color for trace in lines}) == len({trace.marker.symbol for trace in lines}) == 2
+    entries = [trace.name for trace in drawn.data if trace.showlegend is not False and trace.name]
+    assert entries[-4:] == [lines[0].name, lines[1].name, "start", "convergence point"]
+
+
+@pytest.mark.parametrize("kind", ["contour", "surface"])
+def test_paths_grow_together_each_to_its_own_end(surface: Surface, kind: str) -> None:
+    drawn = figure(surface, kind, animate=True)
+    assert len(drawn.frames) == 10
+    moving = [drawn.data[k] for k in drawn.frames[0].traces]
+    assert {trace.meta["path"] for trace in moving} == {0, 1}
+    for stop, frame in enumerate(drawn.frames, 1):
+        for trace, part in zip(moving, frame.data, strict=True):
+            count = (10, 4)[trace.meta["path"]]
+            share = (min(stop, count) - 1) / (count - 1)
+            assert len(part.x) == round(share * (len(trace.x) - 1)) + 1
+
+
+def test_a_single_path_is_called_as_before(make: ModuleType) -> None:
+    drawn = figure(make.quadratic(path=make.spiral()), "topographic")
+    names = [trace.name for trace in drawn.data if (trace.meta or {}).get("role") in ("path", "end") and trace.name]
+    assert names == ["trajectory", "start (epoch 1)", "convergence point (epoch 10)"]
+
+
+def test_paths_over_one_and_three_axes(make: ModuleType) -> None:
+    line, cube = make.line(), make.block(path=False)
+    curve = figure(replace(line, path=two_paths(make, ("alpha",))), "curve")
+    assert [trace.name for trace in curve.data if trace.name == "loss at the snapshot itself"] == [
+        "loss at the snapshot itself"
+    ] * 2
+    places = figure(replace(cube, path=two_paths(make, ("alpha", "beta", "gamma"))), "volume")
+    assert "THOR &lt;2&gt; (steps 1 to 4)" in [trace.name for trace in places.data]
+
+
+def test_numbers_beside_two_paths_keep_apart(surface: Surface) -> None:
+    data = prepare_figure(surface)
+    spots = [
+        np.array([path.places[0][label.index], path.places[1][label.index]]) / 2
+        + 0.03 * np.array([np.cos(label.angle), np.sin(label.angle)])
+        for path in data.paths
+        for label in path.labels
+    ]
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(spots, 2)) >= 0.055
+    assert all({0, len(path.numbers) - 1} <= {label.index for label in path.labels} for path in data.paths[:1])
+
+
+# -- colours -------------------------------------------------------------------------------------------------
+
+# Machado, Oliveira and Fernandes (2009), of eyes without one kind of cones, on linear RGB.
+BLIND = {
+    "red": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "green": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "blue": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    "none": np.eye(3),
+}
+TO_XYZ = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.072175], [0.0193339, 0.119192, 0.9503041]]
+
+
+def lab(colour: str, eye: str) -> np.ndarray:
+    """CIE L*a*b* of a colour as such an eye sees it."""
+    rgb = np.array([int(colour[k : k + 2], 16) for k in (1, 3, 5)]) / 255
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    xyz = np.array(TO_XYZ) @ np.clip(np.array(BLIND[eye]) @ linear, 0, 1) / [0.95047, 1, 1.08883]
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("eye", BLIND)
+def test_colours_of_paths_differ_for_every_eye_and_in_grey_print(eye: str) -> None:
+    for one, other in itertools.combinations(COLOURS, 2):
+        assert np.linalg.norm(lab(one, eye) - lab(other, eye)) > 25, (one, other)
+        assert abs(lab(one, "none")[0] - lab(other, "none")[0]) > 10, (one, other)
+
+
+def test_twelve_paths_have_twelve_looks() -> None:
+    looks = [path_look(number) for number in range(12)]
+    assert len({(look.colour, look.dash) for look in looks}) == 12
+    assert len({look.symbol for look in looks[:4]}) == 4
+
+
+# -- beside the figure ---------------------------------------------------------------------------------------
+
+
+def test_tables_say_of_each_path_how_much_of_it_shows(surface: Surface) -> None:
+    rows = dict(landscape_rows(surface))
+    assert rows["path of sgd"].replace("\u00a0", " ") == (
+        "epochs 1 to 10 of runs/sgd, 80.0 % of its own variance on the axes (a random walk in its place: 60.0 %)"
+    )
+    assert rows["path of sgd, furthest off the plane"] == "0.4"
+    assert rows["path of THOR <2>"].startswith("steps 1 to 4 of runs/thor, 30.0")
+
+
+def test_the_history_of_a_run_has_the_stretch_of_its_own_path(surface: Surface) -> None:
+    rows = [{"step": k, "epoch": k, "loss": 1.0 / k} for k in range(1, 11)]
+    found = prepare_history(rows, [surface])
+    assert [(each.start, each.stop) for each in found.intervals] == [(1.0, 10.0)]
+    others = replace(surface.path, runs=(replace(SGD, own=False), THOR))
+    assert prepare_history(rows, [replace(surface, path=others)]).intervals == ()
+
+
+def test_tables_and_arrays_say_which_run_each_snapshot_is_of(surface: Surface, tmp_path) -> None:
+    export(surface, "csv", tmp_path / "s.csv")
+    with (tmp_path / "s+path.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["run"], row["unit"], row["number"]) for row in rows[9:11]] == [
+        ("sgd", "epoch", "10"), ("THOR <2>", "step", "1"),
+    ]  # fmt: skip
+    export(surface, "npz", tmp_path / "s.npz")
+    with np.load(tmp_path / "s.npz") as found:
+        assert found["path_run"].tolist() == [0] * 10 + [1] * 4
+        assert [run["label"] for run in json.loads(str(found["metadata"]))["path_runs"]] == ["sgd", "THOR <2>"]
+
+
+def test_xarray_has_the_paths_over_their_snapshots(surface: Surface) -> None:
+    pytest.importorskip("xarray")
+    found = surface.to_xarray()
+    assert found["path_run"].dims == ("snapshot",)
+    thor = found.where(found["path_run"] == "THOR <2>", drop=True)
+    np.testing.assert_array_equal(thor["path_alpha"].dropna("snapshot"), surface.paths[1].coordinates["alpha"])
+
+
+def test_small_pictures_have_a_line_per_path(surface: Surface) -> None:
+    picture = small_svg(surface)
+    assert [picture.count(f'stroke="{colour}" stroke-width="1.5"') for colour in COLOURS[:2]] == [1, 1]
+
+
+def test_plots_have_an_entry_per_run(surface: Surface) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    from matplotlib import pyplot
+
+    for kind in ("topographic", "surface"):
+        ax = surface.plot(kind=kind)
+        entries = [line.get_label() for line in ax.get_lines() if not line.get_label().startswith("_")]
+        assert entries[-4:] == ["sgd (epochs 1 to 10)", "THOR <2> (steps 1 to 4)", "start", "convergence point"]
+        pyplot.close(ax.figure)
+
+
+# -- checks --------------------------------------------------------------------------------------------------
+
+
+def on_plane(off: float, explained: float = 0.9, of_walk: float = 0.5) -> geometry.OnPlane:
+    return geometry.OnPlane(np.full(3, off), np.zeros(3), np.array([1.0, 2.0, 3.0]), explained, of_walk)
+
+
+def test_each_path_is_judged_and_the_worst_one_decides() -> None:
+    found = geometry.paths({"sgd": on_plane(0.1), "thor": on_plane(0.7), "adam": on_plane(0.2, 0.5, 0.5)})
+    assert found.state == "fails"
+    assert [part.split(" lies ")[0] for part in found.text.split("; ") if " lies " in part] == [
+        "the path of sgd", "the path of thor", "the path of adam",
+    ]  # fmt: skip
+    assert found.numbers["thor, off"] == 0.7
+    nothing = replace(on_plane(0.1), off=np.empty(0))
+    assert geometry.paths({"sgd": nothing, "thor": on_plane(0.1)}).state == "holds"
+    with pytest.raises(NotJudged, match="no snapshot off the origin"):
+        geometry.paths({"sgd": nothing})
