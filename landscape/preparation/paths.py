@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from landscape.directions.paths import RunPath, RunSnapshot
@@ -12,10 +13,18 @@ from landscape.folders import open_folder
 from landscape.folders.places import locate, real_place, run_labels
 from landscape.parameters import State
 from landscape.preparation.weights import Weights
+from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
+from landscape.trajectory.run_files import read_network
 from landscape.trajectory.snapshots import Trajectory, ranges
 
 TRACKED = re.compile(r"(^|\.)num_batches_tracked$")  # of which a network may have one or not
+
+
+def network_of(job: Job, landscapes: Sequence[Landscape]) -> Mapping[str, Any]:
+    """The options that the training of the job's run made its network with; else those of the first path drawn."""
+    named = [job.run_path, *(locate(path.run, job.folder) for spec in landscapes for path in spec.paths or ())]
+    return next((options for run in named if (options := read_network(run))), {})
 
 
 def paths_of(spec: Landscape, weights: Weights) -> tuple[RunPath, ...]:

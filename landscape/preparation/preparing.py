@@ -35,7 +35,7 @@ from landscape.preparation.identity import coordinates_asked, identity_of, refus
 from landscape.preparation.kept import keeps_samples
 from landscape.preparation.looking import look_at
 from landscape.preparation.path import path_of, states_on
-from landscape.preparation.paths import check_paths
+from landscape.preparation.paths import check_paths, network_of
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
 from landscape.preparation.provenance import provenance
 from landscape.preparation.ranging import RangeFinder, not_found, with_found_range, with_range
@@ -58,7 +58,6 @@ from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore, landscape_names, refuse_unwritable
 from landscape.store.levels_left import grid_of_level
-from landscape.trajectory.run_files import read_network
 from landscape.trajectory.snapshots import read_trajectory
 
 log = logging.getLogger("landscape")
@@ -90,7 +89,7 @@ def prepare(
     if extended is not None:
         borrowed = recorded_plan(extended)
     reduction: Reduction = "whole" if is_of_before(run, begun) else "blocks"
-    network = read_network(run)
+    network = network_of(job, asked.landscapes)
     with in_folder(job.folder):
         problem = load_problem(job.problem, job.folder, network)
         job, of_batch_norm = with_batch_norm(job, problem.model, asked.landscapes)

@@ -27,6 +27,7 @@ from landscape import JobError, Problem, extend, open_run, refine, run
 from landscape.directions.components import RandomWalks, principal_components, random_walk_variance
 from landscape.errors import Interrupted
 from landscape.preparation import prepare
+from landscape.problem.network import network_options
 from landscape.spec import Landscape
 
 COUNTS = {"sgd": (6, 0.1), "thor": (4, 0.2)}
@@ -363,3 +364,16 @@ def test_every_snapshot_and_projection_is_evaluated_once(tmp_path):
     counter.calls = 0
     run(job)
     assert 29 <= counter.calls <= 29 + 8
+
+
+def test_the_callback_is_told_the_network_of_the_first_path_where_the_run_has_trained_none(tmp_path):
+    problem, told = quadratic_problem(), []
+    train_both(tmp_path, problem.model)
+    (tmp_path / "sgd" / "run.json").write_text('{"unit": "epoch", "network": {"width": 2}}')
+
+    def callback():
+        told.append(network_options())
+        return problem
+
+    prepare(job_of(tmp_path, problem=callback))
+    assert told == [{"width": 2}]
