@@ -75,7 +75,7 @@ UNUSED = {each.name: each.default for each in fields(Settings) if each.name in L
 
 
 @takes_loop_options(
-    optimizer="thor", batch_size=BATCH_SIZE, label_smoothing=0.1, device="auto", num_samples=512,
+    optimizer="thor", batch_size=BATCH_SIZE, label_smoothing=0.1, loss_scale=128.0, device="auto", num_samples=512,
     **dict.fromkeys(LEFT_OPEN, None),
 )  # fmt: skip
 def train(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape.collector import TrajectoryCollector
+from landscape.recipes.precision import ScaledSteps, outputs_of
 from landscape.recipes.settings import Settings, schedule_of
 from landscape.recipes.sources import Source
 from landscape.training import Training
@@ -38,7 +39,7 @@ class Loop:
     ) -> None:
         self._training, self._network, self._optimizer = training, network, optimizer
         self._collector, self._data, self._settings, self._kept = collector, data, settings, kept
-        self._rate = schedule_of(settings)
+        self._rate, self._steps = schedule_of(settings), ScaledSteps(optimizer, settings.loss_scale)
         self._seconds = float(progress.get("seconds", 0.0))  # of training; evaluation and checkpoints left out
         self._metrics = dict(progress.get("metrics", {}))
         # Of the steps since accuracy was recorded last. What is known of all ranks is rank 0's.
@@ -93,12 +94,10 @@ class Loop:
         rate = self._rate(epoch + share.number / steps_in(len(self._data), self._settings.batch_size))
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        outputs = self._network(inputs)
+        outputs = outputs_of(self._network, inputs, self._settings.precision)
         smoothing = self._settings.label_smoothing
         loss = nn.functional.cross_entropy(outputs, targets, label_smoothing=smoothing) * share.weight
-        self._optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
+        self._steps.step(loss)
         if self._training.is_first or share.samples >= self._training.world:  # else rank 0 has the whole batch
             self._right += (outputs.detach().argmax(1) == targets).sum()
         self._seen += share.samples

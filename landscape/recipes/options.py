@@ -33,6 +33,8 @@ class LoopOptions(TypedDict, total=False):
     damping: Damping
     frequency: int
     label_smoothing: float
+    precision: str
+    loss_scale: float
     checkpoint_steps: int | None
     log_every: int
     intervals: Sequence[Sequence[int]] | None

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from landscape.errors import JobError, nearest, shown
+from landscape.recipes.precision import PRECISIONS
 from landscape.training import schedules
 from landscape.training.schedules import Schedule
 
@@ -37,6 +38,8 @@ class Settings:
         base_batch: the batch size that `learning_rate` is for; it is scaled with the batch size. None: it stays.
         damping, frequency: of "thor"; the damping may be a function of the epochs done.
         label_smoothing: of the cross-entropy in training; the held-out loss is without.
+        precision: of the forward pass in training: "float32", "bfloat16" or "float16".
+        loss_scale: by which the loss is multiplied, and its gradients divided again; for "float16".
         checkpoint_steps: steps between checkpoints within an epoch; None: one after each epoch.
         log_every: steps whose mean accuracy the history gets at the last of them.
         collect: the options of `TrajectoryCollector`.
@@ -60,6 +63,8 @@ class Settings:
     damping: Damping = 0.03
     frequency: int = 100
     label_smoothing: float = 0.0
+    precision: str = "float32"
+    loss_scale: float = 1.0
     checkpoint_steps: int | None = None
     log_every: int = 100
     collect: Mapping[str, Any] = field(default_factory=dict)
@@ -95,10 +100,13 @@ def check_settings(settings: Settings) -> Settings:
         value = getattr(settings, name)
         if not _is_number(value) or value < 0:
             raise JobError(f"{name}: must be a number from 0 on, not {shown(value)}")
-    if not _is_number(settings.learning_rate) or settings.learning_rate <= 0:
-        raise JobError(f"learning_rate: must be a positive number, not {shown(settings.learning_rate)}")
+    for name in ("learning_rate", "loss_scale"):
+        value = getattr(settings, name)
+        if not _is_number(value) or value <= 0:
+            raise JobError(f"{name}: must be a positive number, not {shown(value)}")
     for name, value, known in (
         ("optimizer", settings.optimizer, OPTIMIZERS), ("schedule", settings.schedule, SCHEDULES),
+        ("precision", settings.precision, PRECISIONS),
     ):  # fmt: skip
         if not callable(value) and value not in known:
             raise JobError(f"{name}: unknown {shown(value)}; {nearest(str(value), known)}")
@@ -129,7 +137,7 @@ def _thor(model: nn.Module, settings: Settings, steps_per_epoch: int) -> torch.o
     damping = (lambda step: of_epochs(step / steps_per_epoch)) if callable(of_epochs) else of_epochs
     return THOR(
         model, settings.learning_rate, damping=damping, frequency=settings.frequency, momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
+        weight_decay=settings.weight_decay, loss_scale=settings.loss_scale,
     )  # fmt: skip
 
 
