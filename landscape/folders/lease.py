@@ -47,8 +47,11 @@ def lease_seconds(card: bytes) -> float:
 
 
 @contextlib.contextmanager
-def lease(folder: Any) -> Iterator[None]:
+def lease(folder: Any, card: str = CARD) -> Iterator[None]:
     """Own the run in `folder` while the block runs. Each write of this process there first checks that it still does.
+
+    Args:
+        card: the object that is the lock.
 
     Raises:
         LandscapeError: another driver owns the run and lives; the message says which.
@@ -57,7 +60,7 @@ def lease(folder: Any) -> Iterator[None]:
         seconds = float(os.environ.get(SETTING, LEASE_SECONDS))
     except ValueError:
         raise JobError(f"{SETTING}: must be a number of seconds, not {shown(os.environ[SETTING])}") from None
-    held = Lease(folder, seconds)
+    held = Lease(folder, seconds, path=card)
     held.acquire()
     beating = threading.Thread(target=held.beat, name="lease", daemon=True)
     beating.start()
@@ -73,8 +76,8 @@ def lease(folder: Any) -> Iterator[None]:
 class Lease:
     """One process's claim to a run."""
 
-    def __init__(self, folder: Any, seconds: float, clock: Callable[[], float] = _clock) -> None:
-        self._folder, self._seconds, self._clock = folder, seconds, clock
+    def __init__(self, folder: Any, seconds: float, clock: Callable[[], float] = _clock, path: str = CARD) -> None:
+        self._folder, self._seconds, self._clock, self._path = folder, seconds, clock, path
         self._brisk = folder.brisk(seconds / 3)  # a renewal that comes too late is none
         self._card = {
             "pid": os.getpid(), "host": socket.gethostname(), "started": time.time(),
@@ -94,7 +97,7 @@ class Lease:
             LandscapeError: it lives; says which.
         """
         began = self._clock()
-        self._tag = self._folder.create(CARD, self._data())
+        self._tag = self._folder.create(self._path, self._data())
         while self._tag is None:
             began = self._claim()
         self._renewed = began
@@ -105,16 +108,16 @@ class Lease:
         Returns:
             When the request that may have taken it began, by our clock.
         """
-        lock = self._folder.read_tagged(CARD)
+        lock = self._folder.read_tagged(self._path)
         began = self._clock()
         if lock is None:
-            self._tag = self._folder.create(CARD, self._data())
+            self._tag = self._folder.create(self._path, self._data())
         elif self._is_mine(lock[0]):
             self._tag = lock[1]  # our request succeeded, and only its answer was lost
         else:
             tag = self._watch(lock[0], lock[1])
             began = self._clock()
-            self._tag = self._folder.replace(CARD, self._data(), tag) if tag else None
+            self._tag = self._folder.replace(self._path, self._data(), tag) if tag else None
         return began
 
     def _watch(self, card: bytes, tag: Any) -> Any:
@@ -132,7 +135,7 @@ class Lease:
         while self._clock() - seen < seconds:
             time.sleep(seconds / BEATS / 2)
             try:
-                lock = self._brisk.read_tagged(CARD)
+                lock = self._brisk.read_tagged(self._path)
             except StoreError:
                 seen = self._clock()  # where we cannot read the lock, its owner may not have been able to renew it
                 continue
@@ -187,7 +190,7 @@ class Lease:
                 raise LandscapeError(self._lost)
             began = self._clock()
             self._card["beat"] = int(self._card["beat"]) + 1  # type: ignore[call-overload]
-            tag = self._brisk.replace(CARD, self._data(), self._tag)
+            tag = self._brisk.replace(self._path, self._data(), self._tag)
             if tag is None:
                 tag = self._after_conflict()
             self._tag, self._renewed = tag, began
@@ -198,7 +201,7 @@ class Lease:
         Raises:
             LandscapeError: another driver put it, or it is gone.
         """
-        lock = self._brisk.read_tagged(CARD)
+        lock = self._brisk.read_tagged(self._path)
         if lock is not None and self._is_mine(lock[0]):
             return lock[1]
         run, owner = self._who(lock[0]) if lock else (self._folder.name, "another driver, which has ended,")
@@ -218,4 +221,4 @@ class Lease:
         """Delete the lock where it is ours. Where the store does not answer, the lease runs out by itself."""
         with contextlib.suppress(LandscapeError):
             self.renew()
-            self._brisk.delete(CARD)
+            self._brisk.delete(self._path)

@@ -22,6 +22,8 @@ from landscape.folders.lease import CARD, lease, lease_seconds
 from landscape.processes import is_alive
 
 LOCK = "driver.lock"
+# One training at a time writes a run, beside the one driver that computes landscapes of it.
+TRAINING_LOCK, TRAINING_CARD = "training.lock", "training.json"
 LONGEST_CARD = 1 << 16
 ASKING_SECONDS = 0.5
 
@@ -37,14 +39,31 @@ def run_lock(run: str) -> Iterator[None]:
         LandscapeError: another driver that is alive holds it; says which.
     """
     folder = open_folder(run)
-    with lease(folder) if "://" in folder.name else _file_lock(run, folder):
+    with lease(folder) if "://" in folder.name else _file_lock(run, folder, LOCK, CARD):
         yield
 
 
 @contextlib.contextmanager
-def _file_lock(run: str, folder: Folder) -> Iterator[None]:
+def training_lock(run: str) -> Iterator[bytes]:
+    """Hold the run's lock against other trainings while the block runs; landscapes may be computed meanwhile.
+
+    Yields:
+        What the file that describes this process says, which whoever sees the run's folder finds there.
+
+    Raises:
+        LandscapeError: another training that is alive holds it; says which.
+    """
+    folder = open_folder(run)
+    with (
+        lease(folder, TRAINING_CARD) if "://" in folder.name else _file_lock(run, folder, TRAINING_LOCK, TRAINING_CARD)
+    ):
+        yield folder.read(TRAINING_CARD) or b""
+
+
+@contextlib.contextmanager
+def _file_lock(run: str, folder: Folder, path: str, card: str) -> Iterator[None]:
     folder.make()
-    owner, place = Path(folder.place(CARD)), Path(folder.place(LOCK))
+    owner, place = Path(folder.place(card)), Path(folder.place(path))
     if place.is_symlink():
         raise LandscapeError(f"run: {shown(str(place), 300)} is a link, which is not followed; remove it")
     lock = FileLock(place)
@@ -53,7 +72,7 @@ def _file_lock(run: str, folder: Folder) -> Iterator[None]:
         lock.acquire(timeout=ASKING_SECONDS)
     except Timeout:
         raise LandscapeError(
-            f"run: {shown(run)} is being written by {_describe(folder)}; wait for it or stop it first"
+            f"run: {shown(run)} is being written by {_describe(folder, card)}; wait for it or stop it first"
         ) from None
     try:
         owner.unlink(missing_ok=True)  # the file may be a link, through which another file would be overwritten
@@ -65,17 +84,17 @@ def _file_lock(run: str, folder: Folder) -> Iterator[None]:
         lock.release()
 
 
-def _describe(folder: Folder) -> str:
-    owner = _owner(folder)
+def _describe(folder: Folder, path: str) -> str:
+    owner = _owner(folder, path)
     return f"process {owner['pid']} on {flat(owner['host'], 100)}" if owner else "another driver"
 
 
-def _owner(folder: Folder) -> dict[str, Any]:
+def _owner(folder: Folder, path: str) -> dict[str, Any]:
     """What the file that describes a run's owner says; empty where there is none that can be read."""
-    if Path(folder.place(CARD)).is_symlink():
+    if Path(folder.place(path)).is_symlink():
         return {}
     try:
-        card = json.loads(folder.read_range(CARD, 0, LONGEST_CARD))
+        card = json.loads(folder.read_range(path, 0, LONGEST_CARD))
     except (OSError, ValueError, RecursionError):
         return {}
     well_formed = isinstance(card, dict) and type(card.get("pid")) is int and isinstance(card.get("host"), str)
@@ -87,11 +106,20 @@ def driver_alive(run: str) -> bool:
 
     Where the file system has no locks, the process id in the file beside it decides, if it is one of this machine's.
     """
+    return _is_alive(run, LOCK, CARD)
+
+
+def training_alive(run: str) -> bool:
+    """Whether a training that writes this run lives, by the same signs."""
+    return _is_alive(run, TRAINING_LOCK, TRAINING_CARD)
+
+
+def _is_alive(run: str, path: str, card: str) -> bool:
     folder: Any = open_folder(run)
     if "://" in folder.name:
-        return _renewed(folder)
-    held = _is_held(Path(folder.place(LOCK)))
-    return _is_running(_owner(folder)) if held is None else held
+        return _renewed(folder, card)
+    held = _is_held(Path(folder.place(path)))
+    return _is_running(_owner(folder, card)) if held is None else held
 
 
 def _is_held(lock: Path) -> bool | None:
@@ -120,7 +148,7 @@ def _is_running(owner: dict[str, Any]) -> bool:
     return is_alive(owner["pid"])
 
 
-def _renewed(folder: Any) -> bool:
+def _renewed(folder: Any, path: str) -> bool:
     """Whether the lock in an object store was put within its lease; the two clocks may differ by less than that."""
-    lock = folder.read_tagged(CARD)
+    lock = folder.read_tagged(path)
     return lock is not None and (datetime.now(UTC) - lock[2]).total_seconds() < lease_seconds(lock[0])
