@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from cluster.session.asking import Asking
 from landscape.errors import JobError
-from landscape.spec import Job
 
 Resources = Mapping[str, float]
 
@@ -46,7 +46,7 @@ class Supply:
         return max((each.get(name, 0.0) for each in self.nodes), default=0.0)
 
 
-def placement(job: Job, workers: int | None, has: Supply) -> Placement:
+def placement(job: Asking, workers: int | None, has: Supply) -> Placement:
     """One worker per GPU where there are GPUs, else one per CPU core and thread; or as the job says.
 
     Raises:
@@ -74,6 +74,23 @@ def _refuse_impossible(wanted: Placement, has: Supply) -> None:
             f"{option}: a worker asks for {amount:g} {name}s, the cluster has {has.total(name):g}, on one node "
             f"{has.largest(name):g} at most; ask for less or add nodes"
         )
+
+
+def refuse_too_few_places(wanted: Placement, has: Supply) -> None:
+    """Refuse workers that must all run at once where the cluster has no room for all, and no node can be added.
+
+    Raises:
+        JobError: says what they ask for, and what the cluster has.
+    """
+    room = places(wanted, has)
+    if has.grows or room >= wanted.workers:
+        return
+    each = ", ".join(f"{amount:g} {name}" for name, amount in wanted.asks)
+    there = ", ".join(f"{has.total(name):g} {name}" for name, _ in wanted.asks)
+    raise JobError(
+        f"workers: {wanted.workers} must run at once and each asks for {each}; the cluster has {there}, room for "
+        f"{room}; ask for fewer, for less of each, or add nodes"
+    )
 
 
 def places(wanted: Placement, has: Supply) -> int:

@@ -14,13 +14,13 @@ import torch
 from cluster.process.logs import in_detail
 from cluster.process.streams import without_native_text
 from cluster.process.supervisor_pipe import ATTACHED, LOST, NO_RAY, RAY, supervised, tell
+from cluster.session.asking import Asking
 from cluster.session.attach import check_address, unreachable
 from cluster.session.placement import Placement, Supply, placement
 from cluster.session.upload import upload
 from landscape.devices import cores
 from landscape.errors import ClusterUnreachableError, JobError, one_line
 from landscape.progress import stage
-from landscape.spec import Job
 
 NODE_GROUP = "ray.io/node-group"
 
@@ -30,7 +30,7 @@ class RayDied(ClusterUnreachableError):
 
 
 @contextlib.contextmanager
-def ray_session(job: Job, address: str | None, workers: int | None, allow_open: bool = False) -> Iterator[Placement]:
+def ray_session(job: Asking, address: str | None, workers: int | None, allow_open: bool = False) -> Iterator[Placement]:
     """Within the block, a private local Ray, or the cluster at `address` (default: RAY_ADDRESS), is attached.
 
     Raises:
@@ -79,7 +79,7 @@ def signals_kept() -> Iterator[None]:
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
-def _begin(job: Job, address: str | None, workers: int | None) -> None:
+def _begin(job: Asking, address: str | None, workers: int | None) -> None:
     try:
         if address is not None:
             _attach(job, address)
@@ -113,7 +113,7 @@ def refuse_dead_ray() -> None:
         )
 
 
-def _attach(job: Job, address: str) -> None:
+def _attach(job: Asking, address: str) -> None:
     import ray
 
     with upload(job) as shipped:
@@ -123,7 +123,7 @@ def _attach(job: Job, address: str) -> None:
             raise ClusterUnreachableError(unreachable(address, str(error))) from error
 
 
-def _start(job: Job, workers: int | None) -> None:
+def _start(job: Asking, workers: int | None) -> None:
     """A private Ray of this process's own, which listens on this machine's loopback alone."""
     import ray
 
@@ -169,7 +169,7 @@ def _on_loopback() -> Iterator[None]:
             os.environ[name] = before
 
 
-def _local_gpus(job: Job) -> int:
+def _local_gpus(job: Asking) -> int:
     """GPUs of this machine that the job may use."""
     there = torch.cuda.device_count() if job.device != "cpu" else 0
     if job.device_ids is None:

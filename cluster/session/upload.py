@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from cluster.process.logs import write_remark
+from cluster.session.asking import Shipped
 from cluster.session.attach import IN_A_RAY_JOB
 from cluster.shipping.archive import archived
 from cluster.shipping.listing import omitted_line
 from cluster.shipping.walk import list_folder
-from landscape.spec import Job
 
 
 @contextlib.contextmanager
-def upload(job: Job) -> Iterator[dict[str, Any]]:
+def upload(job: Shipped) -> Iterator[dict[str, Any]]:
     """The runtime environment of an attached cluster: the job file's folder, so that its callback imports there.
 
     Empty where the callback is installed, and inside a Ray job, which has a working directory already.
@@ -35,7 +35,7 @@ def upload(job: Job) -> Iterator[dict[str, Any]]:
         yield {"working_dir": str(path)}
 
 
-def callback_files(job: Job) -> list[str]:
+def callback_files(job: Shipped) -> list[str]:
     """The callback's module or package in the job file's folder; empty where it is installed."""
     if not isinstance(job.problem, str):
         return []

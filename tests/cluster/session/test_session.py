@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.session.placement import Placement, Supply, explain_placement, placement
+from cluster.session.placement import Placement, Supply, explain_placement, placement, refuse_too_few_places
 from cluster.session.upload import upload
 from landscape.errors import JobError
 from landscape.results import open_run
@@ -63,6 +63,18 @@ def test_a_worker_that_no_node_holds_is_refused_or_waited_for_where_nodes_may_be
 def test_a_gpu_that_is_asked_for_is_not_replaced_by_a_core():
     with pytest.raises(JobError, match="asks for 1 GPUs, the cluster has 0"):
         placement(Job(**PLAIN, device="cuda"), None, Supply(({"CPU": 8},)))
+
+
+@pytest.mark.parametrize(("nodes", "room"), [([{"CPU": 2}, {"CPU": 3}], 5), ([{"CPU": 8, "GPU": 1}], 1), ([{}], 0)])
+def test_workers_that_must_run_at_once_find_a_place_each_or_are_refused(nodes, room):
+    wanted = Placement(2, 0, 1) if "GPU" in nodes[0] else Placement(6, 1, 0)
+    refuse_too_few_places(wanted, Supply(tuple(nodes), grows=True))
+    with pytest.raises(
+        JobError, match=rf"workers: {wanted.workers} must run at once .* room for {room}; ask for fewer"
+    ):
+        refuse_too_few_places(wanted, Supply(tuple(nodes)))
+    if room:
+        refuse_too_few_places(Placement(room, wanted.num_cpus, wanted.num_gpus), Supply(tuple(nodes)))
 
 
 def test_an_unplaced_worker_is_explained():
