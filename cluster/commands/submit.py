@@ -44,7 +44,7 @@ def submit(
     from landscape.spec import read_job
 
     targets: dict[str, RayTarget | KubeRayTarget | SlurmTarget] = {"ray": ray, "kuberay": kuberay, "slurm": slurm}
-    _refuse_options_of_others(target, targets)
+    refuse_options_of_others(target, targets)
     given = read_job(job, run=what.run)
     bind(run=given.run_path)
     asked = what.of_job(target, given)
@@ -52,7 +52,7 @@ def submit(
     return targets[target].send(asked, given, job)
 
 
-def _refuse_options_of_others(target: str, targets: dict[str, RayTarget | KubeRayTarget | SlurmTarget]) -> None:
+def refuse_options_of_others(target: str, targets: dict[str, RayTarget | KubeRayTarget | SlurmTarget]) -> None:
     """An option of another target would be ignored silently."""
     for name, options in targets.items():
         given = [each.name for each in fields(options) if getattr(options, each.name) != each.default]

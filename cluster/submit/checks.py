@@ -9,12 +9,13 @@ from pathlib import Path
 from cluster.session.upload import callback_files
 from cluster.shipping.listing import Listing
 from cluster.shipping.walk import list_folder
+from cluster.submit.work import SentTraining, Work, has_files
 from landscape.errors import JobError, shown
 from landscape.folders.places import locate
 from landscape.spec import Job
 
 
-def named_files(job: Job) -> Iterator[str]:
+def named_files(job: Work) -> Iterator[str]:
     """The files that a job names, as they stand in it: weights and directions."""
     for landscape in job.landscapes:
         yield from landscape.named_files()
@@ -49,7 +50,7 @@ def refuse_settings(job: Job, target: str, workers_gpus: float | None, cpus: int
         raise JobError(f"cpus_per_worker: must be at least the job's threads, {job.threads}, not {cpus}")
 
 
-def refuse_missing_files(job: Job) -> None:
+def refuse_missing_files(job: Work) -> None:
     """A relative path is looked up beside the job file, here as on the cluster.
 
     Raises:
@@ -60,7 +61,7 @@ def refuse_missing_files(job: Job) -> None:
             raise JobError(f"job: the file {shown(name)} does not exist in {shown(str(job.folder))}; mend its path")
 
 
-def refuse_files_left_behind(job: Job) -> None:
+def refuse_files_left_behind(job: Work) -> None:
     """A relative path that leaves the folder is not shipped with it.
 
     Raises:
@@ -76,17 +77,28 @@ def refuse_files_left_behind(job: Job) -> None:
     refuse_missing_files(job)
 
 
-def _relative_files(job: Job) -> list[str]:
+def _relative_files(job: Work) -> list[str]:
     """The files that a job names by relative paths; URLs and absolute paths are seen by every node."""
     return [name for name in named_files(job) if "://" not in name and not Path(name).is_absolute()]
 
 
-def folder_listing(job: Job, file: Path, run: str, include: Iterable[str] = ()) -> Listing:
+def folder_listing(job: Work, file: Path, run: str, include: Iterable[str] = ()) -> Listing:
     """The listing of the job's folder; the job file, the callback and the files that the job names are always sent.
+
+    A recipe that is trained is installed there: nothing travels but what is included.
 
     Raises:
         JobError: one of these cannot, or all is more than can be shipped.
     """
     refuse_files_left_behind(job)
     named = [os.path.relpath(locate(name, job.folder), job.folder) for name in _relative_files(job)]
-    return list_folder(job.folder, run, include, [file.name, *callback_files(job), *named])
+    if not has_files(job):
+        included = list_folder(job.folder, run, include, []) if include else Listing(job.folder)
+        return included.only([name for name in included.files if _is_below(name, include)], "not asked for")
+    own = [] if isinstance(job, SentTraining) else [file.name]
+    return list_folder(job.folder, run, include, [*own, *callback_files(job), *named])
+
+
+def _is_below(name: str, places: Iterable[str]) -> bool:
+    """Whether a file is one of these, or lies in one of them."""
+    return any(name == place or name.startswith(f"{place}/") for place in map(os.path.normpath, places))

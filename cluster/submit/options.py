@@ -15,6 +15,7 @@ from landscape.errors import Interrupted
 if TYPE_CHECKING:
     from cluster.shipping.listing import Listing
     from cluster.submit.submission import Submission
+    from cluster.submit.work import Work
     from landscape.spec import Job
 
 
@@ -53,21 +54,22 @@ class SubmitOptions:
             gpus_per_worker=job.num_gpus if self.gpus_per_worker is None else self.gpus_per_worker,
         )
 
-    def look(self, job: Job, file: Path, run: str, listing: Listing | None = None) -> None:
+    def look(self, job: Work, file: Path, run: str, listing: Listing | None = None) -> None:
         """Try out the job here, and compare what its callback opens with what travels (no listing: all is there).
 
         Raises:
             JobError: it would fail on the cluster.
         """
         from cluster.submit.look import compare, look
+        from cluster.submit.work import SentTraining
 
-        if self.no_look:
+        if self.no_look or isinstance(job, SentTraining):  # a training's function and options are checked beforehand
             return
         seen = look(job, file, run)
         for each in (*seen.remarks, *(compare(seen, listing, run) if listing is not None else ())):
             write_remark(each, "look")
 
-    def submission(self, job: Job, file: Path, place: str) -> Submission:
+    def submission(self, job: Work, file: Path, place: str) -> Submission:
         """The job under its name, its run at `place`."""
         from cluster.submit.submission import make_submission
 
@@ -75,7 +77,7 @@ class SubmitOptions:
         made = make_submission(job, file, place, self.name, number, self.workers, self.gpus_per_worker)
         return replace(made, log_format="json" if as_json() else "text")
 
-    def cpus(self, job: Job) -> int:
+    def cpus(self, job: Work) -> int:
         """A worker without a GPU fills its cores; one with a GPU needs a second one to feed it."""
         if self.cpus_per_worker is not None:
             return self.cpus_per_worker

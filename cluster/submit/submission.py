@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.options import checked_workers
+from cluster.submit.work import SentTraining, Work
 from landscape.digests import digest
 from landscape.errors import JobError, LandscapeError, shown
-from landscape.spec import Job
 
 # KubeRay refuses names above 47 characters; "landscape-", a digest of 8 and an attempt leave this many.
 LONGEST_NAME = 24
@@ -27,12 +27,13 @@ class Submission:
     """One job on its way to a cluster.
 
     Attributes:
-        folder: the job file's folder, as the user named it.
-        file: the job file's name in it.
+        folder: the job file's folder, as the user named it; of a training, that of its module.
+        file: the job file's name in it; empty for a training.
         run: an absolute folder or a URL; a relative one would lie in the shipped copy, and be lost with it.
         digest: 8 hexadecimal digits of the job and its run: the same job has the same name again.
         attempt: from 1; Ray and Kubernetes take each name once.
         log_format: what the driver's log is there: the one of the command that sends it.
+        training: what is trained; None for a job of landscapes.
     """
 
     folder: Path
@@ -44,6 +45,7 @@ class Submission:
     workers: int | None = None
     gpus_per_worker: float | None = None
     log_format: str = "text"
+    training: SentTraining | None = None
 
     @property
     def base(self) -> str:
@@ -57,7 +59,7 @@ class Submission:
 
 
 def make_submission(
-    job: Job,
+    job: Work,
     file: Path,
     run: str,
     name: str | None = None,
@@ -75,16 +77,18 @@ def make_submission(
         raise JobError(f"gpus_per_worker: must be 0 or more, not {gpus_per_worker:g}")
     if attempt < 1:
         raise JobError(f"attempt: must be at least 1, not {attempt}")
-    given = job.model_dump(mode="json", exclude_unset=True) | {"run": run}
+    training = job if isinstance(job, SentTraining) else None
+    given = training.content() if training else job.model_dump(mode="json", exclude_unset=True)  # type: ignore[union-attr]
     return Submission(
-        folder=file.parent,
-        file=file.name,
+        folder=training.folder if training else file.parent,
+        file="" if training else file.name,
         run=run,
         name=plain_name(run) if name is None else checked_name(name),
-        digest=digest(given)[:8],
+        digest=digest(given | {"run": run})[:8],
         attempt=attempt,
         workers=workers,
         gpus_per_worker=gpus_per_worker,
+        training=training,
     )
 
 
@@ -114,17 +118,28 @@ def number(value: float) -> str:
 
 
 def command(submission: Submission, file: str, address: str | None = "auto") -> list[str]:
-    """The command that the cluster runs; it is the one a user would give, so it goes on where another stopped."""
-    words = ["landscape", "run", file, "--run", submission.run]
+    """The command that the cluster runs; it is the one a user would give, so it goes on where another stopped.
+
+    Args:
+        file: the job file there; of a training, the folder of its module, or empty for the current one.
+    """
+    training = submission.training
+    if training is None:
+        words = ["landscape", "run", file]
+    else:
+        words = ["landscape", "train", training.what]
+        if training.problem is not None and file:
+            words += ["--folder", file.rstrip("/")]
+    words += ["--run", submission.run]
     if address is not None:
         words += ["--address", address]
     if submission.workers is not None:
         words += ["--workers", str(submission.workers)]
     if submission.gpus_per_worker is not None:
-        words += ["--num-gpus", number(submission.gpus_per_worker)]
+        words += ["--gpus-per-worker" if training else "--num-gpus", number(submission.gpus_per_worker)]
     if submission.log_format != "text":
         words += ["--log-format", submission.log_format]
-    return words
+    return [*words, *(training.options if training else ())]
 
 
 def quoted(words: Iterable[str]) -> str:

@@ -9,14 +9,14 @@ from pathlib import Path
 from cluster.shipping.archive import read_file
 from cluster.shipping.listing import LEAVES, Listing
 from cluster.submit.checks import folder_listing, named_files
+from cluster.submit.work import Work
 from landscape.errors import JobError, shown
-from landscape.spec import Job
 
 LARGEST_FILES = 900_000  # bytes in a ConfigMap, which holds 1 MiB with its names
 NOT_CARRIED = "not in a ConfigMap, which holds the Python files and what the job names or --include adds"
 
 
-def job_files(job: Job, file: Path, include: Iterable[str] = (), listing: Listing | None = None) -> dict[str, bytes]:
+def job_files(job: Work, file: Path, include: Iterable[str] = (), listing: Listing | None = None) -> dict[str, bytes]:
     """What the ConfigMap carries: the job file, the folder's Python files, what the job names, what is included.
 
     Not the whole folder, as a manifest is kept and shown in places where its other files have no business.

@@ -115,7 +115,7 @@ def _ray_job(submission: Submission, files: Mapping[str, bytes], options: KubeRa
                 "rayVersion": options.ray_version,
                 "authOptions": {"mode": "token"},
                 "headGroupSpec": _head(submission, files, options),
-                "workerGroupSpecs": [_workers(submission, options)],
+                "workerGroupSpecs": [_workers(submission, files, options)],
             },
         },
     }
@@ -123,12 +123,7 @@ def _ray_job(submission: Submission, files: Mapping[str, bytes], options: KubeRa
 
 def _head(submission: Submission, files: Mapping[str, bytes], options: KubeRayOptions) -> dict[str, Any]:
     """The head holds the driver and the cluster's state: on a machine that is not taken away, and without workers."""
-    items = [{"key": _key(name, files), "path": name} for name in files]
-    volumes: list[dict[str, Any]] = [{"name": "job", "configMap": {"name": submission.id, "items": items}}]
-    mounts: list[dict[str, Any]] = [{"name": "job", "mountPath": JOB_FOLDER, "readOnly": True}]
-    if options.claim:
-        volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": options.claim}})
-        mounts.append({"name": "runs", "mountPath": options.mount})
+    volumes, mounts = _volumes(submission, files, options)
     container: dict[str, Any] = {
         "name": "ray-head",
         "image": options.image,
@@ -141,14 +136,35 @@ def _head(submission: Submission, files: Mapping[str, bytes], options: KubeRayOp
     return {"rayStartParams": {"num-cpus": "0"}, "template": {"spec": pod}}
 
 
-def _workers(submission: Submission, options: KubeRayOptions) -> dict[str, Any]:
-    """The workers' pods, which may be taken away at any moment. They need only what the driver sends them."""
+def _volumes(
+    submission: Submission, files: Mapping[str, bytes], options: KubeRayOptions
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The volumes with the job's files and the run, and where a container mounts them."""
+    items = [{"key": _key(name, files), "path": name} for name in files]
+    volumes: list[dict[str, Any]] = [{"name": "job", "configMap": {"name": submission.id, "items": items}}]
+    mounts: list[dict[str, Any]] = [{"name": "job", "mountPath": JOB_FOLDER, "readOnly": True}]
+    if options.claim:
+        volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": options.claim}})
+        mounts.append({"name": "runs", "mountPath": options.mount})
+    return volumes, mounts
+
+
+def _workers(submission: Submission, files: Mapping[str, bytes], options: KubeRayOptions) -> dict[str, Any]:
+    """The workers' pods, which may be taken away at any moment. They need only what the driver sends them.
+
+    The ranks of a training import its module themselves, and write the run.
+    """
     gpus = int(submission.gpus_per_worker or 0)
-    container = {
+    volumes: list[dict[str, Any]] = []
+    container: dict[str, Any] = {
         "name": "ray-worker",
         "image": options.image,
         "resources": _resources(options.cpus_per_worker, options.memory_per_worker, gpus),
     }
+    if submission.training is not None:
+        volumes, container["volumeMounts"] = _volumes(submission, files, options)
+        if options.secret:
+            container["envFrom"] = [{"secretRef": {"name": options.secret}}]
     tolerations = options.worker_tolerations
     if gpus:
         tolerations = (*tolerations, {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"})
@@ -158,7 +174,7 @@ def _workers(submission: Submission, options: KubeRayOptions) -> dict[str, Any]:
         "minReplicas": 0,
         "maxReplicas": submission.workers,
         "rayStartParams": {},
-        "template": {"spec": _pod(container, [], options.worker_selector, tolerations)},
+        "template": {"spec": _pod(container, volumes, options.worker_selector, tolerations)},
     }
 
 

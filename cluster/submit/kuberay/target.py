@@ -14,7 +14,7 @@ from landscape.errors import JobError
 
 if TYPE_CHECKING:
     from cluster.submit.kuberay.options import KubeRayOptions
-    from landscape.spec import Job
+    from cluster.submit.work import Work
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class KubeRayTarget:
     worker_toleration: Words = None
     """key[=value][:Effect], a taint of those nodes; may be repeated."""
 
-    def send(self, asked: SubmitOptions, job: Job, file: Path) -> int:
+    def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
         """Send the job, or with --dry-run print the manifest; the exit code."""
         from cluster.submit.checks import folder_listing
         from cluster.submit.kuberay.files import NOT_CARRIED, job_files
@@ -73,7 +73,7 @@ class KubeRayTarget:
         )
         return 0
 
-    def _options(self, asked: SubmitOptions, job: Job) -> KubeRayOptions:
+    def _options(self, asked: SubmitOptions, job: Work) -> KubeRayOptions:
         from importlib.metadata import version
 
         from cluster.submit.kuberay.options import KubeRayOptions, parse_selector, parse_tolerations

@@ -18,13 +18,12 @@ POLL_SECONDS = 0.5
 
 def render(submission: Submission, listing: Listing) -> dict[str, Any]:
     """The arguments of `JobSubmissionClient.submit_job`, and under `files` what the working directory will hold."""
+    # A recipe that is trained needs no files, and Ray takes no empty folder.
+    shipped = {"working_dir": str(submission.folder)} if submission.training is None or listing.files else {}
     return {
         "submission_id": submission.id,
         "entrypoint": quoted(command(submission, submission.file)),
-        "runtime_env": {
-            "working_dir": str(submission.folder),
-            "env_vars": dict(DRIVER_ENVIRONMENT),
-        },
+        "runtime_env": {**shipped, "env_vars": dict(DRIVER_ENVIRONMENT)},
         "metadata": {"run": submission.run, "job": submission.base},
         "files": {name: each.size for name, each in sorted(listing.files.items())},
     }
@@ -40,7 +39,9 @@ def send(client: Any, rendered: dict[str, Any], listing: Listing) -> str:
     """Submit the job with an archive of what is listed; its submission id."""
     given = {name: value for name, value in rendered.items() if name != "files"}
     with archived(listing) as path, translated_errors(client.get_address()):
-        environment = rendered["runtime_env"] | {"working_dir": str(path)}
+        environment = rendered["runtime_env"]
+        if "working_dir" in environment:
+            environment = environment | {"working_dir": str(path)}
         try:
             return str(client.submit_job(**given | {"runtime_env": environment}))
         except ValueError as error:  # the archive is too large to ship

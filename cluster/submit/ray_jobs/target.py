@@ -12,7 +12,7 @@ from cluster.process.logs import write_remark
 from cluster.submit.options import SubmitOptions, tell_files, watched, write_error
 
 if TYPE_CHECKING:
-    from landscape.spec import Job
+    from cluster.submit.work import Work
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class RayTarget:
     allow_open: Flag = False
     """Also send to a cluster that is not on this machine and asks for no token."""
 
-    def send(self, asked: SubmitOptions, job: Job, file: Path) -> int:
+    def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
         """Send the job and follow its log, or with --dry-run print what would be sent; the exit code."""
         from cluster.submit.attempts import next_attempt
         from cluster.submit.checks import folder_listing

@@ -13,7 +13,7 @@ from cluster.submit.options import SubmitOptions
 from landscape.errors import JobError, shown
 
 if TYPE_CHECKING:
-    from landscape.spec import Job
+    from cluster.submit.work import Work
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class SlurmTarget:
     setup: str | None = None
     """A line of shell that makes `landscape` available, such as 'source venv/bin/activate'."""
 
-    def send(self, asked: SubmitOptions, job: Job, file: Path) -> int:
+    def send(self, asked: SubmitOptions, job: Work, file: Path) -> int:
         """Send the job, or with --dry-run print the script; the exit code."""
         from cluster.submit.checks import refuse_missing_files
         from cluster.submit.sent_jobs import SentJob, remember

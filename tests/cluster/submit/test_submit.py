@@ -25,6 +25,7 @@ from cluster.submit.ray_jobs.jobs import outcome
 from cluster.submit.slurm import script
 from cluster.submit.slurm.script import SlurmOptions
 from cluster.submit.submission import Submission, checked_name, plain_name
+from cluster.submit.work import SentTraining
 from landscape.errors import JobError, LandscapeError
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -73,7 +74,24 @@ def kuberay_spot() -> str:
     )  # fmt: skip
 
 
+TRAINING = SentTraining("my_training:train", Path("trainings"), "/runs/mine", ("--epochs=20", "--name=it's mine"))
+RECIPE = SentTraining("lenet-mnist", Path(), "s3://bucket/runs/lenet", ("--data=/data/mnist",))
+
+
+def training(what: SentTraining = TRAINING, **changes: object) -> Submission:
+    return submission(folder=what.folder, file="", run=what.run, training=what, **changes)
+
+
+def kuberay_training() -> str:
+    given = training(workers=2, gpus_per_worker=1.0)
+    return manifest.render(given, {"my_training.py": b"def train(training):\n    pass\n"}, options(claim="runs"))
+
+
 RENDERED = {
+    "ray-training.json": lambda: json.dumps(jobs.render(training(workers=2), LISTING), indent=2) + "\n",
+    "ray-recipe.json": lambda: json.dumps(jobs.render(training(RECIPE), Listing(Path())), indent=2) + "\n",
+    "kuberay-training.yaml": kuberay_training,
+    "slurm-training.sh": lambda: script.render(training(workers=4, gpus_per_worker=1.0), SlurmOptions(nodes=2)),
     "ray.json": lambda: json.dumps(jobs.render(submission(), LISTING), indent=2) + "\n",
     "ray-awkward.json": lambda: (
         json.dumps(
