@@ -1,4 +1,4 @@
-"""Run landscape jobs on Ray: a driver that schedules and writes, workers pinned to GPUs, the command line."""
+"""Run landscape jobs and trainings on Ray: drivers, workers pinned to GPUs, the command line."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cluster.driver.run import run
+    from cluster.training.train import train
 
-__all__ = ["run"]
+__all__ = ["run", "train"]
 
 
 def __getattr__(name: str) -> Any:
@@ -16,4 +17,8 @@ def __getattr__(name: str) -> Any:
         from cluster.driver.run import run
 
         return run
+    if name == "train":
+        from cluster.training.train import train
+
+        return train
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,6 +35,7 @@ LAYERS = [
     "landscape: bench connectivity extending refining; cluster: templates",
     "landscape: adapting",
     "cluster: driver",
+    "cluster: training",
     "cluster: commands",
 ]
 FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand names on, and are no rooms
@@ -90,6 +91,8 @@ ALLOWED = {
         "cluster/session/",
         "cluster/doctor/",
         "cluster/submit/",
+        "cluster/training/failures.py",
+        "cluster/training/trainer.py",
     },
     "grpc": {"cluster/session/attach.py"},
     "plotly": {"landscape/views/figures/", "landscape/views/exports/", "landscape/views/report/"},

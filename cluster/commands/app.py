@@ -37,6 +37,7 @@ from cluster.commands.rm import rm
 from cluster.commands.run import run
 from cluster.commands.status import status
 from cluster.commands.submit import submit
+from cluster.commands.train import train
 from cluster.commands.validate import validate
 from cluster.commands.view import view
 from cluster.process.logs import chosen, common_options, configure, tell_unraisable
@@ -47,6 +48,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "init": init,
     "demo": demo,
     "run": run,
+    "train": train,
     "plan": plan,
     "status": status,
     "validate": validate,

@@ -1,27 +1,39 @@
-"""`landscape logs`: the log of a job that was sent to a Ray cluster."""
+"""`landscape logs`: the log of a job that was sent to a Ray cluster, and those of the ranks of a training."""
 
 from __future__ import annotations
 
 import sys
 
-from cluster.options import Flag
+from cluster.options import Flag, MaybeWhole
 from cluster.submit.options import watched
+from landscape.errors import JobError
 
 
-def logs(identifier: str, *, follow: Flag = False, address: str | None = None, allow_open: Flag = False) -> int:
-    """Print the log of a job that was sent to a Ray cluster.
+def logs(
+    identifier: str,
+    *,
+    rank: MaybeWhole = None,
+    follow: Flag = False,
+    address: str | None = None,
+    allow_open: Flag = False,
+) -> int:
+    """Print the log of a job that was sent to a Ray cluster, or that of a rank of a training.
 
     Parameters
     ----------
     identifier
-        What `landscape submit` printed.
+        What `landscape submit` printed; with --rank the run.
+    rank
+        The rank of the run's training whose log is meant, from 0.
     follow
-        Go on until the job ends; the exit code is the job's.
+        Go on until the job ends; the exit code is the job's. With --rank: until the training ends.
     address
         The dashboard's URL; default: where the job was sent to, else as for submit.
     allow_open
         Also talk to a cluster that is not on this machine and asks for no token.
     """
+    if rank is not None:
+        return _of_rank(identifier, rank, follow, address)
     from cluster.submit.ray_jobs import log
     from cluster.submit.ray_jobs.jobs import info
     from cluster.submit.ray_jobs.sent import connect_to, keep_address
@@ -32,6 +44,21 @@ def logs(identifier: str, *, follow: Flag = False, address: str | None = None, a
     if follow:
         return watched(identifier, lambda: log.follow(client, identifier, _write))
     _write(log.log_so_far(client, identifier))
+    return 0
+
+
+def _of_rank(run: str, rank: int, follow: bool, address: str | None) -> int:
+    from cluster.training.reading import follow_log, read_log
+    from landscape.folders.lock import training_alive
+
+    if rank < 0:
+        raise JobError(f"rank: must be 0 or more, not {rank}")
+    if address is not None:
+        raise JobError("address: belongs to a job that was sent; the log of a rank lies in its run: leave it out")
+    if not follow:
+        _write(read_log(run, rank))
+        return 0
+    follow_log(run, rank, _write, lambda: not training_alive(run))
     return 0
 
 

@@ -63,12 +63,16 @@ def _check_parts(problem: Problem, name: str) -> None:
         raise JobError(f"problem: {name}: observe must be callable, not {type(problem.observe).__name__}")
 
 
-def import_callback(reference: str, folder: Path | None = None) -> Callable[[], Any]:
+def import_callback(
+    reference: str, folder: Path | None = None, field: str = "problem", where: str = "beside the job file"
+) -> Callable[..., Any]:
     """Import 'module:function'; a file beside the job wins over an installed module of the same name.
 
     Args:
         reference: the callback's name, 'module:function'.
-        folder: the job file's folder, where the module is looked up first; None looks on `sys.path` alone.
+        folder: where the module is looked up first; None looks on `sys.path` alone.
+        field: what errors call it.
+        where: the folder, for errors.
 
     Raises:
         JobError: the module cannot be imported, or has no such function.
@@ -76,14 +80,14 @@ def import_callback(reference: str, folder: Path | None = None) -> Callable[[], 
     module_name, _, function = reference.partition(":")
     if folder is not None:
         _look_first_in(folder, module_name.partition(".")[0])
-    beside = f" beside the job file ({folder}) or" if folder else ""
-    with calling(f"problem: module {shown(module_name)} does not import: it", f"it is looked up{beside} on sys.path"):
+    first = f" {where} ({folder}) or" if folder else ""
+    with calling(f"{field}: module {shown(module_name)} does not import: it", f"it is looked up{first} on sys.path"):
         module = importlib.import_module(module_name)
     callback = getattr(module, function, None)
     if not callable(callback):
         names = [name for name, value in vars(module).items() if _may_be_meant(name, value, module_name)]
         raise JobError(
-            f"problem: module {shown(module_name)} has no function {shown(function)}; {nearest(function, names)}"
+            f"{field}: module {shown(module_name)} has no function {shown(function)}; {nearest(function, names)}"
         )
     return callback  # type: ignore[no-any-return]
 

@@ -1,0 +1,216 @@
+"""`landscape train`: train a recipe or a function of one's own, here, on Ray, or sent to a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from cluster.commands.output import Json, show
+from cluster.commands.submit import KUBERAY, SLURM, Target, refuse_options_of_others
+from cluster.options import Flag, ManyWhole, MaybeNumber, MaybeWhole, Whole, Words, checked_workers
+from cluster.process.logs import bind
+from cluster.submit.kuberay.target import KubeRayTarget
+from cluster.submit.options import SubmitOptions
+from cluster.submit.ray_jobs.target import RayTarget
+from cluster.submit.slurm.target import SlurmTarget
+from landscape.errors import JobError
+
+if TYPE_CHECKING:
+    from cluster.training.job import TrainingJob
+
+
+@dataclass(frozen=True)
+class TrainWhere:
+    """Where a training runs."""
+
+    serial: Flag = False
+    """In this process, without Ray: the reference."""
+    workers: MaybeWhole = None
+    """How many ranks; default: one per GPU, and one where there are none."""
+    gpus_per_worker: MaybeNumber = None
+    """GPUs of each rank; default: one where there are any. 0: CPUs, with one thread each."""
+    address: str | None = None
+    """host:port or auto, to attach to a Ray cluster; default: RAY_ADDRESS, else a private local Ray. With --target
+    ray: the dashboard's URL."""
+    allow_open: Flag = False
+    """Also attach or send to a cluster that is not on this machine and asks for no token."""
+
+    def check(self) -> None:
+        """Refuse options that contradict each other.
+
+        Raises:
+            JobError: this process is to train alone, and workers are asked for; or there cannot be so many.
+        """
+        if self.serial and (self.workers not in (None, 1) or self.address):
+            raise JobError("serial: trains in this process alone; leave out workers and address")
+        checked_workers(self.workers)
+
+
+@dataclass(frozen=True)
+class TrainSending:
+    """How a training is sent, with --target."""
+
+    target: Target | None = None
+    """Send it, as `landscape submit` sends a job. ray: a Ray cluster's dashboard; kuberay: Kubernetes with KubeRay;
+    slurm: sbatch."""
+    dry_run: Flag = False
+    """Print exactly what would be sent, and send nothing."""
+    name: str | None = None
+    """Part of the identifier; default: the run's last part."""
+    attempt: MaybeWhole = None
+    """The number in the identifier; default: the first that is free."""
+    cpus_per_worker: MaybeWhole = None
+    """kuberay, slurm: CPU cores of each rank; default: 1, and 2 with a GPU."""
+    memory: str | None = None
+    """slurm: memory of a node, kuberay: of a rank, such as 16G and 16Gi."""
+    include: Words = None
+    """ray, kuberay: a further file or folder beside the module that travels; may be repeated."""
+    detach: Flag = False
+    """ray: end when it is accepted."""
+
+
+@dataclass(frozen=True)
+class TrainScaling:
+    """Measuring how several ranks speed a training up, instead of training."""
+
+    scaling: ManyWhole = None
+    """Numbers of workers, such as 1 2 4: measures the same global batch with each."""
+    scaling_steps: Whole = 20
+    """How many steps are measured with each."""
+
+
+WHERE, SENDING, SCALING = TrainWhere(), TrainSending(), TrainScaling()
+
+
+def train(
+    what: str,
+    *options: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    run: str | None = None,
+    where: Annotated[TrainWhere, Parameter(name="*")] = WHERE,
+    overwrite: Flag = False,
+    seed: Whole = 0,
+    folder: Path | None = None,
+    list_options: Flag = False,
+    scaling: Annotated[TrainScaling, Parameter(name="*", group="To measure")] = SCALING,
+    json: Json = False,
+    sending: Annotated[TrainSending, Parameter(name="*", group="To send")] = SENDING,
+    kuberay: Annotated[KubeRayTarget, Parameter(name="*", group="To KubeRay")] = KUBERAY,
+    slurm: Annotated[SlurmTarget, Parameter(name="*", group="To Slurm")] = SLURM,
+) -> int:
+    """Train a recipe, or a function of your own, or go on where an earlier training of the run stopped.
+
+    A worker that is lost is replaced, and all go on from the last checkpoint. The same command again goes on.
+
+    Parameters
+    ----------
+    what
+        A recipe's name, or module:function of a function of a landscape.Training.
+    options
+        The options of the recipe or function: --epochs 20.
+    run
+        The folder or URL of the run; nodes of a cluster must share it.
+    overwrite
+        Begin anew, whatever the run holds.
+    seed
+        Decides the order of the samples and the initial weights.
+    folder
+        Where the module is looked up first; default: the current directory.
+    list_options
+        Print the options of the recipe or function, and end.
+    """
+    from cluster.training.function import named_function
+    from cluster.training.options import option_lines, read_words
+    from cluster.training.train import make_job
+
+    if list_options:
+        function = named_function(what, folder)
+        lines = option_lines(function, function.load(), own_options())
+        show([line.split("  ") for line in lines], json, "\n".join(lines))
+        return 0
+    where.check()
+    if run is None and not scaling.scaling:
+        raise JobError("run: must name a folder or URL for the training; give --run")
+    given = read_words(options)
+    job = make_job(
+        what, run or ".", given, texts=True, own=own_options(), seed=seed, folder=folder,
+        workers=where.workers, gpus_per_worker=where.gpus_per_worker,
+    )  # fmt: skip
+    if run is not None:
+        bind(run=job.run_path)
+    if scaling.scaling:
+        return _measure(job, where, scaling, json)
+    if sending.target is not None or sending.dry_run:
+        words = [*(["--overwrite"] if overwrite else []), *([f"--seed={seed}"] if seed else []), *_words(given)]
+        return _send(job, tuple(words), where, sending, kuberay, slurm)
+    return _train(job, where, overwrite, json)
+
+
+def own_options() -> list[str]:
+    """The names of the command's own options, which no option of a function may have."""
+    from dataclasses import fields
+
+    groups = (TrainWhere, TrainSending, TrainScaling, KubeRayTarget, SlurmTarget)
+    own = [each.name for group in groups for each in fields(group)]
+    return [*own, "run", "overwrite", "folder", "list_options", "json"]
+
+
+def _words(given: dict[str, str]) -> list[str]:
+    """The options of a function as words of a command again."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+
+
+def _train(job: TrainingJob, where: TrainWhere, overwrite: bool, as_json: bool) -> int:
+    from cluster.process.console import ProgressDisplay
+    from cluster.process.streams import diverted
+    from cluster.training.report import Report, result_text
+    from cluster.training.train import epochs_of, may_train_here, train_here, train_with_ray
+
+    report = Report(epochs_of(job))
+    with diverted(), ProgressDisplay():
+        if where.serial or may_train_here(job, where.address):
+            result = train_here(job, report, overwrite)
+        else:
+            result = train_with_ray(job, report, where.address, where.allow_open, overwrite)
+    show(asdict(result) | {"samples_per_second": result.samples_per_second}, as_json, result_text(result))
+    return 0
+
+
+def _measure(job: TrainingJob, where: TrainWhere, scaling: TrainScaling, as_json: bool) -> int:
+    from cluster.process.console import ProgressDisplay
+    from cluster.process.streams import diverted
+    from cluster.training.scaling import measure_scaling, scaling_text
+
+    with diverted(), ProgressDisplay():
+        measured = measure_scaling(
+            job, scaling.scaling or [], scaling.scaling_steps, address=where.address, allow_open=where.allow_open
+        )
+    show([asdict(each) for each in measured], as_json, scaling_text(measured))
+    return 0
+
+
+def _send(
+    job: TrainingJob,
+    words: tuple[str, ...],
+    where: TrainWhere,
+    sending: TrainSending,
+    kuberay: KubeRayTarget,
+    slurm: SlurmTarget,
+) -> int:
+    from cluster.submit.work import SentTraining
+
+    target: Literal["ray", "kuberay", "slurm"] = sending.target or "ray"
+    if where.serial:
+        raise JobError("serial: trains in this process alone; leave it out to send the training")
+    ray = RayTarget(address=where.address, detach=sending.detach, allow_open=where.allow_open)
+    targets: dict[str, Any] = {"ray": ray, "kuberay": kuberay, "slurm": slurm}
+    refuse_options_of_others(target, targets)
+    asked = SubmitOptions(
+        dry_run=sending.dry_run, name=sending.name, run=job.run, attempt=sending.attempt, workers=where.workers,
+        gpus_per_worker=where.gpus_per_worker, cpus_per_worker=sending.cpus_per_worker, memory=sending.memory,
+        include=sending.include,
+    )  # fmt: skip
+    sent = SentTraining(job.what.name, job.folder, job.run, words)
+    return int(targets[target].send(asked, sent, job.folder / "job"))

@@ -1,0 +1,200 @@
+"""The options of a recipe or function: read from texts, and checked against its signature before anything starts."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import numpy as np
+import yaml
+from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+
+from cluster.training.function import NamedFunction, TrainFunction, parameters_of
+from landscape.errors import JobError, nearest, shown
+
+WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    type(None): "none",
+    Path: "a path",
+}
+DECIDED = ("device", "report", "seed")  # of recipes: by --gpus-per-worker, and by train itself
+TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
+
+
+def checked_options(
+    what: NamedFunction,
+    function: TrainFunction,
+    given: Mapping[str, Any],
+    own: Sequence[str] = (),
+    *,
+    texts: bool = False,
+) -> dict[str, Any]:
+    """The options of a function, each of the type that its signature names.
+
+    Args:
+        given: by the names of the parameters.
+        own: the options of the launcher, whose names no parameter without a default may have.
+        texts: the values are words of a command line.
+
+    Raises:
+        JobError: an option that the function does not have, one that is missing, or a wrong type.
+    """
+    parameters = {name: each for name, each in parameters_of(function, what.name).items() if is_option(each, what, own)}
+    taken = next((name for name in parameters if name in own), None)
+    if taken is not None:
+        raise JobError(
+            f"function: {what.name} has an option {taken}, which is one of train's own; give it another name"
+        )
+    takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    known = [each for each in parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    names = [each.name for each in known]
+    unknown = next((name for name in given if name not in names), None)
+    if unknown is not None and not takes_all:
+        raise JobError(f"{unknown}: is no option of {what.name}; {nearest(unknown, names)}")
+    missing = next((each.name for each in known if each.default is each.empty and each.name not in given), None)
+    if missing is not None:
+        raise JobError(f"{missing}: is required by {what.name}; give it a value")
+    types_of = _annotations(function)
+    return {
+        name: _checked(name, value, types_of.get(name, _of_default(parameters.get(name))), texts)
+        for name, value in given.items()
+    }
+
+
+def is_option(parameter: inspect.Parameter, what: NamedFunction, own: Sequence[str]) -> bool:
+    """Whether a parameter is an option of the function's: what the launcher decides itself is left at its default."""
+    decided = (*own, *DECIDED) if what.is_recipe else own
+    return parameter.name not in decided or parameter.default is parameter.empty
+
+
+def option_lines(what: NamedFunction, function: TrainFunction, own: Sequence[str] = ()) -> list[str]:
+    """A line for each option of a function: its name, its type, its default."""
+    types_of = _annotations(function)
+    lines = []
+    for each in parameters_of(function, what.name).values():
+        if each.kind is inspect.Parameter.VAR_KEYWORD or not is_option(each, what, own):
+            continue
+        kind = _words(types_of.get(each.name, _of_default(each)))
+        default = "required" if each.default is each.empty else f"default: {shown(each.default)}"
+        lines.append(f"--{each.name.replace('_', '-')}  {kind}; {default}")
+    return lines
+
+
+def read_words(words: Sequence[str]) -> dict[str, str]:
+    """`--name value`, `--name=value`, `--name` and `--no-name` of a command line, as texts by their names.
+
+    Raises:
+        JobError: a word that belongs to no option, or an option twice.
+    """
+    found: dict[str, str] = {}
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if not word.startswith("--") or word == "--":
+            raise JobError(f"train: {shown(word)} belongs to no option; write --NAME {shown(word)}")
+        name, equals, value = word[2:].replace("-", "_", len(word)).partition("=")
+        value = word.partition("=")[2]
+        if not equals:
+            if left and not left[0].startswith("--"):
+                value = left.pop(0)
+            else:
+                name, value = (name[3:], "false") if name.startswith("no_") else (name, "true")
+        if name in found:
+            raise JobError(f"{name}: is given twice; leave one out")
+        found[name] = value
+    return found
+
+
+def _annotations(function: TrainFunction) -> dict[str, Any]:
+    """The types that a signature names, also by `**options: Unpack[…]`; none where a name in it cannot be found."""
+    try:
+        found = typing.get_type_hints(function)
+        unpacked = [get_args(kind)[0] for kind in found.values() if get_origin(kind) is typing.Unpack]
+        for kind in unpacked:
+            found = typing.get_type_hints(kind) | found
+    except Exception:
+        return {}
+    return found
+
+
+def _of_default(parameter: inspect.Parameter | None) -> Any:
+    """The type of a parameter that names none: that of its default."""
+    kind = type(None if parameter is None else parameter.default)
+    return kind if kind in (bool, int, float, str) else Any
+
+
+def _checked(name: str, value: Any, kind: Any, texts: bool) -> Any:
+    if texts:
+        value = _read(value, kind)
+    elif isinstance(value, np.generic):
+        value = value.item()
+    if kind is Any:
+        return value
+    try:
+        adapter = TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
+    except (PydanticSchemaGenerationError, PydanticUserError, TypeError):
+        try:  # a model or a dataclass brings a configuration of its own
+            adapter = TypeAdapter(kind)
+        except (PydanticSchemaGenerationError, PydanticUserError, TypeError):
+            return value
+    try:
+        # A list may be given for a tuple, and a text for a path; a text that looks like a number is no number.
+        converted = isinstance(value, (list, tuple, dict)) or Path in _alternatives(kind)
+        return adapter.validate_python(value, strict=not converted)
+    except ValidationError:
+        raise JobError(f"{name}: must be {_words(kind)}, not {shown(value)}") from None
+
+
+def _read(text: str, kind: Any) -> Any:
+    """A word of a command line as a value that may be of this type."""
+    kinds = _alternatives(kind)
+    if bool in kinds and text.lower() in (*TRUE, *FALSE):
+        return text.lower() in TRUE
+    if type(None) in kinds and text.lower() in ("none", "null"):
+        return None
+    for number in (int, float):
+        if number in kinds:
+            try:
+                return number(text)
+            except ValueError:
+                continue
+    if str in kinds:
+        return text
+    literals = {str(each): each for each in kinds if not isinstance(each, type) and not get_origin(each)}
+    if text in literals:
+        return literals[text]
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _alternatives(kind: Any) -> list[Any]:
+    """The types of a union, the values of a Literal; a type alone as it is."""
+    origin = get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return [each for part in get_args(kind) for each in _alternatives(part)]
+    if origin is Literal:
+        return list(get_args(kind))
+    if origin is typing.Annotated:
+        return _alternatives(get_args(kind)[0])
+    return [kind]
+
+
+def _words(kind: Any) -> str:
+    """A type in words."""
+    kinds = _alternatives(kind)
+    values = [each for each in kinds if not isinstance(each, type) and not get_origin(each) and each is not Any]
+    plain = [WORDS.get(each, getattr(each, "__name__", str(each))) if isinstance(each, type) else str(each)
+             for each in kinds if each not in values]  # fmt: skip
+    if kind is Any:
+        return "any value"
+    listed = [*plain, *([f"one of {', '.join(map(str, values))}"] if values else [])]
+    return " or ".join(dict.fromkeys(listed))

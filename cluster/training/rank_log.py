@@ -1,0 +1,152 @@
+"""The log of a rank in its run: what it prints, what is printed below Python, and what is logged.
+
+<run>/logs/rank-0.log      each start of the rank adds a line of its own, then what it says
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+from cluster.process.streams import forgiving
+from cluster.training.reading import log_path
+from landscape.folders import Folder, Log, open_folder
+
+SYNC_SECONDS = 5.0  # after which what was logged is seen in an object store
+QUIET = ("ray", "torch")  # libraries whose own remarks would hide the function's
+
+
+@contextlib.contextmanager
+def logging_rank(run: str, rank: int, world: int, *, own_process: bool) -> Iterator[TextIO]:
+    """Within the block, what this process says goes to the log of the rank, which is yielded.
+
+    Args:
+        run: an absolute folder or a URL.
+        own_process: the process is this rank's alone: what native code prints is logged too, and nowhere else. Else
+            what Python prints and logs is also written where it was before.
+    """
+    folder = open_folder(run)
+    lines = _local(folder, rank) if "://" not in folder.name else _remote(folder, rank)
+    with lines as log:
+        log.write(_mark(rank, world))
+        with (_taken_over if own_process else _copied)(log), _logged(log, own_process):
+            yield log
+
+
+def _mark(rank: int, world: int) -> str:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return f"--- {now} rank {rank} of {world} starts: process {os.getpid()} on {socket.gethostname()} ---\n"
+
+
+@contextlib.contextmanager
+def _local(folder: Folder, rank: int) -> Iterator[TextIO]:
+    """A file that is added to; what is written is there at once, also when the process is killed."""
+    place = Path(folder.place(log_path(rank)))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    # A link would let another file be written.
+    handle = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    with forgiving(handle) as log:
+        yield log
+
+
+@contextlib.contextmanager
+def _remote(folder: Folder, rank: int) -> Iterator[TextIO]:
+    """A pipe whose lines a thread puts into the object store; what is killed loses its last seconds."""
+    reader, writer = os.pipe()
+    thread = threading.Thread(target=_pass_on, args=(reader, folder.log(log_path(rank))), daemon=True, name="rank log")
+    thread.start()
+    with forgiving(writer) as log:
+        yield log
+    thread.join(2 * SYNC_SECONDS)
+
+
+def _pass_on(reader: int, log: Log) -> None:
+    with open(reader, "rb") as lines:
+        last = time.monotonic()
+        for line in lines:
+            with contextlib.suppress(Exception):  # a store that does not answer ends no training
+                log.add(line)
+                if time.monotonic() - last > SYNC_SECONDS:
+                    log.sync()
+                    last = time.monotonic()
+    with contextlib.suppress(Exception):
+        log.sync()
+
+
+@contextlib.contextmanager
+def _taken_over(log: TextIO) -> Iterator[None]:
+    """The descriptors 1 and 2 lead to the log."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    before = [os.dup(number) for number in (1, 2)]
+    streams = sys.stdout, sys.stderr
+    for number in (1, 2):
+        os.dup2(log.fileno(), number)
+    sys.stdout = sys.stderr = forgiving(os.dup(log.fileno()))
+    try:
+        yield
+    finally:
+        sys.stdout.close()
+        sys.stdout, sys.stderr = streams
+        for number, descriptor in zip((1, 2), before, strict=True):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+
+
+class _Both(io.TextIOBase):
+    """Text that goes to two places."""
+
+    def __init__(self, first: TextIO, second: TextIO) -> None:
+        self._first, self._second = first, second
+
+    def write(self, text: str) -> int:
+        self._second.write(text)
+        return self._first.write(text)
+
+    def flush(self) -> None:
+        self._first.flush()
+        self._second.flush()
+
+    def fileno(self) -> int:
+        return self._first.fileno()
+
+    def isatty(self) -> bool:
+        return self._first.isatty()
+
+
+@contextlib.contextmanager
+def _copied(log: TextIO) -> Iterator[None]:
+    """What Python prints is written to the log as well."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _Both(sys.stdout, log), _Both(sys.stderr, log)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+@contextlib.contextmanager
+def _logged(log: TextIO, own_process: bool) -> Iterator[None]:
+    """What Python logs is written to the log; in a process of the rank's own from INFO on."""
+    handler, root = logging.StreamHandler(log), logging.getLogger()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.split(".")[0] not in QUIET)
+    level = root.level
+    root.addHandler(handler)
+    if own_process:
+        root.setLevel(min(level, logging.INFO))
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)

@@ -1,0 +1,109 @@
+"""What a training tells while it runs and at its end: a line per epoch on stderr, then its pace as a value."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.process.logs import write_remark
+from cluster.training.board import LOST, PACE, REMARK
+from landscape.errors import shown
+
+
+@dataclass
+class Report:
+    """Takes the news of a training.
+
+    Attributes:
+        shown: whether lines are written.
+        ranks: what each rank did, by its number.
+    """
+
+    epochs: int | None = None
+    shown: bool = True
+    ranks: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def __call__(self, news: dict[str, Any]) -> None:
+        """Take a piece of news."""
+        match news["kind"]:
+            case "pace":
+                self._write(pace_text(news, self.epochs), PACE, **{k: v for k, v in news.items() if k != "kind"})
+            case "lost":
+                self.ranks.clear()
+                self._write(news["text"], LOST, logging.WARNING)
+            case "remark":
+                self._write(news["text"], REMARK)
+            case "summary":
+                self.ranks[news["rank"]] = {name: value for name, value in news.items() if name != "kind"}
+
+    def _write(self, text: str, event: str, level: int = logging.INFO, **fields: Any) -> None:
+        if self.shown:
+            write_remark(text, event, level, **fields)
+
+    def tell(self, kind: str, news: dict[str, Any]) -> None:
+        """Take a piece of news from this process."""
+        self({"kind": kind, **news})
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """How a training went; its trajectory, history and checkpoints are in the run.
+
+    Attributes:
+        run: the run's folder or URL.
+        workers: how many ranks it had at its end.
+        epochs, steps, samples, seconds: what was done since this start, in batches; `seconds` leaves out evaluation.
+        loss: the mean over the last epoch; None where the function told none.
+        communication: the share of each rank's time that passed while ranks exchanged gradients and means, in the
+            order of the ranks; most of it while gradients are computed. Empty for one rank.
+    """
+
+    run: str
+    workers: int = 1
+    epochs: int = 0
+    steps: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    loss: float | None = None
+    communication: tuple[float, ...] = ()
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Samples of whole batches per second."""
+        return self.samples / self.seconds if self.seconds else None
+
+
+def result_of(run: str, ranks: dict[int, dict[str, Any]]) -> TrainingResult:
+    """The result, from what the ranks did."""
+    first = ranks.get(0, {})
+    same = {name: first[name] for name in ("epochs", "steps", "samples", "seconds", "loss") if name in first}
+    shares = [each["communication"] for _, each in sorted(ranks.items()) if each["communication"] is not None]
+    return TrainingResult(run, first.get("world", 1), **same, communication=tuple(shares))
+
+
+def pace_text(news: dict[str, Any], epochs: int | None) -> str:
+    """A line on an epoch: which, its loss, how fast; how far it is where it has not ended."""
+    parts = [f"epoch {news['epoch']}" + (f" of {epochs}" if epochs else "")]
+    if news["count"]:
+        parts[0] += f", {news['samples'] / news['count']:.0%} done"
+    if news["loss"] is not None:
+        parts.append(f"loss {news['loss']:.4f}")
+    parts.append(f"{news['samples'] / news['seconds']:,.0f} samples/s")
+    return f"{parts[0]}: {', '.join(parts[1:])}"
+
+
+def result_text(result: TrainingResult) -> str:
+    """The result in a line or two."""
+    if not result.steps:
+        return f"{shown(result.run)}: nothing was left to do"
+    workers = f"{result.workers} worker{'s' if result.workers > 1 else ''}"
+    loss = "" if result.loss is None else f", loss {result.loss:.4f}"
+    pace = result.samples_per_second
+    text = f"{shown(result.run)}: {result.epochs} epochs, {result.steps} steps{loss}; {workers}"
+    if pace is not None:
+        text += f", {pace:,.0f} samples/s"
+    if result.communication:
+        listed = ", ".join(f"{share:.0%}" for share in result.communication)
+        text += f"; of their time in communication: {listed} (ranks 0 to {len(result.communication) - 1})"
+    return text

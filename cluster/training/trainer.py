@@ -1,0 +1,210 @@
+"""A training on Ray Train: the trainer, its news while it runs, its end; and what each of its workers does."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from cluster.session.placement import Placement, explain_placement
+from cluster.session.session import private_ray_ended, refuse_dead_ray, supply
+from cluster.training.board import CONTROLLER, KEPT, LOST, REMARK, STARTED, Board
+from cluster.training.job import RankPlan
+from cluster.training.rank import RankFailed, run_rank
+from landscape.errors import (
+    BAD_USAGE,
+    NOT_FOUND,
+    Interrupted,
+    JobError,
+    LandscapeError,
+    NotFoundError,
+    one_line,
+    shown,
+)
+
+LOOK_SECONDS = 0.2  # between two looks for news
+EXPLAIN_SECONDS = 20.0  # without a worker, until the reason is told
+KINDS = {BAD_USAGE: JobError, NOT_FOUND: NotFoundError}
+
+
+def train_on_ray(
+    plan: RankPlan,
+    placement: Placement,
+    observer: Callable[[dict[str, Any]], object],
+    stop: Callable[[], bool],
+    overwrite: bool = False,
+) -> None:
+    """Train with as many ranks as are placed; returns when all are done.
+
+    Args:
+        observer: is given every piece of news.
+        stop: is asked several times a second; when true, the training is ended.
+
+    Raises:
+        Interrupted: `stop` said so.
+        LandscapeError: the function raised, or the cluster failed.
+    """
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    board = ray.remote(Board).options(num_cpus=0, scheduling_strategy=here).remote()
+    with tempfile.TemporaryDirectory(prefix="landscape-ray-train-") as storage:
+        fitting = _Fitting(_trainer(plan, placement, board, storage, overwrite))
+        watch = _Watch(plan, placement, board, observer)
+        try:
+            while fitting.runs(LOOK_SECONDS):
+                watch.look()
+                if stop():
+                    raise Interrupted(f"run {shown(plan.run)} is interrupted; the same command goes on")
+            watch.look()
+            fitting.check()
+        finally:
+            watch.end()
+
+
+def _trainer(plan: RankPlan, placement: Placement, board: Any, storage: str, overwrite: bool) -> Any:
+    """Ray's trainer for these ranks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own settings of its data sets use names that it calls deprecated
+        from ray.data import DataContext
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+
+        DataContext.get_current()
+    from cluster.training.failures import Failures
+
+    # NCCL takes each GPU for one rank only.
+    backend = "nccl" if placement.num_gpus >= 1 else "gloo"
+    told = {
+        # What is pickled by value may name modules of the user's, which are found once the rank knows its path.
+        "plan": replace(plan, what=None),  # type: ignore[arg-type]
+        "what": ray.cloudpickle.dumps(plan.what),
+        "path": plan.path,
+        "board": board,
+        "device": "auto" if placement.num_gpus else "cpu",
+        "overwrite": overwrite,
+    }
+    return TorchTrainer(
+        _on_worker,
+        train_loop_config=told,
+        torch_config=TorchConfig(backend=backend),
+        scaling_config=ScalingConfig(
+            num_workers=placement.workers,
+            use_gpu=placement.num_gpus > 0,
+            resources_per_worker=dict(placement.asks),
+        ),
+        run_config=RunConfig(
+            name="training",
+            storage_path=storage,  # a mark for its own checkpoints, of which there are none
+            failure_config=FailureConfig(max_failures=-1),
+            callbacks=[Failures(plan.run, board)],
+        ),
+    )
+
+
+def _on_worker(told: dict[str, Any]) -> None:
+    """What each worker does, in a thread of its own."""
+    import sys
+
+    import ray.train.torch
+
+    sys.path[:0] = [each for each in told["path"] if each not in sys.path]
+    plan = replace(told["plan"], what=ray.cloudpickle.loads(told["what"]))
+    board = told["board"]
+
+    def tell(kind: str, news: dict[str, Any]) -> None:
+        board.tell.remote(kind, news)
+
+    device = ray.train.torch.get_device() if told["device"] == "auto" else None
+    run_rank(
+        plan, tell,
+        device=told["device"],
+        local_rank=device.index if device is not None else ray.train.get_context().get_local_rank(),
+        own_process=True,
+        # Once this training has kept something, a rank that comes back goes on from that.
+        overwrite=told["overwrite"] and not ray.get(board.was_told.remote(KEPT)),
+    )  # fmt: skip
+
+
+class _Fitting:
+    """`TorchTrainer.fit`, which blocks, in a thread; outside the main thread it leaves signals alone."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._fit, args=(trainer,), name="ray train", daemon=True)
+        self._thread.start()
+
+    def _fit(self, trainer: Any) -> None:
+        try:
+            trainer.fit()
+        except BaseException as error:
+            self._error = error
+
+    def runs(self, seconds: float) -> bool:
+        """Whether it still runs; waits so long for its end."""
+        self._thread.join(seconds)
+        return self._thread.is_alive()
+
+    def check(self) -> None:
+        """Raise what it ended with, if that was an error."""
+        error = self._error
+        if error is None:
+            return
+        cause = getattr(error, "controller_failure", error)
+        if isinstance(cause, RankFailed):
+            raise KINDS.get(cause.exit_code, LandscapeError)(cause.text) from error
+        refuse_dead_ray()
+        raise LandscapeError(f"train: Ray Train failed: {one_line(cause)}; the same command goes on") from error
+
+
+class _Watch:
+    """What the driver does while ranks train: hands on their news, and says why none of them starts."""
+
+    def __init__(
+        self, plan: RankPlan, placement: Placement, board: Any, observer: Callable[[dict[str, Any]], object]
+    ) -> None:
+        self._placement, self._board, self._observer = placement, board, observer
+        self._controller: Any = None
+        self._waiting_since: float | None = time.monotonic()  # for ranks that start; None once they have
+
+    def look(self) -> None:
+        """Hand on what is new."""
+        refuse_dead_ray()
+        try:
+            news = ray.get(self._board.take.remote(), timeout=10 * EXPLAIN_SECONDS)
+        except RayError:
+            refuse_dead_ray()
+            return  # the next look may succeed, and the end of the trainer is seen without it
+        for each in news:
+            if each["kind"] == CONTROLLER:
+                self._controller = each["handle"]
+                continue
+            if each["kind"] in (STARTED, LOST):
+                self._waiting_since = time.monotonic() if each["kind"] == LOST else None
+            self._observer(each)
+        if self._waiting_since is not None and time.monotonic() - self._waiting_since > EXPLAIN_SECONDS:
+            self._waiting_since = None
+            self._explain()
+
+    def _explain(self) -> None:
+        """Say why the ranks have no places, where they have none; with places they only take long to start."""
+        groups = ray.util.placement_group_table().values()
+        if any(group["state"] == "PENDING" for group in groups):
+            text = explain_placement(self._placement, supply(), ray.available_resources())
+            self._observer({"kind": REMARK, "text": text})
+
+    def end(self) -> None:
+        """End what still runs. With a session of our own it would end anyway, in a notebook's it would not."""
+        if private_ray_ended():
+            return
+        for actor in (self._controller, self._board):
+            if actor is not None:
+                with contextlib.suppress(RayError):
+                    ray.kill(actor)

@@ -1,0 +1,191 @@
+"""`landscape train` and `landscape logs RUN --rank K` as they are given, without Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cluster.commands.entry import main
+from landscape.folders.lock import training_lock
+from landscape.results import open_run
+
+FUNCTION = """
+import sys
+
+import torch
+from torch import nn
+
+
+def train(training, epochs: int = 3, lr: float = 0.1, fail_at: int | None = None):
+    generator = torch.Generator().manual_seed(1)
+    data, model = torch.randn(20, 3, generator=generator), nn.Linear(3, 1)
+    nn.init.ones_(model.weight)
+    nn.init.zeros_(model.bias)
+    optimizer = torch.optim.SGD(model.parameters(), lr)
+    network = training.prepare(model)
+    done = training.resume(model=model, optimizer=optimizer)
+    collector = training.collector(model, optimizer, unit="epoch", intervals=[[0, 1, 2]])
+    print("begins with epoch", done.get("epoch", 0))
+    for epoch in range(done.get("epoch", 0), epochs):
+        for share in training.batches(len(data), 8, epoch):
+            loss = (network(data[share.index]) ** 2).mean() * share.weight
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            collector.step(training.mean(loss))
+        collector.end_epoch()
+        if epoch == fail_at:
+            raise ValueError("no more")
+        training.keep(model=model, optimizer=optimizer, epoch=epoch + 1)
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, tmp_path, logging_as_it_was) -> Callable[..., Ended]:
+    """Give a command in this process, in a folder that holds my_training.py."""
+    (tmp_path / "my_training.py").write_text(FUNCTION)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def run(*words: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["landscape", *map(str, words)])
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        capsys.readouterr()
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        shown = capsys.readouterr()
+        return Ended(int(ended.value.code or 0), shown.out, shown.err)
+
+    yield run
+    sys.modules.pop("my_training", None)
+
+
+def test_a_training_that_failed_goes_on_and_leaves_its_log(call, tmp_path):
+    failed = call("train", "my_training:train", "--run", "run", "--serial", "--fail-at", 1)
+    assert failed.code == 1
+    assert "function: my_training:train raised ValueError: no more (my_training.py:27) on rank 0" in failed.err
+    assert "landscape logs" in failed.err
+    assert not failed.out
+    log = call("logs", "run", "--rank", 0)
+    assert log.code == 0
+    assert "rank 0 of 1 starts" in log.out
+    assert "begins with epoch 0" in log.out
+    assert log.out.rstrip().endswith("ValueError: no more")
+
+    done = call("train", "my_training:train", "--run", "run", "--json")  # here too: nobody asks for Ray
+    assert done.code == 0
+    assert "epoch 3 of 3: loss " in done.err
+    result = json.loads(done.out)
+    assert (result["epochs"], result["steps"], result["workers"]) == (2, 6, 1)
+    assert result["loss"] > 0
+    assert call("logs", "run", "--rank", 0, "--follow").out.count("starts: process") == 2
+    assert [line["step"] for line in open_run("run").history if "loss" in line] == list(range(1, 10))
+
+    again = call("train", "my_training:train", "--run", "run")
+    assert (again.code, again.out) == (0, f"'{tmp_path / 'run'}': nothing was left to do\n")
+    fresh = call("train", "my_training:train", "--run", "run", "--overwrite", "--epochs", 2)
+    assert ": 2 epochs, 6 steps, loss " in fresh.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (
+            ("my_training:train", "--run", "r", "--epoch", 3),
+            2,
+            "epoch: is no option of my_training:train; did",
+        ),
+        (("my_training:train", "--run", "r", "--epochs", "x"), 2, "epochs: must be a whole number, not 'x'"),
+        (("my_training:train",), 2, "run: must name a folder or URL"),
+        (("my_training", "--run", "r"), 2, "recipe: must be a recipe or module:function, not 'my_training'"),
+        (("my_training:absent", "--run", "r"), 2, "function: module 'my_training' has no function 'absent'"),
+        (("my_training:train", "--run", "r", "--serial", "--workers", 2), 2, "serial: trains in this process alone"),
+        (("my_training:train", "--run", "r", "--workers", 0), 2, "workers: must be at least 1, not 0"),
+        (("my_training:train", "--run", "r", "--gpus-per-worker", -1), 2, "gpus_per_worker: must be a share from 0"),
+        (("my_training:train", "--run", "r", "--target", "ray", "--nodes", 2), 2, "nodes: serves --target slurm only"),
+        (("my_training:train", "--run", "r", "--target", "slurm"), 2, "workers: Slurm must be told how many"),
+        (("my_training:train", "--run", "r", "--target", "kuberay"), 2, "run: 'r' would lie in a pod"),
+        (("my_training:train", "--scaling", "0"), 2, "workers: must be at least 1, not 0"),
+        (
+            ("my_training:train", "--scaling", "1", "--scaling-steps", "0"),
+            2,
+            "scaling_steps: must be at least 1, not 0",
+        ),
+    ],
+)
+def test_wrong_words_are_refused_in_a_line_before_anything_starts(call, tmp_path, words, code, message):
+    ended = call("train", *words)
+    assert (ended.code, ended.out) == (code, "")
+    assert message in ended.err
+    assert len(ended.err.splitlines()) <= 2
+    assert not (tmp_path / "r").exists()
+
+
+def test_without_ray_train_it_says_what_to_install(call, monkeypatch):
+    monkeypatch.setattr("cluster.training.train.find_spec", lambda name: None)
+    ended = call("train", "my_training:train", "--run", "r", "--workers", 2)
+    assert ended.code == 2
+    assert "pip install 'loss-landscape-cluster[train]'" in ended.err
+
+
+def test_one_training_writes_a_run_at_a_time(call, tmp_path):
+    with training_lock(str(tmp_path / "run")):
+        ended = call("train", "my_training:train", "--run", "run")
+    assert ended.code == 1
+    assert f"is being written by process {os.getpid()}" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("absent", "--rank", 0), 3, "does not exist"),
+        (("run", "--rank", 4), 3, "has no log of rank 4; it has logs of ranks 0, 1"),
+        (("run", "--rank", -1), 2, "rank: must be 0 or more, not -1"),
+        (("run", "--rank", 0, "--address", "http://x"), 2, "address: belongs to a job that was sent"),
+    ],
+)
+def test_logs_that_are_not_there(call, tmp_path, words, code, message):
+    (tmp_path / "run" / "logs").mkdir(parents=True)
+    for rank in range(2):
+        (tmp_path / "run" / "logs" / f"rank-{rank}.log").write_text(f"rank {rank}\n")
+    ended = call("logs", *words)
+    assert ended.code == code
+    assert message in ended.err
+    assert call("logs", "run", "--rank", 1).out == "rank 1\n"
+
+
+def test_the_options_are_listed(call):
+    ended = call("train", "my_training:train", "--list-options")
+    assert ended.out.splitlines()[1] == "--lr  a number; default: 0.1"
+
+
+def test_a_dry_run_prints_what_would_be_sent(call, tmp_path):
+    words = ("train", "my_training:train", "--run", "/runs/mine", "--epochs", 20, "--workers", 2, "--dry-run")
+    sent = json.loads(call(*words).out)
+    assert sent["entrypoint"] == (
+        "landscape train my_training:train --run /runs/mine --address auto --workers 2 --epochs=20"
+    )
+    assert list(sent["files"]) == ["my_training.py"]
+    assert sent["submission_id"].startswith("landscape-mine-")
+    script = call(*words, "--target", "slurm").out
+    assert f"landscape train my_training:train --folder {tmp_path} --run /runs/mine --workers 2 --epochs=20" in script
+    assert not list(Path(tmp_path).glob("run*"))
