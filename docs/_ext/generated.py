@@ -72,6 +72,7 @@ GROUPS = {
         "landscape.connectivity.Training",
     ),
     "Train": (
+        "landscape.Training",
         "landscape.THOR",
         "landscape.optim.Schedule",
         "landscape.optim.thor_learning_rate",

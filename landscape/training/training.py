@@ -93,7 +93,7 @@ class Training:
 
     @property
     def steps_done(self) -> int:
-        """How many steps are done: those that the collector recorded; without one, the batches handed out."""
+        """How many steps are done, by the collector's count; without a collector, how many batches were handed out."""
         return self._collector.steps_done if self._collector is not None else self._step + self._batches
 
     @property
