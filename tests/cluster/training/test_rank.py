@@ -27,19 +27,20 @@ def say_everything() -> None:
     print("printed")
     os.write(2, b"written below Python\n")
     logging.getLogger("mine").info("logged")
-    logging.getLogger("torch.mine").info("of no interest")
-    logging.getLogger("torch.mine").warning("of interest")
+    logging.getLogger("library.mine").info("of no interest")
+    logging.getLogger("library.mine").warning("of interest")
 
 
 @pytest.mark.parametrize("own_process", [True, False])
-def test_the_log_of_a_rank_has_what_its_process_says(tmp_path, capfd, own_process):
+def test_the_log_of_a_rank_has_what_its_process_says(tmp_path, capfd, monkeypatch, own_process):
+    monkeypatch.setattr(rank_log, "QUIET", ("library",))
     for _ in range(2):
         with logging_rank(str(tmp_path), 1, 2, own_process=own_process):
             say_everything()
     log, shown = read_log(str(tmp_path), 1), capfd.readouterr()
     assert log.count("rank 1 of 2 starts: process") == 2
     assert log.count("printed") == 2
-    assert log.count("WARNING torch.mine: of interest") == 2
+    assert log.count("WARNING library.mine: of interest") == 2
     assert "of no interest" not in log
     # What is native or no warning is the rank's only where the process is.
     assert log.count("written below Python") == log.count("INFO mine: logged") == (2 if own_process else 0)
