@@ -125,6 +125,7 @@ class THOR(Optimizer):
         if self.damping_schedule is not None:
             for group in self.param_groups:
                 group["damping"] = self.damping_schedule(self.steps)
+                check_group(group)
         gradients = self._gradients()
         if self._gatherer.active and self._may_step(gradients):
             self._refresh()

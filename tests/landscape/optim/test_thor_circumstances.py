@@ -331,6 +331,14 @@ def test_options_out_of_range_are_refused(option, message):
         THOR(network(), **{"lr": 0.1, **option})
 
 
+def test_a_damping_that_falls_to_nothing_is_refused():
+    model = network()
+    optimizer = THOR(model, 0.1, damping=lambda step: 1.0 - step)
+    steps(model, optimizer)
+    with pytest.raises(JobError, match="damping: must be above 0"):
+        steps(model, optimizer)
+
+
 # Other ways to run a model
 
 

@@ -252,6 +252,21 @@ def test_groups_have_learning_rates_dampings_and_decays_of_their_own():
     assert_same(found[1][bias], decayed)
 
 
+def test_layer_norms_are_divided_by_their_squared_gradients():
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)).double()
+    optimizer = THOR(model, 1.0, damping=0.04, momentum=0.0, frequency=2)
+    given, target = torch.randn(6, 5, 3).double(), torch.randn(6, 5, 4).double()
+    for count in (6, 4):  # the second step is as stale as any: its N is that of the refresh
+        before = {name: value.detach().clone() for name, value in model[1].named_parameters()}
+        optimizer.zero_grad()
+        F.mse_loss(model(given[:count]), target[:count]).backward()
+        gradients = {name: value.grad.clone() for name, value in model[1].named_parameters()}
+        optimizer.step()
+        for name, value in model[1].named_parameters():
+            expected = gradients[name] / (gradients[name] ** 2 / 6 + 0.2)
+            assert_same(before[name] - value.detach(), expected)
+
+
 def test_a_closure_gives_the_loss_and_the_same_step():
     data, found = batch(), []
     for uses_closure in (False, True):
