@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from landscape.collector.description import describe_run, learning_rate
+from landscape.collector.description import describe_run, kept_of, learning_rate
 from landscape.collector.network import refuse_incomplete, unwrap
 from landscape.collector.options import check_starts, checked_options
 from landscape.collector.start import INTERRUPTED, begin, go_on, refuse_existing, steps_and_epochs
@@ -127,8 +127,8 @@ class TrajectoryCollector:
         self._step, self._epoch = (0, 0) if starting else steps_and_epochs(self._folder, start_step, start_epoch)
         self._epoch_began: int | None = self._step if starting else None
         before = {} if starting else read_info(self._folder)
-        kept = {key: before[key] for key in ("created", "steps_per_epoch") if key in before}
-        self._info = describe_run(self._model, self._optimizer, self.options, self._network) | kept
+        self._info = describe_run(self._model, self._optimizer, self.options, self._network)
+        self._info |= kept_of(before, self._info)
         if starting:
             begin(self._folder, self._info, overwrite)
         else:

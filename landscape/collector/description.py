@@ -47,6 +47,17 @@ def describe_run(
     } | ({NETWORK: made_with} if made_with else {})
 
 
+def kept_of(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """What stays of the former run.json where a training goes on.
+
+    With the same optimiser its settings are those that it began with: by now a schedule has changed some.
+    """
+    kept = ["created", "steps_per_epoch"]
+    if before.get("optimiser") == now["optimiser"]:
+        kept += ["learning_rate", "hyperparameters"]
+    return {key: before[key] for key in kept if key in before}
+
+
 def learning_rate(optimizer: torch.optim.Optimizer | None) -> float | None:
     """The learning rate of the first parameter group; None without an optimiser, or where it is not finite."""
     return None if optimizer is None else finite(float(optimizer.param_groups[0]["lr"]))
