@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from landscape.errors import JobError, one_line, shown
+from landscape.errors import JobError, StoreError, one_line, shown
 from landscape.folders import Folder
 from landscape.recipes.settings import Settings
 from landscape.training.checkpoints import Checkpoint, checkpoint_numbers, mark_begun, may_begin_anew, write_checkpoint
@@ -32,7 +32,9 @@ def take_over(folder: Folder, settings: Settings, steps_per_epoch: int) -> None:
             with folder.fetched(FORMER_FILE) as path:
                 saved = dict(torch.load(path, map_location="cpu", weights_only=True))
             _rewrite(folder, saved, settings, steps_per_epoch)
-        except (KeyError, TypeError, ValueError, RuntimeError, EOFError) as error:
+        except (StoreError, OSError):
+            raise
+        except Exception as error:  # whatever a torn file makes torch raise
             place = shown(folder.place(FORMER_FILE))
             raise JobError(
                 f"checkpoint {place} cannot be read: {one_line(error, 120)}; delete it to train anew"

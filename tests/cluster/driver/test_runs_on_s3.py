@@ -188,7 +188,7 @@ def test_a_wrong_url_is_bad_usage(call, write_job):
     assert "unknown kind of URL 'ftp://'; known: file, s3" in said
 
 
-def test_a_training_on_s3_goes_on_from_its_checkpoint_there(place, tmp_path):
+def test_a_training_on_s3_goes_on_from_its_checkpoint_there(place, endpoint, tmp_path):
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     from landscape.recipes import digits
 
@@ -203,6 +203,8 @@ def test_a_training_on_s3_goes_on_from_its_checkpoint_there(place, tmp_path):
     reported: list[int] = []
     found = digits.train(place, epochs=2, report=lambda epoch, metrics: reported.append(epoch))
     assert reported == [2]
+    kept = [key for key in Raw(place, endpoint).keys() if key.startswith("checkpoints/")]  # noqa: SIM118  # no mapping
+    assert kept == ["checkpoints/step-00000090.pt", "checkpoints/step-00000180.pt"]
     assert state_digest(found.model.state_dict()) == state_digest(expected.model.state_dict())
     for number in (0, 1, 2):
         assert state_digest(read_trajectory(place).snapshot(number).load()) == state_digest(

@@ -1,0 +1,198 @@
+"""Every optimiser, schedule and option by which recipes train; what is wrong is refused by name."""
+
+import inspect
+import itertools
+from dataclasses import asdict
+
+import pytest
+import torch
+from torch import nn
+
+from landscape.errors import JobError
+from landscape.parameters import state_digest
+from landscape.recipes import digits, former
+from landscape.recipes.settings import OPTIMIZERS, SCHEDULES, Settings, check_settings, make_optimizer, schedule_of
+from landscape.recipes.sources import Arrays
+from landscape.recipes.table import RECIPES, recipe
+from landscape.recipes.training import fit, training_of
+from landscape.training import Training
+from landscape.trajectory.history import read_history
+from landscape.trajectory.snapshots import read_trajectory
+
+GENERATOR = torch.Generator().manual_seed(0)
+INPUTS = torch.randn(30, 5, generator=GENERATOR)
+LABELS = (INPUTS[:, 0] > 0).long()
+COLLECT = {"unit": "epoch", "intervals": [[0, 1, 2]]}
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def trained(run, report=None, **options):
+    data = Arrays((INPUTS, LABELS))
+    settings = check_settings(
+        Settings(**{"epochs": 2, "batch_size": 8, "learning_rate": 0.05, "collect": COLLECT, **options})
+    )
+    return fit(Training(run, seed=settings.seed), net, data, data, settings, report=report)
+
+
+class Stop(Exception):
+    """The training is interrupted."""
+
+
+def stop_after(steps):
+    """A damping that counts the steps, or a schedule: a function of the loop's that stops it within an epoch."""
+    taken = itertools.count()
+
+    def rate(epochs_done):
+        if next(taken) == steps:
+            raise Stop
+        return 0.05
+
+    return rate
+
+
+@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
+def test_each_optimiser_learns_and_goes_on_within_an_epoch(tmp_path, optimizer):
+    options = {"optimizer": optimizer, "weight_decay": 1e-3, "checkpoint_steps": 1, "frequency": 3, "epochs": 4}
+    options["schedule"] = stop_after(-1)
+    whole = trained(tmp_path / "whole", **options)
+    assert whole.loss < nn.functional.cross_entropy(net()(INPUTS), LABELS)
+    with pytest.raises(Stop):
+        trained(tmp_path / "cut", **options | {"schedule": stop_after(6)})
+    ended = trained(tmp_path / "cut", **options)
+    assert (ended.loss, ended.accuracy) == (whole.loss, whole.accuracy)
+    assert state_digest(ended.model.state_dict()) == state_digest(whole.model.state_dict())
+
+
+def test_weight_decay_is_l2_and_momentum_none_where_none_is_asked():
+    chosen = [make_optimizer(net(), Settings(1, 1, 0.1, weight_decay=0.25, optimizer=name), 1) for name in OPTIMIZERS]
+    assert [optimizer.param_groups[0]["weight_decay"] for optimizer in chosen] == [0.25] * 5
+    assert [optimizer.param_groups[0].get("momentum") for optimizer in chosen] == [0, 0.9, None, None, 0.9]
+    assert [type(optimizer).__name__ for optimizer in chosen] == ["SGD", "SGD", "Adagrad", "Adam", "THOR"]
+
+
+def test_the_damping_of_thor_may_follow_the_epochs():
+    optimizer = make_optimizer(net(), Settings(1, 1, 0.1, optimizer="thor", damping=lambda epoch: 1 + epoch), 10)
+    assert optimizer.damping_schedule(5) == 1.5
+
+
+@pytest.mark.parametrize("name", list(SCHEDULES))
+def test_each_schedule_begins_with_the_scaled_rate_and_warms_up_to_it(name):
+    settings = Settings(10, 256, 0.1, schedule=name, milestones=(5,), base_batch=64)
+    assert schedule_of(settings)(0) == pytest.approx(0.4)
+    warm = schedule_of(Settings(10, 256, 0.1, schedule=name, milestones=(5,), base_batch=64, warmup_epochs=2))
+    assert warm(0) == pytest.approx(0.1)
+    assert warm(2) == schedule_of(settings)(2)
+    assert schedule_of(Settings(10, 8, 0.1, schedule=lambda epoch: 7.0, base_batch=1))(3) == 7.0
+
+
+def test_the_history_has_the_accuracy_of_every_so_many_steps_and_the_seconds(tmp_path):
+    trained(tmp_path, log_every=3, epochs=3)
+    history = read_history(tmp_path)
+    steps = [line for line in history if not line.get("epoch_end")]
+    assert [line["step"] for line in steps if "accuracy" in line] == [3, 6, 9, 12]
+    assert all(0 <= line.get("accuracy", 0) <= 1 for line in steps)
+    seconds = [line["seconds"] for line in steps]
+    assert seconds == sorted(seconds)
+    assert seconds[0] >= 0
+    assert all(line["samples_per_second"] > 0 for line in history if line.get("epoch_end"))
+
+
+def test_accuracies_and_seconds_go_on_after_an_interruption(tmp_path):
+    options = {"log_every": 4, "checkpoint_steps": 1, "epochs": 3}
+    trained(tmp_path / "whole", **options, schedule=stop_after(-1))
+    with pytest.raises(Stop):
+        trained(tmp_path / "cut", **options, schedule=stop_after(6))
+    trained(tmp_path / "cut", **options, schedule=stop_after(-1))
+    found, expected = (
+        [{name: line.get(name) for name in ("step", "loss", "accuracy")} for line in read_history(tmp_path / run)]
+        for run in ("cut", "whole")
+    )
+    assert found == expected
+    seconds = [line["seconds"] for line in read_history(tmp_path / "cut") if "seconds" in line]
+    assert seconds == sorted(seconds)
+
+
+def test_label_smoothing_is_of_training_alone(tmp_path):
+    plain, smooth = (trained(tmp_path / str(each), label_smoothing=each, learning_rate=1e-9) for each in (0.0, 0.3))
+    assert plain.loss == pytest.approx(smooth.loss, rel=1e-5)
+    first = [read_history(tmp_path / each)[0]["loss"] for each in ("0.0", "0.3")]
+    assert first[0] != pytest.approx(first[1], rel=1e-3)
+
+
+WRONG = [
+    ({"optimizer": "adamm"}, r"optimizer: unknown 'adamm'; did you mean 'adam'\? known: sgd, momentum, adagrad, "),
+    ({"schedule": "cosin"}, r"schedule: unknown 'cosin'; did you mean 'cosine'\?"),
+    ({"schedule": "steps"}, "milestones: must list the epochs"),
+    ({"base_batch": 0}, "base_batch: must be a whole number from 1 on, not 0"),
+    ({"checkpoint_steps": 1.5}, "checkpoint_steps: must be a whole number"),
+    ({"weight_decay": -1}, "weight_decay: must be a number from 0 on, not -1"),
+    ({"warmup_epochs": float("nan")}, "warmup_epochs: must be a number"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG)
+def test_options_that_are_wrong_are_refused_by_name(tmp_path, options, words):
+    with pytest.raises(JobError, match=f"^{words}"):
+        trained(tmp_path, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_changed_settings_are_refused_and_those_that_change_no_weight_are_not(tmp_path):
+    trained(tmp_path)
+    with pytest.raises(JobError, match=r"^weight_decay: training in run .* was begun with 0\.0, not 0\.1; change it"):
+        trained(tmp_path, weight_decay=0.1)
+    trained(tmp_path, checkpoint_steps=3, log_every=2)
+
+
+def test_the_seed_of_a_training_is_that_of_its_recipe(tmp_path):
+    training = Training(tmp_path, seed=3)
+    assert training_of(training, seed=3) is training_of(training) is training
+    with pytest.raises(JobError, match="seed: must be that of the training, 3, not 4"):
+        training_of(training, seed=4)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_taken_over(tmp_path):
+    """As 0.1 wrote it: model, optimiser, settings and metrics after each epoch."""
+
+    def stop(epoch, metrics):
+        raise Stop
+
+    whole = trained(tmp_path / "whole")
+    with pytest.raises(Stop):
+        trained(tmp_path / "old", report=stop)
+    saved = Training(tmp_path / "old").resume()
+    known = ("epochs", "batch_size", "learning_rate", "momentum", "weight_decay", "final", "seed", "collect", "network")
+    settings = {name: saved["settings"][name] for name in known}
+    metrics = saved["progress"]["metrics"]
+    for path in (tmp_path / "old" / "checkpoints").iterdir():
+        path.unlink()
+    old = {"model": saved["model"], "optimizer": saved["optimizer"], "settings": settings, "metrics": metrics}
+    torch.save(old, tmp_path / "old" / former.FORMER_FILE)
+    ended = trained(tmp_path / "old")
+    assert state_digest(ended.model.state_dict()) == state_digest(whole.model.state_dict())
+    assert read_trajectory(tmp_path / "old").numbers == (0, 1, 2)
+    assert not (tmp_path / "old" / former.FORMER_FILE).exists()
+    torch.save({**old, "metrics": {"epoch": 0}}, tmp_path / former.FORMER_FILE)
+    assert state_digest(trained(tmp_path).model.state_dict()) == state_digest(whole.model.state_dict())
+
+
+def test_a_checkpoint_of_an_earlier_version_that_is_damaged_is_refused(tmp_path):
+    (tmp_path / former.FORMER_FILE).write_bytes(b"torn")
+    with pytest.raises(JobError, match=r"checkpoint .*checkpoint\.pt' cannot be read: .*; delete it to train anew"):
+        trained(tmp_path)
+
+
+def test_the_table_has_functions_of_a_training_with_all_options():
+    for name, entry in RECIPES.items():
+        parameters = inspect.signature(recipe(name)).parameters
+        assert next(iter(parameters)) == "run"
+        assert {*asdict(Settings(1, 1, 1.0))} - {"epochs", "collect", "network"} <= {*parameters}
+        assert entry.problem.endswith(":problem")
+        assert entry.about
+    with pytest.raises(JobError, match="recipe: unknown 'lenet'; did you mean 'lenet-"):
+        recipe("lenet")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'optimiser'"):
+        digits.train("nowhere", optimiser="sgd")
