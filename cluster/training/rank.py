@@ -70,7 +70,7 @@ def run_rank(
         with _translated(plan, rank, world):
             _refuse_unshared(plan)
             log = stack.enter_context(logging_rank(run, rank, world, own_process=own_process)) if plan.run else None
-        with _traced(log), _translated(plan, rank, world), in_folder(Path(plan.here)), _threads():
+        with _traced(log), in_folder(Path(plan.here)), _translated(plan, rank, world), _threads():
             training = PacedTraining(
                 run, tell, steps=plan.steps, warm=plan.warm, seed=plan.seed, device=device, local_rank=local_rank,
                 overwrite=overwrite,

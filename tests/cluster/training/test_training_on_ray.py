@@ -145,11 +145,11 @@ def test_killed_worker_and_killed_driver_change_no_bit(local_ray, folder):
 
 def test_what_the_function_raises_ends_the_training_in_a_line(local_ray, folder):
     with pytest.raises(LandscapeError) as raised:
-        cluster.train("my_training:train", run="run", workers=2, raised_by=1)
+        cluster.train("my_training:train", run="run", workers=1, raised_by=0)
     assert str(raised.value).startswith("function: my_training:train raised ValueError: cannot go on (my_training.py:")
     assert "landscape logs" in str(raised.value)
-    assert "--rank 1" in str(raised.value)
-    log = read_log("run", 1)
+    assert "--rank 0" in str(raised.value)
+    log = read_log("run", 0)
     assert log.count("starts: process") == 1
     assert log.rstrip().endswith("ValueError: cannot go on")
 
