@@ -10,13 +10,13 @@ from cyclopts import Parameter
 
 from cluster.commands.output import Json, show
 from cluster.commands.submit import KUBERAY, SLURM, Target, refuse_options_of_others
-from cluster.options import Flag, ManyWhole, MaybeNumber, MaybeWhole, Whole, Words, checked_workers
+from cluster.options import Flag, MaybeNumber, MaybeWhole, Whole, Words, checked_workers
 from cluster.process.logs import bind
 from cluster.submit.kuberay.target import KubeRayTarget
 from cluster.submit.options import SubmitOptions
 from cluster.submit.ray_jobs.target import RayTarget
 from cluster.submit.slurm.target import SlurmTarget
-from landscape.errors import JobError
+from landscape.errors import JobError, shown
 
 if TYPE_CHECKING:
     from cluster.training.job import TrainingJob
@@ -33,8 +33,7 @@ class TrainWhere:
     gpus_per_worker: MaybeNumber = None
     """GPUs of each rank; default: one where there are any. 0: CPUs, with one thread each."""
     address: str | None = None
-    """host:port or auto, to attach to a Ray cluster; default: RAY_ADDRESS, else a private local Ray. With --target
-    ray: the dashboard's URL."""
+    """host:port or auto, to attach to Ray; default: RAY_ADDRESS, else a private Ray. --target ray: the dashboard."""
     allow_open: Flag = False
     """Also attach or send to a cluster that is not on this machine and asks for no token."""
 
@@ -54,8 +53,7 @@ class TrainSending:
     """How a training is sent, with --target."""
 
     target: Target | None = None
-    """Send it, as `landscape submit` sends a job. ray: a Ray cluster's dashboard; kuberay: Kubernetes with KubeRay;
-    slurm: sbatch."""
+    """Send it as `landscape submit` does. ray: a Ray dashboard; kuberay: Kubernetes with KubeRay; slurm: sbatch."""
     dry_run: Flag = False
     """Print exactly what would be sent, and send nothing."""
     name: str | None = None
@@ -76,10 +74,22 @@ class TrainSending:
 class TrainScaling:
     """Measuring how several ranks speed a training up, instead of training."""
 
-    scaling: ManyWhole = None
-    """Numbers of workers, such as 1 2 4: measures the same global batch with each."""
+    scaling: str | None = None
+    """Numbers of workers, such as 1,2,4: measures the same global batch with each."""
     scaling_steps: Whole = 20
     """How many steps are measured with each."""
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of workers.
+
+        Raises:
+            JobError: they are none.
+        """
+        parts = (self.scaling or "").split(",")
+        if not all(part.strip().isdecimal() for part in parts):
+            raise JobError(f"scaling: must be numbers of workers such as 1,2,4, not {shown(self.scaling)}")
+        return [int(part) for part in parts]
 
 
 WHERE, SENDING, SCALING = TrainWhere(), TrainSending(), TrainScaling()
@@ -87,6 +97,7 @@ WHERE, SENDING, SCALING = TrainWhere(), TrainSending(), TrainScaling()
 
 def train(
     what: str,
+    /,
     *options: Annotated[str, Parameter(allow_leading_hyphen=True)],
     run: str | None = None,
     where: Annotated[TrainWhere, Parameter(name="*")] = WHERE,
@@ -131,7 +142,7 @@ def train(
         show([line.split("  ") for line in lines], json, "\n".join(lines))
         return 0
     where.check()
-    if run is None and not scaling.scaling:
+    if run is None and scaling.scaling is None:
         raise JobError("run: must name a folder or URL for the training; give --run")
     given = read_words(options)
     job = make_job(
@@ -140,7 +151,7 @@ def train(
     )  # fmt: skip
     if run is not None:
         bind(run=job.run_path)
-    if scaling.scaling:
+    if scaling.scaling is not None:
         return _measure(job, where, scaling, json)
     if sending.target is not None or sending.dry_run:
         words = [*(["--overwrite"] if overwrite else []), *([f"--seed={seed}"] if seed else []), *_words(given)]
@@ -185,7 +196,7 @@ def _measure(job: TrainingJob, where: TrainWhere, scaling: TrainScaling, as_json
 
     with diverted(), ProgressDisplay():
         measured = measure_scaling(
-            job, scaling.scaling or [], scaling.scaling_steps, address=where.address, allow_open=where.allow_open
+            job, scaling.numbers, scaling.scaling_steps, address=where.address, allow_open=where.allow_open
         )
     show([asdict(each) for each in measured], as_json, scaling_text(measured))
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import types
 import typing
@@ -57,7 +58,9 @@ def checked_options(
     names = [each.name for each in known]
     unknown = next((name for name in given if name not in names), None)
     if unknown is not None and not takes_all:
-        raise JobError(f"{unknown}: is no option of {what.name}; {nearest(unknown, names)}")
+        ours = difflib.get_close_matches(unknown, own, n=1, cutoff=0.8)
+        meant = f"did you mean {ours[0]} of train itself? " if ours else ""
+        raise JobError(f"{unknown}: is no option of {what.name}; {meant}{nearest(unknown, names)}")
     missing = next((each.name for each in known if each.default is each.empty and each.name not in given), None)
     if missing is not None:
         raise JobError(f"{missing}: is required by {what.name}; give it a value")

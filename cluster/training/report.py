@@ -93,14 +93,18 @@ def pace_text(news: dict[str, Any], epochs: int | None) -> str:
     return f"{parts[0]}: {', '.join(parts[1:])}"
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def result_text(result: TrainingResult) -> str:
     """The result in a line or two."""
     if not result.steps:
         return f"{shown(result.run)}: nothing was left to do"
-    workers = f"{result.workers} worker{'s' if result.workers > 1 else ''}"
+    workers, epochs = _counted(result.workers, "worker"), _counted(result.epochs, "epoch")
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
     pace = result.samples_per_second
-    text = f"{shown(result.run)}: {result.epochs} epochs, {result.steps} steps{loss}; {workers}"
+    text = f"{shown(result.run)}: {epochs}, {_counted(result.steps, 'step')}{loss}; {workers}"
     if pace is not None:
         text += f", {pace:,.0f} samples/s"
     if result.communication:

@@ -44,6 +44,13 @@ def train(training, epochs: int = 3, lr: float = 0.1, fail_at: int | None = None
         if epoch == fail_at:
             raise ValueError("no more")
         training.keep(model=model, optimizer=optimizer, epoch=epoch + 1)
+
+
+def problem():
+    from landscape import Problem
+
+    data = torch.randn(20, 3, generator=torch.Generator().manual_seed(1))
+    return Problem(nn.Linear(3, 1), data, lambda model, batch: {"loss": model(batch).pow(2).mean(1)})
 """
 
 
@@ -106,6 +113,16 @@ def test_a_training_that_failed_goes_on_and_leaves_its_log(call, tmp_path):
     assert ": 2 epochs, 6 steps, loss " in fresh.out
 
 
+def test_a_landscape_of_a_run_is_computed_and_shown_while_it_is_trained(call, tmp_path):
+    assert call("train", "my_training:train", "--run", "run").code == 0
+    job = "{run: run, problem: my_training:problem, landscapes: [{name: path, trajectory: all, size: 5}]}"
+    (tmp_path / "job.yaml").write_text(job)
+    with training_lock(str(tmp_path / "run")):
+        assert call("run", "job.yaml", "--serial").code == 0
+        assert call("export", "run", "--to", "html").code == 0
+    assert "path" in open_run("run")
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -124,6 +141,8 @@ def test_a_training_that_failed_goes_on_and_leaves_its_log(call, tmp_path):
         (("my_training:train", "--run", "r", "--target", "ray", "--nodes", 2), 2, "nodes: serves --target slurm only"),
         (("my_training:train", "--run", "r", "--target", "slurm"), 2, "workers: Slurm must be told how many"),
         (("my_training:train", "--run", "r", "--target", "kuberay"), 2, "run: 'r' would lie in a pod"),
+        (("my_training:train", "--run", "r", "--worker", 2), 2, "did you mean workers of train itself? known: epochs"),
+        (("my_training:train", "--scaling", "1,x"), 2, "scaling: must be numbers of workers such as 1,2,4, not '1,x'"),
         (("my_training:train", "--scaling", "0"), 2, "workers: must be at least 1, not 0"),
         (
             ("my_training:train", "--scaling", "1", "--scaling-steps", "0"),

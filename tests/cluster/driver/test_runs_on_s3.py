@@ -124,6 +124,39 @@ def test_every_command_serves_a_run_on_s3(call, write_job, place, endpoint, tmp_
     assert (tmp_path / "run-export" / "plane.csv").is_file()
 
 
+TRAINING = """
+import torch
+
+def train(training, fails: bool = False):
+    model = torch.nn.Linear(2, 1)
+    network, done = training.prepare(model), training.resume(model=model)
+    collector = training.collector(model, unit="epoch", intervals=[[0, 1, 2]])
+    for epoch in range(done.get("epoch", 0), 2):
+        for share in training.batches(4, 2, epoch):
+            collector.step(training.mean(network(torch.ones(2, 2)).mean()))
+        collector.end_epoch()
+        training.keep(model=model, epoch=epoch + 1)
+        if fails:
+            raise ValueError(f"after epoch {epoch}")
+"""
+
+
+def test_a_training_on_s3_goes_on_and_has_its_log_there(call, place, endpoint, tmp_path):
+    (tmp_path / "trains_on_s3.py").write_text(TRAINING)
+    code, out, said = call("train", "trains_on_s3:train", "--run", place, "--fails")
+    assert (code, out) == (1, "")
+    assert "raised ValueError: after epoch 0 (trains_on_s3.py:14)" in said
+    code, out, _ = call("train", "trains_on_s3:train", "--run", place)
+    assert code == 0
+    assert ": 1 epoch, 2 steps, " in out
+    code, out, _ = call("logs", place, "--rank", "0", "--follow")
+    assert code == 0
+    assert out.count("starts: process") == 2
+    assert "ValueError: after epoch 0" in out
+    assert list(read_trajectory(place).numbers) == [0, 1, 2]
+    assert not [key for key in Raw(place, endpoint).keys() if "training." in key]  # noqa: SIM118
+
+
 def test_checkpoints_are_imported_to_s3_and_overwritten_when_asked(call, place, endpoint, tmp_path):
     files = [tmp_path / f"{k}.pt" for k in range(3)]
     for k, file in enumerate(files):

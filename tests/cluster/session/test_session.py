@@ -69,9 +69,7 @@ def test_a_gpu_that_is_asked_for_is_not_replaced_by_a_core():
 def test_workers_that_must_run_at_once_find_a_place_each_or_are_refused(nodes, room):
     wanted = Placement(2, 0, 1) if "GPU" in nodes[0] else Placement(6, 1, 0)
     refuse_too_few_places(wanted, Supply(tuple(nodes), grows=True))
-    with pytest.raises(
-        JobError, match=rf"workers: {wanted.workers} must run .* room for {room}; ask for fewer"
-    ):
+    with pytest.raises(JobError, match=rf"workers: {wanted.workers} must run .* room for {room}; ask for fewer"):
         refuse_too_few_places(wanted, Supply(tuple(nodes)))
     if room:
         refuse_too_few_places(Placement(room, wanted.num_cpus, wanted.num_gpus), Supply(tuple(nodes)))
