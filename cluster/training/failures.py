@@ -10,8 +10,13 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
-from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError
+from ray.train.v2._internal.exceptions import (
+    WorkerGroupStartupTimeoutError,
+    WorkerHealthCheckFailedError,
+    WorkerHealthCheckTimeoutError,
+)
 from ray.train.v2._internal.execution.callback import ControllerCallback
+from ray.train.v2.api.exceptions import PreemptionError
 
 from cluster.training.board import CONTROLLER, LOST
 from cluster.training.rank import PeerLost, RankFailed
@@ -49,6 +54,11 @@ class Failures(ControllerCallback):  # type: ignore[misc]  # Ray's own types are
         error = getattr(current_state, "training_failed_error", None)
         if error is None or current_state.is_terminal():
             return
+        if isinstance(getattr(error, "controller_failure", None), WorkerGroupStartupTimeoutError):
+            return  # there is no room for all ranks, which the driver sees too, and says
+        if isinstance(error, PreemptionError):
+            self._tell(LOST, text=f"a node is taken away; going on from {self._since(self._last_kept())}")
+            return
         failures = getattr(error, "worker_failures", {})
         others = {rank: failures[rank] for rank in sorted(failures) if not isinstance(failures[rank], OF_RANKS_LOST)}
         for rank, failure in others.items():
@@ -56,16 +66,24 @@ class Failures(ControllerCallback):  # type: ignore[misc]  # Ray's own types are
         self._count(lost_text(failures))
 
     def _count(self, what: str) -> None:
-        last = max(checkpoint_numbers(open_folder(self._run)), default=-1) if self._run else -1
+        last = self._last_kept()
         self._losses = self._losses + 1 if last == self._last else 1
         self._last = last
-        since = f"step {last}" if last >= 0 else "the beginning"
+        since = self._since(last)
         if self._losses >= MOST_LOSSES:
             raise RankFailed(
                 f"train: {what}, {self._losses} times since {since}; see landscape logs {shown(self._run)} --rank 0, "
                 "and whether there is memory enough; the same command goes on"
             )
         self._tell(LOST, text=f"{what}; going on from {since}")
+
+    def _last_kept(self) -> int:
+        """The number of the last checkpoint; −1 where there is none."""
+        return max(checkpoint_numbers(open_folder(self._run)), default=-1) if self._run else -1
+
+    @staticmethod
+    def _since(last: int) -> str:
+        return f"step {last}" if last >= 0 else "the beginning"
 
     def _tell(self, kind: str, **news: Any) -> None:
         self._board.tell.remote(kind, news)

@@ -235,3 +235,40 @@ def test_what_goes_wrong_has_a_code_and_one_line(ray_cluster, make_job):
         assert said in ended.stderr
         assert len(ended.stderr.strip().splitlines()) <= 2, ended.stderr
         assert ended.stdout == ""
+
+
+TRAINING = """
+import torch
+
+
+def train(training, epochs: int = 1):
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    network, done = training.prepare(model), training.resume(model=model, optimizer=optimizer)
+    for epoch in range(done.get("epoch", 0), epochs):
+        for share in training.batches(4, 2, epoch):
+            loss = network(torch.ones(len(share.index), 2)).mean() * share.weight
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            training.mean(loss)
+        training.keep(model=model, optimizer=optimizer, epoch=epoch + 1)
+    print("trained", __file__)
+"""
+
+
+def test_a_training_that_is_sent_ships_its_module_to_the_ranks(ray_cluster, tmp_path):
+    (tmp_path / "sent_training.py").write_text(TRAINING)
+    words = ("train", "sent_training:train", "--folder", tmp_path, "--run", tmp_path / "run", "--workers", 2)
+    ended = ray_cluster.command(*words, "--epochs", 2, "--target", "ray", "--address", ray_cluster.address)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("landscape-run-")
+    assert "epoch 2 of 2: loss " in ended.stderr
+    assert "2 epochs, 4 steps" in ended.stderr  # the job's own stdout, as its log follows on stderr
+    for rank in range(2):
+        log = ray_cluster.command("logs", tmp_path / "run", "--rank", rank).stdout
+        assert f"rank {rank} of 2 starts" in log
+        assert "working_dir_files" in log.splitlines()[-1]
+    again = ray_cluster.command(*words, "--epochs", 2, "--target", "ray", "--address", ray_cluster.address)
+    assert again.stdout == f"{ended.stdout.strip()[:-1]}2\n"
+    assert "nothing was left to do" in again.stderr

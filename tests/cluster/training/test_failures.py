@@ -5,18 +5,21 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
+from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError, WorkerHealthCheckFailedError
 from ray.train.v2._internal.execution.controller.state import (
     ErroredState,
     ReschedulingState,
     RestartingState,
     RunningState,
 )
-from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
+from ray.train.v2.api.exceptions import ControllerError, PreemptionError, WorkerGroupError
+from ray.train.v2.api.preemption import PreemptionInfo
 
 from cluster.training.board import Board
 from cluster.training.failures import Failures
 from cluster.training.rank import PeerLost, RankFailed
+
+NODE = PreemptionInfo(None, {"node": [0]})
 
 
 @pytest.fixture
@@ -58,6 +61,14 @@ def test_workers_that_do_not_start_are_tried_again(failures, board):
     state = ReschedulingState(training_failed_error=ControllerError(RuntimeError("no")))
     failures.after_controller_state_update(RunningState(), state)
     assert told(board) == ["the workers did not start; going on from the beginning"]
+
+
+def test_a_node_that_is_taken_away_is_no_loss_and_neither_is_a_cluster_that_is_full(failures, board):
+    for _ in range(5):
+        failures.after_controller_state_update(RunningState(), RestartingState(PreemptionError(NODE)))
+        full = ReschedulingState(ControllerError(WorkerGroupStartupTimeoutError(2)))
+        failures.after_controller_state_update(RunningState(), full)
+    assert told(board) == 5 * ["a node is taken away; going on from the beginning"]
 
 
 def test_what_the_function_raised_is_not_tried_again_whatever_the_other_ranks_say(failures):

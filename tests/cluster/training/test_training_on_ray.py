@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -169,25 +168,34 @@ def test_a_training_that_is_stopped_leaves_the_cluster_as_it_was(local_ray, fold
 
 @pytest.mark.slow
 def test_a_recipe_killed_twice_has_the_weights_of_one_that_was_not(local_ray, folder):
-    """As the command is given; what kills the workers knows nothing of the training."""
+    """As the command is given; what kills it knows nothing of the training, but for its checkpoints."""
     import psutil
 
-    words = ["lenet-digits", "--workers", "2", "--epochs", "4"]
+    words = ["lenet-digits", "--workers", "2", "--epochs", "6", "--checkpoint-steps", "10"]
     environment = os.environ | {"PYTHONPATH": str(Path(cluster.__file__).parents[1])}
-    command = [sys.executable, "-m", "cluster", "train"]
-    subprocess.run([*command, *words, "--run", "whole"], env=environment, check=True)
-    for who in ("worker", "driver"):
-        driver = subprocess.Popen([*command, *words, "--run", "killed"], env=environment, stderr=subprocess.PIPE)
-        wait_for(Path("killed/checkpoints"), of=driver)
-        time.sleep(1)
-        if who == "driver":
-            driver.kill()
-        else:
-            ranks = [each for each in psutil.Process(driver.pid).children(recursive=True)
-                     if "RayTrainWorker" in " ".join(each.cmdline())]  # fmt: skip
-            os.kill(ranks[0].pid, signal.SIGKILL)
-        driver.communicate()
-    subprocess.run([*command, *words, "--run", "killed"], env=environment, check=True)
-    last = sorted(Path("whole/checkpoints").glob("*.pt"))[-1].name
+    command = [sys.executable, "-m", "cluster", "train", *words, "--run"]
+    subprocess.run([*command, "whole"], env=environment, check=True)
+    driver = subprocess.Popen([*command, "killed"], env=environment, stderr=subprocess.PIPE, text=True)
+    seen = newer_checkpoint("", driver)
+    ranks = [each for each in psutil.Process(driver.pid).children(recursive=True)
+             if "RayTrainWorker" in " ".join(each.cmdline())]  # fmt: skip
+    ranks[0].kill()
+    newer_checkpoint(newer_checkpoint(seen, driver), driver)
+    driver.kill()
+    assert "is lost; going on from step " in driver.communicate()[1]
+    subprocess.run([*command, "killed"], env=environment, check=True)
+    last = max(each.name for each in Path("whole/checkpoints").glob("*.pt"))
     one, other = (torch.load(f"{run}/checkpoints/{last}", weights_only=True)["values"] for run in ("whole", "killed"))
     assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"])
+
+
+def newer_checkpoint(seen: str, driver: subprocess.Popen) -> str:
+    """The name of a checkpoint that comes after `seen`."""
+    end = time.monotonic() + 300
+    while True:
+        last = max((each.name for each in Path("killed/checkpoints").glob("*.pt")), default="")
+        if last > seen:
+            return last
+        assert driver.poll() is None, driver.communicate()
+        assert time.monotonic() < end, "the training hangs"
+        time.sleep(0.02)
