@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cluster.session.placement import Placement, explain_placement
 from cluster.session.session import private_ray_ended, refuse_dead_ray, supply
-from cluster.training.board import CONTROLLER, KEPT, LOST, REMARK, STARTED, Board
+from cluster.training.board import CONTROLLER, KEPT, LOST, REMARK, STARTED, SUMMARY, Board
 from cluster.training.job import RankPlan
 from cluster.training.rank import RankFailed, run_rank
 from landscape.errors import (
@@ -120,7 +120,9 @@ def _on_worker(told: dict[str, Any]) -> None:
     board = told["board"]
 
     def tell(kind: str, news: dict[str, Any]) -> None:
-        board.tell.remote(kind, news)
+        told = board.tell.remote(kind, news)
+        if kind == SUMMARY:  # after which the process is ended
+            ray.get(told)
 
     device = ray.train.torch.get_device() if told["device"] == "auto" else None
     run_rank(
