@@ -78,6 +78,11 @@ def right_product(matrix: Tensor, blocks: Blocks) -> Tensor:
     return left_product(blocks, matrix.t()).t()
 
 
+def size_of(blocks: Blocks) -> int:
+    """The rows of the matrix."""
+    return sum(block.shape[0] * block.shape[1] for block in blocks)
+
+
 def trace(blocks: Blocks) -> Tensor:
     """The sum of the diagonal, of no dimensions."""
     return torch.stack([block.diagonal(dim1=-2, dim2=-1).sum() for block in blocks]).sum()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from landscape.optim.inverses import Inverse, invert
+from landscape.optim.inverses import Damping, Inverse, invert
 from landscape.optim.layers import Layer, Norm, listed
-from landscape.optim.rules import TraceRule, damped_trace
+from landscape.optim.rules import TraceRule
 from landscape.optim.sharing import Group, broadcast, owners, ranks_of, sum_over_ranks
 from landscape.optim.statistics import Factors
 
@@ -16,7 +16,7 @@ log = logging.getLogger("landscape")
 
 def refresh(
     layers: Sequence[Layer],
-    dampings: Sequence[float],
+    dampings: Sequence[Damping],
     norms: Sequence[Norm],
     rule: TraceRule,
     average: float,
@@ -35,7 +35,7 @@ def refresh(
     looked_at = [layer for layer in layers if not layer.frozen and layer.weight.requires_grad]
     if ranks > 1 and (looked_at or norms):
         sum_over_ranks(looked_at, norms, group)
-    due: list[tuple[Layer, Factors, float]] = []
+    due: list[tuple[Layer, Factors, Damping]] = []
     unseen = []
     for layer in looked_at:
         if layer.pending is None or not layer.pending.samples:
@@ -55,19 +55,19 @@ def refresh(
     _renew(due, group)
 
 
-def _is_due(layer: Layer, factors: Factors, rule: TraceRule, damping: float) -> bool:
+def _is_due(layer: Layer, factors: Factors, rule: TraceRule, damping: Damping) -> bool:
     """Whether a layer gets a new inverse by the trace rule, which may also freeze it."""
     if not factors.are_finite:
         return True
     sizes = layer.inputs.size, layer.outputs.size
-    now = damped_trace(factors.traces, sizes, damping)
-    before = None if layer.traces is None else damped_trace(layer.traces, sizes, damping)
+    now = damping.damped_trace(factors.traces, sizes)
+    before = None if layer.traces is None else damping.damped_trace(layer.traces, sizes)
     decision = rule.decide(now, before)
     layer.frozen = decision == "freeze"
     return decision == "update"
 
 
-def _renew(due: Sequence[tuple[Layer, Factors, float]], group: Group) -> None:
+def _renew(due: Sequence[tuple[Layer, Factors, Damping]], group: Group) -> None:
     """Invert each layer on one rank and tell the others. A layer without an inverse is first order."""
     rank, ranks = ranks_of(group)
     owner_of = owners([layer.cost for layer, _, _ in due], ranks)
@@ -84,11 +84,11 @@ def _renew(due: Sequence[tuple[Layer, Factors, float]], group: Group) -> None:
         log.warning("THOR trains first order up to the next refresh, as factors are not finite: %s", listed(failed))
 
 
-def _inverted(layer: Layer, factors: Factors, damping: float) -> Inverse | None:
+def _inverted(layer: Layer, factors: Factors, damping: Damping) -> Inverse | None:
     made = invert(factors, damping)
     if made is None:
         return None
     inverse, used = made
-    if used > damping:
-        log.info("THOR damps %s by %g, not by %g: its factors are singular", layer.name, used, damping)
+    if used > damping.value:
+        log.info("THOR damps %s by %g, not by %g: its factors are singular", layer.name, used, damping.value)
     return inverse

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,17 +44,6 @@ RULES = {
     "thor_stop": TraceRule(0.01, 0.001),
     "thor_nt": TraceRule(0.0, 0.0),
 }
-
-
-def damped_trace(traces: tuple[float, float], sizes: tuple[int, int], damping: float) -> float:
-    """tr((A + √λI) ⊗ (G + √λI)) = (tr A + I·√λ)(tr G + O·√λ).
-
-    Args:
-        traces: tr A, tr G.
-        sizes: I, O.
-    """
-    (trace_a, trace_g), (inputs, outputs), shift = traces, sizes, math.sqrt(damping)
-    return (trace_a + inputs * shift) * (trace_g + outputs * shift)
 
 
 @dataclass

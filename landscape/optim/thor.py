@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from landscape.errors import JobError
 from landscape.optim.gathering import Gatherer
+from landscape.optim.inverses import Damping as LayerDamping
 from landscape.optim.layers import find_layers, listed
 from landscape.optim.options import Scaler, check_group, check_options
 from landscape.optim.refresh import refresh
@@ -50,6 +51,8 @@ class THOR(Optimizer):
         frequency: steps between refreshes; inverses are stale between.
         growth: multiplies the interval between refreshes after each of them, up to `longest` steps.
         split_dim: the width of the blocks.
+        balance: shares λ between A and G by their traces, as K-FAC does (`landscape.optim.inverses.Damping`); THOR
+            adds √λ to either.
         average: the share of the older factors in a moving average; 0 takes each refresh's own.
         clip: the largest norm of Δ over all parameters.
         loss_scale: a number that the loss was multiplied by: gradients are divided by it. Or the GradScaler; one that
@@ -79,6 +82,7 @@ class THOR(Optimizer):
         growth: float = 1.0,
         longest: int | None = None,
         split_dim: int = 128,
+        balance: bool = False,
         average: float = 0.0,
         clip: float | None = None,
         loss_scale: float | Scaler = 1.0,
@@ -99,7 +103,7 @@ class THOR(Optimizer):
         self.layers, self.norms = found.layers, found.norms
         self.rule, self.average, self.clip, self.loss_scale = RULES[refresh], average, clip, loss_scale
         self.calendar = Calendar(frequency, growth, longest or math.inf)
-        self.process_group = process_group
+        self.balance, self.process_group = balance, process_group
         self.steps = 0
         self.skipped = 0
         self._layer_of = {id(layer.weight): layer for layer in self.layers}
@@ -185,7 +189,7 @@ class THOR(Optimizer):
         """Make new inverses of the layers that need them, from the statistics gathered since the last step."""
         scale = self._statistics_scale()
         damping = {id(each): group["damping"] for group in self.param_groups for each in group["params"]}
-        dampings = [damping[id(layer.weight)] for layer in self.layers]
+        dampings = [LayerDamping(damping[id(layer.weight)], self.balance) for layer in self.layers]
         refresh(self.layers, dampings, self.norms, self.rule, self.average, scale, self.process_group)
         self.calendar.move_on()
 

@@ -80,6 +80,8 @@ def positions(module, given, gradient):
         return patches(module, given), gradient.flatten(2).transpose(1, 2).numpy()
     if isinstance(module, nn.Embedding):
         given = F.one_hot(given, module.num_embeddings).to(gradient.dtype)
+        if module.padding_idx is not None:  # counts nothing
+            given[..., module.padding_idx] = 0
     count = len(given)
     return given.reshape(count, -1, given.shape[-1]).numpy(), gradient.reshape(count, -1, gradient.shape[-1]).numpy()
 
@@ -89,7 +91,7 @@ def block_diagonal(matrix, width):
     return matrix * (block[:, None] == block[None])
 
 
-def dense_step(module, given, gradient, damping=DAMPING, width=128):
+def dense_step(module, given, gradient, damping=DAMPING, width=128, balance=False):
     """Δ of the weight by a solve with the dense (A + √λ) ⊗ (G + √λ), in the order of the flattened weight."""
     a, g = positions(module, given, gradient)
     samples, count = a.shape[:2]
@@ -97,8 +99,9 @@ def dense_step(module, given, gradient, damping=DAMPING, width=128):
     factor_g = np.einsum("nti,ntj->ij", g, g) * samples**2 / (samples * count) * np.sqrt(count)
     weight_gradient = np.einsum("nto,nti->oi", g, a)
     is_embedding = isinstance(module, nn.Embedding)
-    left = block_diagonal(factor_g, width) + np.sqrt(damping) * np.eye(len(factor_g))
-    right = block_diagonal(factor_a, 1 if is_embedding else width) + np.sqrt(damping) * np.eye(len(factor_a))
+    ratio = np.sqrt(np.diag(factor_a).mean() / np.diag(factor_g).mean()) if balance else 1.0
+    left = block_diagonal(factor_g, width) + np.sqrt(damping) / ratio * np.eye(len(factor_g))
+    right = block_diagonal(factor_a, 1 if is_embedding else width) + np.sqrt(damping) * ratio * np.eye(len(factor_a))
     step = np.linalg.solve(np.kron(left, right), weight_gradient.ravel()).reshape(weight_gradient.shape)
     return torch.from_numpy(step.T if is_embedding else step).reshape(module.weight.shape)
 
@@ -127,22 +130,21 @@ NETS = {
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
-@pytest.mark.parametrize("width", [128, 3])
+@pytest.mark.parametrize(("width", "balance"), [(128, False), (3, False), (128, True)])
 @pytest.mark.parametrize("name", NETS)
-def test_steps_are_those_of_dense_kronecker_products(name, width):
+def test_steps_are_those_of_dense_kronecker_products(name, width, balance):
     model, given = NETS[name]()
     model(given)
     model = model.double()
     given = given if given.dtype == torch.int64 else given.double()
     target = torch.arange(len(given)) % 3
     layers = walked(model, given, target, F.cross_entropy)
-    steps = taken(model, lambda each: F.cross_entropy(each(given), target), split_dim=width)
+    steps = taken(model, lambda each: F.cross_entropy(each(given), target), split_dim=width, balance=balance)
     for number, (module, (a, g)) in enumerate(zip(model, layers, strict=True)):
         if getattr(module, "padding_idx", None) is not None:
             g = g * (a != module.padding_idx).unsqueeze(-1)
-            a = a.clone()  # its row of A counts nothing, and its gradient is none
         if hasattr(module, "weight"):
-            expected = dense_step(module, a, g, width=width)
+            expected = dense_step(module, a, g, width=width, balance=balance)
             value = steps[f"{number}.weight"]
             if getattr(module, "padding_idx", None) is not None:
                 expected[module.padding_idx] = 0
