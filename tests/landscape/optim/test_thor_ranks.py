@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from landscape.optim import THOR
+from landscape.optim.sharing import broadcast
 from landscape.training.shares import share_of
 
 store, kept = sys.argv[1:]
@@ -40,7 +41,7 @@ images, labels = torch.randn(40, 2, 5, 5, dtype=torch.float64), torch.randint(0,
 CASES = {
     "frequency": {"frequency": 3},
     "rule": {"refresh": "thor_stop", "frequency": 2, "damping": 0.1},
-    "averaged": {"frequency": 2, "average": 0.9, "clip": 0.5},
+    "averaged": {"frequency": 2, "average": 0.9, "clip": 0.5, "balance": True},
 }
 
 
@@ -70,6 +71,8 @@ for count in groups:
     for name, options in CASES.items():
         if rank < count:
             torch.save(trained(count, name, options), f"{kept}/{name}-{count}-{rank}.pt")
+layer = THOR(made("frequency"), 0.1).layers[0]
+assert broadcast(layer, None, rank == 1, 1, groups[WORLD]) is None  # no rank has an inverse where the owner has none
 dist.barrier()
 dist.destroy_process_group()
 codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
