@@ -133,7 +133,7 @@ def find_layers(model: nn.Module, trained: Container[int], split_dim: int) -> Fo
         elif kind is nn.LayerNorm and not others:
             if key == "weight":
                 found.norms.append(Norm(name, module))  # type: ignore[arg-type]
-        elif kind is not nn.Identity and kind is not nn.LayerNorm:
+        elif kind is not nn.Identity:
             found.unsupported.append(_in_words(owners))
     if not found.layers:
         raise JobError(

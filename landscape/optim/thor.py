@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from landscape.errors import JobError
 from landscape.optim.gathering import Gatherer
-from landscape.optim.inverses import Damping as LayerDamping
+from landscape.optim.inverses import Damping
 from landscape.optim.layers import find_layers, listed
 from landscape.optim.options import Scaler, check_group, check_options
 from landscape.optim.refresh import refresh
@@ -26,8 +26,6 @@ from landscape.optim.saved import layer_from, saved_layer
 from landscape.optim.sharing import Group
 
 log = logging.getLogger("landscape")
-
-Damping = float | Callable[[int], float]
 
 
 class THOR(Optimizer):
@@ -74,7 +72,7 @@ class THOR(Optimizer):
         model: nn.Module,
         lr: float,
         *,
-        damping: Damping = 0.03,
+        damping: float | Callable[[int], float] = 0.03,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         refresh: str = "frequency",
@@ -189,7 +187,7 @@ class THOR(Optimizer):
         """Make new inverses of the layers that need them, from the statistics gathered since the last step."""
         scale = self._statistics_scale()
         damping = {id(each): group["damping"] for group in self.param_groups for each in group["params"]}
-        dampings = [LayerDamping(damping[id(layer.weight)], self.balance) for layer in self.layers]
+        dampings = [Damping(damping[id(layer.weight)], self.balance) for layer in self.layers]
         refresh(self.layers, dampings, self.norms, self.rule, self.average, scale, self.process_group)
         self.calendar.move_on()
 
