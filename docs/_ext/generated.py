@@ -73,6 +73,9 @@ GROUPS = {
     ),
     "Train": (
         "landscape.Training",
+        "landscape.recipes.training.fit",
+        "landscape.recipes.training.Arrays",
+        "landscape.recipes.settings.Settings",
         "landscape.THOR",
         "landscape.optim.Schedule",
         "landscape.optim.thor_learning_rate",
@@ -88,6 +91,7 @@ GROUPS = {
     ),
     "Errors": ("landscape.LandscapeError", "landscape.JobError", "landscape.NotFoundError"),
     "What these give and take": (
+        "landscape.training.shares.Share",
         "landscape.trajectory.snapshots.Trajectory",
         "landscape.trajectory.snapshots.Snapshot",
         "landscape.topology.Basin",
