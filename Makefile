@@ -10,7 +10,7 @@ FRAMEWORKS := .venv-frameworks
 # The suite stops Ray sessions of its own only. A third process computes while the others wait for Ray, S3 or a child.
 JOBS ?= 3
 
-.PHONY: compiled demo test test-quick lint types docs suite test-page test-slow test-frameworks chaos fuzz bench-peers bench-page pictures format install clean help
+.PHONY: compiled demo test test-quick lint types docs suite test-page test-slow test-frameworks chaos fuzz bench-peers bench-page pictures notebooks format install clean help
 
 help:
 	@echo "Use"
@@ -26,6 +26,7 @@ help:
 	@echo "  make docs         the documentation, in build/docs/index.html"
 	@echo "  make lint types   ruff and mypy alone"
 	@echo "  make pictures     the pictures of docs/howto/trust.md anew, and whether the checks say what it shows"
+	@echo "  make notebooks    the studies of notebooks/ executed in full, and their findings in the README; ARGS=02 for one of them"
 	@echo "  make format       let ruff format the sources"
 	@echo "Measure"
 	@echo "  make bench-peers  time per point of public packages and of this one; ARGS=--quick to try, ARGS=--help"
@@ -122,6 +123,10 @@ bench-page: $(READY) $(BROWSER) compiled
 # Its checks take a minute. The network is trained anew: on another processor its numbers may differ in the last digits.
 pictures: $(READY)
 	MPLBACKEND=Agg $(BIN)/python -W ignore tests/docs/draw_page.py docs/howto/trust.md
+
+# Trained networks and landscapes are kept in runs/studies: stopped, it goes on. LANDSCAPE_DATA names the folder of MNIST and CIFAR-10.
+notebooks: $(READY) $(BROWSER)
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m landscape.studies.notebooks notebooks $(ARGS)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

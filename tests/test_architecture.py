@@ -34,9 +34,9 @@ LAYERS = [
     "landscape: checks measures pipeline; cluster: planning submit viewing workers",
     "landscape: bench connectivity extending refining; cluster: templates",
     "landscape: adapting",
-    "cluster: driver",
+    "landscape: studies; cluster: driver",
     "cluster: training",
-    "cluster: commands",
+    "cluster: commands studies",
 ]
 FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand names on, and are no rooms
 # Inside a folder that has folders: from the ground up again, files of the folder itself by their names.
@@ -66,6 +66,7 @@ BY_NAME = {
 }
 
 LONGEST_FILE = 300  # lines
+NOTEBOOKS = {"jupyter_client", "jupytext", "nbclient", "nbformat"}
 SERVING = {"starlette", "uvicorn", "sse_starlette"}
 HEAVY = {
     "ray",
@@ -83,6 +84,7 @@ HEAVY = {
     "cyclopts",
     "rich",
     "xarray",
+    *NOTEBOOKS,
     *SERVING,
 }
 ALLOWED = {
@@ -105,7 +107,8 @@ ALLOWED = {
     "scipy": {"landscape/connectivity/"},
     "xarray": {"landscape/surface.py"},
     "meshio": {"landscape/views/exports/"},
-    "matplotlib": {"landscape/views/plots/"},
+    "matplotlib": {"landscape/studies/pictures.py", "landscape/views/plots/"},
+    **{package: {"landscape/studies/notebooks.py"} for package in NOTEBOOKS},
     "cyclopts": {"cluster/options.py", "cluster/commands/", "cluster/submit/"},
     "rich": {"cluster/process/"},
     **{package: {"landscape/page/"} for package in SERVING},

@@ -1,0 +1,167 @@
+"""Batch size 64 and 256: the line between both minima, planes around them, the line from the initial weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from landscape.recipes.cnn import CNN
+from landscape.recipes.lenet import SIDE, LeNet5
+from landscape.studies.data import StudyData, handwriting
+from landscape.studies.findings import Finding, Findings
+from landscape.studies.networks import Network, Recipe, train
+from landscape.studies.quantities import OverSeeds, in_how_many, mean_rise
+from landscape.studies.settings import SMALL, choose, size
+from landscape.studies.shown import Table
+from landscape.surface import Surface
+
+STUDY = "batch-size"
+BATCHES = (64, 256)
+DISTANCE = 0.5  # along lines, in the length of each filter
+FAR = 20.0  # how far the article draws the line from the initial weights, in its own length
+
+Pairs = Sequence[tuple[Network, Network]]
+
+
+def seeds() -> tuple[int, ...]:
+    """Those of the trainings."""
+    return choose((0, 1, 2), (0,))
+
+
+def data() -> StudyData:
+    """The images of this study."""
+    return handwriting(choose(4000, 64))
+
+
+def pairs(images: StudyData) -> list[tuple[Network, Network]]:
+    """For each seed a network trained in batches of 64, and one in batches of 256 from the same initial weights."""
+    epochs = choose(4, 2)
+    build: Callable[[], nn.Module] = LeNet5 if size() == SMALL else partial(CNN, side=SIDE)
+    sets = []
+    for batch in BATCHES:
+        options = {"epochs": epochs, "batch_size": min(batch, choose(batch, batch // 4)), "learning_rate": 0.02}
+        sets.append(train(STUDY, Recipe(f"batch {batch}", build, images, options, [[0, 1, epochs]]), seeds()))
+    return list(zip(*sets, strict=True))
+
+
+def between(pair: tuple[Network, Network]) -> Surface:
+    """The line from the minimum of batch 64, at 0, to that of batch 256, at 1."""
+    first, second = pair
+    wanted = {
+        "name": "line-to-256", "directions": [{"kind": "towards", "target": str(second.last)}], "range": [-0.5, 1.5],
+        "size": choose(31, 9),
+    }  # fmt: skip
+    return first.landscapes(wanted, num_samples=choose(256, 32))[0]
+
+
+def plane(network: Network) -> Surface:
+    """The plane of two random, filter-normalised directions around a network; the same for all."""
+    wanted = {"name": "plane", "size": choose(11, 5), "range": [-1, 1]}
+    return network.landscapes(wanted, num_samples=choose(256, 32))[0]
+
+
+def from_initial(network: Network, *, far: float = FAR) -> Surface:
+    """The line from the initial weights, at 0, through the trained ones, at 1, to `far` times as far on both sides."""
+    name = f"from-initial-{far:g}"
+    wanted = {
+        "name": name, "origin": "first", "directions": [{"kind": "towards", "target": "last"}], "range": [-far, far],
+        "size": choose(25, 9),
+    }  # fmt: skip
+    return network.landscapes(wanted, num_samples=choose(256, 32))[0]
+
+
+def rise(network: Network) -> float:
+    """The mean rise along random filter-normalised lines."""
+    wanted = [
+        {"name": f"line-{seed}", "directions": [{"kind": "random", "seed": seed}], "size": 3,
+         "range": [-DISTANCE, DISTANCE]}
+        for seed in range(1, choose(5, 3))
+    ]  # fmt: skip
+    return mean_rise(network.landscapes(*wanted, num_samples=choose(256, 32)), DISTANCE)
+
+
+def numbers(trained: Pairs) -> dict[str, dict[str, OverSeeds]]:
+    """Of both batch sizes, by the names of the numbers."""
+    columns = zip(*trained, strict=True)
+    return {
+        networks[0].recipe.label: {
+            "held-out accuracy, %": OverSeeds(tuple(100 * network.accuracy for network in networks)),
+            "held-out loss": OverSeeds(tuple(network.loss for network in networks)),
+            f"mean rise at {DISTANCE}": OverSeeds(tuple(rise(network) for network in networks)),
+            "length of the weights": OverSeeds(tuple(_length(network) for network in networks)),
+        }
+        for networks in columns
+    }
+
+
+def _length(network: Network) -> float:
+    weights = network.opened.trajectory.snapshots[-1].load()
+    return math.sqrt(math.fsum(float(tensor.double().square().sum()) for tensor in weights.values()))
+
+
+def table(found: Mapping[str, Mapping[str, OverSeeds]]) -> Table:
+    """A line for each number, a column for each batch size."""
+    first = next(iter(found.values()))
+    return Table.of(("", *found), *((name, *(each[name] for each in found.values())) for name in first))
+
+
+def widths(line: Surface) -> tuple[float, float]:
+    """How broad the valleys at both ends of a line are: the share of its length below the ends' loss and 0.1 more.
+
+    Each from its end outwards and inwards, until the loss first lies higher.
+    """
+    return _width(line, 0.0), _width(line, 1.0)
+
+
+def _width(line: Surface, at: float, rise: float = 0.1) -> float:
+    middle = int(np.argmin(np.abs(line.alpha - at)))
+    low = line.loss <= line.loss[middle] + rise
+    right = next((k for k in range(middle, len(low)) if not low[k]), len(low)) - 1
+    left = next((k for k in range(middle, -1, -1) if not low[k]), -1) + 1
+    return float(line.alpha[right] - line.alpha[left])
+
+
+def findings(trained: Pairs, lines: Sequence[Surface], images: StudyData) -> Findings:
+    """What is to be said of three claims."""
+    found = numbers(trained)
+    small, large = (found[f"batch {batch}"] for batch in BATCHES)
+    rises = f"mean rise at {DISTANCE}"
+    ends = [widths(line) for line in lines]
+    narrow, broad = (OverSeeds(tuple(pair[k] for pair in ends)) for k in (1, 0))
+    barriers = OverSeeds(tuple(line_barrier(line) for line in lines))
+    rest: dict[str, Any] = {"seeds": len(trained), "data": images.name}
+    return Findings.of(
+        Finding(
+            "on the line between both, the minimum of batch 64 is the broader one",
+            f"{broad} of the way at 64, {narrow} at 256, within 0.1 of the minimum's loss",
+            shows=in_how_many(narrow, broad), **rest,
+        ),
+        Finding(
+            "with filter-normalised directions the minimum of batch 64 is the flatter one",
+            f"mean rise at {DISTANCE}: {small[rises]} at 64, {large[rises]} at 256",
+            shows=in_how_many(large[rises], small[rises], larger=False), **rest,
+        ),
+        Finding(
+            "batch 64 generalises better after as many epochs",
+            f"held-out accuracy {small['held-out accuracy, %']} % at 64, {large['held-out accuracy, %']} % at 256",
+            shows=in_how_many(large["held-out accuracy, %"], small["held-out accuracy, %"]), **rest,
+        ),
+        Finding(
+            "a barrier lies between both, though they began at the same weights",
+            f"{barriers} nats",
+            shows=in_how_many(OverSeeds((0.1,) * len(trained)), barriers), **rest,
+        ),
+    )  # fmt: skip
+
+
+def line_barrier(line: Surface) -> float:
+    """How far the line rises above the straight line between the losses of its ends."""
+    inside = (line.alpha >= 0) & (line.alpha <= 1)
+    at = line.alpha[inside]
+    loss = line.loss[inside]
+    return float((loss - ((1 - at) * loss[0] + at * loss[-1])).max())

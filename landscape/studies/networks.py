@@ -1,0 +1,112 @@
+"""Networks that a study trains, over seeds: each is a run below `runs/studies`, trained once and read again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from landscape.adapting import run as compute_job
+from landscape.problem.problem import Problem
+from landscape.recipes.training import Arrays, Settings, fit
+from landscape.results import Run, open_run
+from landscape.spec import Job
+from landscape.studies.data import StudyData
+from landscape.studies.settings import choose, folder_of
+from landscape.surface import Surface
+from landscape.training import Training
+from landscape.trajectory.snapshots import read_trajectory
+
+Floats = NDArray[np.float64]
+
+# A small study is done before the fastest engine is found.
+QUICK = {"engine": "eager", "batch_size": 256}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the networks of one kind are trained.
+
+    Attributes:
+        label: what pictures and tables call them; the run is named after it.
+        build: the network with initial weights.
+        options: of `Settings`: epochs, batch_size, learning_rate and others.
+        intervals: the epochs at which weights are kept.
+    """
+
+    label: str
+    build: Callable[[], nn.Module] = field(repr=False)
+    data: StudyData = field(repr=False)
+    options: Mapping[str, Any]
+    intervals: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A trained network: its recipe, seed and run, its held-out accuracy from 0 to 1, and its held-out loss."""
+
+    recipe: Recipe
+    seed: int
+    run: Path
+    accuracy: float
+    loss: float
+
+    def __repr__(self) -> str:
+        return f"{self.recipe.label}, seed {self.seed}: held-out accuracy {self.accuracy:.1%}, loss {self.loss:.3f}"
+
+    def problem(self) -> Problem:
+        """Cross-entropy and accuracy over the training images, as they are without augmentation."""
+        return Problem.supervised(self.recipe.build().eval(), self.recipe.data.inputs(), metrics=["accuracy"])
+
+    @cached_property
+    def opened(self) -> Run:
+        """The run."""
+        return open_run(self.run)
+
+    @property
+    def last(self) -> Path:
+        """The file of the last weights."""
+        return Path(read_trajectory(self.run).snapshots[-1].path).absolute()
+
+    @property
+    def training_losses(self) -> tuple[Floats, Floats]:
+        """The numbers of the steps, and the training loss of each."""
+        lines = [line for line in self.opened.history if line.get("loss") is not None and "step" in line]
+        return np.array([line["step"] for line in lines], float), np.array([line["loss"] for line in lines], float)
+
+    def landscapes(self, *landscapes: Mapping[str, Any], num_samples: int) -> list[Surface]:
+        """Landscapes of this network, in the order in which they are asked for; computed unless they are kept."""
+        job = Job(
+            run=str(self.run), problem=self.problem, num_samples=num_samples, **choose({}, QUICK),
+            landscapes=[{"origin": "last", **landscape} for landscape in landscapes],
+        )  # fmt: skip
+        computed = compute_job(job)
+        return [computed[str(landscape["name"])] for landscape in landscapes]
+
+
+def train(study: str, recipe: Recipe, seeds: Sequence[int]) -> list[Network]:
+    """The networks of a recipe, one for each seed. What an earlier call has trained is read, not trained again."""
+    data = recipe.data
+    networks = []
+    for seed in seeds:
+        place = folder_of(study, data.slug, f"{_file_name(recipe.label)}-seed-{seed}")
+        settings = Settings(
+            **recipe.options,
+            seed=seed,
+            collect={"unit": "epoch", "intervals": [list(interval) for interval in recipe.intervals]},
+            network={"label": recipe.label, "images": len(data.training[1])},
+        )
+        taught, held_out = (Arrays(images, data.transform, seed) for images in (data.training, data.held_out))
+        trained = fit(Training(place, seed=seed), recipe.build, taught, held_out, settings)
+        networks.append(Network(recipe, seed, place, trained.accuracy, trained.loss))
+    return networks
+
+
+def _file_name(label: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in label.lower())

@@ -1,0 +1,101 @@
+"""A job that takes as long as that of a larger network, for the study of clusters: LeNet-5 that waits at each point."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from landscape.errors import LandscapeError
+from landscape.problem.problem import Problem
+from landscape.recipes.lenet import LeNet5
+from landscape.recipes.training import seeded
+from landscape.results import open_run
+from landscape.studies.data import StudyData, handwriting
+from landscape.studies.settings import choose, folder_of
+from landscape.surface import OK, Surface
+
+STUDY = "on-a-cluster"
+NAME = "plane"
+FEW, MORE = 6, choose(80, 6)  # points after which something is killed
+JOB = """\
+run: {run}
+problem: landscape.studies.on_cluster:problem
+num_samples: 64
+batch_size: 64
+engine: eager
+tile: 1
+landscapes:
+  - {{name: plane, size: {size}}}
+"""
+
+
+class WaitingLeNet(nn.Module):
+    """LeNet-5 that waits before it answers: a point takes as long as one of a larger network, and costs no core."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = LeNet5()
+        self.seconds = choose(0.3, 0.05)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The logits [N, 10] of images [N, 1, 32, 32]."""
+        time.sleep(self.seconds)
+        return self.network(images)  # type: ignore[no-any-return]
+
+
+def data() -> StudyData:
+    """The images of this study."""
+    return handwriting(64)
+
+
+def problem() -> Problem:
+    """The callback of the job: a network with initial weights."""
+    return Problem.supervised(seeded(WaitingLeNet, 0).eval(), data().inputs(), metrics=["accuracy"])
+
+
+def write_job(name: str) -> Path:
+    """Write the job file of a run of that name; a run that an earlier execution left is begun anew.
+
+    Returns:
+        The job file, in a folder of its own.
+    """
+    folder = folder_of(STUDY, name)
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    file = folder / "job.yaml"
+    file.write_text(JOB.format(run="run", size=choose(15, 7)), encoding="utf-8")
+    return file
+
+
+def surface(job: Path) -> Surface:
+    """The landscape that a job has written so far."""
+    return open_run(job.parent / "run")[NAME]
+
+
+def points_done(job: Path) -> int:
+    """How many points are there, also before the run has begun."""
+    try:
+        return int((surface(job).status == OK).sum())
+    except (LandscapeError, LookupError):
+        return 0
+
+
+def wait_for_points(job: Path, count: int, seconds: float = 240.0) -> int:
+    """Wait until so many points are there.
+
+    Returns:
+        How many are there now.
+
+    Raises:
+        LandscapeError: they are not there after so many seconds.
+    """
+    end = time.monotonic() + seconds
+    while (done := points_done(job)) < count:
+        if time.monotonic() > end:
+            raise LandscapeError(f"{done} of {count} points are there after {seconds:g} s; look at the driver's log")
+        time.sleep(0.1)
+    return done

@@ -1,0 +1,140 @@
+"""Pictures of a study with matplotlib: planes on one scale, lines over one another, curves of training."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.studies.shown import Picture
+from landscape.surface import Surface
+from landscape.views.prepared.wording import in_fewer_words
+
+Floats = NDArray[np.float64]
+
+SIDE = 3.3  # inches of a plane
+DPI = 90
+MOST_ACROSS = 3
+FEW_LETTERS = 20  # of a label, which stands beside a small picture
+COLOURS = ("#0b5fa5", "#d6336c", "#2b8a3e", "#e67700", "#6741d9")
+STYLES = ("-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1)))
+
+
+def planes(
+    surfaces: Mapping[str, Surface], *, shared: bool = True, kind: str = "contour", across: int = MOST_ACROSS,
+    wide: float = 1.0, **options: Any,
+) -> Picture:  # fmt: skip
+    """Planes side by side, each below its label.
+
+    Args:
+        shared: all on one scale, so that they can be compared; else each on its own.
+        across: how many stand in a row at most.
+        wide: multiplies their size.
+        options: of `Surface.plot`.
+    """
+    across = min(len(surfaces), across)
+    down = math.ceil(len(surfaces) / across)
+    space = {"subplot_kw": {"projection": "3d"}} if kind == "surface" else {}
+    side = SIDE * wide
+    height = side if space else side * min(1.0, max(_steepness(surface) for surface in surfaces.values()))
+    figure, axes = _figure(side * across + 0.4, (height + 0.75) * down, down, across, **space)
+    ends = one_scale(list(surfaces.values())) if shared else {}
+    for place, (label, surface) in zip(axes, surfaces.items(), strict=False):
+        surface.plot(place, kind, **{**ends, "colour_bar": False, **options})
+        place.set_title(label, fontsize="medium")
+        place.set_xlabel(in_fewer_words(place.get_xlabel(), FEW_LETTERS))
+        place.set_ylabel(in_fewer_words(place.get_ylabel(), FEW_LETTERS))
+        place.tick_params(labelsize="small")
+        if space:
+            place.locator_params(axis="both", nbins=5)
+    for place in axes[len(surfaces) :]:
+        place.set_visible(False)
+    return _picture(figure, "; ".join(surfaces))
+
+
+def _steepness(surface: Surface) -> float:
+    """How high a plane is drawn, over its width."""
+    return float(np.ptp(surface.beta) / np.ptp(surface.alpha))
+
+
+def one_scale(surfaces: Sequence[Surface]) -> dict[str, Any]:
+    """The options that give several surfaces one scale: the ends of all their losses, logarithmic over two decades."""
+    losses = np.concatenate([surface.loss[np.isfinite(surface.loss)].ravel() for surface in surfaces])
+    low, high = float(losses.min()), float(losses.max())
+    return {"zmin": low, "zmax": high, "log": bool(low > 0 and high / low > 100)}
+
+
+def lines(
+    surfaces: Mapping[str, Surface | Sequence[Surface]], *, observable: str = "loss", log: bool = False,
+    xlabel: str = "alpha", marks: Mapping[str, float] | None = None,
+) -> Picture:  # fmt: skip
+    """Landscapes of one axis over one another; several of one label have one colour.
+
+    Args:
+        marks: places on the axis that have a name.
+    """
+    figure, (place,) = _figure(6.4, 3.4, 1, 1)
+    for number, (label, one_or_more) in enumerate(surfaces.items()):
+        several = [one_or_more] if isinstance(one_or_more, Surface) else one_or_more
+        for count, surface in enumerate(several):
+            name = {} if count else {"label": label}
+            place.plot(surface.alpha, surface[observable], color=COLOURS[number % 5], lw=1.4, **name,
+                       linestyle=STYLES[number % 5], alpha=1 if len(several) == 1 else 0.75)  # fmt: skip
+    _name_places(place, marks or {})
+    _finish(place, xlabel, observable, log)
+    return _picture(figure, "; ".join(surfaces))
+
+
+def curves(
+    values: Mapping[str, Sequence[tuple[Floats, Floats]]], *, xlabel: str, ylabel: str, log: bool = False
+) -> Picture:
+    """Curves of training; those of one label, such as of several seeds, have one colour."""
+    figure, (place,) = _figure(6.4, 3.4, 1, 1)
+    for number, (label, several) in enumerate(values.items()):
+        for count, (x, y) in enumerate(several):
+            name = {} if count else {"label": label}
+            place.plot(x, y, color=COLOURS[number % 5], linestyle=STYLES[number % 5], lw=1.3, alpha=0.8, **name)
+    _finish(place, xlabel, ylabel, log)
+    return _picture(figure, f"{ylabel} over {xlabel}: {'; '.join(values)}")
+
+
+def smoothed(values: tuple[Floats, Floats], width: int) -> tuple[Floats, Floats]:
+    """A curve as means of `width` neighbouring values, each at the last of them."""
+    x, y = values
+    width = max(1, min(width, len(y)))
+    return x[width - 1 :], np.convolve(y, np.full(width, 1 / width), "valid")
+
+
+def _figure(width: float, height: float, down: int, across: int, **options: Any) -> tuple[Any, list[Any]]:
+    # Not pyplot: a figure of its own needs no window, and changes no settings of the reader's.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, list(figure.subplots(down, across, squeeze=False, **options).ravel())
+
+
+def _finish(place: Any, xlabel: str, ylabel: str, log: bool) -> None:
+    place.set(xlabel=xlabel, ylabel=ylabel)
+    if log:
+        place.set_yscale("log")
+    place.grid(alpha=0.25)
+    place.legend(fontsize="small")
+
+
+def _name_places(place: Any, marks: Mapping[str, float]) -> None:
+    for name, at in marks.items():
+        place.axvline(at, color="#868e96", linewidth=0.8)
+        place.annotate(name, (at, 1.0), xycoords=("data", "axes fraction"), xytext=(3, -3), textcoords="offset points",
+                       va="top", fontsize="small", color="#495057")  # fmt: skip
+
+
+def _picture(figure: Any, says: str) -> Picture:
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})  # the same bytes by any version's name
+    return Picture(file.getvalue(), says)

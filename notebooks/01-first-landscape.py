@@ -1,0 +1,92 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+# ---
+
+# %% [markdown]
+# # The first landscape of your own model
+#
+# Five minutes, from a model and a training loop of your own to a picture that says how far it can be trusted. Nothing here belongs to the
+# studies but the choice of images; replace model, data and loop by yours.
+
+# %%
+from functools import partial
+
+import torch
+from torch import nn
+
+from landscape import Job, Problem, TrajectoryCollector, run
+from landscape.checks import check_landscape
+from landscape.record import MARKS
+from landscape.studies import pictures
+from landscape.studies.data import handwriting
+from landscape.studies.settings import choose, folder_of
+from landscape.studies.shown import Table
+
+images = handwriting(choose(2000, 128))
+print(images)
+inputs, labels = images.training
+folder = folder_of("first-landscape", images.slug)
+
+# %% [markdown]
+# ## Your model and your loop
+#
+# Any module, any optimiser. The collector keeps the weights at the epochs that `intervals` lists, and a line of the history for each step.
+
+# %%
+torch.manual_seed(0)
+model = nn.Sequential(
+    nn.Conv2d(1, 8, 5), nn.ReLU(), nn.MaxPool2d(4), nn.Flatten(), nn.Linear(8 * 7 * 7, 32), nn.ReLU(), nn.Linear(32, 10)
+)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+epochs = choose(8, 3)
+collector = TrajectoryCollector(folder, model, optimizer, unit="epoch", intervals=[range(epochs + 1)], overwrite=True)
+for _ in range(epochs):
+    for batch in torch.randperm(len(labels)).split(64):
+        loss = nn.functional.cross_entropy(model(inputs[batch]), labels[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        collector.step(loss)
+    collector.end_epoch()
+held_out = (model(images.held_out[0]).argmax(1) == images.held_out[1]).float().mean()
+print(f"held-out accuracy {held_out:.1%} after {epochs} epochs")
+
+# %% [markdown]
+# ## The problem and the job
+#
+# The *problem* is the model, the data and what to measure. The *job* says what to compute: here a plane of two random directions around the trained
+# weights, and the plane that the path of training lies in best.
+
+# %%
+job = Job(
+    run=str(folder),
+    problem=partial(Problem.supervised, model, (inputs, labels), metrics=["accuracy"]),
+    num_samples=choose(512, 64),
+    landscapes=[
+        {"name": "around", "origin": "last", "size": choose(31, 7)},
+        {"name": "path", "trajectory": "all", "size": choose(31, 7)},
+    ],
+)
+computed = run(job)
+print(list(computed), "computed, of", computed["around"].record.samples_in_words, "samples")
+
+# %%
+pictures.planes({"around the trained weights": computed["around"], "along the path": computed["path"]}, shared=False)
+
+# %% [markdown]
+# In JupyterLab, VS Code and Colab the last line `computed["around"]` shows the same landscape as a live figure, and `landscape view` serves the page
+# of the whole run. Here is the surface as a picture, which GitHub draws as well:
+
+# %%
+pictures.planes({"around the trained weights": computed["around"]}, kind="surface")
+
+# %% [markdown]
+# ## Can it be trusted?
+#
+# Fifteen checks say so; `landscape check` prints the same. A tick holds, an exclamation mark is a reservation, a dash could not be judged.
+
+# %%
+checks = check_landscape(folder, "around", problem=job.problem)
+Table.of(("", "check", "what was found"), *((MARKS[check.state], check.name, check.text) for check in checks.results))

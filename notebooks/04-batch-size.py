@@ -1,0 +1,78 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+# ---
+
+# %% [markdown]
+# # Batch size 64 and 256
+#
+# Small batches are said to end in broad minima, large ones in sharp minima, and broad minima to generalise better. Li et al. 2018 showed that the
+# picture from which this was read, the line between both minima, misleads: it measures both in one unit although their weights differ in size.
+# The article that many tutorials follow draws three pictures of a two-layer network on MNIST: the line between the minima of batch 64 and of batch
+# 256, the plane around each with filter-normalised directions, and the line from the initial weights through the trained ones, with α from −20 to 20.
+# Here they are, each with a number over the seeds beside it.
+
+# %%
+from landscape.studies import batch_size as study
+from landscape.studies import pictures
+
+images = study.data()
+print(images)
+print("seeds", *study.seeds())
+
+# %% [markdown]
+# Both networks of a seed begin at the same weights, and see as many images: the larger batch makes a quarter of the steps, at the same learning rate.
+
+# %%
+pairs = study.pairs(images)
+for pair in pairs:
+    print(*pair, sep="\n")
+
+# %% [markdown]
+# ## The line between both minima
+
+# %%
+lines = [study.between(pair) for pair in pairs]
+pictures.lines({"loss": lines}, marks={"batch 64": 0, "batch 256": 1})
+
+# %%
+pictures.lines({"accuracy": lines}, observable="accuracy", marks={"batch 64": 0, "batch 256": 1})
+
+# %% [markdown]
+# ## The plane around each
+#
+# Two random directions, each filter of which is as long as the filter that it moves. Both planes have the same directions, samples and contour lines.
+
+# %%
+pictures.planes({network.recipe.label: study.plane(network) for network in pairs[0]})
+
+# %%
+study.table(study.numbers(pairs))
+
+# %% [markdown]
+# ## From the initial weights, α from −20 to 20
+#
+# At 0 the network is untrained, at 1 it is trained. What the article draws is mostly what lies far outside both: there the loss grows as the weights do.
+
+# %%
+pictures.lines(
+    {network.recipe.label: study.from_initial(network) for network in pairs[0]},
+    log=True,
+    xlabel="alpha: 0 initial, 1 trained",
+)
+
+# %% [markdown]
+# Between −1 and 3 the same line says more: how the loss falls from the initial weights to the trained ones, and how far it goes on being low behind them.
+
+# %%
+pictures.lines(
+    {network.recipe.label: study.from_initial(network, far=3) for network in pairs[0]},
+    marks={"initial": 0, "trained": 1},
+)
+
+# %% [markdown]
+# ## What was found
+
+# %%
+study.findings(pairs, lines, images)

@@ -1,0 +1,70 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+# ---
+
+# %% [markdown]
+# # Width and skip connections
+#
+# Li et al. 2018, "Visualizing the loss landscape of neural nets", drew two of the best-known pictures of this field: networks with skip connections lie
+# in smooth bowls and deep ones without them in chaos, and wider networks lie in broader, flatter minima. MindSpore's tutorial shows the second with a
+# ResNet of width 4 beside one of width 1. Here are ResNets of 8 layers in both widths, and of 20 and of 56 layers with and without skips, the depths
+# between which the article's chaos begins; three seeds each, all trained alike, and a number beside each picture. So that this fits into an hour of a
+# core, the images are reduced to 16 × 16, there are 2,000 of them, and training ends after ten epochs: the networks are far from the article's, which
+# were trained for 300.
+
+# %%
+from landscape.studies import pictures
+from landscape.studies import width_and_skips as study
+
+images = study.data()
+print(images)
+print("seeds", *study.seeds())
+
+# %%
+networks = {label: study.networks_of(images, label) for label in study.shapes()}
+for of_one in networks.values():
+    print(*of_one, sep="\n")
+
+# %% [markdown]
+# ## The curves of training
+
+# %%
+pictures.curves(
+    {
+        label: [pictures.smoothed(network.training_losses, 10) for network in of_one]
+        for label, of_one in networks.items()
+    },
+    xlabel="step",
+    ylabel="training loss, mean of 10 steps",
+)
+
+# %% [markdown]
+# ## The planes of the first seed
+#
+# Two random directions, filter-normalised, from −1 to 1; one scale for all, so that they can be compared.
+
+# %%
+pictures.planes({label: study.plane(of_one[0]) for label, of_one in networks.items()}, across=2)
+
+# %%
+pictures.planes({label: study.plane(of_one[0]) for label, of_one in networks.items()}, across=3, kind="surface")
+
+# %% [markdown]
+# ## The numbers, over the seeds
+#
+# How far the loss rises on average along random filter-normalised lines, at 0.25 and at 0.5 of the length of each filter; how much of the plane lies
+# less than a nat above its middle; and at how many of its points the plane is not convex, by second differences.
+
+# %%
+around = {label: study.around(of_one) for label, of_one in networks.items()}
+study.table(around)
+
+# %% [markdown]
+# ## What was found
+#
+# Each line compares the networks seed by seed.
+
+# %%
+study.findings(around, images)

@@ -1,0 +1,91 @@
+"""The notebooks: executed in small, in step with their sources, defining nothing, with pictures and without traces."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from jupyter_client.manager import KernelManager
+
+from landscape.studies import notebooks
+from landscape.studies.findings import BEGIN, END, readme_table
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "notebooks"
+SOURCES = notebooks.sources(FOLDER)
+EXECUTED = sorted(FOLDER.glob("[0-9]*.ipynb"))
+MOST_BYTES = 1_000_000
+TRACES = re.compile(r"/(?:tmp|home|root|work|Users)/|(?:https?://)?\b\d+\.\d+\.\d+\.\d+:\d+|\bpid \d+|site-packages")
+
+
+def names(path: Path) -> str:
+    return path.name
+
+
+@pytest.fixture(scope="module")
+def own_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KernelManager]:
+    """One kernel for all, as importing torch and Ray takes longer than most of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LANDSCAPE_STUDY", "small")
+        patch.delenv("LANDSCAPE_DATA", raising=False)
+        patch.setenv("OMP_NUM_THREADS", "1")
+        with notebooks.kernel(tmp_path_factory.mktemp("studies")) as manager:
+            yield manager
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("notebooks")
+@pytest.mark.parametrize("source", SOURCES, ids=names)
+def test_a_small_study_is_executed(source, own_kernel):
+    notebook = notebooks.read_source(source)
+    cleared = nbformat.v4.new_code_cell("%reset -f")  # the names of the notebook before
+    notebook.cells.insert(0, cleared)
+    notebooks.execute(notebook, own_kernel)
+    shown = {kind for cell in notebook.cells for output in cell.get("outputs", []) for kind in output.get("data", {})}
+    assert "image/png" in shown
+    said = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
+    assert "scikit-learn's digits" in said, "outputs say which data they are of"
+
+
+def test_there_are_seven():
+    assert [source.name[:2] for source in SOURCES] == [f"0{number}" for number in range(1, 8)]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=names)
+def test_a_notebook_defines_nothing(source):
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+    assert not [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, kinds)]
+
+
+@pytest.mark.parametrize("executed", EXECUTED, ids=names)
+def test_an_executed_notebook_is_in_step_with_its_source(executed):
+    cells = [
+        [(cell.cell_type, cell.source) for cell in notebook.cells]
+        for notebook in (notebooks.read_source(executed.with_suffix(".py")), nbformat.read(executed, as_version=4))
+    ]
+    assert cells[0] == cells[1], f"`make notebooks` executes {executed.with_suffix('.py').name} anew"
+
+
+@pytest.mark.parametrize("executed", EXECUTED, ids=names)
+def test_an_executed_notebook_has_pictures_and_nothing_of_the_machine(executed):
+    text = executed.read_text()
+    assert len(text) < MOST_BYTES
+    outputs = [output for cell in json.loads(text)["cells"] for output in cell.get("outputs", [])]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert not [output for output in outputs if output["output_type"] == "error" or output.get("name") == "stderr"]
+    words = json.dumps([{**output, "data": _without_pictures(output)} for output in outputs])
+    assert not TRACES.findall(words)
+
+
+def _without_pictures(output: dict) -> dict:
+    return {kind: value for kind, value in output.get("data", {}).items() if not kind.startswith("image/")}
+
+
+def test_the_readme_has_the_findings_of_the_executed_notebooks():
+    table = (ROOT / "README.md").read_text().partition(BEGIN)[2].partition(END)[0]
+    assert table.strip() == readme_table(EXECUTED)
