@@ -32,6 +32,7 @@ from landscape.errors import (
 )
 
 LOOK_SECONDS = 0.2  # between two looks for news
+ABORT_SECONDS = 5.0  # for the controller to end its workers
 EXPLAIN_SECONDS = 20.0  # without a worker, until the reason is told
 KINDS = {BAD_USAGE: JobError, NOT_FOUND: NotFoundError}
 
@@ -206,6 +207,11 @@ class _Watch:
         """End what still runs. With a session of our own it would end anyway, in a notebook's it would not."""
         if private_ray_ended():
             return
+        if self._controller is not None:
+            # It gives back the places of its workers, which would stay taken if it were killed. Unless it has ended in
+            # order, it ends with this call, which is an error of Ray's.
+            with contextlib.suppress(RayError):
+                ray.get(self._controller.abort.remote(), timeout=ABORT_SECONDS)
         for actor in (self._controller, self._board):
             if actor is not None:
                 with contextlib.suppress(RayError):
