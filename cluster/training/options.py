@@ -6,7 +6,7 @@ import difflib
 import inspect
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -26,6 +26,7 @@ WORDS = {
     Path: "a path",
 }
 DECIDED = ("device", "report", "seed")  # of recipes: by --gpus-per-worker, and by train itself
+LISTS = (list, tuple, Sequence)
 TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
@@ -173,6 +174,8 @@ def _read(text: str, kind: Any) -> Any:
     literals = {str(each): each for each in kinds if not isinstance(each, type) and not get_origin(each)}
     if text in literals:
         return literals[text]
+    if any(get_origin(each) in LISTS for each in kinds) and not text.startswith("["):
+        text = f"[{text}]"
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
@@ -193,11 +196,19 @@ def _alternatives(kind: Any) -> list[Any]:
 
 def _words(kind: Any) -> str:
     """A type in words."""
-    kinds = _alternatives(kind)
-    values = [each for each in kinds if not isinstance(each, type) and not get_origin(each) and each is not Any]
-    plain = [WORDS.get(each, getattr(each, "__name__", str(each))) if isinstance(each, type) else str(each)
-             for each in kinds if each not in values]  # fmt: skip
     if kind is Any:
         return "any value"
-    listed = [*plain, *([f"one of {', '.join(map(str, values))}"] if values else [])]
-    return " or ".join(dict.fromkeys(listed))
+    kinds = _alternatives(kind)
+    values = [each for each in kinds if not isinstance(each, type) and not get_origin(each)]
+    plain = [_word(each) for each in kinds if each not in values]
+    return " or ".join(dict.fromkeys([*plain, *([f"one of {', '.join(map(str, values))}"] if values else [])]))
+
+
+def _word(kind: Any) -> str:
+    """One type in words."""
+    origin = get_origin(kind)
+    if origin is Callable:
+        return "a function"
+    if origin in LISTS:
+        return f"a list, each of it {_words(get_args(kind)[0])}" if get_args(kind) else "a list"
+    return WORDS.get(kind) or str(kind if origin else getattr(kind, "__name__", kind))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import tempfile
 import traceback
@@ -12,7 +13,7 @@ from typing import Any, TextIO
 
 import torch
 
-from cluster.training.board import STARTED, SUMMARY
+from cluster.training.board import REMARK, STARTED, SUMMARY
 from cluster.training.job import THREADS, RankPlan
 from cluster.training.pace import Enough, PacedTraining, Tell
 from cluster.training.rank_log import logging_rank
@@ -75,6 +76,8 @@ def run_rank(
                 run, tell, steps=plan.steps, warm=plan.warm, seed=plan.seed, device=device, local_rank=local_rank,
                 overwrite=overwrite,
             )  # fmt: skip
+            if own_process and rank == 0:
+                stack.enter_context(_warnings_told(tell))
             tell(STARTED, {"rank": rank, "world": world})
             with contextlib.suppress(Enough):
                 plan.what.load()(training, **plan.options)
@@ -94,6 +97,28 @@ def _refuse_unshared(plan: RankPlan) -> None:
             f"run: {shown(plan.run)} is not the same folder on every node of the cluster; name one that all nodes "
             "share, or a URL"
         )
+
+
+@contextlib.contextmanager
+def _warnings_told(tell: Tell) -> Iterator[None]:
+    """What this package warns of is told to the user as well, who does not see this process."""
+    handler, logger = _Telling(tell), logging.getLogger("landscape")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Telling(logging.Handler):
+    """Tells warnings and worse as remarks."""
+
+    def __init__(self, tell: Tell) -> None:
+        super().__init__(logging.WARNING)
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(REMARK, {"text": record.getMessage()})
 
 
 @contextlib.contextmanager

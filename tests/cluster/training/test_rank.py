@@ -146,6 +146,17 @@ def test_a_rank_trains_with_one_thread_and_leaves_the_process_as_it_was(tmp_path
     assert news == ["started", "summary"]
 
 
+def test_what_the_package_warns_of_is_told_from_a_process_that_nobody_sees(tmp_path):
+    def warns(training):
+        logging.getLogger("landscape").warning("goes on with %d ranks", 2)
+        logging.getLogger("mine").warning("of no interest")
+
+    told = []
+    run_rank(plan(warns, tmp_path / "run"), lambda kind, news: told.append((kind, news.get("text"))), own_process=True)
+    assert told[1:-1] == [("remark", "goes on with 2 ranks")]
+    assert "WARNING landscape: goes on with 2 ranks" in read_log(str(tmp_path / "run"), 0)
+
+
 @pytest.mark.parametrize(
     ("raised", "code", "message"),
     [

@@ -47,6 +47,7 @@ def options(texts=True, of=function, **given):
         ({"limit": "5"}, 5),
         ({"intervals": "[[1, 2, 3]]"}, [[1, 2, 3]]),
         ({"widths": "[1, 2]"}, (1, 2)),
+        ({"widths": "1,2"}, (1, 2)),
         ({"name": "12"}, "12"),
         ({"guess": "8"}, 8),
     ],
@@ -67,7 +68,7 @@ def test_words_become_values_of_the_type_that_the_signature_names(text, value):
         ({"optimizer": "sgdm"}, "optimizer: must be one of sgd, adam, not 'sgdm'"),
         ({"nesterov": "perhaps"}, "nesterov: must be true or false, not 'perhaps'"),
         ({"limit": "x"}, "limit: must be a whole number or none, not 'x'"),
-        ({"intervals": "[1"}, r"intervals: must be .*, not '\[1'"),
+        ({"intervals": "[1"}, r"intervals: must be a list, each of it a list, .* or none, not '\[1'"),
         ({"guess": "many"}, "guess: must be a whole number, not 'many'"),
     ],
 )
