@@ -164,7 +164,9 @@ def _path(scene: Scene) -> Check:
 
 def _on_plane(surface: Surface, path: ProjectedPath, gram: Floats) -> geometry.OnPlane:
     """A path and its projection; of one of several the variance that counts is its own, about its own mean."""
-    off = _off_plane(path, gram, [axis.name for axis in surface.axes])
+    away = _away(path, gram, [axis.name for axis in surface.axes])
+    # The late snapshots of one of several may lie close to the origin, and yet on no axis: its length is what counts.
+    off = path.distance[away > 0] / (away[away > 0] if not path.label else away.max(initial=0.0))
     known = np.isfinite(path.loss) & np.isfinite(path.projected_loss)
     gaps, losses = np.abs(path.loss - path.projected_loss)[known], path.loss[known]
     if path.label:
@@ -175,13 +177,11 @@ def _on_plane(surface: Surface, path: ProjectedPath, gram: Floats) -> geometry.O
     return geometry.OnPlane(off, gaps, losses, explained, _total([share.random_walk_variance for share in axes]))
 
 
-def _off_plane(path: ProjectedPath, gram: Floats, names: list[str]) -> Floats:
-    """‖θᵢ − projection‖ / ‖θᵢ − θ₀‖ of the snapshots that are not the origin: the projection is orthogonal."""
+def _away(path: ProjectedPath, gram: Floats, names: list[str]) -> Floats:
+    """‖θᵢ − θ₀‖ of the snapshots: the projection is orthogonal."""
     places = np.stack([path.coordinates[name] for name in names], axis=1)
     inside = np.einsum("sa,ab,sb->s", places, gram, places)
-    whole = np.sqrt(np.maximum(inside, 0.0) + path.distance**2)
-    away = whole > 0
-    return np.asarray(path.distance[away] / whole[away], np.float64)
+    return np.asarray(np.sqrt(np.maximum(inside, 0.0) + path.distance**2), np.float64)
 
 
 def _total(shares: list[float | None]) -> float:

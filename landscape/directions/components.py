@@ -119,9 +119,10 @@ def principal_components(
     """
     norms = [norm({name: snapshot[name] for name in names}) for snapshot in snapshots]
     diverged = [str(k + 1) for k, length in enumerate(norms) if not math.isfinite(length)]
+    what = "paths: their" if lengths else "trajectory: its"
     if diverged:
         raise JobError(
-            f"trajectory: its weights must be finite; of the {len(snapshots)} snapshots number {', '.join(diverged)} "
+            f"{what} weights must be finite; of the {len(snapshots)} snapshots number {', '.join(diverged)} "
             "holds NaN or infinity, as training diverged; list others"
         )
     gram = gram_of_centred(snapshots, names)
@@ -131,7 +132,7 @@ def principal_components(
     rank = int((values > least).sum())
     if rank < count:
         raise JobError(
-            f"trajectory: its {len(snapshots)} snapshots span {rank} direction{'s' * (rank != 1)}, PCA onto {count} "
+            f"{what} {len(snapshots)} snapshots span {rank} direction{'s' * (rank != 1)}, PCA onto {count} "
             "needs as many; list more or other snapshots"
         )
     weights = vectors[:, :count] / np.sqrt(values[:count])

@@ -24,6 +24,7 @@ from small_models import (
 from torch import nn
 
 from landscape import JobError, Problem, extend, open_run, refine, run
+from landscape.checks import check_landscape
 from landscape.directions.components import RandomWalks, principal_components, random_walk_variance
 from landscape.errors import Interrupted
 from landscape.preparation import prepare
@@ -336,6 +337,15 @@ def test_runs_that_cannot_be_drawn_together_are_refused(tmp_path):
     assert "epoch 9 is not in run" in refusal([{"run": "../sgd", "snapshots": [9]}])
     assert "at least 3 snapshots of all paths together, not 2" in refusal(["../two"])
     assert "run '/nowhere' holds no snapshots" in refusal(["../sgd"], origin="/nowhere@last")
+
+
+def test_a_path_of_one_length_is_judged_by_it_though_its_end_is_the_origin(scene):
+    """The last snapshots are close to the origin and off the axes: over their own distances that would be far."""
+    folder, _, _, surface, rows, _ = scene
+    (found,) = [each for each in check_landscape(folder / "run", "both").results if each.number == "11"]
+    length = np.linalg.norm(rows[:6] - rows[5], axis=1).max()
+    assert found.numbers["sgd, off"] == pytest.approx(np.median(surface.paths[0].distance[:5] / length), rel=1e-4)
+    assert "the path of THOR lies" in found.text
 
 
 def test_an_architecture_with_other_tensors_is_told_by_the_first_of_them(tmp_path):

@@ -24,7 +24,8 @@ class OnPlane:
     """The path and its projection.
 
     Attributes:
-        off: ‖θᵢ − projection‖ / ‖θᵢ − θ₀‖ of every snapshot off the origin.
+        off: ‖θᵢ − projection‖ / ‖θᵢ − θ₀‖ of every snapshot off the origin; of one of several paths, over the largest
+            ‖θⱼ − θ₀‖ of the path.
         gaps: |L(θᵢ) − L(projection)| of those whose losses are known.
         losses: L(θᵢ) of the same.
         explained, of_walk: the share of the variance that the axes explain, and what they would of a random walk; NaN
