@@ -37,7 +37,7 @@ class DrawnPath(Comparable):
     `places` are their coordinates, one array per axis. `height` is the loss at the projection of each on the axes, in
     drawn units, and NaN where it is not known or has no logarithm. `loss` is the loss at the snapshots themselves,
     which lie off the plane. `run` is what the run is called, empty where it is that of the landscape; `number` is the
-    place among the paths of several runs, from 0.
+    place among the paths of several runs, from 0, and `shown` the share of its own variance on the axes, if known.
     """
 
     unit: str
@@ -49,6 +49,7 @@ class DrawnPath(Comparable):
     labels: tuple[Label, ...]
     run: str = ""
     number: int = 0
+    shown: float | None = None
 
     @property
     def name(self) -> str:
@@ -97,6 +98,7 @@ def prepare_paths(surface: Surface, observable: str, log: bool) -> tuple[DrawnPa
             labels=tuple(labels[k]),
             run=path.label,
             number=k,
+            shown=path.runs[0].shown if path.runs else None,
         )
         for k, path in enumerate(paths)
     )
@@ -116,9 +118,16 @@ def _flat(places: tuple[Floats, ...]) -> Floats:
 
 
 def path_notes(paths: Sequence[DrawnPath], observable: str) -> list[str]:
+    """How much of the paths of several runs the axes show, and where the loss is not known at all of their points."""
+    shares = [f"{path.run} {100 * path.shown:.0f}\u00a0%" for path in paths if path.run and path.shown is not None]
+    return [
+        *([f"of each path's own variance the axes show: {', '.join(shares)}"] if shares else []),
+        *(_unknown(paths) if observable == "loss" else ()),
+    ]
+
+
+def _unknown(paths: Sequence[DrawnPath]) -> list[str]:
     """Of each path at how many of its points the loss is known, where it is not at all of them."""
-    if observable != "loss":
-        return []
     known = [(path, int(np.isfinite(path.height).sum())) for path in paths]
     return [
         f"loss on the path{f' of {path.run}' if path.run else ''} known at {count} of {len(path.numbers)} points"

@@ -48,6 +48,7 @@ def test_each_run_has_a_path_a_name_and_a_look_of_its_own(surface: Surface) -> N
     data = prepare_figure(surface)
     assert [path.name for path in data.paths] == ["sgd (epochs 1 to 10)", "THOR <2> (steps 1 to 4)"]
     assert [path.numbers[-1] for path in data.paths] == [10, 4]
+    assert "Of each path's own variance the axes show: sgd 80\u00a0%, THOR <2> 30\u00a0%" in data.caption
     assert data.paths[1].hover[0].startswith("<b>THOR &lt;2&gt;, step 1</b> (start)<br>alpha ")
     np.testing.assert_array_equal(data.paths[1].places[0], surface.paths[1].coordinates["alpha"])
     drawn = figure(surface, "topographic")
