@@ -31,8 +31,9 @@ from landscape.record import plain
 from landscape.refinement.choosing import MOST_LEVELS
 from landscape.refinement.grids import finer_shape
 from landscape.spec import Job
-from landscape.store import LandscapeStore
+from landscape.store import LandscapeStore, PathPlan
 from landscape.surface import MOMENT_PARTS
+from landscape.trajectory.snapshots import ranges
 
 CALIBRATED_BYTES = 8  # per value: float64
 
@@ -131,12 +132,20 @@ def _plan_landscape(
         "sample_share": sample_share,
         "new_samples": new_samples,
         "path_points": 0 if landscape.level else landscape.points - grid.points,
+        "paths": [] if landscape.path is None else _snapshots(landscape.path),
         "tile_shape": list(tile_shape),
         "tiles": math.prod(tile_counts(grid.shape, tile_shape)),
         "refined_points": _refined_points(prepared.job, landscape),
         "kept_bytes": bytes_of_losses(grid.points, kept),
         "bytes": values + bytes_of_losses(grid.points, kept) + 4 * elements * len(landscape.directions),
     }
+
+
+def _snapshots(path: PathPlan) -> list[str]:
+    """The paths of the runs that the job names, such as 'sgd (epochs 0-10)'; none of the run's own."""
+    numbers = {k: [step for step, of in zip(path.step, path.run, strict=True) if of == k] for k in set(path.run)}
+    runs = enumerate(path.runs[: len(path.labels)])  # behind which the networks of a plane stand
+    return [f"{run.label} ({run.unit}{'s' * (len(numbers[k]) > 1)} {ranges(numbers[k])})" for k, run in runs]
 
 
 def _refined_points(job: Job, landscape: PreparedLandscape) -> int:
@@ -227,6 +236,7 @@ def plan_text(plan: dict[str, Any]) -> str:
             f"{each['tiles']} tiles of {tile}, {bytes_text(each['bytes'])}, {', '.join(each['observables'])}"
         )
         lines += [f"  {axis['name']}: {_ends(axis, each)}, {axis['what']}" for axis in each["axes"]]
+        lines += [f"  paths: {', '.join(each['paths'])}"] if each["paths"] else []
         if each["curvature"]:
             lines.append(
                 f"  eigenvectors: at most {each['curvature']['products']} products with the Hessian, each about "

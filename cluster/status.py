@@ -53,7 +53,8 @@ def status_text(status: dict[str, Any]) -> str:
             continue
         parts = [f"{each['name']:{width}}  {each['state']:11}  {each['done']}/{each['points']} points"]
         if each["path_points"]:
-            parts[0] += f" ({each['path_points']} of them beside the grid)"
+            where = f"beside the grid{f', on the paths of {listed}' if (listed := ', '.join(each['paths'])) else ''}"
+            parts[0] += f" ({each['path_points']} of them {where})"
         if each["levels"]:
             finer = ", ".join(f"{level['points']} at level {level['level']}" for level in each["levels"])
             parts[0] += f" (refined: {finer})"

@@ -21,6 +21,12 @@ def named_files(job: Work) -> Iterator[str]:
         yield from landscape.named_files()
 
 
+def named_runs(job: Job) -> Iterator[str]:
+    """The other runs that a job names, as they stand in it: those whose paths are drawn, and of snapshots."""
+    for landscape in job.landscapes:
+        yield from landscape.named_runs()
+
+
 def refuse_settings(job: Job, target: str, workers_gpus: float | None, cpus: int | None, nodes: int = 1) -> None:
     """Settings that hold on one machine, or that contradict what is asked of the cluster.
 
@@ -64,10 +70,18 @@ def refuse_missing_files(job: Work) -> None:
 def refuse_files_left_behind(job: Work) -> None:
     """A relative path that leaves the folder is not shipped with it.
 
+    Nor are other runs, which may be of any size.
+
     Raises:
-        JobError: names the file; also where a file of the folder does not exist.
+        JobError: names the file or the run; also where a file of the folder does not exist.
     """
     folder = job.folder.resolve()
+    for run in named_runs(job):
+        if "://" not in run and not Path(run).is_absolute():
+            raise JobError(
+                f"job: run {shown(run)} is not sent with the job; name it by an absolute path that every node sees, or "
+                "by a URL"
+            )
     for name in _relative_files(job):
         if not Path(locate(name, job.folder)).resolve().is_relative_to(folder):
             raise JobError(

@@ -190,10 +190,19 @@ class Landscape(Frozen):
 
     def named_files(self) -> Iterator[str]:
         """The files that it names, as they stand in it: weights and directions."""
-        named = [name for direction in self.directions for name in (*direction.files, *direction.weights)]
-        for reference in [self.origin, *named]:
+        for reference in self._named():
             if isinstance(reference, str) and not (reference in NO_FILES or OF_RUN.fullmatch(reference)):
                 yield reference
+
+    def named_runs(self) -> Iterator[str]:
+        """The other runs that it names, as they stand in it: those of its paths, and of single snapshots."""
+        yield from (path.run for path in self.paths or ())
+        snapshots = (OF_RUN.fullmatch(reference) for reference in self._named() if isinstance(reference, str))
+        yield from (match[1] for match in snapshots if match is not None)
+
+    def _named(self) -> list[int | str | None]:
+        """The weights and directions that it names."""
+        return [self.origin, *(name for each in self.directions for name in (*each.files, *each.weights))]
 
     @property
     def snapshots(self) -> tuple[int, ...] | Literal["all"] | None:
@@ -206,7 +215,7 @@ class Landscape(Frozen):
         """Whether it names snapshots, which its run or others must hold."""
         references = [self.origin, *(name for direction in self.directions for name in direction.weights)]
         named = any(isinstance(name, int) or name in ("first", "last") for name in references)
-        return named or self.snapshots is not None or bool(self.paths)
+        return named or self.snapshots is not None or any(self.named_runs())
 
 
 def _along_trajectory(data: Mapping[str, Any]) -> tuple[Direction, ...]:

@@ -46,6 +46,11 @@ class PathPlan:
     run: tuple[int, ...] = ()
     runs: tuple[PathRecord, ...] = ()
 
+    @property
+    def labels(self) -> list[str]:
+        """What figures call the runs that the job names; none of the run's own path."""
+        return [run.label for run in self.runs if run.unit != NETWORK]
+
 
 @dataclass(frozen=True)
 class NewArrays:
