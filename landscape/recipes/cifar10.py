@@ -20,6 +20,7 @@ from landscape.errors import JobError, NotFoundError, nearest, shown
 from landscape.folders import Place
 from landscape.problem.problem import Problem
 from landscape.recipes.command import (
+    data_for_training,
     data_from_environment,
     initial_or_given,
     main_of,
@@ -35,6 +36,7 @@ from landscape.training import Training
 Split = Literal["train", "test"]
 
 DATA_VARIABLE = "LANDSCAPE_CIFAR10"
+DATA = "the folder of CIFAR-10's binary version, or an npz file"
 INTERVALS = (tuple(range(1, 26)), tuple(range(26, 41)))  # the tutorial's: falling fast, then among local optima
 SIDE, MARGIN = 32, 4
 RECORD = 1 + 3 * SIDE * SIDE
@@ -137,7 +139,7 @@ class NormalisedImages(Dataset[tuple[Tensor, Tensor]]):
 @takes_loop_options(batch_size=128, learning_rate=0.1, weight_decay=1e-4, device="auto")
 def train(
     run: Place | Training,
-    data: str | Path,
+    data: str | Path | None = None,
     epochs: int = 40,
     *,
     depth: int = 20,
@@ -152,7 +154,7 @@ def train(
 
     Args:
         run: the run's folder or URL, or a `Training`.
-        data: the folder of CIFAR-10's binary version, or an npz file.
+        data: the folder of CIFAR-10's binary version, or an npz file; default: what LANDSCAPE_CIFAR10 names.
         depth, width, shortcuts: of the network, see `ResNet`.
         split: the images to train on.
         options: those of `LoopOptions`; the default `intervals` are the tutorial's, as far as training reaches them.
@@ -161,6 +163,7 @@ def train(
         NotFoundError: a file of the data is missing.
         JobError: the files are not CIFAR-10's, or the run holds another trajectory.
     """
+    data = data_for_training(data, DATA_VARIABLE, DATA)
     training = training_of(run, seed=options["seed"], device=options["device"], overwrite=options["overwrite"])
     network = {"depth": depth, "width": width, "shortcuts": shortcuts, "split": split}
     settings = settings_of(training, epochs, options, INTERVALS, **network)
@@ -198,7 +201,7 @@ def problem() -> Problem:
     The network has the depth, the width and the shortcuts that `train` recorded in the job's run; where nothing is
     recorded it is a ResNet-20. LANDSCAPE_WEIGHTS names a file of weights.
     """
-    data = data_from_environment(DATA_VARIABLE, "the folder of CIFAR-10's binary version, or an npz file")
+    data = data_from_environment(DATA_VARIABLE, DATA)
     return make_problem(data, weights_from_environment(), **options_of_run(make_problem))
 
 

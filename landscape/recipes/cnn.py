@@ -16,13 +16,14 @@ from landscape.errors import JobError, shown
 from landscape.folders import Place
 from landscape.problem.problem import Problem
 from landscape.recipes.command import (
+    data_for_training,
     data_from_environment,
     initial_or_given,
     main_of,
     options_of_run,
     weights_from_environment,
 )
-from landscape.recipes.mnist import DATA_VARIABLE, DEVIATION, MEAN, Split, read_mnist
+from landscape.recipes.mnist import DATA, DATA_VARIABLE, DEVIATION, MEAN, Split, read_mnist
 from landscape.recipes.options import LoopOptions, settings_of, takes_loop_options
 from landscape.recipes.training import Arrays, Images, Trained, fit, seeded, training_of
 from landscape.training import Training
@@ -67,7 +68,7 @@ class CNN(nn.Module):
 @takes_loop_options(batch_size=64, learning_rate=0.01, schedule="constant")
 def train(
     run: Place | Training,
-    data: str | Path,
+    data: str | Path | None = None,
     epochs: int = 10,
     *,
     dropout: float = 0.5,
@@ -81,7 +82,7 @@ def train(
 
     Args:
         run: the run's folder or URL, or a `Training`.
-        data: the folder with MNIST's idx files.
+        data: the folder with MNIST's idx files; default: what LANDSCAPE_MNIST names.
         dropout: the share of the dense units that are left out at each step.
         split: the images to train on.
         options: those of `LoopOptions`; the default `intervals` are the tutorial's, as far as training reaches them.
@@ -90,6 +91,7 @@ def train(
         NotFoundError: a file of the data is missing.
         JobError: the files are not MNIST's, or the run holds another trajectory.
     """
+    data = data_for_training(data, DATA_VARIABLE, DATA)
     training = training_of(run, seed=options["seed"], device=options["device"], overwrite=options["overwrite"])
     settings = settings_of(training, epochs, options, INTERVALS, dropout=dropout, split=split)
     images, held_out = (
@@ -118,7 +120,7 @@ def make_problem(
 
 def problem() -> Problem:
     """The callback `landscape.recipes.cnn:problem`: LANDSCAPE_MNIST names the folder, LANDSCAPE_WEIGHTS a file."""
-    data = data_from_environment(DATA_VARIABLE, "the folder with MNIST's files")
+    data = data_from_environment(DATA_VARIABLE, DATA)
     return make_problem(data, weights_from_environment(), **options_of_run(make_problem))
 
 

@@ -39,6 +39,21 @@ def data_from_environment(variable: str, what: str) -> str:
     return path
 
 
+def data_for_training(data: str | Path | None, variable: str, what: str) -> str | Path:
+    """`data`, or the path in the environment variable `variable` where it is None.
+
+    Args:
+        what: what they name, for the message.
+
+    Raises:
+        JobError: neither is given.
+    """
+    path = os.environ.get(variable) if data is None else data
+    if not path:
+        raise JobError(f"data: must name {what}; give it, or set the environment variable {variable}")
+    return path
+
+
 def weights_from_environment() -> str | None:
     """The file in LANDSCAPE_WEIGHTS, if set; a job with a trajectory needs none."""
     return os.environ.get(WEIGHTS_VARIABLE) or None
@@ -61,11 +76,11 @@ def initial_or_given(model: nn.Module, weights: str | Path | None) -> nn.Module:
 
 
 def parser_of(story: str | None, *, data: str | None = None) -> argparse.ArgumentParser:
-    """The options that all recipes have; `data` is the help of --data, for a recipe that needs it."""
+    """The options that all recipes have; `data` is the help of --data, for a recipe that reads any."""
     parser = argparse.ArgumentParser(description=story, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", required=True, help="folder for the trajectory; a run that was interrupted goes on")
     if data:
-        parser.add_argument("--data", required=True, help=data)
+        parser.add_argument("--data", help=data)
     parser.add_argument("--epochs", type=int, default=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=argparse.SUPPRESS)
     parser.add_argument("--overwrite", action="store_true", help="begin anew, whatever the run holds")

@@ -19,6 +19,7 @@ from landscape.folders import Place
 from landscape.optim.schedules import SCHEDULES, Schedule
 from landscape.problem.problem import Problem
 from landscape.recipes.command import (
+    data_for_training,
     data_from_environment,
     initial_or_given,
     main_of,
@@ -39,6 +40,7 @@ from landscape.training.shares import steps_in
 Split = Literal["train", "val"]
 
 DATA_VARIABLE = "LANDSCAPE_IMAGES"
+DATA = "the folder with train/class/*.jpeg and val/class/*.jpeg"
 INTERVALS = (tuple(range(1, 26)), tuple(range(26, 41)))  # the tutorial's for ResNet-50
 BATCH_SIZE = 256  # 32 on each of 8 cards
 SMALLEST_SIDE = 32
@@ -80,7 +82,7 @@ UNUSED = {each.name: each.default for each in fields(Settings) if each.name in L
 )  # fmt: skip
 def train(
     run: Place | Training,
-    data: str | Path,
+    data: str | Path | None = None,
     epochs: int | None = None,
     *,
     published: str = "gpu-8",
@@ -100,7 +102,7 @@ def train(
 
     Args:
         run: the run's folder or URL, or a `Training`.
-        data: the folder with train/class/*.jpeg and val/class/*.jpeg.
+        data: the folder with train/class/*.jpeg and val/class/*.jpeg; default: what LANDSCAPE_IMAGES names.
         epochs: default: those of the published training, 40 with THOR and 90 with SGD.
         published: which of THOR's trainings: a name in `landscape.optim.schedules.SCHEDULES`.
         side: of the network's input in pixels; images are resized to 256/224 of it in evaluation.
@@ -116,6 +118,7 @@ def train(
         JobError: the folders are not laid out in classes, or the run holds another trajectory.
         UnreadableImage: an image cannot be read, and unreadable ones are refused.
     """
+    data = data_for_training(data, DATA_VARIABLE, DATA)
     training = training_of(run, seed=options["seed"], device=options["device"], overwrite=options["overwrite"])
     _check_side(side)
     listings = read_folders(data)
@@ -217,7 +220,7 @@ def problem() -> Problem:
 
     Image size and channels are those that `train` recorded in the job's run. LANDSCAPE_WEIGHTS names a file of weights.
     """
-    data = data_from_environment(DATA_VARIABLE, "the folder with train/class/*.jpeg and val/class/*.jpeg")
+    data = data_from_environment(DATA_VARIABLE, DATA)
     return make_problem(data, weights_from_environment(), **options_of_run(make_problem))
 
 

@@ -19,6 +19,7 @@ from landscape.errors import JobError, NotFoundError, nearest, shown
 from landscape.folders import Place
 from landscape.problem.problem import Problem
 from landscape.recipes.command import (
+    data_for_training,
     data_from_environment,
     initial_or_given,
     main_of,
@@ -34,6 +35,7 @@ Scaling = Literal["pad", "resize"]
 Split = Literal["train", "test"]
 
 DATA_VARIABLE = "LANDSCAPE_MNIST"
+DATA = "the folder with MNIST's files"
 INTERVALS = ((1, 2, 3), (7, 8, 9, 10))  # those of MindSpore's tutorial
 MEAN, DEVIATION = 0.1307, 0.3081
 FILE_STEMS: dict[str, str] = {"train": "train", "test": "t10k"}
@@ -115,7 +117,7 @@ def scale(images: Tensor, scaling: Scaling = "resize") -> Tensor:
 @takes_loop_options(batch_size=32, learning_rate=0.01, schedule="constant")
 def train(
     run: Place | Training,
-    data: str | Path,
+    data: str | Path | None = None,
     epochs: int = 10,
     *,
     scaling: Scaling = "resize",
@@ -128,7 +130,7 @@ def train(
 
     Args:
         run: the run's folder or URL, or a `Training`.
-        data: the folder of the idx files.
+        data: the folder of the idx files; default: what LANDSCAPE_MNIST names.
         split: the images to train on.
         scaling: how 28×28 becomes 32×32, see `scale`.
         options: those of `LoopOptions`; the default `intervals` are the tutorial's, as far as training reaches them.
@@ -137,6 +139,7 @@ def train(
         NotFoundError: a file of the data is missing.
         JobError: the files are not MNIST's, or the run holds another trajectory.
     """
+    data = data_for_training(data, DATA_VARIABLE, DATA)
     training = training_of(run, seed=options["seed"], device=options["device"], overwrite=options["overwrite"])
     settings = settings_of(training, epochs, options, INTERVALS, scaling=scaling, split=split)
     trained, held_out = (
@@ -174,7 +177,7 @@ def problem() -> Problem:
 
     The images are scaled as `train` recorded it in the job's run.
     """
-    data = data_from_environment(DATA_VARIABLE, "the folder with MNIST's files")
+    data = data_from_environment(DATA_VARIABLE, DATA)
     return make_problem(data, weights_from_environment(), **options_of_run(make_problem))
 
 

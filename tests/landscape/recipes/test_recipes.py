@@ -1,6 +1,7 @@
 """The recipes train with the collector, go on after a kill to the same bits, and serve as callbacks."""
 
 import gzip
+import importlib
 import os
 import shutil
 import struct
@@ -155,8 +156,10 @@ def test_the_digits_callback(trained, monkeypatch):
 @pytest.mark.parametrize(("name", "variable"),
                          [("mnist", "LANDSCAPE_MNIST"), ("cnn", "LANDSCAPE_MNIST"), ("cifar10", "LANDSCAPE_CIFAR10"),
                           ("imagefolder", "LANDSCAPE_IMAGES")])  # fmt: skip
-def test_callbacks_whose_data_is_not_named_say_so(monkeypatch, name, variable):
+def test_callbacks_and_trainings_whose_data_is_not_named_say_so(monkeypatch, tmp_path, name, variable):
     monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(JobError, match=f"^data: must name the folder .*; give it, or set .* {variable}$"):
+        importlib.import_module(f"landscape.recipes.{name}").train(tmp_path)
     with pytest.raises(JobError, match=f"environment variable {variable} must name .* is not set"):
         load_problem(f"landscape.recipes.{name}:problem")
 
@@ -208,13 +211,13 @@ def test_the_two_layer_network_trains_goes_on_with_its_dropout_and_serves_as_a_c
     options = {"batch_size": 8, "intervals": [[0, 1, 2]], "dropout": 0.25}
     with pytest.raises(Stop):
         cnn.train(tmp_path / "run", tmp_path, 2, **options, report=stop)
-    result = cnn.train(tmp_path / "run", tmp_path, 2, **options)
+    monkeypatch.setenv("LANDSCAPE_MNIST", str(tmp_path))
+    result = cnn.train(tmp_path / "run", epochs=2, **options)
     cnn.train(tmp_path / "whole", tmp_path, 2, **options)
     assert digests(tmp_path / "run") == digests(tmp_path / "whole")
     assert result.accuracy > 0.1
     info = read_info(tmp_path / "run")
     assert (info["parameters"], info["network"]) == (3_274_634, {"dropout": 0.25, "split": "train"})
-    monkeypatch.setenv("LANDSCAPE_MNIST", str(tmp_path))
     problem = load_problem("landscape.recipes.cnn:problem", network=read_network(tmp_path / "run"))
     assert problem.data[0].shape == (32, 1, 28, 28)
     assert observed(problem)["accuracy"].shape == (8,)
