@@ -67,6 +67,7 @@ class TrajectoryCollector:
         num_samples: how many samples the loss is computed on.
         network: the options that the model and the data were made with, by name; they are recorded, and a callback
             that makes the model anew finds them by `landscape.problem.network.network_options`.
+        problem: the callback `module:function` of the run's landscapes; a job of this run needs not name it then.
         start_step: how many steps are done already, to go on after an interruption: what was collected up to there is
             kept, what lies beyond it is dropped. It may be left out where `start_epoch` is given and the history
             tells the step.
@@ -92,13 +93,14 @@ class TrajectoryCollector:
         create_landscape: Mapping[str, bool] | None = None,
         num_samples: int = DEFAULT_SAMPLES,
         network: Mapping[str, Any] | None = None,
+        problem: str | None = None,
         start_step: int = 0,
         start_epoch: int | None = None,
         overwrite: bool = False,
     ) -> None:
         self.options = checked_options(intervals, landscape_size, unit, create_landscape, num_samples)
         check_starts(start_step, start_epoch)
-        self._model, self._optimizer, self._network = unwrap(model), optimizer, network or {}
+        self._model, self._optimizer, self._told = unwrap(model), optimizer, (network or {}, problem)
         refuse_incomplete(self._model)
         self._folder, self._writes = open_folder(run), _is_writer()
         self._listed = frozenset(self.options.snapshots)
@@ -127,7 +129,7 @@ class TrajectoryCollector:
         self._step, self._epoch = (0, 0) if starting else steps_and_epochs(self._folder, start_step, start_epoch)
         self._epoch_began: int | None = self._step if starting else None
         before = {} if starting else read_info(self._folder)
-        self._info = describe_run(self._model, self._optimizer, self.options, self._network)
+        self._info = describe_run(self._model, self._optimizer, self.options, *self._told)
         self._info |= kept_of(before, self._info)
         if starting:
             begin(self._folder, self._info, overwrite)

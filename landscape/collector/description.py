@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from landscape.parameters import persistent_buffers
 from landscape.spec import CollectLandscape
 from landscape.trajectory.history import finite
-from landscape.trajectory.run_files import NETWORK
+from landscape.trajectory.run_files import NETWORK, PROBLEM
 from landscape.trajectory.snapshots import versions
 
 # The keys in which two starts of one training may differ.
@@ -25,13 +25,15 @@ def describe_run(
     optimizer: torch.optim.Optimizer | None,
     options: CollectLandscape,
     network: Mapping[str, Any],
+    problem: str | None = None,
 ) -> dict[str, Any]:
     """The contents of run.json when collecting begins; `steps_per_epoch` is None until an epoch has ended.
 
     Args:
         network: the options that the model and the data were made with.
+        problem: the callback of the run's landscapes, if it is known.
     """
-    made_with = _as_far_as_json(network)
+    told = {NETWORK: _as_far_as_json(network), PROBLEM: problem}
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "model": type(model).__name__,
@@ -44,7 +46,7 @@ def describe_run(
         "unit": options.unit,
         "collect_landscape": options.model_dump(mode="json"),
         "versions": versions(),
-    } | ({NETWORK: made_with} if made_with else {})
+    } | {name: value for name, value in told.items() if value}
 
 
 def kept_of(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,7 @@ Split = Literal["train", "test"]
 
 DATA_VARIABLE = "LANDSCAPE_CIFAR10"
 DATA = "the folder of CIFAR-10's binary version, or an npz file"
+PROBLEM = "landscape.recipes.cifar10:problem"
 INTERVALS = (tuple(range(1, 26)), tuple(range(26, 41)))  # the tutorial's: falling fast, then among local optima
 SIDE, MARGIN = 32, 4
 RECORD = 1 + 3 * SIDE * SIDE
@@ -171,7 +172,7 @@ def train(
         Arrays(read_cifar10(data, part), transform, training.seed, training.device) for part in (split, "test")
     )
     build = partial(ResNet, depth, width, shortcuts=shortcuts)
-    return fit(training, build, trained, held_out, settings, threads=None, report=options["report"])
+    return fit(training, build, trained, held_out, settings, threads=None, problem=PROBLEM, report=options["report"])
 
 
 def make_problem(

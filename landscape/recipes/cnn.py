@@ -28,6 +28,7 @@ from landscape.recipes.options import LoopOptions, settings_of, takes_loop_optio
 from landscape.recipes.training import Arrays, Images, Trained, fit, seeded, training_of
 from landscape.training import Training
 
+PROBLEM = "landscape.recipes.cnn:problem"
 INTERVALS = ((1, 2, 3), (7, 8, 9, 10))  # those of MindSpore's tutorial, as for LeNet-5
 SMALLEST = 4  # pixels a side: two poolings leave one
 
@@ -97,7 +98,9 @@ def train(
     images, held_out = (
         Arrays(network_input(read_mnist(data, part)), device=training.device) for part in (split, "test")
     )
-    return fit(training, partial(CNN, dropout=dropout), images, held_out, settings, report=options["report"])
+    return fit(
+        training, partial(CNN, dropout=dropout), images, held_out, settings, problem=PROBLEM, report=options["report"]
+    )
 
 
 def network_input(images: Images) -> Images:

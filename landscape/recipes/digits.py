@@ -20,6 +20,7 @@ from landscape.recipes.options import LoopOptions, settings_of, takes_loop_optio
 from landscape.recipes.training import Arrays, Images, Trained, fit, seeded, training_of
 from landscape.training import Training
 
+PROBLEM = "landscape.recipes.digits:problem"
 INTERVALS = ((0, 1, 2, 3), (7, 8, 9, 10))
 HELD_OUT = 360
 SPLIT_SEED = 0
@@ -69,7 +70,7 @@ def train(run: Place | Training, epochs: int = 10, **options: Unpack[LoopOptions
     training = training_of(run, seed=options["seed"], device=options["device"], overwrite=options["overwrite"])
     settings = settings_of(training, epochs, options, INTERVALS)
     data, held_out = (Arrays(images, device=training.device) for images in read_digits())
-    return fit(training, LeNet5, data, held_out, settings, report=options["report"])
+    return fit(training, LeNet5, data, held_out, settings, problem=PROBLEM, report=options["report"])
 
 
 def make_problem(weights: str | Path | None = None, seed: int = 0) -> Problem:

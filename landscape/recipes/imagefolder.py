@@ -41,6 +41,7 @@ Split = Literal["train", "val"]
 
 DATA_VARIABLE = "LANDSCAPE_IMAGES"
 DATA = "the folder with train/class/*.jpeg and val/class/*.jpeg"
+PROBLEM = "landscape.recipes.imagefolder:problem"
 INTERVALS = (tuple(range(1, 26)), tuple(range(26, 41)))  # the tutorial's for ResNet-50
 BATCH_SIZE = 256  # 32 on each of 8 cards
 SMALLEST_SIDE = 32
@@ -134,7 +135,7 @@ def train(
         for listing in listings
     )
     build = partial(ResNet50, len(listings[0].classes), channels=channels, zero_gamma=zero_gamma)
-    result = fit(training, build, trained, held_out, settings, threads=None, report=options["report"])
+    result = fit(training, build, trained, held_out, settings, threads=None, problem=PROBLEM, report=options["report"])
     if trained.skipped or held_out.skipped:
         log.warning("rank %d skipped %d unreadable images of training and %d of evaluation",
                     training.rank, trained.skipped, held_out.skipped)  # fmt: skip

@@ -36,6 +36,7 @@ Split = Literal["train", "test"]
 
 DATA_VARIABLE = "LANDSCAPE_MNIST"
 DATA = "the folder with MNIST's files"
+PROBLEM = "landscape.recipes.mnist:problem"
 INTERVALS = ((1, 2, 3), (7, 8, 9, 10))  # those of MindSpore's tutorial
 MEAN, DEVIATION = 0.1307, 0.3081
 FILE_STEMS: dict[str, str] = {"train": "train", "test": "t10k"}
@@ -145,7 +146,7 @@ def train(
     trained, held_out = (
         Arrays(network_input(read_mnist(data, part), scaling), device=training.device) for part in (split, "test")
     )
-    return fit(training, LeNet5, trained, held_out, settings, report=options["report"])
+    return fit(training, LeNet5, trained, held_out, settings, problem=PROBLEM, report=options["report"])
 
 
 def network_input(images: Images, scaling: Scaling) -> Images:

@@ -81,6 +81,7 @@ def fit(
     settings: Settings,
     *,
     threads: int | None = 1,
+    problem: str | None = None,
     report: Report | None = None,
 ) -> Trained:
     """Train `build()` with the collector attached, or go on where an earlier call with the same settings stopped.
@@ -91,11 +92,13 @@ def fit(
     Args:
         data, held_out: what is trained on, and what accuracy and loss are taken on after each epoch.
         threads: how many a CPU uses, since its rounding depends on that; None leaves it as it is.
+        problem: the callback of the run's landscapes, which the run remembers.
         report: called after every epoch with its number and metrics, on rank 0.
 
     Raises:
-        JobError: the run holds a trajectory that these settings did not make.
+        JobError: the run holds a trajectory that these settings did not make, or the training has another seed.
     """
+    training_of(training, seed=settings.seed)
     with _reproducible(threads), kept_draws():
         ranks.on_first(lambda: take_over(open_folder(training.run), settings, steps_in(len(data), settings.batch_size)))
         model = seeded(build, settings.seed).to(training.device)
@@ -105,18 +108,32 @@ def fit(
         done, metrics = int(progress.get("epoch", 0)), progress.get("metrics", {})
         if progress and not ranks.on_first(lambda: _is_whole(training, settings)):
             training.begin_anew()
-            return fit(training, build, data, held_out, settings, threads=threads, report=report)
+            return fit(training, build, data, held_out, settings, threads=threads, problem=problem, report=report)
         if done < settings.epochs:
-            collector = training.collector(model, optimizer, network=settings.network, **settings.collect)
+            collector = training.collector(
+                model, optimizer, network=settings.network, problem=problem, **settings.collect
+            )
             network = training.prepare(model)
             loop = Loop(training, network, optimizer, collector, data, settings, kept, progress)
-        for epoch in range(done, settings.epochs):
-            pace = loop.train(epoch, int(progress.get("batch", 0)) if epoch == done else 0)
-            accuracy, loss = evaluate(model, held_out, training)
-            metrics = loop.end_epoch(epoch, accuracy, loss, pace)
-            if report and training.is_first:
-                report(epoch + 1, metrics)
+        with _closing(optimizer):
+            for epoch in range(done, settings.epochs):
+                pace = loop.train(epoch, int(progress.get("batch", 0)) if epoch == done else 0)
+                accuracy, loss = evaluate(model, held_out, training)
+                metrics = loop.end_epoch(epoch, accuracy, loss, pace)
+                if report and training.is_first:
+                    report(epoch + 1, metrics)
         return Trained(metrics["accuracy"], metrics["loss"], model.eval())
+
+
+@contextmanager
+def _closing(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Take the hooks of an optimiser that has some off the model when the block ends."""
+    try:
+        yield
+    finally:
+        close = getattr(optimizer, "close", None)
+        if close is not None:
+            close()
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -52,7 +52,9 @@ class Job(Frozen):
     run: str
     """Folder or URL that holds the trajectory and all landscapes."""
     problem: Annotated[str | Callable[[], Any], WithJsonSchema({"type": "string"})]
-    """The callback, `module:function`; the module is looked up beside the job file first."""
+    """The callback, `module:function`; the module is looked up beside the job file first. A job file of a run whose
+    training recorded it, as the recipes do, may leave it out.
+    """
     num_samples: Count = DEFAULT_SAMPLES
     """Samples that every value is the mean of; the same ones at every point. Default: 256 where all landscapes are
     `convexity` maps.

@@ -9,6 +9,7 @@ from landscape.errors import JobError, NotFoundError, message_of, shown
 from landscape.folders.places import locate
 from landscape.spec.job import Job
 from landscape.spec.strict_yaml import MAX_BYTES, parse_yaml
+from landscape.trajectory.run_files import read_problem
 
 YAML_TYPES = {
     type(None): "nothing",
@@ -22,6 +23,8 @@ YAML_TYPES = {
 
 def read_job(path: str | Path, **overrides: Any) -> Job:
     """Read a YAML job file; `overrides` that are not None replace its fields.
+
+    Where it names no problem, it is the one that the training of its run recorded.
 
     Raises:
         NotFoundError: there is no such file.
@@ -45,6 +48,13 @@ def read_job(path: str | Path, **overrides: Any) -> Job:
     if isinstance(run, str) and run.strip():
         overrides["run"] = locate(run, Path.cwd())
     data.update({key: value for key, value in overrides.items() if value is not None})
+    folder = file.absolute().parent
+    if (
+        "problem" not in data
+        and isinstance(data.get("run"), str)
+        and (known := read_problem(locate(data["run"], folder)))
+    ):
+        data["problem"] = known
     job = Job(**data)
-    job._folder = file.absolute().parent
+    job._folder = folder
     return job

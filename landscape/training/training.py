@@ -47,6 +47,7 @@ from landscape.training.objects import classes_of, inner, load_all, states_of
 from landscape.training.shares import Share, epoch_order, shares
 from landscape.training.starting import mark_start
 
+UNCHECKED = ("network", "problem")  # options of the collector that are recorded as they are
 log = logging.getLogger("landscape")
 
 
@@ -231,7 +232,7 @@ class Training:
         Raises:
             JobError: an option is not usable, or the run holds a trajectory that this training did not make.
         """
-        checked_options(**{name: value for name, value in options.items() if name != "network"})
+        checked_options(**{name: value for name, value in options.items() if name not in UNCHECKED})
         made: list[TrajectoryCollector] = []
         ranks.on_first(lambda: made.append(self._first_collector(model, optimizer, options)))
         if not self.is_first:

@@ -31,6 +31,7 @@ MEASURES_FOLDER = "measures"
 MOST_MEASURES = 16 << 20  # bytes
 DEEPEST = 64  # levels of run.json
 MOST_DIGITS = 308  # of a whole number: what has more is beyond every floating-point number
+PROBLEM = "problem"  # the key of run.json for the callback of the run's landscapes
 NETWORK = "network"  # the key of run.json for the options that the model and the data were made with
 REPLACING = "replacing"  # the key of run.json that names what counts while a trajectory is being replaced
 SNAPSHOT_NAME = re.compile(r"(epoch|step)-(\d{5,15})\.safetensors")
@@ -80,6 +81,16 @@ def read_network(run: Place) -> dict[str, Any]:
     """
     network = read_info(run).get(NETWORK)
     return network if isinstance(network, dict) else {}
+
+
+def read_problem(run: Place) -> str | None:
+    """The callback 'module:function' of a run's landscapes, where its training recorded one.
+
+    Raises:
+        LandscapeError: run.json cannot be read, or is no JSON object.
+    """
+    problem = read_info(run).get(PROBLEM)
+    return problem if isinstance(problem, str) else None
 
 
 def whole_number(digits: str) -> int:

@@ -15,6 +15,7 @@ from landscape.recipes.settings import OPTIMIZERS, SCHEDULES, Settings, check_se
 from landscape.recipes.sources import Arrays
 from landscape.recipes.table import RECIPES, recipe
 from landscape.recipes.training import fit, training_of
+from landscape.spec import read_job
 from landscape.training import Training
 from landscape.trajectory.history import read_history
 from landscape.trajectory.snapshots import read_trajectory
@@ -29,12 +30,12 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
 
 
-def trained(run, report=None, **options):
+def trained(run, report=None, problem=None, **options):
     data = Arrays((INPUTS, LABELS))
     settings = check_settings(
         Settings(**{"epochs": 2, "batch_size": 8, "learning_rate": 0.05, "collect": COLLECT, **options})
     )
-    return fit(Training(run, seed=settings.seed), net, data, data, settings, report=report)
+    return fit(Training(run, seed=settings.seed), net, data, data, settings, problem=problem, report=report)
 
 
 class Stop(Exception):
@@ -147,11 +148,32 @@ def test_changed_settings_are_refused_and_those_that_change_no_weight_are_not(tm
     trained(tmp_path, checkpoint_steps=3, log_every=2)
 
 
+def test_a_run_remembers_the_callback_of_its_landscapes(tmp_path):
+    trained(tmp_path / "run", problem="landscape.recipes.digits:problem")
+    job = tmp_path / "job.yaml"
+    job.write_text("run: run\n")
+    assert read_job(job).problem == "landscape.recipes.digits:problem"
+    job.write_text("run: run\nproblem: mine:problem\n")
+    assert read_job(job).problem == "mine:problem"
+    trained(tmp_path / "other")
+    for run in ("other", "absent"):
+        job.write_text(f"run: {run}\n")
+        with pytest.raises(JobError, match="problem"):
+            read_job(job)
+
+
+def test_an_optimiser_leaves_no_hook_on_the_model(tmp_path):
+    model = trained(tmp_path, optimizer="thor").model
+    assert not any(module._forward_hooks for module in model.modules())
+
+
 def test_the_seed_of_a_training_is_that_of_its_recipe(tmp_path):
     training = Training(tmp_path, seed=3)
     assert training_of(training, seed=3) is training_of(training) is training
     with pytest.raises(JobError, match="seed: must be that of the training, 3, not 4"):
         training_of(training, seed=4)
+    with pytest.raises(JobError, match="seed: must be that of the training, 3, not 0"):
+        fit(training, net, Arrays((INPUTS, LABELS)), Arrays((INPUTS, LABELS)), Settings(2, 8, 0.1, collect=COLLECT))
 
 
 def test_a_checkpoint_of_an_earlier_version_is_taken_over(tmp_path):
