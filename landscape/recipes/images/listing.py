@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from landscape.errors import JobError, NotFoundError, shown
 
@@ -22,16 +23,18 @@ class Listing:
     Attributes:
         root: the folder.
         classes: their names; the label of an image is the place of its class here.
-        names: bytes [N], the paths relative to root. Worker processes share an array; of a list of strings each would
-            come to hold a copy, since counting references writes to them.
+        names: the paths relative to root, one after another. Worker processes share them; of a list of strings each
+            process would come to hold a copy, since counting references writes to them.
+        ends: int64 [N], where each path ends in `names`.
         labels: int64 [N].
         ignored: how many other files there were.
     """
 
     root: str
     classes: tuple[str, ...]
-    names: np.ndarray
-    labels: np.ndarray
+    names: bytes
+    ends: NDArray[np.int64]
+    labels: NDArray[np.int64]
     ignored: int
 
     def __len__(self) -> int:
@@ -39,7 +42,8 @@ class Listing:
 
     def path(self, number: int) -> str:
         """Where the image of this number lies."""
-        return os.path.join(self.root, os.fsdecode(bytes(self.names[number])))
+        start = int(self.ends[number - 1]) if number else 0
+        return os.path.join(self.root, os.fsdecode(self.names[start : int(self.ends[number])]))
 
 
 def list_images(root: str | Path, classes: Sequence[str] | None = None) -> Listing:
@@ -55,65 +59,78 @@ def list_images(root: str | Path, classes: Sequence[str] | None = None) -> Listi
         NotFoundError: there is no such folder.
         JobError: the folder has no classes, a class has no images, or the classes are not those that there must be.
     """
-    place = Path(root)
-    if not place.is_dir():
-        raise NotFoundError(f"data: {shown(str(root))} is no folder; name one with a folder of images for each class")
-    folders = sorted(name for name in _entries(place) if not name.startswith(".") and (place / name).is_dir())
+    place = str(root)
+    if not os.path.isdir(place):
+        raise NotFoundError(f"data: {shown(place)} is no folder; name one with a folder of images for each class")
+    entries = _entries(place)
+    folders = [entry.name for entry in entries if _is_folder(entry)]
     if not folders:
-        raise JobError(f"data: {shown(str(root))} must hold a folder of images for each class, and holds no folder")
+        raise JobError(f"data: {shown(place)} must hold a folder of images for each class, and holds no folder")
     if classes is not None:
         _refuse_other_classes(place, folders, classes)
     names: list[bytes] = []
     labels: list[int] = []
-    ignored = sum(not name.startswith(".") for name in _entries(place)) - len(folders)
+    ignored = len(entries) - len(folders)
     for label, folder in enumerate(folders):
-        files = list(_files_below(place / folder, {_identity(place)}))
-        images = sorted(os.fsencode(file.relative_to(place)) for file in files if file.suffix.lower() in SUFFIXES)
+        files = list(_files_below(place, folder, {_identity(place)}))
+        images = sorted(os.fsencode(file) for file in files if os.path.splitext(file)[1].lower() in SUFFIXES)
         if not images:
             raise JobError(
-                f"data: class {shown(folder)} of {shown(str(root))} must hold images, and holds {len(files)} other "
+                f"data: class {shown(folder)} of {shown(place)} must hold images, and holds {len(files)} other "
                 "files; add its images, or remove the folder"
             )
         names += images
         labels += [label] * len(images)
         ignored += len(files) - len(images)
-    return Listing(str(root), tuple(folders), np.array(names), np.array(labels, np.int64), ignored)
+    ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+    return Listing(place, tuple(folders), b"".join(names), ends, np.array(labels, np.int64), ignored)
 
 
-def _files_below(folder: Path, read: set[tuple[int, int]]) -> Iterator[Path]:
-    """Every file below `folder`, also those that links lead to; `read` are the folders that were read before."""
-    identity = _identity(folder)
+def _files_below(root: str, folder: str, read: set[tuple[int, int]]) -> Iterator[str]:
+    """The paths, relative to `root`, of all files below `folder`, and of those that links lead to.
+
+    Args:
+        read: the folders that were read before.
+    """
+    identity = _identity(os.path.join(root, folder))
     if identity in read:
         return
     read.add(identity)
-    for name in sorted(_entries(folder)):
-        place = folder / name
-        if name.startswith("."):
-            continue
-        if place.is_dir():
-            yield from _files_below(place, read)
+    for entry in _entries(os.path.join(root, folder)):
+        path = os.path.join(folder, entry.name)
+        if _is_folder(entry):
+            yield from _files_below(root, path, read)
         else:
-            yield place  # a link that leads nowhere too: it is an image that cannot be read
+            yield path  # a link that leads nowhere too: it is an image that cannot be read
 
 
-def _identity(folder: Path) -> tuple[int, int]:
-    status = folder.stat()
+def _identity(folder: str) -> tuple[int, int]:
+    status = os.stat(folder)
     return status.st_dev, status.st_ino
 
 
-def _entries(folder: Path) -> list[str]:
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """What a folder holds, by name; its listing tells folders from files, where a look at each would take minutes."""
     try:
-        return os.listdir(folder)
+        with os.scandir(folder) as entries:
+            return sorted((each for each in entries if not each.name.startswith(".")), key=lambda each: each.name)
     except OSError as error:
-        raise JobError(f"data: {shown(str(folder))} cannot be listed: {error.strerror}") from None
+        raise JobError(f"data: {shown(folder)} cannot be listed: {error.strerror}") from None
 
 
-def _refuse_other_classes(root: Path, folders: Sequence[str], classes: Sequence[str]) -> None:
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _refuse_other_classes(root: str, folders: Sequence[str], classes: Sequence[str]) -> None:
     missing, unknown = sorted(set(classes) - set(folders)), sorted(set(folders) - set(classes))
     if missing or unknown:
         parts = [f"{kind} {_several(names)}" for kind, names in (("lacks", missing), ("adds", unknown)) if names]
         raise JobError(
-            f"data: {shown(str(root))} must hold the {len(classes)} classes of training: it {' and '.join(parts)}"
+            f"data: {shown(root)} must hold the {len(classes)} classes of training: it {' and '.join(parts)}"
         )
 
 

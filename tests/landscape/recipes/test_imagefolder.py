@@ -22,7 +22,7 @@ from landscape.trajectory.snapshots import read_trajectory
 COLOURS = {"blue": (40, 60, 200), "green": (50, 190, 60), "red": (210, 50, 40)}
 SMALL = {
     "side": 32, "channels": 4, "zero_gamma": True, "decoders": 0, "batch_size": 6, "device": "cpu",
-    "intervals": [[1, 2, 3]],
+    "intervals": [[1, 2, 3]], "frequency": 4,
 }  # fmt: skip
 
 
