@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def execute(notebook: Any, manager: KernelManager) -> None:
     Raises:
         CellExecutionError: a cell failed.
     """
-    metadata = notebook.metadata
+    metadata = deepcopy(notebook.metadata)
     client = NotebookClient(notebook, km=manager, timeout=None, record_timing=False)
     try:
         client.execute(cleanup_kc=False)

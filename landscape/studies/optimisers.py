@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,10 +26,11 @@ STUDY = "thor-sgd-adam"
 # Of each optimiser as many trials; what is tried is the learning rate, the rest is usual.
 TRIALS: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
     "SGD": ({"optimizer": "momentum"}, (0.03, 0.1, 0.2)),
-    "Adam": ({"optimizer": "adam"}, (0.001, 0.003, 0.006)),
+    "Adam": ({"optimizer": "adam"}, (0.003, 0.006, 0.012)),
     "THOR": ({"optimizer": "thor", "frequency": 20, "damping": 0.1}, (0.01, 0.03, 0.06)),
 }
 DISTANCE = 0.5  # along lines, in the length of each filter
+DIVERGED = 100.0  # a loss that no network has that has learned anything, or nothing
 WIDTH = 20  # steps of a mean, by which losses of single batches are smoothed
 
 
@@ -68,7 +71,8 @@ def _choose_rate(label: str, images: StudyData) -> Chosen:
         )
         for rate in choose(rates, rates[1:2])
     }  # fmt: skip
-    losses = {rate: train(STUDY, recipe, [first])[0].loss for rate, recipe in recipes.items()}
+    with _without_warnings():  # of a trial that diverges; the table says so
+        losses = {rate: train(STUDY, recipe, [first])[0].loss for rate, recipe in recipes.items()}
     best = min(losses, key=lambda rate: losses[rate] if np.isfinite(losses[rate]) else np.inf)
     networks = [
         replace(network, recipe=replace(network.recipe, label=label))
@@ -77,10 +81,26 @@ def _choose_rate(label: str, images: StudyData) -> Chosen:
     return Chosen(label, best, losses, networks)
 
 
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    log = logging.getLogger("landscape")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
 def trials_table(chosen: Sequence[Chosen]) -> Table:
     """What each trial ended with."""
     rows = [
-        (each.label, f"{rate:g}", f"{loss:.4f}", "taken" if rate == each.rate else "")
+        (
+            each.label,
+            f"{rate:g}",
+            f"{loss:.4f}" if loss < DIVERGED else "diverged",
+            "taken" if rate == each.rate else "",
+        )
         for each in chosen
         for rate, loss in each.trials.items()
     ]

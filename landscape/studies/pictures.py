@@ -49,6 +49,8 @@ def planes(
         place.set_xlabel(in_fewer_words(place.get_xlabel(), FEW_LETTERS))
         place.set_ylabel(in_fewer_words(place.get_ylabel(), FEW_LETTERS))
         place.tick_params(labelsize="small")
+        if len(surface.paths) > 1:
+            place.legend(fontsize="small", loc="best")
         if space:
             place.locator_params(axis="both", nbins=5)
     for place in axes[len(surfaces) :]:

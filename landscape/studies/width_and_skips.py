@@ -23,10 +23,8 @@ Shape = tuple[int, int, bool]  # depth, width, skip connections
 SHAPES: dict[str, Shape] = {
     "ResNet-8, width 1": (8, 1, True),
     "ResNet-8, width 4": (8, 4, True),
-    "ResNet-20 with skips": (20, 1, True),
-    "ResNet-20 without skips": (20, 1, False),
-    "ResNet-56 with skips": (56, 1, True),
-    "ResNet-56 without skips": (56, 1, False),
+    "ResNet-32 with skips": (32, 1, True),
+    "ResNet-32 without skips": (32, 1, False),
 }
 FEW_SHAPES: dict[str, Shape] = {
     "ResNet-8, width 1": (8, 1, True),
@@ -72,7 +70,7 @@ def data() -> StudyData:
 def networks_of(images: StudyData, label: str) -> list[Network]:
     """The networks of a kind, one for each seed; all kinds are trained alike."""
     depth, width, shortcuts = shapes()[label]
-    epochs = choose(10, 2)
+    epochs = choose(8, 2)
     options = {"epochs": epochs, "batch_size": choose(128, 32), "learning_rate": 0.1, "weight_decay": 5e-4}
     build = partial(ResNet, depth, width, shortcuts=shortcuts)
     return train(STUDY, Recipe(label, build, images, options, [[0, epochs // 2, epochs]]), seeds())
