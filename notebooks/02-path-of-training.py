@@ -81,6 +81,12 @@ study.angle_table(planes)
 
 # %% [markdown]
 # ## What was found
+#
+# On MNIST and CIFAR-10: three snapshots explain 100 % and four hardly less than a random walk of four would, so the tutorial's intervals, epochs 1 to 3
+# and 7 to 10, say nothing by their explained variance. Over all epochs the plane explains 12 to 14 points more than of a random walk as long: these paths
+# are a little straighter, as they drift in one direction, but most of that impressive 90 % is what any walk would show. The early path of the ResNet
+# comes nearest to crossing the contours at right angles; LeNet's epochs 1 to 3, when most of the fall is over, do not. Late, LeNet moves along the
+# contours while its loss stays where it is, as the tutorial's text says; the ResNet, whose learning rate falls, still goes downhill.
 
 # %%
 study.findings(planes, images)

@@ -202,9 +202,18 @@ def findings(chosen: Sequence[Chosen], images: StudyData) -> Findings:
         )
         for other in (sgd, adam)
     ]  # fmt: skip
+    losses = {each.label: _over(network.loss for network in each.networks) for each in chosen}
     found += [
         Finding(
-            "and less time than SGD",
+            f"THOR ends with a lower held-out loss than {other.label}",
+            f"{losses['THOR']} against {losses[other.label]}",
+            count, name, in_how_many(losses[other.label], losses["THOR"], larger=False),
+        )
+        for other in (sgd, adam)
+    ]  # fmt: skip
+    found += [
+        Finding(
+            "THOR takes less time than SGD to that training loss",
             f"{seconds['THOR']} s against {seconds['SGD']} s; {pace['THOR']} ms a step against {pace['SGD']} ms",
             count, name, in_how_many(seconds["SGD"], seconds["THOR"], larger=False),
         ),
