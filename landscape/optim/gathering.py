@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -25,13 +26,15 @@ class Gatherer:
 
     Attributes:
         active: whether this step's statistics are needed.
-        passes: calls of the model since the last step. Several uses of a layer in one of them are positions of the
-            same samples; another call has other samples.
+        passes: the number of the model's last call; 0 where there was none since the last step. Several uses of a layer
+            in one call are positions of the same samples; another call has other samples.
     """
 
     def __init__(self, model: nn.Module, found: Found) -> None:
         self.active = True
         self.passes = 0
+        # Calls are numbered throughout: gradients of one may arrive after `clear`, beside those of the next.
+        self._numbers = itertools.count(1)
         self._found = found
         self._counted: set[tuple[int, int]] = set()  # passes and layers whose samples are counted
         reference = weakref.ref(self)
@@ -43,6 +46,10 @@ class Gatherer:
             handles.append(module.register_forward_hook(hook, with_kwargs=True))
         self.close = weakref.finalize(self, _remove, handles)
         self.close.atexit = False
+
+    def begin_pass(self) -> None:
+        """Note that the model is called."""
+        self.passes = next(self._numbers)
 
     def clear(self) -> None:
         """Forget what was gathered since the last step."""
@@ -88,12 +95,12 @@ class _Hook:
 
 
 class _PassHook(_Hook):
-    """Counts the calls of the model."""
+    """Numbers the calls of the model."""
 
     def __call__(self, model: nn.Module, args: Any) -> None:
         gatherer = self._gatherer()
         if gatherer is not None and gatherer.active and torch.is_grad_enabled():
-            gatherer.passes += 1
+            gatherer.begin_pass()
 
 
 class _LayerHook(_Hook):

@@ -98,6 +98,24 @@ def test_accumulated_gradients_are_those_of_the_whole_batch():
     assert_same(*found)
 
 
+def test_gradients_may_be_set_to_none_between_the_first_forward_and_backward_pass():
+    (images, labels), found = batch(), []
+    for late in (False, True):
+        model = network()
+        optimizer = THOR(model, 0.1, frequency=2)
+        for _ in range(3):
+            if not late:
+                optimizer.zero_grad()
+            for chosen in (slice(0, 5), slice(5, 8)):
+                loss = F.cross_entropy(model(images[chosen]), labels[chosen]) * len(labels[chosen]) / len(labels)
+                if late and chosen.start == 0:
+                    optimizer.zero_grad()
+                loss.backward()
+            optimizer.step()
+        found.append(weights(model))
+    assert torch.equal(*found)
+
+
 def test_uses_of_a_layer_in_one_pass_are_positions_of_the_same_samples():
     class Twice(nn.Module):
         def __init__(self, apart):
