@@ -25,7 +25,7 @@ class Layer:
     """A weight with Kronecker factors, and what is known of its curvature.
 
     Attributes:
-        name: of its first module in the model.
+        name: of its first module in the model; the model's type where that is the layer itself.
         modules: all that multiply by this weight; their uses count as positions of one layer.
         inputs, outputs: how its factors A [I, I] and G [O, O] are cut into blocks.
         pending: sums since the last step, where statistics are gathered.
@@ -129,7 +129,9 @@ def find_layers(model: nn.Module, trained: Container[int], split_dim: int) -> Fo
         kinds = {kind_of(modules, owner, owned, role) for owner, owned, role in owners}
         kind = kinds.pop() if len(kinds) == 1 else None
         if kind in COLUMNS and len({_settings(owned) for _, owned, _ in owners}) == 1:
-            found.layers.append(_layer(name, tuple(owned for _, owned, _ in owners), weight, split_dim))
+            found.layers.append(
+                _layer(name or type(module).__name__, tuple(owned for _, owned, _ in owners), weight, split_dim)
+            )
         elif kind is nn.LayerNorm and not others:
             if key == "weight":
                 found.norms.append(Norm(name, module))  # type: ignore[arg-type]
@@ -174,7 +176,8 @@ def kind_of(modules: dict[str, nn.Module], name: str, module: nn.Module, key: st
         return kind
     if kind is None or getattr(module, "groups", 1) > 1 or getattr(module, "scale_grad_by_freq", False):
         return None
-    return kind if key == "weight" else nn.Identity
+    # Weight norm and pruning have other parameters, of which the weight is made.
+    return {"weight": kind, "bias": nn.Identity}.get(key)
 
 
 def _settings(module: nn.Module) -> str:

@@ -28,8 +28,8 @@ def check_options(
     if refresh not in RULES:
         raise JobError(f"refresh: unknown {shown(refresh)}; {nearest(refresh, RULES)}")
     for name, value in (("frequency", frequency), ("split_dim", split_dim), ("longest", longest)):
-        if value is not None and value < 1:
-            raise JobError(f"{name}: must be at least 1, not {value}")
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise JobError(f"{name}: must be a whole number from 1 on, not {shown(value)}")
     if growth < 1 or not math.isfinite(growth):
         raise JobError(f"growth: must be at least 1, and finite, not {growth:g}")
     if growth > 1 and longest is None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint_sequential
 
 from landscape import JobError
@@ -227,6 +228,28 @@ def test_what_is_not_supported_is_trained_first_order_and_named_in_a_line(caplog
     assert torch.equal(model.up.weight, expected)
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_parameters_that_a_weight_is_made_of_are_first_order_and_named(caplog):
+    for prepared, parts in (
+        (nn.utils.weight_norm, "0.weight_g (Linear), 0.weight_v (Linear)"),
+        (lambda layer: prune.l1_unstructured(layer, "weight", 0.5), "0.weight_orig (Linear)"),
+    ):
+        caplog.clear()
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+        prepared(model[0])
+        optimizer = THOR(model, 0.1)
+        assert [layer.name for layer in optimizer.layers] == ["1"]
+        assert told(caplog) == [f"THOR trains first order: {parts}"]
+
+
+def test_a_model_that_is_one_layer_is_named_by_its_type(caplog):
+    model = nn.Linear(2, 1, bias=False)
+    optimizer = THOR(model, 0.1)
+    F.linear(torch.ones(1, 2), model.weight).sum().backward()
+    optimizer.step()
+    assert told(caplog) == ["THOR trains first order what is not called in training mode: Linear"]
+
+
 def test_a_weight_that_layers_of_two_kinds_share_is_first_order(caplog):
     model = Tied()
     optimizer = THOR(model, 0.1, momentum=0.0)
@@ -317,8 +340,8 @@ def test_a_model_without_matrices_is_refused():
         ({"momentum": 1.0}, "momentum: must be from 0 to below 1"),
         ({"weight_decay": torch.nan}, "weight_decay: must be at least 0"),
         ({"refresh": "thor_halt"}, "refresh: unknown 'thor_halt'.*thor_stop"),
-        ({"frequency": 0}, "frequency: must be at least 1"),
-        ({"split_dim": 0}, "split_dim: must be at least 1"),
+        ({"frequency": 0}, "frequency: must be a whole number from 1 on, not 0"),
+        ({"split_dim": 2.5}, r"split_dim: must be a whole number from 1 on, not 2\.5"),
         ({"growth": 0.5}, "growth: must be at least 1"),
         ({"growth": 2.0}, "longest: must be given with growth"),
         ({"average": 1.0}, "average: must be from 0 to below 1"),
