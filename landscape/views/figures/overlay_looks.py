@@ -29,6 +29,11 @@ class Look:
     symbol: str
     space_symbol: str
 
+    def mark(self, path: int, *, space: bool = False) -> str:
+        """The symbol at the end of the `path`-th of the paths of one thing, from 0."""
+        own, symbols = (self.space_symbol, SPACE_SYMBOLS) if space else (self.symbol, SYMBOLS)
+        return symbols[(symbols.index(own) + path) % len(symbols)]
+
     def faint(self, theme: str, opacity: float) -> str:
         """The colour as plotly's rgba, for areas."""
         red, green, blue = hex_to_rgb(self.colours[theme])

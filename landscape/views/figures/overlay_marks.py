@@ -114,7 +114,7 @@ def flat_marks(
     marks = {
         theme: {
             "marker": {
-                "symbol": look.symbol,
+                "symbol": look.mark(path.number),
                 "size": 14,
                 "color": colour,
                 "line": {"color": PAPER[theme], "width": 1.4},
@@ -159,7 +159,8 @@ def space_end(path: DrawnPath, label: str, number: int, look: Look, style: Style
     if not np.isfinite(height):
         return []
     edge = {"color": INK["light"], "width": 1}
-    marker = {"symbol": look.space_symbol, "size": 6, "color": look.colours["dark"], "line": edge}
+    symbol = look.mark(path.number, space=True)
+    marker = {"symbol": symbol, "size": 6, "color": look.colours["dark"], "line": edge}
     return [
         go.Scatter3d(
             x=path.places[0][-1:],

@@ -15,7 +15,7 @@ from landscape.checks.rules import geometry
 from landscape.checks.rules.words import NotJudged
 from landscape.record import PathRecord
 from landscape.surface import ProjectedPath, Surface
-from landscape.views import figure
+from landscape.views import compare, figure
 from landscape.views.exports.export import export
 from landscape.views.exports.small import small_svg
 from landscape.views.figures.path_looks import COLOURS, path_look
@@ -73,6 +73,20 @@ def test_paths_grow_together_each_to_its_own_end(surface: Surface, kind: str) ->
             count = (10, 4)[trace.meta["path"]]
             share = (min(stop, count) - 1) / (count - 1)
             assert len(part.x) == round(share * (len(trace.x) - 1)) + 1
+
+
+def test_a_comparison_marks_the_end_of_each_path(surface: Surface, make: ModuleType) -> None:
+    """In the colour of its landscape, by a mark of its own."""
+    for kind in ("contour", "surface"):
+        drawn = compare([("a", surface), ("b", make.quadratic(21, 11, path=make.spiral()))], "overlay", kind)
+        ends = [trace for trace in drawn.data if (trace.meta or {}).get("role") == "end"]
+        assert [trace.name for trace in ends] == [
+            "a, convergence point of sgd (epoch 10)",
+            "a, convergence point of THOR &lt;2&gt; (step 4)",
+            "b, convergence point (epoch 10)",
+        ]
+        assert ends[0].marker.color == ends[1].marker.color != ends[2].marker.color
+        assert ends[0].marker.symbol != ends[1].marker.symbol
 
 
 def test_a_single_path_is_called_as_before(make: ModuleType) -> None:
