@@ -57,6 +57,9 @@ def test_a_run_of_an_earlier_version_reads_as_it_was(runs, name):
     if name == "trajectory":
         assert surface.path is not None
         assert np.isfinite(surface.path.loss).all()
+        (path,) = surface.paths  # of the run itself, which no legend needs to name
+        assert (path.label, path.runs, path.step.tolist()) == ("", (), surface.path.step.tolist())
+        assert not (runs / name / "landscapes.zarr" / NAMES[name] / "path_run").exists()
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "interrupted"])

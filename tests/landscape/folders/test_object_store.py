@@ -453,3 +453,14 @@ def test_secrets_reach_neither_the_store_nor_what_is_said(place, endpoint, monke
     for data in map(raw.read, (key for key in raw.keys() if "/c/" not in key)):  # noqa: SIM118
         assert SECRET.encode() not in data
         assert endpoint.encode() not in data
+
+
+def test_a_path_may_lie_in_an_object_store(place: str, tmp_path: Path):
+    walk(place)
+    walk(str(tmp_path / "near"))
+    spec = {"name": "both", "paths": [place, {"run": str(tmp_path / "near"), "label": "near"}], "size": 3}
+    surface = run(make_job(tmp_path / "run", quadratic_problem, [spec], engine="eager"))["both"]
+    far, near = surface.paths
+    assert far.label == place.rpartition("/")[2]
+    assert far.loss.tobytes() == near.loss.tobytes()
+    assert surface.record.origin == f"{far.label} epoch 4"
