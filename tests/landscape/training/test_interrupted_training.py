@@ -4,7 +4,7 @@ import pytest
 from scenes import needs_proc, play
 
 pytestmark = [needs_proc, pytest.mark.long]
-EVERYWHERE = pytest.param(["kill,all", "power,3,1"], marks=pytest.mark.slow)
+EVERYWHERE = pytest.param(["kill,all", "power,3,1"], marks=[pytest.mark.slow, pytest.mark.timeout(2 * 3600)])
 
 
 @pytest.mark.parametrize("tasks", [["kill,checkpoints/.step-00000004", "power,1,16"], EVERYWHERE])
