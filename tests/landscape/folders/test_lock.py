@@ -10,7 +10,7 @@ import pytest
 
 from landscape.errors import LandscapeError
 from landscape.folders import open_folder
-from landscape.folders.lock import driver_alive, run_lock
+from landscape.folders.lock import driver_alive, run_lock, training_alive, training_lock
 
 
 def card(run, pid: object, host: object) -> None:
@@ -29,6 +29,18 @@ def test_a_reused_process_id_and_another_hosts_crash_are_no_driver(tmp_path):
     with run_lock(str(run)):
         (run / "driver.json").unlink()
         assert driver_alive(str(run)), "the lock says so, not the card"
+
+
+def test_a_training_and_a_driver_of_landscapes_write_one_run_and_two_trainings_do_not(tmp_path):
+    run = str(tmp_path / "run")
+    assert not training_alive(run)
+    with training_lock(run) as told, run_lock(run):
+        assert (driver_alive(run), training_alive(run)) == (True, True)
+        assert json.loads(told)["pid"] == os.getpid()
+        assert (tmp_path / "run" / "training.json").read_bytes() == told
+        with pytest.raises(LandscapeError, match=f"written by process {os.getpid()} on"), training_lock(run):
+            pass
+    assert (driver_alive(run), training_alive(run)) == (False, False)
 
 
 def test_asking_needs_no_right_to_write_and_does_not_disturb(tmp_path):
