@@ -71,7 +71,7 @@ def run_rank(
         with _translated(plan, rank, world):
             _refuse_unshared(plan)
             log = stack.enter_context(logging_rank(run, rank, world, own_process=own_process)) if plan.run else None
-        with _traced(log), in_folder(Path(plan.here)), _translated(plan, rank, world), _threads():
+        with _traced(log), in_folder(Path(plan.here)), _translated(plan, rank, world), _threads(device):
             training = PacedTraining(
                 run, tell, steps=plan.steps, warm=plan.warm, seed=plan.seed, device=device, local_rank=local_rank,
                 overwrite=overwrite,
@@ -122,10 +122,10 @@ class _Telling(logging.Handler):
 
 
 @contextlib.contextmanager
-def _threads() -> Iterator[None]:
+def _threads(device: str) -> Iterator[None]:
     """A rank on a CPU uses one thread, with Ray and without: how many share a sum decides how it rounds."""
     before = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(before if device != "cpu" and torch.cuda.is_available() else THREADS)
     try:
         yield
     finally:
