@@ -67,11 +67,11 @@ class RayCluster:
     folder: Path
     environment: dict[str, str]
 
-    def command(self, *words: object, **changes: str) -> subprocess.CompletedProcess[str]:
+    def command(self, *words: object, seconds: float = 120, **changes: str) -> subprocess.CompletedProcess[str]:
         """Give a `landscape` command; whatever it says, the token is not in it."""
         ended = subprocess.run(
             [sys.executable, "-m", "cluster", *map(str, words)],
-            env=self.environment | changes, capture_output=True, text=True, check=False, timeout=120,
+            env=self.environment | changes, capture_output=True, text=True, check=False, timeout=seconds,
         )  # fmt: skip
         assert self.token not in ended.stdout + ended.stderr
         assert "Traceback" not in ended.stderr
@@ -216,7 +216,7 @@ def test_what_kuberay_would_start_runs_from_the_links_of_a_config_map(ray_cluste
     command = [Path(sys.executable).parent / "ray", "job", "submit", f"--address={ray_cluster.address}"]
     ended = subprocess.run(
         [*command, f"--runtime-env-json={environment}", "--", *entrypoint],
-        env=ray_cluster.environment, capture_output=True, text=True, check=False, timeout=120,
+        env=ray_cluster.environment, capture_output=True, text=True, check=False, timeout=seconds,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout
     assert points(job) == 63
@@ -257,10 +257,12 @@ def train(training, epochs: int = 1):
 """
 
 
+@pytest.mark.timeout(600)
 def test_a_training_that_is_sent_ships_its_module_to_the_ranks(ray_cluster, tmp_path):
     (tmp_path / "sent_training.py").write_text(TRAINING)
     words = ("train", "sent_training:train", "--folder", tmp_path, "--run", tmp_path / "run", "--workers", 2)
-    ended = ray_cluster.command(*words, "--epochs", 2, "--target", "ray", "--address", ray_cluster.address)
+    send = ("--epochs", 2, "--target", "ray", "--address", ray_cluster.address)
+    ended = ray_cluster.command(*words, *send, seconds=250)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("landscape-run-")
     assert "epoch 2 of 2: loss " in ended.stderr
@@ -269,6 +271,6 @@ def test_a_training_that_is_sent_ships_its_module_to_the_ranks(ray_cluster, tmp_
         log = ray_cluster.command("logs", tmp_path / "run", "--rank", rank).stdout
         assert f"rank {rank} of 2 starts" in log
         assert "working_dir_files" in log.splitlines()[-1]
-    again = ray_cluster.command(*words, "--epochs", 2, "--target", "ray", "--address", ray_cluster.address)
+    again = ray_cluster.command(*words, *send, seconds=250)
     assert again.stdout == f"{ended.stdout.strip()[:-1]}2\n"
     assert "nothing was left to do" in again.stderr

@@ -167,6 +167,7 @@ def test_a_training_that_is_stopped_leaves_the_cluster_as_it_was(local_ray, fold
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_recipe_killed_twice_has_the_weights_of_one_that_was_not(local_ray, folder):
     """As the command is given; what kills it knows nothing of the training, but for its checkpoints."""
     import psutil
