@@ -216,7 +216,7 @@ def test_what_kuberay_would_start_runs_from_the_links_of_a_config_map(ray_cluste
     command = [Path(sys.executable).parent / "ray", "job", "submit", f"--address={ray_cluster.address}"]
     ended = subprocess.run(
         [*command, f"--runtime-env-json={environment}", "--", *entrypoint],
-        env=ray_cluster.environment, capture_output=True, text=True, check=False, timeout=seconds,
+        env=ray_cluster.environment, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout
     assert points(job) == 63
