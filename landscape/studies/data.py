@@ -14,12 +14,13 @@ from landscape.recipes.cifar10 import FOLDER_OF_THE_ARCHIVE, read_cifar10, trans
 from landscape.recipes.digits import read_digits
 from landscape.recipes.mnist import Scaling, network_input, read_mnist
 from landscape.recipes.sources import Draws, Images, Transform, as_stored
+from landscape.studies.settings import choose
 
 DATA_VARIABLE = "LANDSCAPE_DATA"
 SPLIT_SEED = 0
 SCALING: Scaling = "resize"
 HELD_OUT = 2000  # of MNIST's 10,000 test images, where the folder has no others
-MOST_HELD_OUT = 2048
+MOST_HELD_OUT, FEW_HELD_OUT = 2048, 64
 DIGITS = "scikit-learn's digits"
 
 
@@ -64,7 +65,7 @@ def handwriting(most: int | None = None) -> StudyData:
     """
     folder = _folder()
     if folder is None:
-        training, held_out = read_digits()
+        training, held_out = _digits()
         return StudyData(DIGITS, "digits", f"{DATA_VARIABLE} is not set", _first(training, most), held_out)
     try:
         training, note = network_input(read_mnist(folder, "train"), SCALING), ""
@@ -90,7 +91,7 @@ def photographs(most: int | None = None, *, halved: bool = False) -> StudyData:
     """
     folder = _folder()
     if folder is None:
-        training, held_out = read_digits()
+        training, held_out = _digits()
         note = f"{DATA_VARIABLE} is not set; the same grey in three channels"
         whole = StudyData(DIGITS, "digits", note, _coloured(_first(training, most)), _coloured(held_out))
     else:
@@ -111,6 +112,12 @@ def _halved(data: StudyData) -> StudyData:
 def _folder() -> Path | None:
     named = os.environ.get(DATA_VARIABLE)
     return Path(named) if named else None
+
+
+def _digits() -> tuple[Images, Images]:
+    """Scikit-learn's, in a small study few of those that are held out."""
+    training, held_out = read_digits()
+    return training, _first(held_out, choose(None, FEW_HELD_OUT))
 
 
 def _cifar(folder: Path, split: str) -> Path:

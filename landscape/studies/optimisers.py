@@ -180,7 +180,7 @@ def rise(network: Network) -> float:
     wanted = [
         {"name": f"line-{seed}", "directions": [{"kind": "random", "seed": seed}], "size": 3,
          "range": [-DISTANCE, DISTANCE]}
-        for seed in range(1, choose(9, 3))
+        for seed in range(1, choose(9, 2))
     ]  # fmt: skip
     return mean_rise(network.landscapes(*wanted, num_samples=choose(512, 32)), DISTANCE)
 

@@ -86,7 +86,7 @@ def around(trained: Sequence[Network]) -> Around:
     """What surrounds the networks of one kind; lines and planes have the same seeds for all of them."""
     wanted = [
         {"name": f"line-{seed}", "directions": [{"kind": "random", "seed": seed}], "size": 5, "range": [-FAR, FAR]}
-        for seed in range(1, choose(9, 3))
+        for seed in range(1, choose(9, 2))
     ]
     lines = [network.landscapes(*wanted, num_samples=choose(256, 32)) for network in trained]
     planes = [plane(network) for network in trained]
