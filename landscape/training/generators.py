@@ -9,7 +9,22 @@ from typing import Any
 import numpy as np
 import torch
 
+from landscape.errors import JobError
+from landscape.fields.rules import LARGEST_SEED, between
+
 States = dict[str, Any]
+
+
+def checked_seed(seed: int) -> int:
+    """A seed that every generator takes.
+
+    Raises:
+        JobError: it is none.
+    """
+    try:
+        return between(0, LARGEST_SEED)(seed)
+    except ValueError as error:
+        raise JobError(f"seed: {error}") from None
 
 
 def generator_states(device: torch.device) -> States:

@@ -29,7 +29,7 @@ class Share:
 
 def epoch_order(count: int, seed: int, epoch: int) -> Tensor:
     """A permutation of 0 … count−1, which follows from the seed and the epoch alone."""
-    return torch.randperm(count, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
+    return torch.randperm(count, generator=torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**64))
 
 
 def share_of(count: int, rank: int, world: int) -> tuple[int, int, float]:

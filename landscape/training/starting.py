@@ -18,10 +18,8 @@ def mark_start(folder: Folder, overwrite: bool) -> None:
     Raises:
         JobError: it has checkpoints that were not asked for, or another training's trajectory.
     """
-    if overwrite:
-        mark_begun(folder)
-        return
-    if may_begin_anew(folder):
+    if overwrite or may_begin_anew(folder):
+        mark_begun(folder)  # again, since a kill may have left checkpoints that were to go
         return
     name = shown(folder.name)
     if checkpoint_numbers(folder):

@@ -42,7 +42,7 @@ from landscape.training.checkpoints import (
     write_checkpoint,
 )
 from landscape.training.contents import plain
-from landscape.training.generators import generator_states, seed_generators, set_generator_states
+from landscape.training.generators import checked_seed, generator_states, seed_generators, set_generator_states
 from landscape.training.objects import classes_of, inner, load_all, states_of
 from landscape.training.shares import Share, epoch_order, shares
 from landscape.training.starting import mark_start
@@ -69,13 +69,13 @@ class Training:
         world: the number of ranks.
 
     Raises:
-        JobError: "cuda" is asked for, and there is no GPU.
+        JobError: "cuda" is asked for, and there is no GPU; or the seed is no whole number from 0 to 2^64 − 1.
     """
 
     def __init__(
         self, run: Place, *, seed: int = 0, device: str = "auto", local_rank: int | None = None, overwrite: bool = False
     ) -> None:
-        self.run, self.seed = run, seed
+        self.run, self.seed = run, checked_seed(seed)
         self.rank, self.world = ranks.rank_and_world()
         self.local_rank = int(os.environ.get("LOCAL_RANK", 0)) if local_rank is None else local_rank
         self.device = pick_device(device)
@@ -208,9 +208,10 @@ class Training:
 
     def _last_checkpoint(self) -> Checkpoint | None:
         folder = open_folder(self.run)
-        if self._overwrite:
-            mark_begun(folder)
-        return None if may_begin_anew(folder) else read_last(folder)
+        if self._overwrite or may_begin_anew(folder):
+            mark_begun(folder)  # again, since a kill may have left checkpoints that were to go
+            return None
+        return read_last(folder)
 
     def begin_anew(self) -> None:
         """Delete the checkpoints, and let the collector begin anew, whatever the run holds.

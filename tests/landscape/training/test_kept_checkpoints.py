@@ -264,6 +264,25 @@ def test_a_run_of_another_training_is_refused_and_overwritten_when_asked(calm, h
     assert digest_of_training(halfway) == calm[1]
 
 
+@pytest.mark.parametrize("resumes", [True, False])
+def test_checkpoints_that_were_to_go_are_gone_before_the_first_of_a_new_training(halfway, resumes):
+    """As `overwrite` leaves them when it is killed between its mark and the deletions: the last one is of step 4."""
+    (halfway / "checkpoints" / "begun").touch()
+    training, model = Training(halfway), Words()
+    if resumes:
+        assert training.resume(model=model) == {}
+    else:
+        training.collector(model, intervals=[[0, 2, 3]])
+    assert [path.name for path in (halfway / "checkpoints").iterdir()] == ["begun"]
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.5, "1", True])
+def test_seeds_that_not_every_generator_takes_are_refused(tmp_path, seed):
+    with pytest.raises(JobError, match=r"^seed: must be"):
+        Training(tmp_path, seed=seed)
+    assert len(list(Training(tmp_path, seed=2**64 - 1).batches(4, 2, 7))) == 2
+
+
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "run").write_text("a file")
     with pytest.raises(LandscapeError, match="cannot be written"):
