@@ -28,7 +28,7 @@ from landscape.recipes.command import (
 )
 from landscape.recipes.images.crops import SIDE
 from landscape.recipes.images.listing import Listing, list_images
-from landscape.recipes.images.loading import EvaluatedImages, Unreadable
+from landscape.recipes.images.loading import EvaluatedImages, Unreadable, naming_lost_decoders
 from landscape.recipes.images.source import Photographs
 from landscape.recipes.options import LoopOptions, settings_of, takes_loop_options
 from landscape.recipes.resnet50 import ResNet50
@@ -109,7 +109,7 @@ def train(
         side: of the network's input in pixels; images are resized to 256/224 of it in evaluation.
         channels: of the network's first stage; 64 are ResNet-50's.
         zero_gamma: begin with every bottleneck passing its input on, see `ResNet50`.
-        decoders: processes of each rank that decode images.
+        decoders: processes of each rank that decode images; as many others are for evaluation, idle in between.
         unreadable: whether an image that cannot be read ends the training ("refuse"), or is counted and another taken
             for it ("skip", see `ImageLoader`).
         options: those of `LoopOptions`; the default `intervals` are the tutorial's, as far as training reaches them.
@@ -135,7 +135,10 @@ def train(
         for listing in listings
     )
     build = partial(ResNet50, len(listings[0].classes), channels=channels, zero_gamma=zero_gamma)
-    result = fit(training, build, trained, held_out, settings, threads=None, problem=PROBLEM, report=options["report"])
+    with naming_lost_decoders():
+        result = fit(
+            training, build, trained, held_out, settings, threads=None, problem=PROBLEM, report=options["report"]
+        )  # fmt: skip
     if trained.skipped or held_out.skipped:
         log.warning("rank %d skipped %d unreadable images of training and %d of evaluation",
                     training.rank, trained.skipped, held_out.skipped)  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from landscape.errors import JobError, nearest, shown
+from landscape.errors import JobError, LandscapeError, nearest, shown
 from landscape.recipes.images.crops import SIDE, central_crop, draws_of, normalise, random_crop
 from landscape.recipes.images.decoding import Choose, UnreadableImage, read_crop
 from landscape.recipes.images.listing import Listing
@@ -118,6 +119,24 @@ class ImageLoader:
             if len(self.skipped) <= TOLD:
                 end = "; further ones are counted only" if len(self.skipped) == TOLD else ""
                 log.warning("%s: skipped%s", reason, end)
+
+
+@contextmanager
+def naming_lost_decoders() -> Iterator[None]:
+    """Say what ended where a worker process is killed: torch raises that wherever this process happens to be.
+
+    Raises:
+        LandscapeError: a worker process ended.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        raise LandscapeError(
+            "decoders: a process that decodes images was killed, as happens where memory runs out; begin again, which "
+            "goes on from the last checkpoint, with fewer decoders or more memory"
+        ) from None
 
 
 class _Asked:

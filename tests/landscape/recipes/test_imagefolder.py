@@ -1,13 +1,14 @@
 """ResNet-50 on a few made photographs, from the folder to a landscape of its run; and the rates that were published."""
 
 import logging
+import multiprocessing
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from landscape import Job, JobError, NotFoundError, open_run, run
+from landscape import Job, JobError, LandscapeError, NotFoundError, open_run, run
 from landscape.optim.schedules import SCHEDULES
 from landscape.parameters import state_digest
 from landscape.recipes import imagefolder
@@ -87,6 +88,19 @@ def test_an_interrupted_training_ends_like_one_that_was_not_whoever_decodes(phot
     assert digests(tmp_path) == digests(trained[0])
     with pytest.raises(JobError, match="network: training in run"):
         imagefolder.train(tmp_path, photographs, 3, **SMALL | {"side": 48})
+
+
+def test_a_decoder_that_is_killed_ends_the_training_in_words(photographs, tmp_path):
+    before = multiprocessing.active_children()
+
+    def kill(epoch, metrics):
+        for process in set(multiprocessing.active_children()) - set(before):
+            process.kill()
+            process.join()
+
+    options = SMALL | {"channels": 1, "optimizer": "momentum", "decoders": 1}
+    with pytest.raises(LandscapeError, match=r"^decoders: a process that decodes images was killed, .* fewer decoders"):
+        imagefolder.train(tmp_path, photographs, 3, **options, report=kill)
 
 
 def test_unreadable_images_are_refused_or_skipped(tmp_path, caplog):
