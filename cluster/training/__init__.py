@@ -1,6 +1,6 @@
 """Ray Train around a function of a `Training`: its workers, what becomes of those that are lost, its logs, its pace.
 
-    function, options   what is trained: a recipe, 'module:function' or a callable; its options, checked by its signature
+    function, options   what is trained, by its name or itself; its options, checked by its signature
     job                 a training as it is asked for, and what each rank is told
     rank                one rank of it, with Ray and without
     rank_log, reading   what a rank prints and logs, written to the run and read from there
