@@ -31,7 +31,7 @@ def animate(figure: go.Figure, paths: Sequence[DrawnPath]) -> None:
         data = [_until(figure.data[k], stop, counts, keys) for k in moving]
         frames.append(go.Frame(data=data, traces=moving, name=f"{longest.unit} {longest.numbers[stop - 1]}"))
     figure.frames = frames
-    figure.update_layout(updatemenus=[_buttons(stops, redraw="z" in keys)])
+    figure.update_layout(updatemenus=[_buttons(stops)])
 
 
 def _until(trace: Any, stop: int, counts: Mapping[int, int], keys: list[str]) -> dict[str, Any]:
@@ -41,11 +41,11 @@ def _until(trace: Any, stop: int, counts: Mapping[int, int], keys: list[str]) ->
     return {"type": trace.type} | {key: trace[key][: (min(stop, count) - 1) * pieces + 1] for key in keys}
 
 
-def _buttons(stops: Sequence[int], redraw: bool) -> dict[str, Any]:
-    """Play and pause; plotly shows a frame in space only where it draws the scene again."""
+def _buttons(stops: Sequence[int]) -> dict[str, Any]:
+    """Play and pause; without drawing a frame anew plotly shows none in space, and takes contour lines away."""
     pause = {"mode": "immediate", "frame": {"duration": 0, "redraw": False}}
     play = {"mode": "immediate", "fromcurrent": False, "transition": {"duration": 0}}
-    play["frame"] = {"duration": max(60, min(500, 6000 // max(1, len(stops)))), "redraw": redraw}
+    play["frame"] = {"duration": max(60, min(500, 6000 // max(1, len(stops)))), "redraw": True}
     return {
         "type": "buttons",
         "direction": "left",

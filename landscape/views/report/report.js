@@ -103,7 +103,7 @@
     const count = (view.plot._transitionData?._frames || []).length || 1;
     const duration = still.matches ? 0 : Math.max(60, Math.min(500, 6000 / count));
     Plotly.animate(view.plot, null, { mode: "immediate", transition: { duration: 0 },
-      frame: { duration, redraw: view.space > 0 } });
+      frame: { duration, redraw: true } }); // without it, plotly takes the contour lines away
   }
 
   function start(section) {

@@ -326,6 +326,7 @@ def test_animation_grows_the_path_to_its_end(make: ModuleType) -> None:
     assert lengths == sorted(set(lengths))
     assert (lengths[0], lengths[-1]) == (1, 26)
     labels = [button.label for button in drawn.layout.updatemenus[0].buttons]
+    assert drawn.layout.updatemenus[0].buttons[0].args[1]["frame"]["redraw"], "else plotly takes contour lines away"
     assert labels[0].endswith("play path")
 
 
