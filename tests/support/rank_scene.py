@@ -10,6 +10,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ INPUTS = torch.randn(41, 6, dtype=torch.float64, generator=GENERATOR)
 LABELS = torch.randint(0, 3, (41,), generator=GENERATOR)
 COLLECT = {"unit": "epoch", "intervals": [[0, 1, 2]]}
 SETTINGS = Settings(3, 9, 0.1, warmup_epochs=1, base_batch=3, checkpoint_steps=2, log_every=4, collect=COLLECT)
+
+SECOND_ORDER = replace(SETTINGS, optimizer="thor", frequency=2, learning_rate=0.02)
 
 
 class Stop(Exception):
@@ -62,7 +65,9 @@ def loop(run: Path) -> tuple[list[float], dict[str, Tensor]]:
     return losses, {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-def recipe(run: Path, build: Callable[[], nn.Module], until: int | None = None) -> Trained:
+def recipe(
+    run: Path, build: Callable[[], nn.Module], until: int | None = None, settings: Settings = SETTINGS
+) -> Trained:
     """A recipe's training, which may be interrupted at the end of an epoch."""
 
     def report(epoch: int, metrics: Any) -> None:
@@ -71,7 +76,7 @@ def recipe(run: Path, build: Callable[[], nn.Module], until: int | None = None) 
 
     data = Arrays((INPUTS, LABELS))
     training = Training(run)
-    trained = fit(training, build, data, data, SETTINGS, report=report)
+    trained = fit(training, build, data, data, settings, report=report)
     assert trained.accuracy == evaluate(trained.model, data)[0]
     return trained
 
@@ -144,10 +149,12 @@ def refusals(folder: Path, rank: int, world: int) -> Any:
 
 def recipes(folder: Path, rank: int, world: int) -> Any:
     smooth = recipe(folder / "smooth", smooth_net)
+    second = recipe(folder / "second", smooth_net, settings=SECOND_ORDER)
     calm = recipe(folder / "normed", normed_net)
     stopped(lambda: recipe(folder / "normed-cut", normed_net, until=2))
     return {
         "smooth": (smooth.loss, smooth.accuracy, smooth.model.state_dict()),
+        "second": (second.loss, second.accuracy, second.model.state_dict()),
         "normed": (calm.loss, state_digest(calm.model.state_dict())),
     }
 

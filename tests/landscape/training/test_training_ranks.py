@@ -11,7 +11,7 @@ import torch
 
 from landscape.trajectory.history import read_history
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("training ranks")]  # one process starts the ranks
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +83,15 @@ def test_what_rank_0_refuses_ends_every_rank(scene):
     assert "holds a trajectory that this training did not make" in foreign
 
 
-def test_a_recipe_on_two_ranks_takes_the_steps_of_one(scene, tmp_path):
+def test_a_recipe_on_two_ranks_takes_the_steps_of_one_also_of_second_order(scene, tmp_path):
     folder, found = scene
-    alone = rank_scene.recipe(tmp_path, rank_scene.smooth_net)
-    for each in found[:2]:
-        loss, accuracy, weights = each["recipes-2"]["smooth"]
-        assert (loss, accuracy) == (pytest.approx(alone.loss, rel=1e-10), alone.accuracy)
-        torch.testing.assert_close(weights, alone.model.state_dict(), rtol=1e-10, atol=1e-12)
-    histories = [read_history(run) for run in (folder / "smooth", tmp_path)]
+    for name, settings in (("smooth", rank_scene.SETTINGS), ("second", rank_scene.SECOND_ORDER)):
+        alone = rank_scene.recipe(tmp_path / name, rank_scene.smooth_net, settings=settings)
+        for each in found[:2]:
+            loss, accuracy, weights = each["recipes-2"][name]
+            assert (loss, accuracy) == (pytest.approx(alone.loss, rel=1e-10), alone.accuracy)
+            torch.testing.assert_close(weights, alone.model.state_dict(), rtol=1e-10, atol=1e-12)
+    histories = [read_history(run / "smooth") for run in (folder, tmp_path)]
     for name in ("loss", "accuracy", "learning_rate"):
         ranks, one = ([line.get(name, 0.0) for line in history] for history in histories)
         assert ranks == pytest.approx(one, rel=1e-10)
