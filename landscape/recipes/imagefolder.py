@@ -123,7 +123,7 @@ def train(
     training = training_of(run, seed=options["seed"], device=options["device"], overwrite=options["overwrite"])
     _check_side(side)
     listings = read_folders(data)
-    steps = steps_in(len(listings[0]), options["batch_size"])
+    steps = steps_in(len(listings[0]), max(1, options["batch_size"]))  # the settings refuse what is below 1
     epochs, chosen = with_published(epochs, options, published, steps)
     network = {
         "side": side, "channels": channels, "zero_gamma": zero_gamma, "classes": len(listings[0].classes),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, TypedDict, TypeVar, cast
 
-from landscape.recipes.settings import Damping, Settings, check_settings, listed_intervals
+from landscape.recipes.settings import Damping, Settings, listed_intervals
 from landscape.recipes.training import Report
 from landscape.training import Training
 from landscape.training.schedules import Schedule
@@ -109,4 +109,4 @@ def settings_of(
     own = {each.name for each in fields(Settings)}
     settings = {name: value for name, value in given.items() if name in own} | {"seed": training.seed}
     settings["milestones"] = tuple(given["milestones"])
-    return check_settings(Settings(epochs=epochs, **settings, collect=collect, network=network))
+    return Settings(epochs=epochs, **settings, collect=collect, network=network)

@@ -20,7 +20,7 @@ Damping = float | Callable[[float], float]
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train. Each of them changes the result, so a run that was begun with other settings is refused.
+    """How to train, checked. Each setting changes the result, so a run that was begun with others is refused.
 
     Args:
         epochs: after which the training ends.
@@ -44,6 +44,9 @@ class Settings:
         log_every: steps whose mean accuracy the history gets at the last of them.
         collect: the options of `TrajectoryCollector`.
         network: what model and data were made with.
+
+    Raises:
+        JobError: one of them is impossible; names it.
     """
 
     epochs: int
@@ -70,6 +73,9 @@ class Settings:
     collect: Mapping[str, Any] = field(default_factory=dict)
     network: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        _check(self)
+
     def plain(self) -> dict[str, Any]:
         """The settings as a checkpoint holds them: a function by what it is called."""
         return {name: _named(value) if callable(value) else value for name, value in asdict(self).items()}
@@ -84,12 +90,7 @@ def _named(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__qualname__", type(function).__name__)) if " at 0x" in text else text
 
 
-def check_settings(settings: Settings) -> Settings:
-    """The settings as given.
-
-    Raises:
-        JobError: one of them is impossible; names it.
-    """
+def _check(settings: Settings) -> None:
     whole = dict.fromkeys(("epochs", "batch_size", "frequency", "log_every"), 1)
     whole |= {name: 1 for name in ("base_batch", "checkpoint_steps") if getattr(settings, name) is not None}
     for name in whole:
@@ -112,7 +113,10 @@ def check_settings(settings: Settings) -> Settings:
             raise JobError(f"{name}: unknown {shown(value)}; {nearest(str(value), known)}")
     if settings.schedule == "steps" and not settings.milestones:
         raise JobError("milestones: must list the epochs after which the learning rate falls; schedule steps needs it")
-    return settings
+    if list(settings.milestones) != sorted(settings.milestones):
+        raise JobError(f"milestones: must ascend, not {shown(settings.milestones)}; sort them")
+    if settings.label_smoothing > 1:
+        raise JobError(f"label_smoothing: must be at most 1, not {shown(settings.label_smoothing)}")
 
 
 def _is_number(value: Any) -> bool:

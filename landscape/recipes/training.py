@@ -16,7 +16,7 @@ from landscape.errors import JobError, shown
 from landscape.folders import Place, open_folder
 from landscape.recipes.former import take_over
 from landscape.recipes.loop import Loop
-from landscape.recipes.settings import UNDECIDING, Settings, check_settings, listed_intervals, make_optimizer
+from landscape.recipes.settings import UNDECIDING, Settings, listed_intervals, make_optimizer
 from landscape.recipes.sources import Arrays, Draws, Images, Source, Transform, as_stored
 from landscape.training import Training, ranks
 from landscape.training.shares import steps_in
@@ -32,7 +32,6 @@ __all__ = [
     "Trained",
     "Transform",
     "as_stored",
-    "check_settings",
     "evaluate",
     "fit",
     "listed_intervals",

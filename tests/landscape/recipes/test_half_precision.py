@@ -9,7 +9,7 @@ from torch import nn
 from landscape.errors import JobError
 from landscape.optim import THOR
 from landscape.recipes.precision import PRECISIONS, ScaledSteps, outputs_of
-from landscape.recipes.settings import Settings, check_settings
+from landscape.recipes.settings import Settings
 
 INPUTS = torch.linspace(-1, 1, 24).reshape(8, 3)
 
@@ -76,4 +76,4 @@ def test_half_precision_keeps_outputs_and_gradients_in_single(precision):
 @pytest.mark.parametrize(("name", "value"), [("precision", "half"), ("loss_scale", 0.0), ("loss_scale", float("inf"))])
 def test_settings_that_there_are_not(name, value):
     with pytest.raises(JobError, match=f"^{name}: "):
-        check_settings(Settings(1, 1, 0.1, **{name: value}))
+        Settings(1, 1, 0.1, **{name: value})

@@ -139,6 +139,7 @@ def test_folders_that_training_cannot_use(photographs, tmp_path, caplog):
         ({"published": "tpu"}, "published: unknown 'tpu'; .*gpu-8"),
         ({"channels": 0}, "channels: must be a whole number from 1 on"),
         ({"optimizer": "lamb"}, "optimizer: unknown 'lamb'"),
+        ({"batch_size": 0}, "batch_size: must be a whole number from 1 on, not 0"),
         ({"decoders": -1}, "decoders: must be a whole number from 0 on"),
         ({"momentums": 1}, "momentums"),
     ],

@@ -11,7 +11,7 @@ from torch import nn
 from landscape.errors import JobError
 from landscape.parameters import state_digest
 from landscape.recipes import digits, former
-from landscape.recipes.settings import OPTIMIZERS, SCHEDULES, Settings, check_settings, make_optimizer, schedule_of
+from landscape.recipes.settings import OPTIMIZERS, SCHEDULES, Settings, make_optimizer, schedule_of
 from landscape.recipes.sources import Arrays
 from landscape.recipes.table import RECIPES, recipe
 from landscape.recipes.training import fit, training_of
@@ -32,9 +32,7 @@ def net() -> nn.Module:
 
 def trained(run, report=None, problem=None, **options):
     data = Arrays((INPUTS, LABELS))
-    settings = check_settings(
-        Settings(**{"epochs": 2, "batch_size": 8, "learning_rate": 0.05, "collect": COLLECT, **options})
-    )
+    settings = Settings(**{"epochs": 2, "batch_size": 8, "learning_rate": 0.05, "collect": COLLECT, **options})
     return fit(Training(run, seed=settings.seed), net, data, data, settings, problem=problem, report=report)
 
 
@@ -130,6 +128,9 @@ WRONG = [
     ({"base_batch": 0}, "base_batch: must be a whole number from 1 on, not 0"),
     ({"checkpoint_steps": 1.5}, "checkpoint_steps: must be a whole number"),
     ({"weight_decay": -1}, "weight_decay: must be a number from 0 on, not -1"),
+    ({"schedule": "steps", "milestones": (30, 10)}, r"milestones: must ascend, not \(30, 10\)"),
+    ({"label_smoothing": 1.5}, "label_smoothing: must be at most 1, not 1.5"),
+    ({"batch_size": 0}, "batch_size: must be a whole number from 1 on, not 0"),
     ({"warmup_epochs": float("nan")}, "warmup_epochs: must be a number"),
 ]  # fmt: skip
 
