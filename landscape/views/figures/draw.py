@@ -62,7 +62,7 @@ def figure(
         uncertainty: mark where the values cannot be told from that of the origin.
         extrema: mark the minima above the noise of sampling, and the saddles at which they merge.
         colour_scale: viridis, cividis and magma are even to the eye and safe for the colour-blind.
-        path, path_colour, path_width: the trajectory on top.
+        path, path_colour, path_width: the trajectory on top; of several runs, the colour is that of the first.
         animate: add buttons that let the path grow.
         theme: "light" or "dark".
         title, caption: whether there is one, or the text of the title; default: both, without a preset.

@@ -58,7 +58,7 @@ def plot(
         colour_bar: draw one beside the axes, where the kind has one.
         observable, log, levels, exact_levels, zmin, zmax, clip, uncertainty, extrema, colour_scale, path, max_points:
             as for `landscape.views.figure`.
-        path_colour, path_width: the trajectory on top; the width in points.
+        path_colour, path_width: the trajectory on top, of several runs the colour of the first; the width in points.
 
     Returns:
         The axes.
