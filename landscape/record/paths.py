@@ -8,6 +8,8 @@ from typing import Any
 
 from landscape.record.parts import OMITTED, AnyReal, Flag, Text, adapter_of
 
+LONGEST_LABEL = 200  # characters, more than a job may give: a document may say anything
+
 
 @dataclass(frozen=True, kw_only=True)
 class PathRecord:
@@ -40,7 +42,8 @@ def _record(given: Any, place: int) -> PathRecord:
     if isinstance(given, Mapping):
         try:
             record: PathRecord = adapter_of(PathRecord).validate_python(given)
-            return record
         except ValueError:  # pydantic's error is one
-            pass
+            record = PathRecord(label="")
+        if 0 < len(record.label) <= LONGEST_LABEL:
+            return record
     return PathRecord(label=f"path {place + 1}")

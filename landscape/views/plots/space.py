@@ -11,7 +11,17 @@ from landscape.views.figures.finer import NAME as FINER
 from landscape.views.figures.finer import edge_places
 from landscape.views.figures.path_looks import KEY, are_told_apart, path_look
 from landscape.views.figures.surface import origin_height, paths_in_space
-from landscape.views.plots.style import HATCHES, INK, LINES, PlotStyle, mark_extrema, mark_origin, rgb, say_why_empty
+from landscape.views.plots.style import (
+    HATCHES,
+    INK,
+    LINES,
+    PlotStyle,
+    mark_extrema,
+    mark_origin,
+    plain_label,
+    rgb,
+    say_why_empty,
+)
 from landscape.views.prepared.figure_data import FigureData
 from landscape.views.prepared.levels import nice_ticks
 from landscape.views.prepared.missing import legend_name, missing_states
@@ -78,7 +88,7 @@ def _paths(data: FigureData, ax: Any, style: PlotStyle, lift: float) -> None:
     for overlay in drawn:
         look, path = path_look(overlay.path.number, style.path_colour), overlay.path
         line = {"color": look.colour, "linewidth": style.path_width, "linestyle": LINES[look.dash], "zorder": 5}
-        ax.plot(*overlay.line.T, label=path.name, **line)
+        ax.plot(*overlay.line.T, label=plain_label(path.name), **line)
         for index, marker, name in ((0, "o", path.start_name), (-1, "D", path.end_name)):
             place = [path.places[0][index], path.places[1][index], overlay.height[index]]
             colours = {"markerfacecolor": "none" if index == 0 else look.colour, "markeredgecolor": look.colour}

@@ -69,6 +69,11 @@ def plot_paths(
         ax.plot([], [], marker=marker, linestyle="", label=name, **look)
 
 
+def plain_label(text: str) -> str:
+    """A label whose dollar signs matplotlib does not take for those of a formula."""
+    return text.replace("$", r"\$")
+
+
 def _plot_line(ax: Any, path: DrawnPath, places: tuple[Floats, ...], style: PlotStyle, joined: bool) -> None:
     from matplotlib.patheffects import withStroke
 
@@ -78,7 +83,7 @@ def _plot_line(ax: Any, path: DrawnPath, places: tuple[Floats, ...], style: Plot
         {"linewidth": width, "linestyle": LINES[look.dash]} if joined else {"linewidth": 0.6 * width, "linestyle": ":"}
     )
     size = (1.8 if look.symbol == "circle" else 2.4) * width
-    dots = {"marker": MARKERS[look.symbol], "markersize": size, "label": path.name}
+    dots = {"marker": MARKERS[look.symbol], "markersize": size, "label": plain_label(path.name)}
     ax.plot(*places, color=look.colour, path_effects=halo, **dots, **line)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from landscape.checks.rules import geometry
 from landscape.checks.rules.words import NotJudged
-from landscape.record import PathRecord
+from landscape.record import PathRecord, path_records
 from landscape.surface import ProjectedPath, Surface
 from landscape.views import compare, figure
 from landscape.views.exports.export import export
@@ -226,3 +226,25 @@ def test_each_path_is_judged_and_the_worst_one_decides() -> None:
     assert geometry.paths({"sgd": nothing, "thor": on_plane(0.1)}).state == "holds"
     with pytest.raises(NotJudged, match="no snapshot off the origin"):
         geometry.paths({"sgd": nothing})
+
+
+# -- documents that anything may have written ----------------------------------------------------------------
+
+
+def test_a_malformed_run_is_called_by_its_number() -> None:
+    found = path_records([{"label": "sgd", "unit": 3}, "sgd", {"label": "x" * 1000}, {"label": "ok", "later": 1}], 5)
+    assert [record.label for record in found] == ["path 1", "path 2", "path 3", "ok", "path 5"]
+    assert path_records(None, 1)[0].unit == "epoch"
+
+
+def test_a_label_with_signs_of_formulas_and_markup_is_shown_as_it_is(surface: Surface) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    from matplotlib import pyplot
+
+    odd = replace(surface.path, runs=(replace(SGD, label=r"$\frac{a$"), replace(THOR, label="<b>&")))
+    ax = replace(surface, path=odd).plot(kind="topographic")
+    ax.legend()
+    ax.figure.canvas.draw()
+    pyplot.close(ax.figure)
+    names = [trace.name for trace in figure(replace(surface, path=odd), "contour").data if trace.name]
+    assert "&lt;b&gt;&amp; (steps 1 to 4)" in names
