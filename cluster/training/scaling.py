@@ -15,7 +15,7 @@ from cluster.session.session import ray_session, supply
 from cluster.training.job import TrainingJob, plan_of
 from cluster.training.report import Report
 from cluster.training.settings import ray_train_settings
-from cluster.training.train import refuse_without_ray_train
+from cluster.training.train import named_as_here, refuse_without_ray_train
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.progress import stage
 
@@ -63,6 +63,7 @@ def measure_scaling(
     most = replace(job, workers=max(workers))
     with (
         ray_train_settings(bool(address or os.environ.get("RAY_ADDRESS"))),
+        named_as_here(),
         ray_session(most, address, most.workers, allow_open) as placed,
         graceful_stop() as signalled,
     ):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -154,6 +155,7 @@ def train_with_ray(
     with (
         training_lock(job.run_path) as card,
         ray_train_settings(bool(address or os.environ.get("RAY_ADDRESS"))),
+        named_as_here(),
         ray_session(job, address, job.workers, allow_open) as placed,
         graceful_stop() as signalled,
     ):
@@ -165,6 +167,21 @@ def train_with_ray(
         plan = plan_of(job, card=card)
         train_on_ray(plan, placement, report, lambda: stop() or signalled(), overwrite)
     return result_of(job.run_path, report.ranks)
+
+
+@contextlib.contextmanager
+def named_as_here() -> Iterator[None]:
+    """Within the block an error of a session names the option as trainings have it.
+
+    Raises:
+        JobError: the same.
+    """
+    try:
+        yield
+    except JobError as error:
+        if str(error).startswith("num_gpus: "):
+            raise JobError(f"gpus_per_worker: {str(error).removeprefix('num_gpus: ')}") from error
+        raise
 
 
 def ranks_of(job: TrainingJob, placed: Placement) -> Placement:

@@ -18,6 +18,7 @@ from cluster.training.rank_log import logging_rank
 from cluster.training.reading import read_log
 from cluster.training.report import Report, TrainingResult, result_of, result_text
 from cluster.training.scaling import Scaling, compared, scaling_text
+from cluster.training.train import named_as_here
 from landscape.errors import JobError
 from landscape.folders.lock import training_lock
 from landscape.folders.object_log import ObjectLog
@@ -227,3 +228,10 @@ def test_efficiency_is_the_time_of_one_worker_over_that_of_all():
     assert measured[0] == Scaling(1, 3, 0.4, 160.0, 1.0, 1.0, ())
     assert measured[1] == Scaling(2, 3, 0.25, 256.0, pytest.approx(1.6), pytest.approx(0.8), (0.25, 0.25))
     assert scaling_text(measured).splitlines()[2].split() == ["2", "256.0", "250.0", "1.60", "80%", "25%", "25%"]
+
+
+def test_an_error_of_the_session_names_the_option_of_trainings():
+    with pytest.raises(JobError, match="^gpus_per_worker: a worker asks for 2 GPUs"), named_as_here():
+        raise JobError("num_gpus: a worker asks for 2 GPUs")
+    with pytest.raises(JobError, match="^workers: too many"), named_as_here():
+        raise JobError("workers: too many")
