@@ -16,11 +16,8 @@ from landscape.training.generators import generator_states, seed_generators
 FORMER_FILE = "checkpoint.pt"
 
 
-def take_over(folder: Folder, settings: Settings, steps_per_epoch: int) -> None:
+def take_over(folder: Folder, steps_per_epoch: int) -> None:
     """Make a former checkpoint one of today's, where the run has none of these; then delete it.
-
-    Args:
-        settings: those asked for, which tell what earlier versions did not know.
 
     Raises:
         JobError: it cannot be read.
@@ -31,7 +28,7 @@ def take_over(folder: Folder, settings: Settings, steps_per_epoch: int) -> None:
         try:
             with folder.fetched(FORMER_FILE) as path:
                 saved = dict(torch.load(path, map_location="cpu", weights_only=True))
-            _rewrite(folder, saved, settings, steps_per_epoch)
+            _rewrite(folder, saved, steps_per_epoch)
         except (StoreError, OSError):
             raise
         except Exception as error:  # whatever a torn file makes torch raise
@@ -43,14 +40,19 @@ def take_over(folder: Folder, settings: Settings, steps_per_epoch: int) -> None:
     folder.sync_names("")
 
 
-def _rewrite(folder: Folder, saved: dict[str, Any], settings: Settings, steps_per_epoch: int) -> None:
+def _rewrite(folder: Folder, saved: dict[str, Any], steps_per_epoch: int) -> None:
     epoch = int(saved["metrics"]["epoch"])
     if epoch == 0:
         mark_begun(folder)
         return
-    settings_then = settings.plain() | _renamed(saved["settings"])
+    settings = Settings(**_renamed(saved["settings"]))  # what earlier versions did not know is as by default
     progress = {"epoch": epoch, "batch": 0, "seconds": 0.0, "metrics": saved["metrics"], "right": 0, "seen": 0}
-    values = {"settings": settings_then, "model": saved["model"], "optimizer": saved["optimizer"], "progress": progress}
+    values = {
+        "settings": settings.plain(),
+        "model": saved["model"],
+        "optimizer": saved["optimizer"],
+        "progress": progress,
+    }
     classes = {"settings": "SettingsOf", "model": "Module", "optimizer": "SGD"}
     seed_generators(settings.seed)  # nothing was drawn from the global ones
     generators = [generator_states(torch.device("cpu"))]

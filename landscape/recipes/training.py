@@ -99,7 +99,7 @@ def fit(
     """
     training_of(training, seed=settings.seed)
     with _reproducible(threads), kept_draws():
-        ranks.on_first(lambda: take_over(open_folder(training.run), settings, steps_in(len(data), settings.batch_size)))
+        ranks.on_first(lambda: take_over(open_folder(training.run), steps_in(len(data), settings.batch_size)))
         model = seeded(build, settings.seed).to(training.device)
         optimizer = make_optimizer(model, settings, steps_in(len(data), settings.batch_size))
         kept = {"settings": SettingsOf(training, settings), "model": model, "optimizer": optimizer}

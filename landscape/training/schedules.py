@@ -19,10 +19,10 @@ def constant(rate: float) -> Schedule:
 
 
 def cosine(rate: float, epochs: float, final: float = 0.0) -> Schedule:
-    """From `rate` to `final` of it along half a cosine (Loshchilov and Hutter 2017, without restarts)."""
+    """From `rate` to `final` of it along half a cosine (Loshchilov and Hutter 2017, no restarts), then constant."""
 
     def at(epochs_done: float) -> float:
-        falling = 0.5 * (1 + math.cos(math.pi * (epochs_done / epochs)))
+        falling = 0.5 * (1 + math.cos(math.pi * min(1.0, epochs_done / epochs)))
         return rate * (final + (1 - final) * falling)
 
     return at

@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import shutil
 from dataclasses import asdict
 
 import pytest
@@ -194,6 +195,9 @@ def test_a_checkpoint_of_an_earlier_version_is_taken_over(tmp_path):
         path.unlink()
     old = {"model": saved["model"], "optimizer": saved["optimizer"], "settings": settings, "metrics": metrics}
     torch.save(old, tmp_path / "old" / former.FORMER_FILE)
+    shutil.copytree(tmp_path / "old", tmp_path / "asked")
+    with pytest.raises(JobError, match=r"^label_smoothing: training in run .* was begun with 0\.0, not 0\.1"):
+        trained(tmp_path / "asked", label_smoothing=0.1)
     ended = trained(tmp_path / "old")
     assert state_digest(ended.model.state_dict()) == state_digest(whole.model.state_dict())
     assert read_trajectory(tmp_path / "old").numbers == (0, 1, 2)
