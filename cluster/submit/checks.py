@@ -21,7 +21,7 @@ def named_files(job: Work) -> Iterator[str]:
         yield from landscape.named_files()
 
 
-def named_runs(job: Job) -> Iterator[str]:
+def named_runs(job: Work) -> Iterator[str]:
     """The other runs that a job names, as they stand in it: those whose paths are drawn, and of snapshots."""
     for landscape in job.landscapes:
         yield from landscape.named_runs()
