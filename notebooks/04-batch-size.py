@@ -34,10 +34,10 @@ for pair in pairs:
 
 # %%
 lines = [study.between(pair) for pair in pairs]
-pictures.lines({"loss": lines}, marks={"batch 64": 0, "batch 256": 1})
+pictures.lines({"each seed": lines}, log=True, marks={"batch 64": 0, "batch 256": 1})
 
 # %%
-pictures.lines({"accuracy": lines}, observable="accuracy", marks={"batch 64": 0, "batch 256": 1})
+pictures.lines({"each seed": lines}, observable="accuracy", marks={"batch 64": 0, "batch 256": 1})
 
 # %% [markdown]
 # ## The plane around each
@@ -68,11 +68,19 @@ pictures.lines(
 # %%
 pictures.lines(
     {network.recipe.label: study.from_initial(network, far=3) for network in pairs[0]},
+    log=True,
     marks={"initial": 0, "trained": 1},
 )
 
 # %% [markdown]
 # ## What was found
+#
+# On MNIST: after four epochs batch 256 has made a quarter of the steps, and is not trained as far: its held-out loss is three times that of batch 64, its accuracy
+# five points lower. From its end the loss falls all the way to the end of batch 64. There is no barrier, and no second minimum on that line: both lie in one
+# valley, at different places of the same way down, and the familiar picture of a broad minimum beside a sharp one does not show. Beyond its ends the line
+# rises sooner behind batch 256, and filter-normalised lines rise half as much around batch 64. So the numbers agree with the claim; but they compare a
+# network that is trained with one that is on its way. The line from −20 to 20 shows little of either: its losses reach thousands and more, since weights
+# twenty times as long give outputs that are larger by far.
 
 # %%
 study.findings(pairs, lines, images)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from landscape.recipes.cnn import CNN
@@ -23,8 +24,10 @@ from landscape.surface import Surface
 STUDY = "batch-size"
 BATCHES = (64, 256)
 DISTANCE = 0.5  # along lines, in the length of each filter
+NEARBY = 0.1  # nats
 FAR = 20.0  # how far the article draws the line from the initial weights, in its own length
 
+Floats = NDArray[np.float64]
 Pairs = Sequence[tuple[Network, Network]]
 
 
@@ -70,7 +73,7 @@ def from_initial(network: Network, *, far: float = FAR) -> Surface:
     name = f"from-initial-{far:g}"
     wanted = {
         "name": name, "origin": "first", "directions": [{"kind": "towards", "target": "last"}], "range": [-far, far],
-        "size": choose(25, 9),
+        "size": choose(41 if far == FAR else 25, 9),
     }  # fmt: skip
     return network.landscapes(wanted, num_samples=choose(256, 32))[0]
 
@@ -110,20 +113,18 @@ def table(found: Mapping[str, Mapping[str, OverSeeds]]) -> Table:
     return Table.of(("", *found), *((name, *(each[name] for each in found.values())) for name in first))
 
 
-def widths(line: Surface) -> tuple[float, float]:
-    """How broad the valleys at both ends of a line are: the share of its length below the ends' loss and 0.1 more.
+def outwards(line: Surface) -> tuple[float, float]:
+    """How far beyond each end of a line the loss stays within 0.1 of that end's, in the length of the line.
 
-    Each from its end outwards and inwards, until the loss first lies higher.
+    At most to where the line ends. Between the ends it is no valley of either where one lies lower than the other.
     """
-    return _width(line, 0.0), _width(line, 1.0)
+    before, behind = line.alpha <= 0, line.alpha >= 1
+    return _reach(-line.alpha[before][::-1], line.loss[before][::-1]), _reach(line.alpha[behind] - 1, line.loss[behind])
 
 
-def _width(line: Surface, at: float, rise: float = 0.1) -> float:
-    middle = int(np.argmin(np.abs(line.alpha - at)))
-    low = line.loss <= line.loss[middle] + rise
-    right = next((k for k in range(middle, len(low)) if not low[k]), len(low)) - 1
-    left = next((k for k in range(middle, -1, -1) if not low[k]), -1) + 1
-    return float(line.alpha[right] - line.alpha[left])
+def _reach(distance: Floats, loss: Floats) -> float:
+    higher = np.flatnonzero(loss > loss[0] + NEARBY)
+    return float(distance[higher[0] - 1] if len(higher) else distance[-1])
 
 
 def findings(trained: Pairs, lines: Sequence[Surface], images: StudyData) -> Findings:
@@ -131,14 +132,15 @@ def findings(trained: Pairs, lines: Sequence[Surface], images: StudyData) -> Fin
     found = numbers(trained)
     small, large = (found[f"batch {batch}"] for batch in BATCHES)
     rises = f"mean rise at {DISTANCE}"
-    ends = [widths(line) for line in lines]
+    ends = [outwards(line) for line in lines]
     narrow, broad = (OverSeeds(tuple(pair[k] for pair in ends)) for k in (1, 0))
     barriers = OverSeeds(tuple(line_barrier(line) for line in lines))
     rest: dict[str, Any] = {"seeds": len(trained), "data": images.name}
     return Findings.of(
         Finding(
             "on the line between both, the minimum of batch 64 is the broader one",
-            f"{broad} of the way at 64, {narrow} at 256, within 0.1 of the minimum's loss",
+            f"beyond its end the loss stays within {NEARBY} for {broad} of the way at 64 (0.5: to the end of the "
+            f"line), for {narrow} at 256",
             shows=in_how_many(narrow, broad), **rest,
         ),
         Finding(

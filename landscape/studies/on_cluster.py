@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from pathlib import Path
@@ -76,16 +77,8 @@ def surface(job: Path) -> Surface:
     return open_run(job.parent / "run")[NAME]
 
 
-def points_done(job: Path) -> int:
-    """How many points are there, also before the run has begun."""
-    try:
-        return int((surface(job).status == OK).sum())
-    except (LandscapeError, LookupError):
-        return 0
-
-
 def wait_for_points(job: Path, count: int, seconds: float = 240.0) -> int:
-    """Wait until so many points are there.
+    """Wait until so many points are there, or all of them.
 
     Returns:
         How many are there now.
@@ -94,8 +87,19 @@ def wait_for_points(job: Path, count: int, seconds: float = 240.0) -> int:
         LandscapeError: they are not there after so many seconds.
     """
     end = time.monotonic() + seconds
-    while (done := points_done(job)) < count:
+    while True:
+        done, points = _progress(job)
+        if done >= min(count, points):
+            return done
         if time.monotonic() > end:
             raise LandscapeError(f"{done} of {count} points are there after {seconds:g} s; look at the driver's log")
         time.sleep(0.1)
-    return done
+
+
+def _progress(job: Path) -> tuple[int, float]:
+    """How many points are there, and how many there will be; before the run has begun that is not known."""
+    try:
+        status = surface(job).status
+    except (LandscapeError, LookupError):
+        return 0, math.inf
+    return int((status == OK).sum()), status.size

@@ -12,7 +12,7 @@ from IPython.core.formatters import DisplayFormatter
 
 from landscape import Axis, JobError, LandscapeError, NotFoundError, Surface
 from landscape.axes import ProjectedPath
-from landscape.studies import data, findings, path_of_training, settings
+from landscape.studies import batch_size, data, findings, path_of_training, settings
 from landscape.studies.quantities import OverSeeds, in_how_many, low_share
 from landscape.studies.shown import Table
 
@@ -146,3 +146,11 @@ def test_a_table_is_html_and_text():
     table = Table.of(("a", "b"), (1, "x < y"))
     assert repr(table) == "a  b\n1  x < y"
     assert "x &lt; y" in DisplayFormatter().format(table)[0]["text/html"]
+
+
+def test_a_line_is_followed_outwards_from_both_ends():
+    at = np.linspace(-0.5, 1.5, 9)
+    loss = np.array([0.0, 0.0, 0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.6])  # falls on beyond 0, rises behind 1
+    line = Surface("line", (Axis("alpha", at),), {"loss": loss}, status=np.ones(9, np.uint8))
+    assert batch_size.outwards(line) == (0.5, 0.25)
+    assert batch_size.line_barrier(line) == pytest.approx(0)
