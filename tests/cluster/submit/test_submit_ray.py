@@ -117,7 +117,7 @@ def ray_cluster() -> Iterator[RayCluster]:
         yield RayCluster(address, token, folder, environment)
     finally:
         head.terminate()
-        head.wait(timeout=30)
+        head.wait(timeout=120)  # after trainings it waits for an actor of Ray's own that outlives them
         shutil.rmtree(folder, ignore_errors=True)
 
 

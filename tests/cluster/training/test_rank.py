@@ -231,7 +231,7 @@ def test_efficiency_is_the_time_of_one_worker_over_that_of_all():
 
 
 def test_an_error_of_the_session_names_the_option_of_trainings():
-    with pytest.raises(JobError, match="^gpus_per_worker: a worker asks for 2 GPUs"), named_as_here():
+    with pytest.raises(JobError, match=r"^gpus_per_worker: a worker asks for 2 GPUs"), named_as_here():
         raise JobError("num_gpus: a worker asks for 2 GPUs")
-    with pytest.raises(JobError, match="^workers: too many"), named_as_here():
+    with pytest.raises(JobError, match=r"^workers: too many"), named_as_here():
         raise JobError("workers: too many")
