@@ -19,11 +19,11 @@ import torch.distributed as dist
 import users_training
 from torch import Tensor, nn
 
-from landscape.errors import JobError
+from landscape.errors import JobError, LandscapeError
 from landscape.parameters import state_digest
 from landscape.recipes.sources import Arrays
 from landscape.recipes.training import Settings, Trained, evaluate, fit
-from landscape.training import Training
+from landscape.training import Training, ranks
 from landscape.trajectory.history import read_history
 
 RANKS = 4
@@ -33,7 +33,8 @@ LABELS = torch.randint(0, 3, (41,), generator=GENERATOR)
 COLLECT = {"unit": "epoch", "intervals": [[0, 1, 2]]}
 SETTINGS = Settings(3, 9, 0.1, warmup_epochs=1, base_batch=3, checkpoint_steps=2, log_every=4, collect=COLLECT)
 
-SECOND_ORDER = replace(SETTINGS, optimizer="thor", frequency=2, learning_rate=0.02)
+# Inverses are stale after the tenth step, where a training is interrupted.
+SECOND_ORDER = replace(SETTINGS, optimizer="thor", frequency=3, learning_rate=0.02)
 
 
 class Stop(Exception):
@@ -144,14 +145,18 @@ def refusals(folder: Path, rank: int, world: int) -> Any:
             work()
         except JobError as error:
             found.append(str(error))
+    try:
+        ranks.on_first(lambda: 1 // 0)
+    except (ZeroDivisionError, LandscapeError) as error:
+        found.append(type(error).__name__)
     return found
 
 
 def recipes(folder: Path, rank: int, world: int) -> Any:
     smooth = recipe(folder / "smooth", smooth_net)
     second = recipe(folder / "second", smooth_net, settings=SECOND_ORDER)
-    calm = recipe(folder / "normed", normed_net)
-    stopped(lambda: recipe(folder / "normed-cut", normed_net, until=2))
+    calm = recipe(folder / "normed", normed_net, settings=SECOND_ORDER)
+    stopped(lambda: recipe(folder / "normed-cut", normed_net, until=2, settings=SECOND_ORDER))
     return {
         "smooth": (smooth.loss, smooth.accuracy, smooth.model.state_dict()),
         "second": (second.loss, second.accuracy, second.model.state_dict()),
@@ -160,7 +165,7 @@ def recipes(folder: Path, rank: int, world: int) -> Any:
 
 
 def recipes_go_on(folder: Path, rank: int, world: int) -> Any:
-    ended = recipe(folder / "normed-cut", normed_net)
+    ended = recipe(folder / "normed-cut", normed_net, settings=SECOND_ORDER)
     return ended.loss, state_digest(ended.model.state_dict())
 
 
