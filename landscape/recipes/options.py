@@ -32,6 +32,11 @@ class LoopOptions(TypedDict, total=False):
     base_batch: int | None
     damping: Damping
     frequency: int
+    balance: bool
+    average: float
+    refresh: str
+    growth: float
+    clip: float | None
     label_smoothing: float
     precision: str
     loss_scale: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 import torch
@@ -36,7 +36,8 @@ class Settings:
         power: of "polynomial".
         warmup_epochs: in which the rate rises along a line, from the rate for `base_batch`, else from 0.
         base_batch: the batch size that `learning_rate` is for; it is scaled with the batch size. None: it stays.
-        damping, frequency: of "thor"; the damping may be a function of the epochs done.
+        damping, frequency, balance, average, refresh, growth, clip: of "thor" (`landscape.optim.THOR`); the damping may
+            be a function of the epochs done, and the interval between refreshes grows up to an epoch.
         label_smoothing: of the cross-entropy in training; the held-out loss is without.
         precision: of the forward pass in training: "float32", "bfloat16" or "float16".
         loss_scale: by which the loss is multiplied, and its gradients divided again; for "float16".
@@ -65,6 +66,11 @@ class Settings:
     base_batch: int | None = None
     damping: Damping = 0.03
     frequency: int = 100
+    balance: bool = False
+    average: float = 0.0
+    refresh: str = "frequency"
+    growth: float = 1.0
+    clip: float | None = None
     label_smoothing: float = 0.0
     precision: str = "float32"
     loss_scale: float = 1.0
@@ -79,6 +85,11 @@ class Settings:
     def plain(self) -> dict[str, Any]:
         """The settings as a checkpoint holds them: a function by what it is called."""
         return {name: _named(value) if callable(value) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def default_of(cls, name: str) -> Any:
+        """The value of a setting where none is given; None of one that must be given."""
+        return next((each.default for each in fields(cls) if each.name == name and each.default is not MISSING), None)
 
 
 UNDECIDING = ("checkpoint_steps", "log_every")  # they change no weight, and may be changed when a training goes on
@@ -140,7 +151,9 @@ def _thor(model: nn.Module, settings: Settings, steps_per_epoch: int) -> torch.o
     of_epochs = settings.damping
     damping = (lambda step: of_epochs(step / steps_per_epoch)) if callable(of_epochs) else of_epochs
     return THOR(
-        model, settings.learning_rate, damping=damping, frequency=settings.frequency, momentum=settings.momentum,
+        model, settings.learning_rate, damping=damping, frequency=settings.frequency, balance=settings.balance,
+        average=settings.average, refresh=settings.refresh, growth=settings.growth,
+        longest=max(settings.frequency, steps_per_epoch), clip=settings.clip, momentum=settings.momentum,
         weight_decay=settings.weight_decay, loss_scale=settings.loss_scale,
     )  # fmt: skip
 

@@ -201,9 +201,10 @@ class SettingsOf:
             JobError: names the setting that was changed.
         """
         for name, value in self._settings.plain().items():
-            if name not in UNDECIDING and begun.get(name) != value:
+            before = begun.get(name, Settings.default_of(name))  # a version without the setting did as its default does
+            if name not in UNDECIDING and before != value:
                 raise JobError(
-                    f"{name}: training in run {shown(self._run)} was begun with {shown(begun.get(name))}, "
+                    f"{name}: training in run {shown(self._run)} was begun with {shown(before)}, "
                     f"not {shown(value)}; change it back, name another run, or overwrite this one"
                 )
 

@@ -34,8 +34,8 @@ def test_the_fisher_blocks_are_those_of_curvlinops():
     F.cross_entropy(model(images), labels).backward()
     optimizer.step()
     theirs = KFACLinearOperator(
-        model, nn.CrossEntropyLoss(), list(model.parameters()), [(images, labels)], fisher_type="empirical", kfac_approx="expand",
-        separate_weight_and_bias=True,
+        model, nn.CrossEntropyLoss(), list(model.parameters()), [(images, labels)], fisher_type="empirical",
+        kfac_approx="expand", separate_weight_and_bias=True,
     )  # fmt: skip
     dense, start = (theirs @ torch.eye(theirs.shape[1]).double()).detach(), 0
     for layer in optimizer.layers:

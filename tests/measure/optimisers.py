@@ -57,15 +57,16 @@ class Trial:
         )
 
 
-def thor(learning_rate: float, damping: float, frequency: int = 20, **options: float) -> Trial:
-    return Trial("thor", 10, learning_rate, options={"damping": damping, "frequency": frequency, **options})
+def thor(learning_rate: float, damping: float, balance: bool = True, frequency: int = 20) -> Trial:
+    options = {"damping": damping, "frequency": frequency, "balance": balance}
+    return Trial("thor", 10, learning_rate, options=options)
 
 
 TRIALS = {
     "sgd": [Trial("momentum", 20, rate) for rate in (0.025, 0.05, 0.1, 0.2, 0.4, 0.8)],
     "thor": [
-        thor(0.05, 0.03), thor(0.1, 0.03), thor(0.05, 0.003), thor(0.05, 0.03, weight_decay=5e-3),
-        thor(0.02, 0.03), thor(0.1, 0.1),
+        thor(0.1, 0.03, balance=False), thor(0.001, 0.001), thor(0.002, 0.001), thor(0.001, 0.0003),
+        thor(0.002, 0.003), thor(0.003, 0.003),
     ],
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from landscape.recipes import digits, former
 from landscape.recipes.settings import OPTIMIZERS, SCHEDULES, Settings, make_optimizer, schedule_of
 from landscape.recipes.sources import Arrays
 from landscape.recipes.table import RECIPES, recipe
-from landscape.recipes.training import fit, training_of
+from landscape.recipes.training import SettingsOf, fit, training_of
 from landscape.spec import read_job
 from landscape.training import Training
 from landscape.trajectory.history import read_history
@@ -223,3 +223,26 @@ def test_the_table_has_functions_of_a_training_with_all_options():
         recipe("lenet")
     with pytest.raises(TypeError, match="unexpected keyword argument 'optimiser'"):
         digits.train("nowhere", optimiser="sgd")
+
+
+def test_a_second_order_training_takes_the_options_of_its_optimiser():
+    options = {"balance": True, "average": 0.5, "refresh": "thor", "growth": 2.0, "clip": 0.1, "frequency": 3}
+    made = make_optimizer(net(), Settings(2, 8, 0.05, optimizer="thor", **options), 4)
+    assert (made.balance, made.average, made.clip, made.calendar.growth, made.calendar.longest) == (
+        True,
+        0.5,
+        0.1,
+        2,
+        4,
+    )
+    with pytest.raises(JobError, match=r"^refresh: unknown 'thorr'"):
+        make_optimizer(net(), Settings(2, 8, 0.05, optimizer="thor", refresh="thorr"), 4)
+
+
+def test_a_setting_that_an_older_version_did_not_know_has_its_default(tmp_path):
+    settings = SettingsOf(Training(tmp_path), Settings(2, 8, 0.05))
+    begun = settings.state_dict()
+    del begun["balance"]
+    settings.load_state_dict(begun)
+    with pytest.raises(JobError, match=r"^balance: training in run .* was begun with False, not True"):
+        SettingsOf(Training(tmp_path), Settings(2, 8, 0.05, balance=True)).load_state_dict(begun)
