@@ -126,6 +126,8 @@ class _LayerHook(_Hook):
         gatherer, layer = self._gatherer(), self._layer()
         if gatherer is None or layer is None or module is not self._module() or not output.requires_grad:
             return
+        if module.weight is not layer.weight:  # torch.func.functional_call has put in another for this call
+            return
         if isinstance(layer, Layer) and (layer.frozen or not layer.weight.requires_grad):
             return
         waiting = partial(_gradient_arrived, self._gatherer, self._layer, module, given.detach(), gatherer.passes)

@@ -79,12 +79,9 @@ class Norm:
 
     name: str
     module: nn.LayerNorm
+    weight: nn.Parameter
     pending: float = 0.0
     samples: float = 0.0
-
-    @property
-    def weight(self) -> Tensor:
-        return self.module.weight
 
     def preconditioned(self, gradient: Tensor, damping: float) -> Tensor:
         """g/(g²/N + √λ), elementwise."""
@@ -134,7 +131,7 @@ def find_layers(model: nn.Module, trained: Container[int], split_dim: int) -> Fo
             )
         elif kind is nn.LayerNorm and not others:
             if key == "weight":
-                found.norms.append(Norm(name, module))  # type: ignore[arg-type]
+                found.norms.append(Norm(name, module, weight))  # type: ignore[arg-type]
         elif kind is not nn.Identity:
             found.unsupported.append(_in_words(owners))
     if not found.layers:

@@ -11,6 +11,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, grad
 from torch.nn import functional as F
 from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint_sequential
@@ -377,6 +378,21 @@ def test_checkpointed_activations_give_the_same_steps(reentrant):
         F.cross_entropy(checkpoint_sequential(model, 2, given, use_reentrant=reentrant).float(), LABELS).backward()
         optimizer.step()
     torch.testing.assert_close(weights(model), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_calls_with_other_weights_gather_nothing():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(50, 3), nn.LayerNorm(3), nn.Linear(3, 4))
+    optimizer = THOR(model, 0.1)
+    others = {name: value.detach() * 2 for name, value in model.named_parameters()}
+
+    def loss(weights):
+        return F.cross_entropy(functional_call(model, weights, (IMAGES,)), LABELS)
+
+    found = grad(loss)(others)
+    assert found.keys() == others.keys()
+    loss({name: value.requires_grad_() for name, value in others.items()}).backward()
+    assert all(layer.pending is None for layer in optimizer.layers)
+    assert [norm.pending for norm in optimizer.norms] == [0]
 
 
 def _with_thor(model):
