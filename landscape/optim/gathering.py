@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils.hooks import RemovableHandle
 
 from landscape.optim.columns import COLUMNS, samples_in
@@ -124,7 +125,10 @@ class _LayerHook(_Hook):
     def wait(self, module: nn.Module, given: Tensor, output: Tensor) -> None:
         """Have this use of the layer added to its sums when the gradient of its output arrives, if one will."""
         gatherer, layer = self._gatherer(), self._layer()
-        if gatherer is None or layer is None or module is not self._module() or not output.requires_grad:
+        if gatherer is None or layer is None or module is not self._module():
+            return
+        # A hook of the user's may make something else of the output; under torch.func it has no backward pass.
+        if not isinstance(output, Tensor) or is_functorch_wrapped_tensor(output) or not output.requires_grad:
             return
         if module.weight is not layer.weight:  # torch.func.functional_call has put in another for this call
             return

@@ -125,6 +125,10 @@ def find_layers(model: nn.Module, trained: Container[int], split_dim: int) -> Fo
             raise JobError(f"model: {name}.{key} must have a shape, not be lazy; call the model on a batch first")
         kinds = {kind_of(modules, owner, owned, role) for owner, owned, role in owners}
         kind = kinds.pop() if len(kinds) == 1 else None
+        if not weight.numel():
+            continue  # there is nothing to train
+        if weight.is_complex():
+            kind = None  # factors are real
         if kind in COLUMNS and len({_settings(owned) for _, owned, _ in owners}) == 1:
             found.layers.append(
                 _layer(name or type(module).__name__, tuple(owned for _, owned, _ in owners), weight, split_dim)

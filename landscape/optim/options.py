@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Any, Protocol
+
+from torch import Tensor
 
 from landscape.errors import JobError, nearest, shown
 from landscape.optim.rules import RULES
@@ -30,6 +33,11 @@ def check_options(
     for name, value in (("frequency", frequency), ("split_dim", split_dim), ("longest", longest)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise JobError(f"{name}: must be a whole number from 1 on, not {shown(value)}")
+    for name, number in (("growth", growth), ("average", average), ("clip", clip)):
+        if number is not None or name != "clip":
+            _number(name, number)
+    if not (isinstance(loss_scale, int | float) or hasattr(loss_scale, "get_scale")):
+        raise JobError(f"loss_scale: must be a number or a GradScaler, not {shown(loss_scale)}")
     if growth < 1 or not math.isfinite(growth):
         raise JobError(f"growth: must be at least 1, and finite, not {growth:g}")
     if growth > 1 and longest is None:
@@ -43,11 +51,21 @@ def check_options(
 
 
 def check_group(group: dict[str, Any]) -> None:
-    for name, fits, rule in (
-        ("lr", group["lr"] >= 0, "at least 0"),
-        ("damping", group["damping"] > 0, "above 0"),
-        ("momentum", 0 <= group["momentum"] < 1, "from 0 to below 1"),
-        ("weight_decay", group["weight_decay"] >= 0, "at least 0"),
+    lr, damping, momentum, decay = (
+        _number(name, group[name]) for name in ("lr", "damping", "momentum", "weight_decay")
+    )
+    for name, value, fits, rule in (
+        ("lr", lr, lr >= 0, "at least 0"),
+        ("damping", damping, damping > 0, "above 0"),
+        ("momentum", momentum, 0 <= momentum < 1, "from 0 to below 1"),
+        ("weight_decay", decay, decay >= 0, "at least 0"),
     ):
-        if not (fits and math.isfinite(group[name])):
-            raise JobError(f"{name}: must be {rule}, and finite, not {float(group[name]):g}")
+        if not (fits and math.isfinite(value)):
+            raise JobError(f"{name}: must be {rule}, and finite, not {value:g}")
+
+
+def _number(name: str, value: Any) -> float:
+    """A number, or a tensor of one element."""
+    if isinstance(value, bool) or not (isinstance(value, Real) or (isinstance(value, Tensor) and value.numel() == 1)):
+        raise JobError(f"{name}: must be a number, not {shown(value)}")
+    return float(value)

@@ -87,6 +87,8 @@ class THOR(Optimizer):
         params: Iterable[Any] | None = None,
         process_group: Group = None,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise JobError(f"model: must be a torch.nn.Module, not a {type(model).__name__}; THOR(model, lr)")
         check_options(refresh, frequency, growth, longest, split_dim, average, clip, loss_scale)
         self.damping_schedule = damping if callable(damping) else None
         first = damping(0) if callable(damping) else damping
@@ -124,10 +126,10 @@ class THOR(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self.damping_schedule is not None:
-            for group in self.param_groups:
+        for group in self.param_groups:
+            if self.damping_schedule is not None:
                 group["damping"] = self.damping_schedule(self.steps)
-                check_group(group)
+            check_group(group)  # a schedule's nan would end in the weights
         gradients = self._gradients()
         if self._gatherer.active and self._may_step(gradients):
             self._refresh()
@@ -239,6 +241,14 @@ class THOR(Optimizer):
         }
         return state
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Refuse to be copied and pickled: a copy would have no hooks on a model.
+
+        Raises:
+            JobError: always.
+        """
+        raise JobError("THOR: cannot be copied or pickled; make THOR(model, …) of the copy and load state_dict()")
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on as the optimiser would have whose state this is.
 
@@ -248,6 +258,9 @@ class THOR(Optimizer):
         own = state_dict.get("thor")
         if own is None:
             raise JobError("optimizer: must be the state of a THOR, not of another optimiser")
+        missing = [name for name in ("steps", "interval", "due", "layers", "norms") if name not in own]
+        if missing:
+            raise JobError(f"optimizer: must be the whole state of a THOR; it lacks {', '.join(missing)}")
         layers = [layer_from(layer, saved) for layer, saved in _paired(self.layers, own["layers"])]
         rest = {name: value for name, value in state_dict.items() if name != "thor"}
         super().load_state_dict(rest)

@@ -348,6 +348,10 @@ def test_a_model_without_matrices_is_refused():
         ({"average": 1.0}, "average: must be from 0 to below 1"),
         ({"clip": 0.0}, "clip: must be above 0"),
         ({"loss_scale": 0.0}, "loss_scale: must be above 0"),
+        ({"lr": "0.1"}, "lr: must be a number, not '0.1'"),
+        ({"damping": lambda step: None}, "damping: must be a number, not None"),
+        ({"clip": "1"}, "clip: must be a number, not '1'"),
+        ({"loss_scale": None}, "loss_scale: must be a number or a GradScaler, not None"),
     ],
 )
 def test_options_out_of_range_are_refused(option, message):
@@ -363,7 +367,80 @@ def test_a_damping_that_falls_to_nothing_is_refused():
         steps(model, optimizer)
 
 
+def test_a_learning_rate_that_is_no_number_leaves_the_weights():
+    model = network()
+    optimizer = THOR(model, 0.1)
+    before = steps(model, optimizer)
+    optimizer.param_groups[0]["lr"] = torch.nan
+    with pytest.raises(JobError, match="lr: must be at least 0, and finite, not nan"):
+        steps(model, optimizer)
+    assert torch.equal(weights(model), before)
+
+
+def test_parameters_in_place_of_a_model_are_refused():
+    with pytest.raises(JobError, match=r"model: must be a torch.nn.Module, not a list"):
+        THOR(list(network().parameters()), 0.1)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_an_optimizer_cannot_be_copied(copied):
+    with pytest.raises(JobError, match="THOR: cannot be copied or pickled"):
+        copied(THOR(network(), 0.1))
+
+
+def test_a_state_without_its_layers_is_refused():
+    optimizer = THOR(network(), 0.1)
+    state = optimizer.state_dict()
+    del state["thor"]["layers"]
+    with pytest.raises(JobError, match="optimizer: must be the whole state of a THOR; it lacks layers"):
+        optimizer.load_state_dict(state)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_empty_layers_are_left_out_and_complex_ones_first_order(caplog):
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.none, self.waves, self.last = nn.Linear(0, 3), nn.Linear(3, 3, dtype=torch.cfloat), nn.Linear(3, 2)
+
+        def forward(self, given):
+            return self.last(self.waves((given + self.none(given[:, :0])).cfloat()).abs())
+
+    model = Odd()
+    optimizer = THOR(model, 0.1)
+    assert [layer.name for layer in optimizer.layers] == ["last"]
+    assert told(caplog) == ["THOR trains first order: waves.weight (Linear), waves.bias (Linear)"]
+    model(torch.randn(4, 3)).sum().backward()
+    optimizer.step()
+    assert all(bool(each.isfinite().all()) for each in model.parameters())
+
+
 # Other ways to run a model
+
+
+def test_gradients_of_each_sample_by_vmap_are_trained_first_order(caplog):
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    optimizer, values = THOR(model, 0.1, momentum=0.0), {name: each.detach() for name, each in model.named_parameters()}
+
+    def loss(values, given):
+        return torch.func.functional_call(model, values, (given[None],)).square().mean()
+
+    each = torch.vmap(torch.func.grad(loss), (None, 0))(values, torch.randn(5, 3))
+    for name, parameter in model.named_parameters():
+        parameter.grad = each[name].mean(0)
+    expected = weights(model) - 0.1 * torch.cat([part.mean(0).flatten() for part in each.values()])
+    optimizer.step()
+    torch.testing.assert_close(weights(model), expected)
+    assert told(caplog) == ["THOR trains first order what is not called in training mode: 0, 2"]
+
+
+def test_an_output_that_a_hook_replaced_by_a_tuple_is_trained_first_order():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    model[0].register_forward_hook(lambda module, given, output: (output, output))
+    optimizer = THOR(model, 0.1)
+    model[1](model[0](torch.ones(2, 3))[0]).sum().backward()
+    optimizer.step()
+    assert [layer.inverse is not None for layer in optimizer.layers] == [False, True]
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
