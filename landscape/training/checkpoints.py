@@ -132,7 +132,20 @@ def _read(folder: Folder, path: str) -> tuple[Checkpoint | None, str]:
     contents = {name: saved.get(name) for name in NAMES}
     if saved.get("digest") != digest_of(contents):
         return None, "its contents do not match their digest"
-    return Checkpoint(**contents), ""
+    checkpoint = Checkpoint(**contents)
+    return (checkpoint, "") if _is_whole(checkpoint) else (None, "it lacks what a training goes on from")
+
+
+def _is_whole(checkpoint: Checkpoint) -> bool:
+    """Whether the fields have their types, and there are generators of every rank."""
+    counts = (checkpoint.step, checkpoint.epoch, checkpoint.world)
+    return (
+        all(type(count) is int and count >= 0 for count in counts)
+        and isinstance(checkpoint.values, dict)
+        and isinstance(checkpoint.classes, dict)
+        and isinstance(checkpoint.generators, list)
+        and len(checkpoint.generators) == checkpoint.world
+    )
 
 
 def _loaded(file: Path) -> tuple[Any, str]:

@@ -15,7 +15,8 @@ from users_training import Words, digest_of_training, train
 from landscape.errors import JobError, LandscapeError
 from landscape.folders import open_folder
 from landscape.training import Training
-from landscape.training.checkpoints import checkpoint_numbers, checkpoint_path, read_last, write_checkpoint
+from landscape.training.checkpoints import NAMES, checkpoint_numbers, checkpoint_path, read_last, write_checkpoint
+from landscape.training.contents import digest_of
 from landscape.training.generators import generator_states, seed_generators, set_generator_states
 from landscape.trajectory.history import read_history
 from landscape.trajectory.run_files import read_info
@@ -176,6 +177,14 @@ def test_a_torn_last_checkpoint_is_passed_over_with_a_line(calm, halfway, caplog
     assert [record.getMessage().partition(" is damaged")[0] for record in caplog.records] == [f"checkpoint '{path}'"]
     assert caplog.messages[0].endswith("the training goes on from step 3")
     assert read_history(halfway) == read_history(calm[0])
+
+
+@pytest.mark.parametrize(("name", "value"), [("generators", []), ("values", None), ("step", "4"), ("world", -1)])
+def test_a_last_checkpoint_without_what_a_training_needs_is_passed_over(halfway, name, value):
+    path = halfway / checkpoint_path(4)
+    saved = torch.load(path, weights_only=True) | {name: value}
+    torch.save(saved | {"digest": digest_of({each: saved[each] for each in NAMES})}, path)
+    assert read_last(open_folder(halfway)).step == 3
 
 
 def test_a_later_checkpoint_that_was_passed_over_goes_with_the_next_one(halfway):
