@@ -142,11 +142,15 @@ def train(
         show([line.split("  ") for line in lines], json, "\n".join(lines))
         return 0
     where.check()
+    if sending.target is None:
+        refuse_options_of_others("ray", {"kuberay": kuberay, "slurm": slurm})
+    if scaling.scaling is not None and (where.serial or sending.target is not None or sending.dry_run):
+        raise JobError("scaling: measures on Ray, here or at --address; leave out --serial, --target and --dry-run")
     if run is None and scaling.scaling is None:
         raise JobError("run: must name a folder or URL for the training; give --run")
     given = read_words(options)
     job = make_job(
-        what, run or ".", given, texts=True, own=own_options(), seed=seed, folder=folder,
+        what, "." if run is None else run, given, texts=True, own=own_options(), seed=seed, folder=folder,
         workers=where.workers, gpus_per_worker=where.gpus_per_worker,
     )  # fmt: skip
     if run is not None:

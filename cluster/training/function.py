@@ -65,6 +65,8 @@ def named_function(function: str | TrainFunction, folder: Path | None = None) ->
         JobError: there is no such recipe, or it cannot be called.
     """
     here = (folder or Path.cwd()).absolute()
+    if not here.is_dir():
+        raise JobError(f"folder: must be a folder, not {shown(str(folder))}; leave it out for the current directory")
     if isinstance(function, str):
         if ":" not in function and function not in RECIPES:
             raise JobError(
@@ -107,6 +109,8 @@ def parameters_of(function: TrainFunction, name: str) -> dict[str, inspect.Param
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         raise JobError(f"function: {name} must be a function of a Training, which it does not say") from None
+    if inspect.isclass(function) or inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise JobError(f"function: {name} must train when it is called; a class, `async def` and `yield` train nothing")
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if not parameters or parameters[0].kind not in positional:
         raise JobError(f"function: {name} must take a Training as its first argument: def train(training, …)")

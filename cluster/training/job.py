@@ -27,6 +27,7 @@ class TrainingJob:
         options: of the function, checked.
         workers: how many; None for one per GPU, and for one where there are none.
         gpus_per_worker: None for one where there are GPUs.
+        here: what a relative run is below; the function may change the current directory.
     """
 
     what: NamedFunction
@@ -35,6 +36,7 @@ class TrainingJob:
     seed: int = 0
     workers: int | None = None
     gpus_per_worker: float | None = None
+    here: Path = field(default_factory=Path.cwd)
 
     def __post_init__(self) -> None:
         checked_workers(self.workers)
@@ -48,7 +50,7 @@ class TrainingJob:
     @property
     def run_path(self) -> str:
         """The run as an absolute folder or a URL."""
-        return locate(self.run, Path.cwd())
+        return locate(self.run, self.here)
 
     @property
     def folder(self) -> Path:

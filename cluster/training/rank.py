@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shlex
 import sys
 import tempfile
 import traceback
@@ -155,7 +156,7 @@ def _translated(plan: RankPlan, rank: int, world: int) -> Iterator[None]:
     except BaseException as error:
         if world > 1 and _is_of_connection(error):
             raise PeerLost(str(error)) from error
-        log = f"; all of it: landscape logs {plan.run} --rank {rank}" if plan.run else ""
+        log = f"; all of it: landscape logs {shlex.quote(plan.run)} --rank {rank}" if plan.run else ""
         raise RankFailed(f"function: {plan.what.name} {in_words(error)} on rank {rank}{log}") from error
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from cluster.process.streams import forgiving
 from cluster.training.reading import log_path
@@ -122,6 +122,15 @@ class _Both(io.TextIOBase):
 
     def isatty(self) -> bool:
         return self._first.isatty()
+
+    @property
+    def buffer(self) -> BinaryIO:
+        """For bytes, which are not logged."""
+        return self._first.buffer
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._first.encoding
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from landscape.errors import LandscapeError, flat, shown
+from landscape.errors import JobError, LandscapeError, flat, shown
 from landscape.folders import Folder, open_folder
 from landscape.folders.lease import CARD, lease, lease_seconds
 from landscape.processes import is_alive
@@ -36,6 +36,7 @@ def run_lock(run: str) -> Iterator[None]:
     out when it is no longer renewed.
 
     Raises:
+        JobError: the run cannot be a folder.
         LandscapeError: another driver that is alive holds it; says which.
     """
     folder = open_folder(run)
@@ -51,6 +52,7 @@ def training_lock(run: str) -> Iterator[bytes]:
         What the file that describes this process says, which whoever sees the run's folder finds there.
 
     Raises:
+        JobError: the run cannot be a folder.
         LandscapeError: another training that is alive holds it; says which.
     """
     folder = open_folder(run)
@@ -62,7 +64,11 @@ def training_lock(run: str) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _file_lock(run: str, folder: Folder, path: str, card: str) -> Iterator[None]:
-    folder.make()
+    try:
+        folder.make()
+    except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
+        reason = error.strerror or "no folder can be made there"
+        raise JobError(f"run: must be a folder, not {shown(run)} ({reason}); name another place") from None
     owner, place = Path(folder.place(card)), Path(folder.place(path))
     if place.is_symlink():
         raise LandscapeError(f"run: {shown(str(place), 300)} is a link, which is not followed; remove it")

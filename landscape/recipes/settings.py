@@ -124,6 +124,8 @@ def _check(settings: Settings) -> None:
             raise JobError(f"{name}: unknown {shown(value)}; {nearest(str(value), known)}")
     if settings.schedule == "steps" and not settings.milestones:
         raise JobError("milestones: must list the epochs after which the learning rate falls; schedule steps needs it")
+    if not all(_is_number(each) for each in settings.milestones):
+        raise JobError(f"milestones: must be finite numbers of epochs, not {shown(settings.milestones)}")
     if list(settings.milestones) != sorted(settings.milestones):
         raise JobError(f"milestones: must ascend, not {shown(settings.milestones)}; sort them")
     if settings.label_smoothing > 1:

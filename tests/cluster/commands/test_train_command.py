@@ -143,6 +143,13 @@ def test_a_landscape_of_a_run_is_computed_and_shown_while_it_is_trained(call, tm
         (("my_training:train", "--run", "r", "--target", "kuberay"), 2, "run: 'r' would lie in a pod"),
         (("my_training:train", "--run", "r", "--worker", 2), 2, "did you mean workers of train itself? known: epochs"),
         (("my_training:train", "--scaling", "1,x"), 2, "scaling: must be numbers of workers such as 1,2,4, not '1,x'"),
+        (("my_training:train", "--run", "r", "--folder", "absent"), 2, "folder: must be a folder, not 'absent'"),
+        (("my_training:train", "--run", "r", "--serial", "--nodes", 2), 2, "nodes: serves --target slurm only"),
+        (("my_training:train", "--run", ""), 2, "run: must name a folder or URL"),
+        (("my_training:train", "--run", "my_training.py"), 2, "run: must be a folder, not '"),
+        (("my_training:train", "--run", "my_training.py/r"), 2, "run: must be a folder, not '"),
+        (("my_training:train", "--scaling", "1", "--serial"), 2, "scaling: measures on Ray"),
+        (("my_training:train", "--scaling", "1", "--target", "slurm"), 2, "scaling: measures on Ray"),
         (("my_training:train", "--scaling", "0"), 2, "workers: must be at least 1, not 0"),
         (
             ("my_training:train", "--scaling", "1", "--scaling-steps", "0"),

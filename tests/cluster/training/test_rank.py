@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 
 import pytest
 import torch
@@ -46,6 +47,13 @@ def test_the_log_of_a_rank_has_what_its_process_says(tmp_path, capfd, monkeypatc
     # What is native or no warning is the rank's only where the process is.
     assert log.count("written below Python") == log.count("INFO mine: logged") == (2 if own_process else 0)
     assert shown.out.count("printed") == (0 if own_process else 2)
+
+
+def test_bytes_are_printed_in_a_process_of_others_too(tmp_path, capfd):
+    with logging_rank(str(tmp_path), 0, 1, own_process=False):
+        sys.stdout.buffer.write(b"\xff")
+        sys.stdout.flush()
+    assert capfd.readouterr().out  # as the terminal shows them
 
 
 class Memory:

@@ -111,6 +111,29 @@ def test_a_function_that_cannot_be_trained_is_refused(code, message):
         options(of=eval(code))
 
 
+def test_what_trains_nothing_when_it_is_called_is_refused():
+    async def later(training):
+        """Is never awaited."""
+
+    def parts(training):
+        yield 1
+
+    class Trainer:
+        def __init__(self, training):
+            """Trains nothing."""
+
+    for code in (later, parts, Trainer):
+        with pytest.raises(JobError, match="must train when it is called"):
+            options(of=code)
+
+
+def test_a_run_stays_where_it_was_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    job = make_job(lambda training: None, "run", {}, texts=False)
+    monkeypatch.chdir("/")  # as a function may
+    assert job.run_path == str(tmp_path / "run")
+
+
 def test_the_options_of_a_recipe_have_the_types_that_they_share():
     what = named_function("lenet-digits")
     given = {"warmup_epochs": "0.5", "base_batch": "none", "schedule": "cosine", "intervals": "[[1, 2, 3]]"}

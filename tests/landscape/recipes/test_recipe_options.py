@@ -130,6 +130,7 @@ WRONG = [
     ({"checkpoint_steps": 1.5}, "checkpoint_steps: must be a whole number"),
     ({"weight_decay": -1}, "weight_decay: must be a number from 0 on, not -1"),
     ({"schedule": "steps", "milestones": (30, 10)}, r"milestones: must ascend, not \(30, 10\)"),
+    ({"schedule": "steps", "milestones": (float("nan"), 2)}, "milestones: must be finite numbers of epochs"),
     ({"label_smoothing": 1.5}, "label_smoothing: must be at most 1, not 1.5"),
     ({"batch_size": 0}, "batch_size: must be a whole number from 1 on, not 0"),
     ({"warmup_epochs": float("nan")}, "warmup_epochs: must be a number"),
