@@ -118,9 +118,10 @@ def train(
     Parameters
     ----------
     what
-        A recipe's name, or module:function of a function of a landscape.Training.
+        A recipe: lenet-mnist, lenet-digits, cnn-mnist, resnet-cifar10, resnet50-imagefolder; or module:function of a
+        function of a landscape.Training.
     options
-        The options of the recipe or function: --epochs 20.
+        The options of the recipe or function, as --epochs 20; WHAT --list-options prints them.
     run
         The folder or URL of the run; nodes of a cluster must share it.
     overwrite

@@ -210,5 +210,13 @@ def _word(kind: Any) -> str:
     if origin is Callable:
         return "a function"
     if origin in LISTS:
-        return f"a list, each of it {_words(get_args(kind)[0])}" if get_args(kind) else "a list"
+        return f"a list of {_many(_words(get_args(kind)[0]))}" if get_args(kind) else "a list"
     return WORDS.get(kind) or str(kind if origin else getattr(kind, "__name__", kind))
+
+
+def _many(words: str) -> str:
+    """Several of what a type is in words: "whole numbers" of "a whole number"."""
+    if " or " in words or not words.startswith("a "):
+        return f"{words} each"
+    head, of, rest = words.removeprefix("a ").partition(" of ")
+    return f"{head}s{of}{rest}"

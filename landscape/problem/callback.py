@@ -78,6 +78,9 @@ def import_callback(
         JobError: the module cannot be imported, or has no such function.
     """
     module_name, _, function = reference.partition(":")
+    if module_name.endswith(".py"):
+        meant = f"{module_name.removesuffix('.py').strip('./').replace('/', '.')}:{function}"
+        raise JobError(f"{field}: must name a module, not the file {shown(module_name)}; write {meant}")
     if folder is not None:
         _look_first_in(folder, module_name.partition(".")[0])
     first = f" {where} ({folder}) or" if folder else ""

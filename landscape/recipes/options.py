@@ -6,8 +6,9 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Any, Literal, TypedDict, TypeVar, cast
 
+from landscape.fields.rules import Unit
 from landscape.recipes.settings import Damping, Settings, listed_intervals
 from landscape.recipes.training import Report
 from landscape.training import Training
@@ -20,10 +21,10 @@ class LoopOptions(TypedDict, total=False):
     seed: int | None
     batch_size: int
     learning_rate: float
-    optimizer: str
+    optimizer: Literal["sgd", "momentum", "adagrad", "adam", "thor"]
     momentum: float
     weight_decay: float
-    schedule: str | Schedule
+    schedule: Literal["constant", "cosine", "steps", "polynomial"] | Schedule
     final: float
     milestones: Sequence[float]
     factor: float
@@ -34,16 +35,16 @@ class LoopOptions(TypedDict, total=False):
     frequency: int
     balance: bool
     average: float
-    refresh: str
+    refresh: Literal["frequency", "thor", "thor_stop", "thor_nt"]
     growth: float
     clip: float | None
     label_smoothing: float
-    precision: str
+    precision: Literal["float32", "bfloat16", "float16"]
     loss_scale: float
     checkpoint_steps: int | None
     log_every: int
     intervals: Sequence[Sequence[int]] | None
-    unit: str
+    unit: Unit
     landscape_size: int
     num_samples: int
     device: str

@@ -9,10 +9,15 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from cluster.commands.train import train
 from cluster.training.function import named_function
 from cluster.training.options import checked_options, option_lines, read_words
 from cluster.training.train import make_job
 from landscape.errors import JobError
+from landscape.optim.rules import RULES
+from landscape.recipes.precision import PRECISIONS
+from landscape.recipes.settings import OPTIMIZERS, SCHEDULES
+from landscape.recipes.table import RECIPES
 
 
 def function(
@@ -68,7 +73,7 @@ def test_words_become_values_of_the_type_that_the_signature_names(text, value):
         ({"optimizer": "sgdm"}, "optimizer: must be one of sgd, adam, not 'sgdm'"),
         ({"nesterov": "perhaps"}, "nesterov: must be true or false, not 'perhaps'"),
         ({"limit": "x"}, "limit: must be a whole number or none, not 'x'"),
-        ({"intervals": "[1"}, r"intervals: must be a list, each of it a list, .* or none, not '\[1'"),
+        ({"intervals": "[1"}, r"intervals: must be a list of lists of whole numbers or none, not '\[1'"),
         ({"guess": "many"}, "guess: must be a whole number, not 'many'"),
     ],
 )
@@ -148,6 +153,19 @@ def test_the_options_are_listed():
     lines = option_lines(named_function(function), function)
     assert lines[0] == "--epochs  a whole number; default: 3"
     assert lines[2] == "--optimizer  one of sgd, adam; default: 'sgd'"
+    assert lines[5].startswith("--intervals  a list of lists of whole numbers or none; ")
+
+
+def test_the_options_of_a_recipe_list_the_names_that_its_loop_knows():
+    what = named_function("lenet-digits")
+    listed = {line.split()[0]: line for line in option_lines(what, what.load())}
+    known = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "refresh": RULES, "precision": PRECISIONS}
+    for name, values in known.items():
+        assert f"one of {', '.join(values)}; " in listed[f"--{name}"]
+
+
+def test_the_help_names_every_recipe():
+    assert f": {', '.join(RECIPES)};" in " ".join(train.__doc__.split())
 
 
 @pytest.mark.parametrize(
@@ -187,6 +205,8 @@ def test_what_is_trained_is_found_by_its_name(tmp_path, monkeypatch):
         named_function("absent:train", tmp_path).load()
     with pytest.raises(JobError, match="function: module 'my_training' has no function 'trains'; did you mean 'train'"):
         named_function("my_training:trains", tmp_path).load()
+    with pytest.raises(JobError, match=r"not the file 'my/x\.py'; write my\.x:train"):
+        named_function("my/x.py:train", tmp_path).load()
     del sys.modules["my_training"]
 
 
