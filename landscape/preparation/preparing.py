@@ -58,6 +58,7 @@ from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore, landscape_names, refuse_unwritable
 from landscape.store.levels_left import grid_of_level
+from landscape.trajectory.run_files import read_problem
 from landscape.trajectory.snapshots import read_trajectory
 
 log = logging.getLogger("landscape")
@@ -115,7 +116,9 @@ def prepare(
     warnings = [*of_batch_norm, *randomness_warnings(randomness), *data_warnings(samples), *look.warnings]
     warnings += immobile(problem.model, bfloat16_weights=look.bfloat16_weights)
     warnings += rounding_warnings(landscapes)
-    warnings += [*origin_warnings(asked.landscapes, weights, implied=asked.implied), *thread_warnings(job)]
+    own = read_problem(run) == job.problem  # as a recipe's
+    warnings += [*origin_warnings(asked.landscapes, weights, implied=asked.implied, own_callback=own)]
+    warnings += thread_warnings(job)
     return PreparedJob(
         job, run, problem, samples, landscapes, looked, tuple(warnings), folder, borrowed, chosen.indices, network
     )

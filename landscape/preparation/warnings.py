@@ -28,12 +28,17 @@ def thread_warnings(job: Job) -> list[str]:
     ]
 
 
-def origin_warnings(specs: Sequence[Landscape], weights: Weights, *, implied: bool) -> list[str]:
+def origin_warnings(
+    specs: Sequence[Landscape], weights: Weights, *, implied: bool, own_callback: bool = False
+) -> list[str]:
     """A warning where the last weights of the trajectory are taken unasked, and the callback returns others.
 
     Args:
         implied: whether the landscapes are those that the collector's options stand for, and none is in the job.
+        own_callback: whether the training recorded the callback itself: it makes the network, and not its weights.
     """
+    if own_callback:
+        return []
     unnamed = [
         spec.name for spec in specs if (spec.origin is None or implied) and spec.snapshots is None and not spec.paths
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -40,6 +41,18 @@ def test_nor_does_a_trajectory_that_ends_at_the_callbacks_weights(tmp_path):
     problem = quadratic_problem()
     write_trajectory(tmp_path, wandering(problem.model, 3, 0.3) | {9: problem.model.state_dict()})
     assert prepare(make_job(tmp_path, lambda: problem, [SPEC])).warnings == ()
+
+
+def test_nor_does_a_callback_that_the_training_recorded_itself(collected, monkeypatch):
+    folder, _ = collected
+    (folder / "recorded_one.py").write_text("from small_models import quadratic_problem as problem\n")
+    monkeypatch.syspath_prepend(folder)
+    job = make_job(folder, "recorded_one:problem", [SPEC])
+    assert len(prepare(job).warnings) == 1
+    file = folder / "run.json"
+    known = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(known | {"problem": "recorded_one:problem"}))
+    assert prepare(job).warnings == ()
 
 
 def test_a_plan_shows_the_warnings_in_its_text_and_its_json(collected):
