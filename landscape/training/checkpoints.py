@@ -12,7 +12,7 @@ import logging
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -71,10 +71,18 @@ def write_checkpoint(folder: Folder, number: int, checkpoint: Checkpoint) -> Non
     contents = _fields(checkpoint)
     saved = {"format": FORMAT, "digest": digest_of(contents), **contents}
     with writing(folder, checkpoint_path(number)) as temporary, open(temporary, "wb") as file:
-        torch.save(saved, file)
+        _save(saved, file)
     before = [other for other in checkpoint_numbers(folder) if other < number]
     with refusing_disk_errors(folder.place(FOLDER)):
         _delete_others(folder, {number, *before[1 - KEPT :]})
+
+
+def _save(saved: dict[str, Any], file: BinaryIO) -> None:
+    try:
+        torch.save(saved, file)
+    except RuntimeError as error:
+        # After a write that failed torch still ends its archive, and tells that its size is wrong.
+        raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
 
 def _fields(checkpoint: Checkpoint) -> dict[str, Any]:

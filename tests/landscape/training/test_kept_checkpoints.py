@@ -2,6 +2,7 @@
 
 import logging
 import random
+import resource
 import shutil
 from collections import OrderedDict
 from dataclasses import replace
@@ -150,6 +151,21 @@ def test_without_a_collector_checkpoints_are_numbered_by_batches_or_one_by_one(t
         again = Training(tmp_path / run)
         assert again.resume() == {"epoch": 2}
         assert again.steps_done == (15 if run == "batches" else 0)
+
+
+def test_a_full_disk_is_told_and_leaves_the_checkpoint_before(tmp_path):
+    training = Training(tmp_path)
+    training.resume()
+    training.keep(number=1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # as a full disk, a write fails in the middle
+        with pytest.raises(LandscapeError, match=r"step-00000002\.pt' cannot be written: File too large; .*make room"):
+            training.keep(number=torch.zeros(100_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001.pt"]
+    assert Training(tmp_path).resume() == {"number": 1}
 
 
 # -- damage ----------------------------------------------------------------------------------------------------------
