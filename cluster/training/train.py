@@ -129,8 +129,14 @@ def train_here(job: TrainingJob, report: Report, overwrite: bool = False) -> Tra
     """Train in this process, without Ray: the reference.
 
     Raises:
+        JobError: it is to use GPUs, and this machine has too few.
         LandscapeError: the function raised.
     """
+    if (job.gpus_per_worker or 0) > torch.cuda.device_count():
+        raise JobError(
+            f"gpus_per_worker: this machine has {torch.cuda.device_count()} GPUs, not {job.gpus_per_worker:g}; "
+            "leave it out, or ask for less"
+        )
     with training_lock(job.run_path):
         stage("training in this process")
         try:

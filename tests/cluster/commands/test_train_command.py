@@ -145,6 +145,11 @@ def test_a_landscape_of_a_run_is_computed_and_shown_while_it_is_trained(call, tm
         (("my_training:train", "--scaling", "1,x"), 2, "scaling: must be numbers of workers such as 1,2,4, not '1,x'"),
         (("my_training:train", "--run", "r", "--folder", "absent"), 2, "folder: must be a folder, not 'absent'"),
         (("my_training:train", "--run", "r", "--serial", "--nodes", 2), 2, "nodes: serves --target slurm only"),
+        (
+            ("my_training:train", "--run", "r", "--serial", "--gpus-per-worker", 99),
+            2,
+            "gpus_per_worker: this machine has",
+        ),
         (("my_training:train", "--run", ""), 2, "run: must name a folder or URL"),
         (("my_training:train", "--run", "my_training.py"), 2, "run: must be a folder, not '"),
         (("my_training:train", "--run", "my_training.py/r"), 2, "run: must be a folder, not '"),
