@@ -18,6 +18,7 @@ from landscape.recipes.training import Arrays, Settings, fit
 from landscape.results import Run, open_run
 from landscape.spec import Job
 from landscape.studies.data import StudyData
+from landscape.studies.quantities import mean_rise
 from landscape.studies.settings import choose, folder_of
 from landscape.surface import Surface
 from landscape.training import Training
@@ -88,6 +89,15 @@ class Network:
         )  # fmt: skip
         computed = compute_job(job)
         return [computed[str(landscape["name"])] for landscape in landscapes]
+
+    def mean_rise(self, distance: float, *, lines: int, num_samples: int) -> float:
+        """The mean rise at `distance` along so many random filter-normalised lines."""
+        wanted = [
+            {"name": f"line-{seed}", "directions": [{"kind": "random", "seed": seed}], "size": 3,
+             "range": [-distance, distance]}
+            for seed in range(1, lines + 1)
+        ]  # fmt: skip
+        return mean_rise(self.landscapes(*wanted, num_samples=num_samples), distance)
 
 
 def train(study: str, recipe: Recipe, seeds: Sequence[int]) -> list[Network]:

@@ -15,7 +15,7 @@ from landscape.recipes.lenet import LeNet5
 from landscape.studies.data import StudyData, handwriting
 from landscape.studies.findings import Finding, Findings
 from landscape.studies.networks import Network, Recipe, train
-from landscape.studies.quantities import OverSeeds, in_how_many, mean_rise
+from landscape.studies.quantities import OverSeeds, in_how_many
 from landscape.studies.settings import choose
 from landscape.studies.shown import Table
 from landscape.surface import Surface
@@ -177,12 +177,7 @@ def plane(network: Network) -> Surface:
 
 def rise(network: Network) -> float:
     """The mean rise along random filter-normalised lines."""
-    wanted = [
-        {"name": f"line-{seed}", "directions": [{"kind": "random", "seed": seed}], "size": 3,
-         "range": [-DISTANCE, DISTANCE]}
-        for seed in range(1, choose(9, 2))
-    ]  # fmt: skip
-    return mean_rise(network.landscapes(*wanted, num_samples=choose(512, 32)), DISTANCE)
+    return network.mean_rise(DISTANCE, lines=choose(8, 1), num_samples=choose(512, 32))
 
 
 def findings(chosen: Sequence[Chosen], images: StudyData) -> Findings:
