@@ -63,10 +63,10 @@ def thor(learning_rate: float, damping: float, balance: bool = True, frequency: 
 
 
 TRIALS = {
-    "sgd": [Trial("momentum", 20, rate) for rate in (0.025, 0.05, 0.1, 0.2, 0.4, 0.8)],
+    "sgd": [Trial("momentum", 20, rate) for rate in (0.025, 0.035, 0.05, 0.07, 0.1, 0.2)],
     "thor": [
-        thor(0.1, 0.03, balance=False), thor(0.001, 0.001), thor(0.002, 0.001), thor(0.001, 0.0003),
-        thor(0.002, 0.003), thor(0.003, 0.003),
+        thor(0.1, 0.03, balance=False), thor(0.001, 0.001), thor(0.002, 0.001), thor(0.003, 0.001),
+        thor(0.002, 0.003), thor(0.002, 0.001, frequency=40),
     ],
 }  # fmt: skip
 
