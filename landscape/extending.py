@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from landscape.arguments import check_whole
 from landscape.choosing import within_tile_bytes
 from landscape.errors import JobError, shown
 from landscape.pipeline import run as run_serially
@@ -44,8 +45,8 @@ class More:
 
     def __post_init__(self) -> None:
         count, names = self.num_samples, self.observables
-        if count is not None and (type(count) is not int or count < 1):
-            raise JobError(f"num_samples: must be a whole number from 1 on, not {shown(count)}")
+        if count is not None:
+            check_whole("num_samples", count, 1)
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
             raise JobError(f"observables: must be a list of names, such as ['accuracy'], not {shown(names)}")
         if self.ranges is not None:

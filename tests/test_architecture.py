@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     "landscape: barrier batch_norm curves digests draws errors grid host_memory intervals lazy_names processes "
     "progress",
-    "landscape: devices fields folders memory optim parameters plan record refinement retries sample_losses; "
+    "landscape: arguments devices fields folders memory parameters plan record refinement retries sample_losses; "
     "cluster: process",
-    "landscape: axes directions problem trajectory; cluster: options scheduling",
+    "landscape: axes directions optim problem trajectory; cluster: options scheduling",
     "landscape: surface",
     "landscape: topology",
     "landscape: evaluation spec store views; cluster: shipping",

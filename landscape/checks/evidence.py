@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from landscape.arguments import is_number
 from landscape.grid import Floats, Index
 from landscape.record import Record
 from landscape.store import LandscapeStore
@@ -175,5 +176,4 @@ class Evidence:
 
 def _number(line: Mapping[str, Any], name: str) -> float | None:
     value = line.get(name)
-    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if usable else None  # type: ignore[arg-type]
+    return float(value) if is_number(value) else None

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from landscape.errors import JobError, shown
+from landscape.arguments import check_whole
+from landscape.errors import JobError
 from landscape.fields import explain
 from landscape.spec import COLLECTED_SIZE, DEFAULT_SAMPLES, CollectLandscape
 
@@ -43,5 +44,4 @@ def check_starts(start_step: int, start_epoch: int | None) -> None:
         JobError: says which one.
     """
     for name, value in (("start_step", start_step), ("start_epoch", start_epoch or 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise JobError(f"{name}: must be a whole number from 0 on, not {shown(value)}")
+        check_whole(name, value, 0)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from landscape.arguments import is_number
 from landscape.intervals import Interval
 
 
@@ -55,5 +56,4 @@ def row_of(
 
 def finite(value: Any) -> float | None:
     """A number as it is; None for all else."""
-    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if usable else None
+    return float(value) if is_number(value) else None

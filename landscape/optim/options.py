@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from landscape.arguments import check_whole
 from landscape.errors import JobError, nearest, shown
 from landscape.optim.rules import RULES
 
@@ -31,8 +32,8 @@ def check_options(
     if refresh not in RULES:
         raise JobError(f"refresh: unknown {shown(refresh)}; {nearest(refresh, RULES)}")
     for name, value in (("frequency", frequency), ("split_dim", split_dim), ("longest", longest)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise JobError(f"{name}: must be a whole number from 1 on, not {shown(value)}")
+        if value is not None:
+            check_whole(name, value, 1)
     for name, number in (("growth", growth), ("average", average), ("clip", clip)):
         if number is not None or name != "clip":
             _number(name, number)

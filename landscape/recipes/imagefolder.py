@@ -14,6 +14,7 @@ from typing import Any, Literal, Unpack, get_args
 
 from torch import nn
 
+from landscape.arguments import check_whole
 from landscape.errors import JobError, nearest, shown
 from landscape.folders import Place
 from landscape.optim.schedules import SCHEDULES, Schedule
@@ -121,7 +122,7 @@ def train(
     """
     data = data_for_training(data, DATA_VARIABLE, DATA)
     training = training_of(run, seed=options["seed"], device=options["device"], overwrite=options["overwrite"])
-    _check_side(side)
+    check_whole("side", side, SMALLEST_SIDE)
     listings = read_folders(data)
     steps = steps_in(len(listings[0]), max(1, options["batch_size"]))  # the settings refuse what is below 1
     epochs, chosen = with_published(epochs, options, published, steps)
@@ -188,11 +189,6 @@ def read_folders(data: str | Path) -> tuple[Listing, Listing]:
     return trained, held_out
 
 
-def _check_side(side: int) -> None:
-    if isinstance(side, bool) or not isinstance(side, int) or side < SMALLEST_SIDE:
-        raise JobError(f"side: must be a whole number from {SMALLEST_SIDE} on, not {shown(side)}")
-
-
 def make_problem(
     data: str | Path,
     weights: str | Path | None = None,
@@ -212,7 +208,7 @@ def make_problem(
     """
     if split not in get_args(Split):
         raise JobError(f"split: unknown {shown(split)}; {nearest(split, get_args(Split))}")
-    _check_side(side)
+    check_whole("side", side, SMALLEST_SIDE)
     listing = list_images(Path(data) / split)
     model = initial_or_given(seeded(partial(ResNet50, len(listing.classes), channels=channels), seed), weights)
     images = EvaluatedImages(listing, side)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from landscape.errors import JobError, shown
+from landscape.arguments import check_whole
 
 BLOCKS = (3, 4, 6, 3)  # of each stage
 EXPANSION = 4  # a bottleneck's output has so many times the channels of its 3×3 convolution
@@ -53,8 +53,7 @@ class ResNet50(nn.Module):
     def __init__(self, classes: int = 1000, *, channels: int = 64, zero_gamma: bool = False) -> None:
         super().__init__()
         for name, value in (("classes", classes), ("channels", channels)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise JobError(f"{name}: must be a whole number from 1 on, not {shown(value)}")
+            check_whole(name, value, 1)
         self.stem = nn.Sequential(
             nn.Conv2d(3, channels, 7, 2, 3, bias=False), nn.BatchNorm2d(channels), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
         )

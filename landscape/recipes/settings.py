@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from landscape.arguments import check_whole, is_number
 from landscape.errors import JobError, nearest, shown
 from landscape.recipes.precision import PRECISIONS
 from landscape.training import schedules
@@ -102,19 +102,16 @@ def _named(function: Callable[..., Any]) -> str:
 
 
 def _check(settings: Settings) -> None:
-    whole = dict.fromkeys(("epochs", "batch_size", "frequency", "log_every"), 1)
-    whole |= {name: 1 for name in ("base_batch", "checkpoint_steps") if getattr(settings, name) is not None}
-    for name in whole:
-        value = getattr(settings, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise JobError(f"{name}: must be a whole number from 1 on, not {shown(value)}")
+    given = [name for name in ("base_batch", "checkpoint_steps") if getattr(settings, name) is not None]
+    for name in ("epochs", "batch_size", "frequency", "log_every", *given):
+        check_whole(name, getattr(settings, name), 1)
     for name in ("momentum", "weight_decay", "warmup_epochs", "final", "factor", "power", "label_smoothing"):
         value = getattr(settings, name)
-        if not _is_number(value) or value < 0:
+        if not is_number(value) or value < 0:
             raise JobError(f"{name}: must be a number from 0 on, not {shown(value)}")
     for name in ("learning_rate", "loss_scale"):
         value = getattr(settings, name)
-        if not _is_number(value) or value <= 0:
+        if not is_number(value) or value <= 0:
             raise JobError(f"{name}: must be a positive number, not {shown(value)}")
     for name, value, known in (
         ("optimizer", settings.optimizer, OPTIMIZERS), ("schedule", settings.schedule, SCHEDULES),
@@ -124,16 +121,12 @@ def _check(settings: Settings) -> None:
             raise JobError(f"{name}: unknown {shown(value)}; {nearest(str(value), known)}")
     if settings.schedule == "steps" and not settings.milestones:
         raise JobError("milestones: must list the epochs after which the learning rate falls; schedule steps needs it")
-    if not all(_is_number(each) for each in settings.milestones):
+    if not all(is_number(each) for each in settings.milestones):
         raise JobError(f"milestones: must be finite numbers of epochs, not {shown(settings.milestones)}")
     if list(settings.milestones) != sorted(settings.milestones):
         raise JobError(f"milestones: must ascend, not {shown(settings.milestones)}; sort them")
     if settings.label_smoothing > 1:
         raise JobError(f"label_smoothing: must be at most 1, not {shown(settings.label_smoothing)}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def listed_intervals(epochs: int, intervals: Sequence[Sequence[int]]) -> list[list[int]]:

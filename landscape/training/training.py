@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from landscape.arguments import check_whole
 from landscape.collector import TrajectoryCollector
 from landscape.collector.options import checked_options
 from landscape.devices import pick_device
@@ -145,8 +146,7 @@ class Training:
         """
         for name, value, least in (("count", count, 1), ("batch_size", batch_size, 1), ("epoch", epoch, 0),
                                    ("start", start, 0)):  # fmt: skip
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise JobError(f"{name}: must be a whole number from {least} on, not {shown(value)}")
+            check_whole(name, value, least)
         order = epoch_order(count, self.seed, epoch) if shuffle else torch.arange(count)
         return self._counted(shares(order, batch_size, self.rank, self.world, start))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from landscape.arguments import is_number
 from landscape.errors import one_line, shown
 from landscape.folders.files import folder_of_user, whole_file
 from landscape.plan import Engine
@@ -193,6 +193,6 @@ def _choice(parsed: Any) -> Choice:
 
 
 def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
+    if not is_number(value) or value <= 0:
         raise ValueError("no seconds")
     return float(value)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from landscape.arguments import check_whole
 from landscape.errors import JobError, LandscapeError, nearest, shown
 from landscape.recipes.images.crops import SIDE, central_crop, draws_of, normalise, random_crop
 from landscape.recipes.images.decoding import Choose, UnreadableImage, read_crop
@@ -77,8 +78,7 @@ class ImageLoader:
         unreadable: Unreadable = "refuse",
     ) -> None:
         for name, value, least in (("side", side, 1), ("decoders", decoders, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise JobError(f"{name}: must be a whole number from {least} on, not {shown(value)}")
+            check_whole(name, value, least)
         if unreadable not in get_args(Unreadable):
             raise JobError(f"unreadable: unknown {shown(unreadable)}; {nearest(unreadable, get_args(Unreadable))}")
         self.listing, self.skipped = listing, set[int]()
