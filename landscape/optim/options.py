@@ -26,6 +26,7 @@ def check_options(
     longest: int | None,
     split_dim: int,
     average: float,
+    first_order: float,
     clip: float | None,
     loss_scale: float | Scaler,
 ) -> None:
@@ -34,7 +35,9 @@ def check_options(
     for name, value in (("frequency", frequency), ("split_dim", split_dim), ("longest", longest)):
         if value is not None:
             check_whole(name, value, 1)
-    for name, number in (("growth", growth), ("average", average), ("clip", clip)):
+    for name, number in (
+        ("growth", growth), ("average", average), ("first_order", first_order), ("clip", clip),
+    ):  # fmt: skip
         if number is not None or name != "clip":
             _number(name, number)
     if not (isinstance(loss_scale, int | float) or hasattr(loss_scale, "get_scale")):
@@ -45,6 +48,8 @@ def check_options(
         raise JobError("longest: must be given with growth, the steps of an epoch for example")
     if not 0 <= average < 1:
         raise JobError(f"average: must be from 0 to below 1, not {average:g}")
+    if not (first_order > 0 and math.isfinite(first_order)):
+        raise JobError(f"first_order: must be above 0, and finite, not {first_order:g}")
     if clip is not None and not clip > 0:
         raise JobError(f"clip: must be above 0, not {clip:g}")
     if isinstance(loss_scale, int | float) and not (loss_scale > 0 and math.isfinite(loss_scale)):

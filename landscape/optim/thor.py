@@ -37,7 +37,7 @@ class THOR(Optimizer):
         Δ = (G + √λ)⁻¹·∇W·(A + √λ)⁻¹ + weight_decay·W,   M ← momentum·M + Δ,   W ← W − lr·M.
 
     Both factors are cut into diagonal blocks and inverted by Cholesky. Biases and batch norm, and whatever is not
-    Linear, Conv1d, Conv2d, Embedding or LayerNorm, take their plain gradient for Δ.
+    Linear, Conv1d, Conv2d, Embedding or LayerNorm, take their plain gradient for Δ, times `first_order`.
 
     Args:
         model: whose layers are looked at in their backward passes. The first dimension of what layers take is the
@@ -52,6 +52,8 @@ class THOR(Optimizer):
         balance: shares λ between A and G by their traces, as K-FAC does (`landscape.optim.inverses.Damping`); THOR
             adds √λ to either.
         average: the share of the older factors in a moving average; 0 takes each refresh's own.
+        first_order: multiplies Δ of what is trained first order: its learning rate over `lr`, since one that fits
+            preconditioned steps may be hundreds of times too small for plain gradients. THOR has 1.
         clip: the largest norm of Δ over all parameters.
         loss_scale: a number that the loss was multiplied by: gradients are divided by it. Or the GradScaler; one that
             unscales in `scaler.step(optimizer)` alone needs not be given.
@@ -82,6 +84,7 @@ class THOR(Optimizer):
         split_dim: int = 128,
         balance: bool = False,
         average: float = 0.0,
+        first_order: float = 1.0,
         clip: float | None = None,
         loss_scale: float | Scaler = 1.0,
         params: Iterable[Any] | None = None,
@@ -89,7 +92,7 @@ class THOR(Optimizer):
     ) -> None:
         if not isinstance(model, nn.Module):
             raise JobError(f"model: must be a torch.nn.Module, not a {type(model).__name__}; THOR(model, lr)")
-        check_options(refresh, frequency, growth, longest, split_dim, average, clip, loss_scale)
+        check_options(refresh, frequency, growth, longest, split_dim, average, first_order, clip, loss_scale)
         self.damping_schedule = damping if callable(damping) else None
         first = damping(0) if callable(damping) else damping
         defaults = {"lr": lr, "damping": first, "momentum": momentum, "weight_decay": weight_decay}
@@ -103,7 +106,7 @@ class THOR(Optimizer):
         self.layers, self.norms = found.layers, found.norms
         self.rule, self.average, self.clip, self.loss_scale = RULES[refresh], average, clip, loss_scale
         self.calendar = Calendar(frequency, growth, longest or math.inf)
-        self.balance, self.process_group = balance, process_group
+        self.balance, self.first_order, self.process_group = balance, first_order, process_group
         self.steps = 0
         self.skipped = 0
         self._layer_of = {id(layer.weight): layer for layer in self.layers}
@@ -202,7 +205,8 @@ class THOR(Optimizer):
                     update = self._preconditioned(parameter, gradients[parameter], group["damping"])
                     if group["weight_decay"]:
                         update = update.add(parameter, alpha=group["weight_decay"])
-                    updates[parameter] = update
+                    is_plain = not (id(parameter) in self._layer_of or id(parameter) in self._norm_of)
+                    updates[parameter] = update * self.first_order if is_plain and self.first_order != 1 else update
         if self.clip is not None and updates:
             norm = nn.utils.get_total_norm(updates.values())
             share = (self.clip / norm).clamp(max=1.0)

@@ -35,6 +35,7 @@ class LoopOptions(TypedDict, total=False):
     frequency: int
     balance: bool
     average: float
+    first_order: float
     refresh: Literal["frequency", "thor", "thor_stop", "thor_nt"]
     growth: float
     clip: float | None

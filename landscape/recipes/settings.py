@@ -36,8 +36,8 @@ class Settings:
         power: of "polynomial".
         warmup_epochs: in which the rate rises along a line, from the rate for `base_batch`, else from 0.
         base_batch: the batch size that `learning_rate` is for; it is scaled with the batch size. None: it stays.
-        damping, frequency, balance, average, refresh, growth, clip: of "thor" (`landscape.optim.THOR`); the damping may
-            be a function of the epochs done, and the interval between refreshes grows up to an epoch.
+        damping, frequency, balance, average, first_order, refresh, growth, clip: of "thor" (`landscape.optim.THOR`); the
+            damping may be a function of the epochs done, and the interval between refreshes grows up to an epoch.
         label_smoothing: of the cross-entropy in training; the held-out loss is without.
         precision: of the forward pass in training: "float32", "bfloat16" or "float16".
         loss_scale: by which the loss is multiplied, and its gradients divided again; for "float16".
@@ -68,6 +68,7 @@ class Settings:
     frequency: int = 100
     balance: bool = False
     average: float = 0.0
+    first_order: float = 1.0
     refresh: str = "frequency"
     growth: float = 1.0
     clip: float | None = None
@@ -147,7 +148,7 @@ def _thor(model: nn.Module, settings: Settings, steps_per_epoch: int) -> torch.o
     damping = (lambda step: of_epochs(step / steps_per_epoch)) if callable(of_epochs) else of_epochs
     return THOR(
         model, settings.learning_rate, damping=damping, frequency=settings.frequency, balance=settings.balance,
-        average=settings.average, refresh=settings.refresh, growth=settings.growth,
+        average=settings.average, first_order=settings.first_order, refresh=settings.refresh, growth=settings.growth,
         longest=max(settings.frequency, steps_per_epoch), clip=settings.clip, momentum=settings.momentum,
         weight_decay=settings.weight_decay, loss_scale=settings.loss_scale,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
+from landscape.errors import JobError
 from landscape.optim import SCHEDULES, THOR
 
 
@@ -55,6 +57,26 @@ def test_without_curvature_momentum_and_decay_are_those_of_sgd():
     thor = THOR(model, 0.1 * damping, damping=damping, weight_decay=0.01 / damping)
     sgd = torch.optim.SGD(plain.parameters(), 0.1, momentum=0.9, weight_decay=0.01)
     assert_same(trained(thor, model, 5, backward(data)), trained(sgd, plain, 5, backward(data)), 1e-6)
+
+
+def test_what_is_trained_first_order_may_have_a_learning_rate_of_its_own():
+    layers = [nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(27, 27), nn.LayerNorm(27), nn.Linear(27, 4)]
+    model, data = nn.Sequential(*layers).double(), batch()
+    preconditioned = {f"{number}.weight" for number in (0, 3, 4, 5)} | {"4.bias"}
+    moved = {}
+    for first_order in (1, 20):
+        one = copy.deepcopy(model)
+        thor = THOR(one, 0.01, weight_decay=0.1, first_order=first_order)
+        trained(thor, one, 1, backward(data))
+        thor.close()
+        moved[first_order] = {
+            name: after.detach() - before.detach()
+            for (name, before), after in zip(model.named_parameters(), one.parameters(), strict=True)
+        }
+    for name, step in moved[1].items():
+        assert_same(moved[20][name], step if name in preconditioned else 20 * step, 1e-9)
+    with pytest.raises(JobError, match=r"^first_order: must be above 0, and finite, not 0$"):
+        THOR(model, 0.01, first_order=0)
 
 
 def test_clipping_shortens_the_whole_step():

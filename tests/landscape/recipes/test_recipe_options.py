@@ -227,15 +227,10 @@ def test_the_table_has_functions_of_a_training_with_all_options():
 
 
 def test_a_second_order_training_takes_the_options_of_its_optimiser():
-    options = {"balance": True, "average": 0.5, "refresh": "thor", "growth": 2.0, "clip": 0.1, "frequency": 3}
+    options = {"balance": True, "average": 0.5, "first_order": 20.0, "refresh": "thor", "growth": 2.0, "clip": 0.1, "frequency": 3}
     made = make_optimizer(net(), Settings(2, 8, 0.05, optimizer="thor", **options), 4)
-    assert (made.balance, made.average, made.clip, made.calendar.growth, made.calendar.longest) == (
-        True,
-        0.5,
-        0.1,
-        2,
-        4,
-    )
+    assert (made.balance, made.average, made.first_order, made.clip) == (True, 0.5, 20, 0.1)
+    assert (made.calendar.growth, made.calendar.longest) == (2, 4)
     with pytest.raises(JobError, match=r"^refresh: unknown 'thorr'"):
         make_optimizer(net(), Settings(2, 8, 0.05, optimizer="thor", refresh="thorr"), 4)
 
