@@ -36,8 +36,8 @@ class Settings:
         power: of "polynomial".
         warmup_epochs: in which the rate rises along a line, from the rate for `base_batch`, else from 0.
         base_batch: the batch size that `learning_rate` is for; it is scaled with the batch size. None: it stays.
-        damping, frequency, balance, average, first_order, refresh, growth, clip: of "thor" (`landscape.optim.THOR`); the
-            damping may be a function of the epochs done, and the interval between refreshes grows up to an epoch.
+        damping, frequency, balance, average, first_order, refresh, growth, clip: of "thor" (`landscape.optim.THOR`);
+            the damping may be a function of the epochs done, and the interval between refreshes grows up to an epoch.
         label_smoothing: of the cross-entropy in training; the held-out loss is without.
         precision: of the forward pass in training: "float32", "bfloat16" or "float16".
         loss_scale: by which the loss is multiplied, and its gradients divided again; for "float16".

@@ -60,8 +60,8 @@ def test_without_curvature_momentum_and_decay_are_those_of_sgd():
 
 
 def test_what_is_trained_first_order_may_have_a_learning_rate_of_its_own():
-    layers = [nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(27, 27), nn.LayerNorm(27), nn.Linear(27, 4)]
-    model, data = nn.Sequential(*layers).double(), batch()
+    before = [nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten()]
+    model, data = nn.Sequential(*before, nn.Linear(27, 27), nn.LayerNorm(27), nn.Linear(27, 4)).double(), batch()
     preconditioned = {f"{number}.weight" for number in (0, 3, 4, 5)} | {"4.bias"}
     moved = {}
     for first_order in (1, 20):

@@ -227,7 +227,8 @@ def test_the_table_has_functions_of_a_training_with_all_options():
 
 
 def test_a_second_order_training_takes_the_options_of_its_optimiser():
-    options = {"balance": True, "average": 0.5, "first_order": 20.0, "refresh": "thor", "growth": 2.0, "clip": 0.1, "frequency": 3}
+    options = {"balance": True, "average": 0.5, "first_order": 20.0, "clip": 0.1}
+    options |= {"refresh": "thor", "growth": 2.0, "frequency": 3}
     made = make_optimizer(net(), Settings(2, 8, 0.05, optimizer="thor", **options), 4)
     assert (made.balance, made.average, made.first_order, made.clip) == (True, 0.5, 20, 0.1)
     assert (made.calendar.growth, made.calendar.longest) == (2, 4)
