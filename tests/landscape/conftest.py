@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from object_stores import new_url, s3_server, use
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
     """The address of an S3."""
-    from object_stores import s3_server  # only here, as it takes a second that most tests can do without
-
     with s3_server() as found:
         yield found
 
@@ -20,7 +19,5 @@ def endpoint() -> Iterator[str]:
 @pytest.fixture(params=["local", "s3"])
 def place(request, tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where a run may lie; nothing is there yet."""
-    from object_stores import new_url, use
-
     use(monkeypatch, endpoint, LANDSCAPE_STORE_LEASE="1.5")
     return str(tmp_path / "run") if request.param == "local" else new_url()

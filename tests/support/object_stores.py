@@ -12,48 +12,52 @@ import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from socketserver import BaseServer
+from typing import TypeVar
+from urllib.parse import quote, urlsplit
+from xml.etree import ElementTree
 
-import boto3
 import pytest
-from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
-from werkzeug.serving import make_server
+from small_s3 import SmallS3
 
 SECRET = "Zq8v+verysecretindeed/0123456789ABCDEF"
 BUCKET = "bucket"
-
-
-class _Quiet(MotoRequestHandler):
-    """Writes no line for each request."""
-
-    def log(self, *words: object) -> None:
-        pass
+SIGNED = "AWS4-HMAC-SHA256 Credential=id/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
+S = TypeVar("S", bound=BaseServer)
 
 
 @contextlib.contextmanager
 def s3_server() -> Iterator[str]:
-    """The address of an S3 with one bucket, on a free port.
+    """The address of an S3 with one bucket, on a free port."""
+    with serving(SmallS3(BUCKET)) as server:
+        yield server.endpoint
 
-    Moto's own server finds out for each request which of two hundred services it asks for, which costs half of it.
-    """
-    server = make_server("127.0.0.1", 0, create_backend_app("s3"), threaded=True, request_handler=_Quiet)
+
+@contextlib.contextmanager
+def serving(server: S) -> Iterator[S]:
+    """Serve from a thread while the block runs."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
-    endpoint = f"http://127.0.0.1:{server.server_port}"
     try:
-        client(endpoint).create_bucket(Bucket=BUCKET)
-        yield endpoint
+        yield server
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
 
 
-def client(endpoint: str):
-    return boto3.client(
-        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="id", aws_secret_access_key=SECRET
-    )
+def request(endpoint: str, method: str, path: str, body: bytes = b"", **headers: str) -> http.client.HTTPResponse:
+    """The answer to one request, read; `answer.body` is its content."""
+    address = urlsplit(endpoint)
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=60)
+    try:
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, body, {"Authorization": SIGNED, **given})
+        answer = connection.getresponse()
+        answer.body = answer.read()
+    finally:
+        connection.close()
+    return answer
 
 
 def environment(endpoint: str, **more: str) -> dict[str, str]:
@@ -74,46 +78,58 @@ class Raw:
 
     def __init__(self, place: str, endpoint: str) -> None:
         self.place, self.kind = place, place.partition("://")[0] if "://" in place else "local"
-        self._s3 = client(endpoint) if self.kind == "s3" else None
-        self._bucket, self._prefix = urlsplit(place).netloc, urlsplit(place).path.strip("/") + "/"
+        self._endpoint, self._prefix = endpoint, urlsplit(place).path.strip("/") + "/"
+        self._bucket = f"/{urlsplit(place).netloc}"
+
+    def _ask(self, method: str, key: str, body: bytes = b"") -> bytes:
+        answer = request(self._endpoint, method, f"{self._bucket}/{quote(self._prefix + key)}", body)
+        assert answer.status < 300, (method, key, answer.status, answer.body)
+        return answer.body
 
     def keys(self) -> list[str]:
         if self.kind == "local":
             return sorted(p.relative_to(self.place).as_posix() for p in Path(self.place).rglob("*") if p.is_file())
         return sorted(key for key, _ in self._listed())
 
-    def _listed(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
-        return ((each["Key"].removeprefix(self._prefix), each) for page in pages for each in page.get("Contents", ()))
+    def _listed(self) -> Iterator[tuple[str, str]]:
+        """Each key with its tag."""
+        token: str | None = ""
+        while token is not None:
+            page = f"&continuation-token={quote(token, safe='')}" if token else ""
+            asked = f"{self._bucket}?list-type=2&prefix={quote(self._prefix, safe='')}{page}"
+            found = ElementTree.fromstring(request(self._endpoint, "GET", asked).body)
+            for each in found.iterfind("{*}Contents"):
+                yield each.findtext("{*}Key", "").removeprefix(self._prefix), each.findtext("{*}ETag", "").strip('"')
+            token = found.findtext("{*}NextContinuationToken")
 
     def read(self, key: str) -> bytes:
         if self.kind == "local":
             return (Path(self.place) / key).read_bytes()
-        return self._s3.get_object(Bucket=self._bucket, Key=self._prefix + key)["Body"].read()
+        return self._ask("GET", key)
 
     def write(self, key: str, data: bytes) -> None:
         if self.kind == "local":
             (Path(self.place) / key).parent.mkdir(parents=True, exist_ok=True)
             (Path(self.place) / key).write_bytes(data)
         else:
-            self._s3.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data)
+            self._ask("PUT", key, data)
 
     def delete(self, key: str) -> None:
         if self.kind == "local":
             (Path(self.place) / key).unlink()
         else:
-            self._s3.delete_object(Bucket=self._bucket, Key=self._prefix + key)
+            self._ask("DELETE", key)
 
     def delete_all(self) -> None:
-        """Of an object store, in one request."""
-        found = [{"Key": self._prefix + key} for key in self.keys()]
-        self._s3.delete_objects(Bucket=self._bucket, Delete={"Objects": found})
+        """Of an object store."""
+        for key in self.keys():
+            self.delete(key)
 
     def digests(self) -> dict[str, str]:
         """The MD5 of every file; a store tells those of its objects in one answer."""
         if self.kind == "local":
             return {key: hashlib.md5(self.read(key)).hexdigest() for key in self.keys()}
-        return {key: each["ETag"].strip('"') for key, each in self._listed()}
+        return dict(self._listed())
 
     def values(self) -> dict[str, str]:
         """The digest of every chunk of every array: what must be the same to the bit."""
@@ -154,16 +170,8 @@ class Trouble(ThreadingHTTPServer):
             self.spoilt[kind] = self.spoilt.get(kind, 0) + 1
             return kind
 
-    @contextlib.contextmanager
-    def running(self) -> Iterator[Trouble]:
-        thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            self.shutdown()
-            self.server_close()
-            thread.join()
+    def running(self) -> contextlib.AbstractContextManager[Trouble]:
+        return serving(self)
 
 
 class _Handler(BaseHTTPRequestHandler):

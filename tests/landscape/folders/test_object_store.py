@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from object_stores import SECRET, Raw, Trouble, client, environment, new_url, use
+from object_stores import SECRET, Raw, Trouble, environment, new_url, request, use
 from small_models import Counter, make_job, quadratic_problem, wandering
 
 from landscape import JobError, Problem, extend, open_run, run
@@ -148,13 +148,13 @@ def test_no_answer_is_never_taken_for_damage(place, endpoint, monkeypatch):
 
 
 def test_a_bucket_that_is_gone_is_never_taken_for_damage(place, endpoint):
-    client(endpoint).create_bucket(Bucket="doomed")
+    assert request(endpoint, "PUT", "/doomed").status == 200
     doomed = new_url("doomed")
     walk(doomed)
     run(small_job(doomed))
     store, raw = LandscapeStore.open(doomed, "t"), Raw(doomed, endpoint)
     raw.delete_all()
-    client(endpoint).delete_bucket(Bucket="doomed")
+    assert request(endpoint, "DELETE", "/doomed").status == 204
     for look in (store.examine, store.read_surface, lambda: open_run(doomed), lambda: run(small_job(doomed))):
         with pytest.raises(StoreError, match=r"there is no such bucket; .*: make it or name another"):
             look()
