@@ -16,6 +16,7 @@ from landscape.page.content import View
 from landscape.page.finer import finer_steps
 from landscape.page.queries import Query, as_number
 from landscape.page.runs import RunReader
+from landscape.preparation.recorded_spec import spec_as_computed
 from landscape.spec import Job
 from landscape.surface import Axis
 
@@ -88,7 +89,7 @@ def box_job(run: RunReader, asked: BoxQuery) -> dict[str, Any]:
         )
     name = free_name(asked.landscape, run.names())
     own = tuple(reversed(run.reader(asked.landscape).store().shape))
-    landscape = _landscape(view, record.job.landscapes[0], asked, name, own)
+    landscape = _landscape(view, spec_as_computed(record), asked, name, own)
     problem, notes = _problem(record.job.whole)
     notes += _file_notes(landscape)
     fields = {key: value for key in KEPT if (value := record.job.whole.get(key)) is not None}
@@ -125,16 +126,14 @@ def _landscape(
     """The landscape's own part of the job: the recorded directions, from the same origin, over the box.
 
     Args:
+        recorded: its own fields, with every snapshot by its number: the training may have gone on since.
         own: points per axis of the landscape itself, without its levels.
     """
     axes = view.surface.axes
     boxes = [*asked.box, *(_range(axis) for axis in axes[len(asked.box) :])]
     sizes = asked.size or own
-    origin = recorded.get("origin")
-    if origin in (None, "last") and view.record.origin_step is not None:
-        origin = view.record.origin_step  # the training may have gone on since
     found: dict[str, Any] = {"name": name}
-    found |= {"origin": origin} if origin is not None else {}
+    found |= {"origin": recorded["origin"]} if recorded.get("origin") is not None else {}
     if recorded.get("trajectory") is not None:
         found["trajectory"] = recorded["trajectory"]
         found["axes"] = len(axes)

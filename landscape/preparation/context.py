@@ -60,6 +60,15 @@ class LandscapeContext:
         return numbers[-1] if numbers else "problem"
 
     @property
+    def meant(self) -> dict[str, int]:
+        """The numbers of the snapshots that `first`, `last` and RUN@last stand for, by these words."""
+        named = (self.spec.origin, *(name for axis in self.axes for name in axis.weights))
+        words = [name for name in named if isinstance(name, str) and name.rpartition("@")[2] in ("first", "last")]
+        keys = {name: self.weights.resolve(name) for name in words}
+        numbers = {name: key.number if isinstance(key, RunSnapshot) else key for name, key in keys.items()}
+        return {name: number for name, number in numbers.items() if isinstance(number, int)}  # others are files
+
+    @property
     def origin(self) -> State:
         """The weights at the origin, read when they are first asked for."""
         return self.weights.state(self.reference)

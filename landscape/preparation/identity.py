@@ -20,6 +20,7 @@ from landscape.preparation.context import LandscapeContext
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore
+from landscape.trajectory.snapshots import ranges
 
 FOLLOW_SAMPLES = {kind.model_fields["kind"].default for kind in KINDS if kind.follows_samples}
 SLACK = 1e-6  # of a step: by how much rounding may have moved the end of a range
@@ -94,7 +95,7 @@ def remedy_of(stored: LandscapeStore, identity: Mapping[str, Any], run: str) -> 
     """What to do about a job that differs from the landscape on disk: the command that extends it, where one does."""
     recorded = stored.identity.whole
     differ = {key for key, value in identity.items() if recorded.get(key) != value}
-    if remedy := _remedy_of_less(stored, identity, differ):
+    if remedy := _remedy_of_less(stored, identity, differ) or _remedy_of_more_snapshots(stored, identity, differ):
         return remedy
     options = _options_that_extend(recorded, identity, differ)
     explained = {*options, "samples"} if "num_samples" in options else set(options)
@@ -146,6 +147,34 @@ def _remedy_of_less(stored: LandscapeStore, identity: Mapping[str, Any], differ:
     return f"it holds more than the job asks for: write {written} in the job"
 
 
+def _remedy_of_more_snapshots(stored: LandscapeStore, identity: Mapping[str, Any], differ: Collection[str]) -> str:
+    """What to list where trainings only went on, so that `all` means more than it did; empty where other differs."""
+    recorded, pairs = stored.identity.whole, dict[str, tuple[Any, Any]]()
+    for k, pair in enumerate(zip(recorded.get("paths") or (), identity.get("paths", ()), strict=False), 1):
+        pairs[f"of path {k}"] = pair
+    for before, now in zip(recorded.get("directions") or (), identity["directions"], strict=False):
+        pairs["of trajectory"] = _snapshots_of(before), _snapshots_of(now)
+    grown = {whose: before for whose, (before, now) in pairs.items() if before != now}
+    only_grown = bool(grown) and all(_has_more(*pairs[whose]) for whose in grown)
+    if not only_grown or set(differ) - {"origin", "directions", "paths"}:
+        return ""
+    words = [f"{ranges(sorted(map(int, before)))} {whose}" for whose, before in grown.items()]
+    words += [f"{name} was {number}" for name, number in stored.record.snapshots.items()]
+    return f"training has gone on since; list the snapshots that it had ({'; '.join(words)})"
+
+
+def _snapshots_of(axis: Any) -> Any:
+    """The digests of the snapshots that an axis is made from, by their numbers; None where it is made otherwise."""
+    snapshots = axis.get("snapshots") if isinstance(axis, Mapping) else None
+    return snapshots if isinstance(snapshots, Mapping) else None
+
+
+def _has_more(before: Any, now: Any) -> bool:
+    """Whether all snapshots of before are among those of now, with the same weights."""
+    both = isinstance(before, Mapping) and isinstance(now, Mapping)
+    return both and all(number.isdecimal() and now.get(number) == digest for number, digest in before.items())
+
+
 def _is_wider(before: Any, now: Any) -> bool:
     """Whether all axes reach as far as before, or farther by whole steps of the same length."""
     if not isinstance(before, list) or not isinstance(now, list) or len(before) != len(now):
@@ -182,12 +211,20 @@ def _change(key: str, before: Any, now: Any) -> str:
         return f"paths ({_change_of_paths(before or [], now or [])})"
     if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         parts = [
-            f"axis {axis}: {_plain(old)} to {_plain(new)}"
+            f"axis {axis}: {_change_of_axis(old, new)}"
             for axis, (old, new) in enumerate(zip(before, now, strict=True), 1)
             if old != new
         ]
         return f"{key} ({', '.join(parts)})"
     return f"{key} {_plain(before)} to {_plain(now)}"
+
+
+def _change_of_axis(before: Any, now: Any) -> str:
+    """What changed along an axis; its snapshots, which may be many, in a word where nothing else has."""
+    old, new = _snapshots_of(before), _snapshots_of(now)
+    if old is None or new is None or {**before, "snapshots": None} != {**now, "snapshots": None}:
+        return f"{_plain(before)} to {_plain(now)}"
+    return f"other {'weights' if set(old) == set(new) else 'snapshots'}"
 
 
 def _change_of_paths(before: Any, now: Any) -> str:

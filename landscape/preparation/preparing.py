@@ -115,10 +115,9 @@ def prepare(
     landscapes = tuple(_prepare_landscape(common, spec, place) for place, spec in enumerate(asked.landscapes))
     warnings = [*of_batch_norm, *randomness_warnings(randomness), *data_warnings(samples), *look.warnings]
     warnings += immobile(problem.model, bfloat16_weights=look.bfloat16_weights)
-    warnings += rounding_warnings(landscapes)
+    warnings += rounding_warnings(landscapes) + thread_warnings(job)
     own = read_problem(run) == job.problem  # as a recipe's
     warnings += [*origin_warnings(asked.landscapes, weights, implied=asked.implied, own_callback=own)]
-    warnings += thread_warnings(job)
     return PreparedJob(
         job, run, problem, samples, landscapes, looked, tuple(warnings), folder, borrowed, chosen.indices, network
     )
@@ -294,6 +293,7 @@ def _described(
         provenance=provenance(common.problem.model, context.infos, job.folder),
         failures=[],
         random_data=common.randomness,
+        **({"snapshots": meant} if (meant := context.meant) else {}),
         **({"derived": dict(common.problem.derived)} if common.problem.derived else {}),
         **({"weighted": True} if common.look.weighted else {}),
         **({"terms": terms} if (terms := terms_recorded(common.problem.observe, common.samples)) else {}),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from landscape.errors import JobError, shown
+from landscape.preparation.recorded_spec import spec_as_computed
 from landscape.spec.job import Job
 from landscape.store import LandscapeStore
 
@@ -38,7 +39,7 @@ def recorded_fields(run: str, store: LandscapeStore, problem: Callback | None = 
         raise JobError(store.refusal)
     if not store.job.landscapes:
         raise JobError(f"landscape {shown(store.name)}: its record holds no job; compute it anew under another name")
-    spec = {**store.job.landscapes[0], "name": store.name, **_origin(store)}
+    spec = {**spec_as_computed(store.record), "name": store.name}
     return {
         **store.job.whole,
         "num_samples": store.identity.num_samples,  # the data may have had fewer than were asked for
@@ -75,8 +76,3 @@ def _problem_of(store: LandscapeStore) -> str:
             f"({shown(recorded)}); name one, module:function"
         )
     return recorded
-
-
-def _origin(store: LandscapeStore) -> Mapping[str, Any]:
-    """The origin by its number: the run may have got more snapshots since."""
-    return {} if store.record.origin_step is None else {"origin": store.record.origin_step}

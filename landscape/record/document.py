@@ -74,6 +74,7 @@ class Record:
     cosine: tuple[tuple[Real, ...], ...] | None = None  # between the axes
     origin: Text | None = None
     origin_step: Whole | None = None
+    snapshots: dict[Text, Count] = field(default_factory=dict)  # what `last`, `first` and their like of runs stood for
     plan: Annotated[PlanRecord, with_whole()] | None = None
     provenance: Annotated[
         Provenance, with_others(tuple(entry.name for entry in fields(Provenance)))

@@ -45,6 +45,8 @@ def test_each_path_is_told_by_itself_and_a_box_has_the_same_paths(client: Client
     assert landscape["paths"][1]["places"]["alpha"] == landscape["path"]["places"]["alpha"][4:]
     told = client.json(f"/api/job?run={both}&landscape=both&box=0,1,0,1&size=3")
     assert "Paths in it are relative to the folder" in told["note"]
+    write_trajectory(folder / "sgd", {9: wandering(quadratic_problem().model, 1)[1]})  # it has trained on since
+    assert client.json(f"/api/job?run={both}&landscape=both&box=0,1,0,1&size=3")["yaml"] == told["yaml"]
     document = yaml.safe_load(told["yaml"]) | {"problem": "small_models:quadratic_problem"}
     (folder / "box.yaml").write_text(yaml.safe_dump(document))
     surface = run(read_job(folder / "box.yaml"))["both-box"]

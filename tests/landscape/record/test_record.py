@@ -95,6 +95,7 @@ WRITTEN: dict[str, tuple[Any, Any]] = {
     ),
     "origin": ("epoch 3", 3),
     "origin_step": (3, "3"),
+    "snapshots": ({"last": 3, "runs/sgd@last": 12}, {"last": "3"}),
     "plan": (Plan(8, 1, "cpu").record(), None),
     "provenance": (
         Provenance(
