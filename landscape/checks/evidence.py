@@ -12,12 +12,16 @@ from typing import Any
 import numpy as np
 
 from landscape.arguments import is_number
+from landscape.fields import OF_RUN
+from landscape.folders.places import locate, run_labels
 from landscape.grid import Floats, Index
+from landscape.preparation.recorded_job import recorded_folder
+from landscape.preparation.recorded_spec import spec_as_computed
 from landscape.record import Record
 from landscape.store import LandscapeStore
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, Surface
 from landscape.trajectory.history import read_history
-from landscape.trajectory.snapshots import Trajectory, read_trajectory
+from landscape.trajectory.snapshots import read_trajectory
 
 LAST_LINES = 20  # of a log: the loss of a single step is that of a single batch
 
@@ -143,23 +147,18 @@ class Evidence:
 
     # -- training -------------------------------------------------------------------------------------------
 
-    @cached_property
-    def trajectory(self) -> Trajectory:
-        """The snapshots of the run."""
-        return read_trajectory(self.run)
-
     def logged_loss(self) -> tuple[float, float] | None:
         """The mean of the last losses that the training recorded before the origin, and its standard error.
 
-        None where the run has no log, or the origin is none of its snapshots. Of a log with one line per epoch the last
-        one counts alone, with an error of 0; the loss of a single step is that of a single batch, so that up to 20
-        of the last epoch are averaged.
+        None where the origin is no snapshot, or the run that it is of has no log. Of a log with one line per epoch the
+        last one counts alone, with an error of 0; the loss of a single step is that of a single batch, so that up to
+        20 of the last epoch are averaged.
         """
-        number = self.record.origin_step
-        if number is None:
+        if self.origin_snapshot is None:
             return None
-        unit = self.trajectory.unit
-        lines = [line for line in read_history(self.run) if _number(line, "loss") is not None]
+        run, number = self.origin_snapshot
+        unit = read_trajectory(run).unit
+        lines = [line for line in read_history(run) if _number(line, "loss") is not None]
         lines = [line for line in lines if (_number(line, unit) or 0) <= number]
         last = [line for line in lines if line.get("epoch") == lines[-1].get("epoch")][-LAST_LINES:]
         losses = np.array([_number(line, "loss") for line in last], np.float64)
@@ -171,7 +170,28 @@ class Evidence:
     @property
     def origin_is_start(self) -> bool:
         """Whether the origin is the beginning of the training."""
-        return self.record.origin_step == 0
+        return self.origin_snapshot is not None and self.origin_snapshot[1] == 0
+
+    @property
+    def log_in_words(self) -> str:
+        """Whose log `logged_loss` reads, as a subject of sentences."""
+        run = self.run if self.origin_snapshot is None else self.origin_snapshot[0]
+        return "your training log" if run == self.run else f"the training log of {run_labels([run])[0]}"
+
+    @cached_property
+    def origin_snapshot(self) -> tuple[str, int] | None:
+        """The run and the number of the snapshot that is the origin; None where it is no snapshot."""
+        if self.record.origin_step is not None:
+            return self.run, self.record.origin_step
+        if self.record.job is None or not self.record.job.landscapes:
+            return None
+        origin, path = spec_as_computed(self.record).get("origin"), next(iter(self.surface.paths), None)
+        folder = recorded_folder(self.store)
+        if origin is None and path is not None and path.label:  # the last of the first path
+            named = path.runs[0]
+            return self.run if named.own else locate(named.run, folder), int(path.step[-1])
+        match = OF_RUN.fullmatch(origin) if isinstance(origin, str) else None
+        return (locate(match[1], folder), int(match[2])) if match is not None and match[2].isdecimal() else None
 
 
 def _number(line: Mapping[str, Any], name: str) -> float | None:

@@ -44,7 +44,7 @@ def _expectation(scene: Scene) -> Check:
     given = scene.asker.prepared.problem.expected.get("loss") if scene.asker is not None else None
     logged = None if given is not None else evidence.logged_loss()
     expected, error = (given, 0.0) if logged is None else logged
-    source = "the problem expects" if logged is None else "your training log ended at"
+    source = "the problem expects" if logged is None else f"{evidence.log_in_words} ended at"
     found = centre.Expectation(
         scene.origin_loss, evidence.origin_stderr, expected, error, source, scene.chance, evidence.origin_is_start
     )

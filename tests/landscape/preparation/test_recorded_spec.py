@@ -1,0 +1,88 @@
+"""Landscapes whose runs have trained on since: their own job is made again, and a job that contradicts is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from small_models import make_job, quadratic_problem, wandering, write_trajectory
+
+from landscape import JobError, run
+from landscape.checks.evidence import Evidence
+from landscape.preparation import prepare
+from landscape.preparation.recorded_job import recorded_job
+from landscape.preparation.recorded_spec import spec_as_computed
+from landscape.record import Record
+from landscape.store import LandscapeStore
+
+SPECS = [
+    {"name": "own", "trajectory": "all"},
+    {"name": "all", "directions": [{"kind": "pca", "trajectory": "all"}]},
+    {"name": "both", "paths": [".", "../other"]},
+    {"name": "drawn", "paths": ["../other"], "origin": "../other@last", "directions": [{"kind": "random"}]},
+    {"name": "line", "origin": "../other@first", "directions": [{"kind": "towards", "target": "last"}]},
+    {"name": "plane", "plane": ["last", "first", "../other@last"]},
+    {"name": "random"},
+]
+NAMES = [spec["name"] for spec in SPECS]
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a landscape of each kind, whose training went on after these, as that of another run did."""
+    folder, model = tmp_path_factory.mktemp("grown"), quadratic_problem().model
+    own, other = wandering(model, 6, seed=1), wandering(model, 5, seed=2)
+    write_trajectory(folder / "own", {number: own[number] for number in range(1, 5)})
+    write_trajectory(folder / "other", {number: other[number] for number in range(1, 4)}, "step")
+    lines = [json.dumps({"step": step, "epoch": 0, "loss": 10.0 - step}) for step in range(1, 6)]
+    (folder / "other" / "history.jsonl").write_text("\n".join(lines) + "\n")
+    run(job_of(folder, *SPECS))
+    write_trajectory(folder / "own", own)
+    write_trajectory(folder / "other", other, "step")
+    return folder
+
+
+def job_of(folder: Path, *specs):
+    named, listed = "small_models:quadratic_problem", [{"size": 3, **spec} for spec in specs]
+    return make_job(folder / "own", named, listed).in_folder(folder / "own")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_job_of_a_landscape_means_the_snapshots_that_there_were(grown: Path, name: str) -> None:
+    store = LandscapeStore.open(str(grown / "own"), name)
+    again = prepare(recorded_job(str(grown / "own"), store)).landscapes[0]
+    assert again.identity == store.identity.whole
+    assert again.record.origin == store.record.origin
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("own", "(1-4 of trajectory)"),
+        ("both", "(1-4 of path 1; 1-3 of path 2)"),
+        ("drawn", "(1-3 of path 1; ../other@last was 3)"),
+    ],
+)
+def test_a_job_of_all_snapshots_is_told_which_to_list(grown: Path, name: str, remedy: str) -> None:
+    with pytest.raises(JobError) as refused:
+        prepare(job_of(grown, SPECS[NAMES.index(name)]))
+    assert f": training has gone on since; list the snapshots that it had {remedy}, or give" in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+def test_the_log_of_the_run_whose_snapshot_is_the_origin_says_what_its_loss_should_be(grown: Path) -> None:
+    found = {name: Evidence.of(str(grown / "own"), name) for name in ("both", "drawn", "line")}
+    assert found["both"].origin_snapshot == (str(grown / "own"), 4)
+    assert found["both"].logged_loss() is None
+    assert found["both"].log_in_words == "your training log"
+    assert found["drawn"].log_in_words == "the training log of other"
+    assert found["drawn"].logged_loss()[0] == 8.0, "the mean of the losses of its three steps"
+    assert found["line"].origin_snapshot[1] == 1
+
+
+def test_what_a_document_says_of_a_landscape_may_be_anything() -> None:
+    odd = {"trajectory": "all", "directions": [7, {"kind": "pca", "trajectory": "all"}], "paths": [3], "plane": 5}
+    identity = {"directions": [{}, {"snapshots": {"x": 1}}], "paths": [7, 8]}
+    assert spec_as_computed(Record().changed(job={"landscapes": [odd]}, identity=identity)) == odd
+    assert spec_as_computed(Record().changed(job={"landscapes": [{"directions": 7}]})) == {"directions": 7}
