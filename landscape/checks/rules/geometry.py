@@ -52,8 +52,9 @@ def paths(found: Mapping[str, OnPlane]) -> Check:
     if len(judged) == 1:
         return worst
     text = "; ".join(each.text for each in judged.values())
+    remedies = dict.fromkeys(each.remedy for each in [worst, *judged.values()] if each.remedy)
     numbers = {f"{run}, {name}": value for run, each in judged.items() for name, value in each.numbers.items()}
-    return replace(worst, text=text, numbers=numbers)
+    return replace(worst, text=text, remedy="; ".join(remedies), numbers=numbers)
 
 
 def path(found: OnPlane, run: str = "") -> Check:
@@ -70,7 +71,11 @@ def path(found: OnPlane, run: str = "") -> Check:
     known = {"off": off, "gap": gap, "explained": found.explained, "of walk": found.of_walk}
     if found.explained <= found.of_walk + DRIFT:  # never of NaN
         text += f"; the axes explain {percent(found.explained)} of it, and {percent(found.of_walk)} of a random walk"
-        state, remedy = _worse(state, "reservation"), "as pure drift would: its shape says nothing of the training"
+        who = f"the path of {run} looks " if run else ""
+        state, remedy = (
+            _worse(state, "reservation"),
+            f"{who}as pure drift would: its shape says nothing of the training",
+        )
         return check("11", "path", state, text, remedy, off, numbers=known)
     remedy = "read the path's own losses, not the contour lines below it; a third axis or fewer snapshots fit better"
     return check("11", "path", state, text, "" if state == "holds" else remedy, off, numbers=known)

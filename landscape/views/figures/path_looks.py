@@ -34,11 +34,12 @@ def path_look(number: int, first: str = PATH_COLOUR) -> PathLook:
         first: the colour of the first.
     """
     colours = (first, *COLOURS[1:])
+    mark = number + number // len(colours)  # a colour that comes again has another mark: close dots hide the dashes
     return PathLook(
         colours[number % len(colours)],
         DASHES[number // len(colours) % len(DASHES)],
-        SYMBOLS[number % len(SYMBOLS)],
-        SPACE_SYMBOLS[number % len(SPACE_SYMBOLS)],
+        SYMBOLS[mark % len(SYMBOLS)],
+        SPACE_SYMBOLS[mark % len(SPACE_SYMBOLS)],
     )
 
 

@@ -148,6 +148,8 @@ def test_colours_of_paths_differ_for_every_eye_and_in_grey_print(eye: str) -> No
 def test_twelve_paths_have_twelve_looks() -> None:
     looks = [path_look(number) for number in range(12)]
     assert len({(look.colour, look.dash) for look in looks}) == 12
+    assert len({(look.colour, look.symbol) for look in looks}) == 12, "where dots stand close, they hide the dashes"
+    assert len({(look.colour, look.space_symbol) for look in looks}) == 12
     assert len({look.symbol for look in looks[:4]}) == 4
 
 
@@ -222,6 +224,7 @@ def test_each_path_is_judged_and_the_worst_one_decides() -> None:
         "the path of sgd", "the path of thor", "the path of adam",
     ]  # fmt: skip
     assert found.numbers["thor, off"] == 0.7
+    assert found.remedy.endswith("; the path of adam looks as pure drift would: its shape says nothing of the training")
     nothing = replace(on_plane(0.1), off=np.empty(0))
     assert geometry.paths({"sgd": nothing, "thor": on_plane(0.1)}).state == "holds"
     with pytest.raises(NotJudged, match="no snapshot off the origin"):
