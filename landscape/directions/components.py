@@ -16,6 +16,7 @@ from landscape.parameters import State, norm
 
 # Components whose variance is below this fraction of the largest are rounding, not directions.
 RANK_TOLERANCE = 1e-10
+MOST_NAMED = 5  # of many snapshots, in an error
 ROUNDING = 1e-14  # of the centring, relative to the weights: equal snapshots differ by as much
 
 
@@ -98,7 +99,11 @@ def _mean_squared_step(gram: Floats) -> float:
 
 
 def principal_components(
-    snapshots: Sequence[State], names: Sequence[str], count: int, lengths: Sequence[int] | None = None
+    snapshots: Sequence[State],
+    names: Sequence[str],
+    count: int,
+    lengths: Sequence[int] | None = None,
+    called: Sequence[str] = (),
 ) -> PrincipalComponents:
     """The first `count` principal components of n ≥ 3 snapshots over the parameters `names`.
 
@@ -108,6 +113,7 @@ def principal_components(
 
     Args:
         lengths: where the snapshots are of several trajectories, one after another: how many each has.
+        called: what an error calls each snapshot; default: its place.
 
     Raises:
         JobError: a snapshot is not finite, or they span fewer than `count` directions.
@@ -118,13 +124,8 @@ def principal_components(
     ([1.0, 0.0], (1.0,))
     """
     norms = [norm({name: snapshot[name] for name in names}) for snapshot in snapshots]
-    diverged = [str(k + 1) for k, length in enumerate(norms) if not math.isfinite(length)]
     what = "paths: their" if lengths else "trajectory: its"
-    if diverged:
-        raise JobError(
-            f"{what} weights must be finite; of the {len(snapshots)} snapshots number {', '.join(diverged)} "
-            "holds NaN or infinity, as training diverged; list others"
-        )
+    refuse_diverged(norms, called or [f"number {k}" for k in range(1, len(norms) + 1)], what)
     gram = gram_of_centred(snapshots, names)
     values, vectors = np.linalg.eigh(gram)
     values, vectors = values[::-1].clip(min=0), vectors[:, ::-1]
@@ -143,6 +144,26 @@ def principal_components(
     explained = tuple(float(value) / total for value in values[:count])
     of_walks = walks.explained_variance if lengths else random_walk_variance(len(snapshots))
     return PrincipalComponents(components, explained, tuple(of_walks[:count].tolist()), walks)
+
+
+def refuse_diverged(lengths: Sequence[float], called: Sequence[str], what: str) -> None:
+    """Refuse snapshots that hold NaN or infinity.
+
+    Args:
+        lengths: of each snapshot a norm or a distance, which is not finite where a weight is not.
+        called: what the error calls each.
+        what: whose weights they are, as the beginning of the error.
+
+    Raises:
+        JobError: names them.
+    """
+    diverged = [name for name, length in zip(called, lengths, strict=True) if not math.isfinite(length)]
+    if diverged:
+        more = f" and {len(diverged) - MOST_NAMED} more" if len(diverged) > MOST_NAMED else ""
+        raise JobError(
+            f"{what} weights must be finite; of the {len(called)} snapshots {', '.join(diverged[:MOST_NAMED])}{more} "
+            f"{'holds' if len(diverged) == 1 else 'hold'} NaN or infinity, as training diverged; list others"
+        )
 
 
 def gram_of_centred(snapshots: Sequence[State], names: Sequence[str]) -> Floats:

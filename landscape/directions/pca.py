@@ -92,8 +92,9 @@ class PcaDirection(DirectionSpec):
         names = [info.name for info in context.infos]
 
         def compute() -> PrincipalComponents:
-            states = [context.state(reference) for reference in self._taken(context)]
+            taken = self._taken(context)
+            states, called = [context.state(each) for each in taken], [context.name(each) for each in taken]
             lengths = [len(path.numbers) for path in context.paths] if self.trajectory == "paths" else None
-            return principal_components(states, names, count, lengths)
+            return principal_components(states, names, count, lengths, called)
 
         return context.once(("principal components", self.trajectory), compute)

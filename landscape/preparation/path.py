@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from landscape.directions.base import DirectionTensors
-from landscape.directions.components import PrincipalComponents, gram_of_centred
+from landscape.directions.components import PrincipalComponents, gram_of_centred, refuse_diverged
 from landscape.directions.networks import PlaneDirection
 from landscape.directions.paths import RunPath
 from landscape.directions.pca import PcaDirection
@@ -106,11 +106,16 @@ def _projected(
 
 
 def _of_runs(context: LandscapeContext, directions: Sequence[DirectionTensors], networks: PathPlan | None) -> PathPlan:
-    """The snapshots of all runs one path after another, and behind them the networks of a plane."""
+    """The snapshots of all runs one path after another, and behind them the networks of a plane.
+
+    Raises:
+        JobError: one of them is not finite; it would have no place, and the ranges no ends.
+    """
     parts, records, of_walks = list[PathPlan](), list[PathRecord](), _shown_of_walks(context)
     for k, path in enumerate(context.paths):
         states = [context.state(snapshot) for snapshot in path.snapshots]
         coordinates, distance = _projected(states, context, directions)
+        refuse_diverged(distance.tolist(), [context.name(snapshot) for snapshot in path.snapshots], "paths: their")
         parts.append(PathPlan(path.unit, path.numbers, coordinates, distance))
         share = shown_share(states, coordinates, context, directions)
         records.append(_record(path, share, of_walks[k] if of_walks and share is not None else None))

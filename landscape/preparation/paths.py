@@ -9,12 +9,14 @@ from typing import Any
 
 from landscape.directions.paths import RunPath, RunSnapshot
 from landscape.errors import JobError, shown
+from landscape.fields import OF_RUN
 from landscape.folders import open_folder
 from landscape.folders.places import locate, real_place, run_labels
 from landscape.parameters import State
 from landscape.preparation.weights import Weights
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
+from landscape.spec.paths import LONGEST_LABEL
 from landscape.trajectory.run_files import read_network
 from landscape.trajectory.snapshots import Trajectory, ranges
 
@@ -56,10 +58,10 @@ def _chosen(place: str, snapshots: Any, weights: Weights) -> Trajectory:
     trajectory = weights.run(place)
     if not trajectory.numbers:
         why = "holds no snapshots" if open_folder(place).exists() else "does not exist"
-        raise JobError(
-            f"paths: run {shown(place)} {why}; name one that was trained with a collector, or `landscape import` "
-            "checkpoints into it"
-        )
+        remedy = "name one that was trained with a collector, or `landscape import` checkpoints into it"
+        if OF_RUN.fullmatch(place):
+            remedy = "a part of a run is written {run: …, snapshots: [12]}"
+        raise JobError(f"paths: run {shown(place)} {why}; {remedy}")
     return trajectory.select(snapshots)
 
 
@@ -74,10 +76,11 @@ def _refuse_twice(places: list[str], chosen: list[Trajectory]) -> None:
 
 
 def _label(k: int, names: list[str], chosen: list[Trajectory]) -> str:
-    """The end of the run's folder; with its snapshots where the run stands more than once."""
+    """The end of the run's folder, of a long name its last letters; its snapshots where it stands more than once."""
+    name = names[k] if len(names[k]) <= LONGEST_LABEL else f"…{names[k][1 - LONGEST_LABEL :]}"
     if names.count(names[k]) == 1:
-        return names[k]
-    return f"{names[k]}, {chosen[k].unit}s {ranges(chosen[k].numbers)}"
+        return name
+    return f"{name}, {chosen[k].unit}s {ranges(chosen[k].numbers)}"
 
 
 def check_paths(paths: tuple[RunPath, ...], weights: Weights) -> None:

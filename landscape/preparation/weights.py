@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from landscape.directions.paths import RunSnapshot
-from landscape.errors import JobError, LandscapeError, shown
+from landscape.errors import JobError, LandscapeError, NotFoundError, shown
 from landscape.fields import OF_RUN
 from landscape.folders.places import locate, real_place, run_labels
 from landscape.parameters import match_state, state_digest, state_of
@@ -103,5 +103,7 @@ class Weights:
         try:
             tensors = load_weights(locate(key, self.folder))
         except LandscapeError as error:
-            raise type(error)(f"origin or target {shown(key)}: {error}") from None
+            hint = "; a snapshot of a run is RUN@last, RUN@first or RUN@12"
+            hint = hint if "@" in key and isinstance(error, NotFoundError) else ""
+            raise type(error)(f"origin or target {shown(key)}: {error}{hint}") from None
         return match_state(self.model, tensors, f"file {shown(key)}")

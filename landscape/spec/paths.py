@@ -46,7 +46,7 @@ class PathOfRun(Frozen):
     def _label(cls, value: str | None) -> str | None:
         if value is not None and not 0 < len(value.strip()) <= LONGEST_LABEL:
             raise ValueError(f"must have 1 to {LONGEST_LABEL} characters, not {shown(value)}")
-        return value
+        return None if value is None else value.strip()
 
 
 # As an editor checks it: `listed_paths` takes a run by itself, too.

@@ -26,7 +26,7 @@ from torch import nn
 from landscape import JobError, Problem, extend, open_run, refine, run
 from landscape.checks import check_landscape
 from landscape.directions.components import RandomWalks, principal_components, random_walk_variance
-from landscape.errors import Interrupted
+from landscape.errors import Interrupted, LandscapeError
 from landscape.preparation import prepare
 from landscape.problem.network import network_options
 from landscape.spec import Landscape
@@ -262,7 +262,8 @@ def test_a_run_that_goes_on_training_is_told(tmp_path):
     job = job_of(tmp_path)
     run(job)
     write_trajectory(tmp_path / "thor", {5: states["thor"][1]}, "step")
-    with pytest.raises(JobError, match=r"changed: paths \(path 2: other snapshots\): change it back"):
+    had = r"training has gone on since; list the snapshots that it had \(1-4 of path 2\), or give it another name"
+    with pytest.raises(JobError, match=rf"changed: paths \(path 2: other snapshots\): {had}"):
         run(job)
     run(job_of(tmp_path, {**PLANE, "paths": ["../sgd", {"run": "../thor", "snapshots": [1, 2, 3, 4]}]}))
     write_trajectory(tmp_path / "sgd", {2: states["sgd"][3]})
@@ -322,7 +323,7 @@ def test_runs_that_cannot_be_drawn_together_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
 
     def refusal(paths, **more) -> str:
-        with pytest.raises(JobError) as refused:
+        with pytest.raises(LandscapeError) as refused:
             prepare(job_of(tmp_path, {"name": "both", "paths": paths, "size": 3, **more}, lambda: problem))
         assert len(str(refused.value).splitlines()) == 1
         return str(refused.value)
@@ -337,6 +338,30 @@ def test_runs_that_cannot_be_drawn_together_are_refused(tmp_path):
     assert "epoch 9 is not in run" in refusal([{"run": "../sgd", "snapshots": [9]}])
     assert "at least 3 snapshots of all paths together, not 2" in refusal(["../two"])
     assert "run '/nowhere' holds no snapshots" in refusal(["../sgd"], origin="/nowhere@last")
+    assert "a snapshot of a run is RUN@last, RUN@first or RUN@12" in refusal(["../sgd"], origin="../sgd@latest")
+    assert "a part of a run is written {run: …, snapshots: [12]}" in refusal(["../sgd@last"])
+
+
+def test_a_diverged_snapshot_is_named_by_its_run_on_components_and_on_any_axes(tmp_path):
+    states = train_both(tmp_path, quadratic_problem().model)
+    diverged = {**states["thor"][3], "vector": torch.full((5,), float("nan"))}
+    write_trajectory(tmp_path / "thor", {3: diverged}, "step")
+    told = "paths: their weights must be finite; of the {} snapshots THOR step 3 holds NaN or infinity"
+    for count, axes in ((10, {}), (4, {"directions": [{"kind": "random"}], "size": 3})):
+        with pytest.raises(JobError) as refused:
+            prepare(job_of(tmp_path, {**PLANE, **axes}))
+        assert str(refused.value).startswith(told.format(count))
+
+
+def test_a_label_is_taken_without_spaces_around_it_and_a_long_folder_by_its_end(tmp_path):
+    model = quadratic_problem().model
+    long = "a run with a name that says every option of its training -- lr=0.1"
+    for name in ("sgd", long):
+        write_trajectory(tmp_path / name, wandering(model, 3))
+    plan = prepare(job_of(tmp_path, {"name": "b", "paths": [{"run": "../sgd", "label": " SGD "}, f"../{long}"]}))
+    path = plan.landscapes[0].path
+    assert path is not None
+    assert path.labels == ["SGD", f"…{long[-59:]}"]
 
 
 def test_a_path_of_one_length_is_judged_by_it_though_its_end_is_the_origin(scene):
