@@ -16,8 +16,8 @@ from landscape.fields import OF_RUN
 from landscape.folders.places import locate, run_labels
 from landscape.grid import Floats, Index
 from landscape.preparation.recorded_job import recorded_folder
-from landscape.preparation.recorded_spec import spec_as_computed
 from landscape.record import Record
+from landscape.spec.recorded import spec_as_computed
 from landscape.store import LandscapeStore
 from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, RISE_STDERR, Surface
 from landscape.trajectory.history import read_history

@@ -16,8 +16,8 @@ from landscape.page.content import View
 from landscape.page.finer import finer_steps
 from landscape.page.queries import Query, as_number
 from landscape.page.runs import RunReader
-from landscape.preparation.recorded_spec import spec_as_computed
 from landscape.spec import Job
+from landscape.spec.recorded import spec_as_computed
 from landscape.surface import Axis
 
 DIGITS = 12  # significant ones of a coordinate

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from landscape.errors import JobError, shown
-from landscape.preparation.recorded_spec import spec_as_computed
 from landscape.spec.job import Job
+from landscape.spec.recorded import spec_as_computed
 from landscape.store import LandscapeStore
 
 Callback = str | Callable[[], Any]

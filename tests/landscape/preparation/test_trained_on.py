@@ -12,8 +12,8 @@ from landscape import JobError, run
 from landscape.checks.evidence import Evidence
 from landscape.preparation import prepare
 from landscape.preparation.recorded_job import recorded_job
-from landscape.preparation.recorded_spec import spec_as_computed
 from landscape.record import Record
+from landscape.spec.recorded import spec_as_computed
 from landscape.store import LandscapeStore
 
 SPECS = [
