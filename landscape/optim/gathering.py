@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils.hooks import RemovableHandle
 
-from landscape.optim.columns import COLUMNS, samples_in
 from landscape.optim.layers import Found, Layer, Norm, modules_of
+from landscape.optim.moments import moments_of, samples_in
 from landscape.optim.statistics import Statistics
 
 
@@ -74,10 +74,10 @@ class Gatherer:
             layer.pending = Statistics.empty(layer.inputs, layer.outputs, layer.dtype, layer.weight.device)
         layer.pending.samples += samples
         layer.pending.rows += gradient.numel() // layer.outputs.size
-        columns = next(columns for kind, columns in COLUMNS.items() if isinstance(module, kind))
+        moments = moments_of(module)
         with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
-            for a, g in columns(module, given, gradient, layer.dtype):
-                layer.pending.add(a, g, layer.inputs, layer.outputs)
+            layer.pending.add_inputs(moments.of_inputs(module, given, layer.inputs, layer.dtype))
+            layer.pending.add_gradients(moments.of_gradients(module, given, gradient, layer.outputs, layer.dtype))
 
 
 def _remove(handles: list[RemovableHandle]) -> None:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from landscape.errors import MOST_NAMES, JobError
 from landscape.optim.blocks import Split
-from landscape.optim.columns import COLUMNS
 from landscape.optim.inverses import Inverse
+from landscape.optim.moments import MOMENTS
 from landscape.optim.statistics import Factors, Statistics
 
 # First order by the algorithm, so that no warning names them.
@@ -129,7 +129,7 @@ def find_layers(model: nn.Module, trained: Container[int], split_dim: int) -> Fo
             continue  # there is nothing to train
         if weight.is_complex():
             kind = None  # factors are real
-        if kind in COLUMNS and len({_settings(owned) for _, owned, _ in owners}) == 1:
+        if kind in MOMENTS and len({_settings(owned) for _, owned, _ in owners}) == 1:
             found.layers.append(
                 _layer(name or type(module).__name__, tuple(owned for _, owned, _ in owners), weight, split_dim)
             )
@@ -162,7 +162,7 @@ def _users(model: nn.Module, trained: Container[int]) -> dict[int, list[Owner]]:
 
 
 def kind_of(modules: dict[str, nn.Module], name: str, module: nn.Module, key: str) -> type[nn.Module] | None:
-    """What says how a parameter is treated: a key of COLUMNS, LayerNorm, Identity for plain gradients; None: unknown.
+    """What says how a parameter is treated: a key of MOMENTS, LayerNorm, Identity for plain gradients; None: unknown.
 
     A subclass with a `forward` of its own may use its weight in another way: its type is not known.
     """
@@ -170,7 +170,7 @@ def kind_of(modules: dict[str, nn.Module], name: str, module: nn.Module, key: st
     if isinstance(module, SILENT):
         return nn.Identity
     forward = type(module).forward
-    kind = next((kind for kind in (*COLUMNS, nn.LayerNorm) if forward is kind.forward), None)  # type: ignore[attr-defined]
+    kind = next((kind for kind in (*MOMENTS, nn.LayerNorm) if forward is kind.forward), None)  # type: ignore[attr-defined]
     if isinstance(parent, nn.MultiheadAttention) and name:  # uses the weight of its last layer without calling it
         return nn.Identity if key == "bias" else None
     if kind is nn.LayerNorm:

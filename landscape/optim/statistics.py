@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from landscape.optim.blocks import Blocks, Split, are_finite, gram, trace
+from landscape.optim.blocks import Blocks, Split, are_finite, trace
 
 
 @dataclass
@@ -28,11 +28,15 @@ class Statistics:
     def empty(cls, inputs: Split, outputs: Split, dtype: torch.dtype, device: torch.device) -> Statistics:
         return cls(inputs.zeros(dtype, device), outputs.zeros(dtype, device))
 
-    def add(self, a: torch.Tensor, g: torch.Tensor, inputs: Split, outputs: Split) -> None:
-        """Add columns of inputs [n, I, L] and of gradients [n, O, L]."""
-        for sums, columns, split in ((self.a, a, inputs), (self.g, g, outputs)):
-            for total, block in zip(sums, gram(columns, split), strict=True):
-                total += block
+    def add_inputs(self, moments: Blocks) -> None:
+        """Add Σaaᵀ of some samples and positions."""
+        for total, block in zip(self.a, moments, strict=True):
+            total += block
+
+    def add_gradients(self, moments: Blocks) -> None:
+        """Add Σggᵀ of some samples and positions."""
+        for total, block in zip(self.g, moments, strict=True):
+            total += block
 
 
 @dataclass(frozen=True)
