@@ -38,7 +38,7 @@ def read_crop(path: str | Path, side: int, choose: Choose) -> np.ndarray:
         LandscapeError: Pillow is not installed.
     """
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise LandscapeError(
             "images are decoded by Pillow, which is not installed: pip install 'loss-landscape-cluster[images]'"
@@ -54,6 +54,9 @@ def read_crop(path: str | Path, side: int, choose: Choose) -> np.ndarray:
             return _resized(_upright(_in_colours(image), orientation), crop, scale, side)
     except MemoryError:
         raise
+    except UnidentifiedImageError:
+        reason = "it is of no known format" if Path(path).stat().st_size else "it is empty"
+        raise UnreadableImage(f"image {shown(str(path))} cannot be read: {reason}") from None
     except Exception as error:  # decoders raise whatever they like at bytes that are wrong
         reason = error.strerror if isinstance(error, OSError) and error.strerror else message_of(error)
         raise UnreadableImage(f"image {shown(str(path))} cannot be read: {reason}") from None

@@ -106,9 +106,8 @@ class ImageLoader:
             for number, reason in batch.unreadable:
                 self._note(number, reason)
             if batch.in_vain:
-                raise UnreadableImage(
-                    f"{batch.unreadable[-1][1]}; nor can the {SEARCHED - 1} before it; mend the folder"
-                )
+                before = min(SEARCHED, len(self.listing)) - 1
+                raise UnreadableImage(f"{batch.unreadable[-1][1]}; nor can the {before} before it; mend the folder")
             yield batch
 
     def _note(self, number: int, reason: str) -> None:
@@ -171,7 +170,7 @@ class _Reader(Dataset[Batch]):
 
     def __getitem__(self, asked: Asked) -> Batch:
         epoch, numbers = asked
-        searched = 1 if epoch is None or self._refuses else SEARCHED
+        searched = 1 if epoch is None or self._refuses else min(SEARCHED, len(self._listing))
         found = [self._first_readable(number, epoch, searched) for number in numbers]
         images = [each.image for each in found if each.image is not None]
         labels = self._listing.labels[[each.number for each in found if each.image is not None]]

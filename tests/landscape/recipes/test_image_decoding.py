@@ -168,8 +168,8 @@ def bomb(folder):
     [
         (lambda folder: None, "No such file or directory"),
         (lambda folder: (folder / "image.jpeg").mkdir(), "Is a directory"),
-        (lambda folder: (folder / "image.jpeg").write_bytes(b""), "cannot identify image file"),
-        (lambda folder: (folder / "image.jpeg").write_text("<html>not found</html>"), "cannot identify image file"),
+        (lambda folder: (folder / "image.jpeg").write_bytes(b""), "it is empty"),
+        (lambda folder: (folder / "image.jpeg").write_text("<html>not found</html>"), "it is of no known format"),
         (lambda folder: saved(folder, Image.fromarray(np.ones((4, 4), np.float32)), "image.jpeg", format="TIFF"),
          "grey values are floating-point numbers"),
         (lambda folder: saved(folder, Image.fromarray(grey(-5, 32)), "image.jpeg", format="TIFF"), "more than 16 bits"),

@@ -122,7 +122,7 @@ def test_a_skipped_image_is_left_out_of_evaluation(damaged):
 
 def test_a_folder_of_nothing_but_unreadable_images_ends_the_search(tmp_path):
     listing = write_images(tmp_path, 6, damaged=range(6))
-    with pytest.raises(UnreadableImage, match=r"cannot be read: .*; nor can the 99 before it"):
+    with pytest.raises(UnreadableImage, match=r"cannot be read: .*; nor can the 5 before it"):
         list(ImageLoader(listing, SIDE, unreadable="skip").batches([torch.tensor([2])], 0))
 
 
