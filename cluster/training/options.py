@@ -14,6 +14,7 @@ import numpy as np
 import yaml
 from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
+from cluster.training.defaults import default_words, table_of
 from cluster.training.function import NamedFunction, TrainFunction, parameters_of
 from landscape.errors import JobError, nearest, shown
 
@@ -66,10 +67,13 @@ def checked_options(
     if missing is not None:
         raise JobError(f"{missing}: is required by {what.name}; give it a value")
     types_of = _annotations(function)
-    return {
+    checked = {
         name: _checked(name, value, types_of.get(name, _of_default(parameters.get(name))), texts)
         for name, value in given.items()
     }
+    if what.is_recipe:
+        table_of(function).check(checked)
+    return checked
 
 
 def is_option(parameter: inspect.Parameter, what: NamedFunction, own: Sequence[str]) -> bool:
@@ -81,14 +85,13 @@ def is_option(parameter: inspect.Parameter, what: NamedFunction, own: Sequence[s
 def option_lines(what: NamedFunction, function: TrainFunction, own: Sequence[str] = ()) -> list[str]:
     """A line for each option of a function: its name, its type, its default."""
     types_of = _annotations(function)
-    lines = []
-    for each in parameters_of(function, what.name).values():
-        if each.kind is inspect.Parameter.VAR_KEYWORD or not is_option(each, what, own):
-            continue
-        kind = _words(types_of.get(each.name, _of_default(each)))
-        default = "required" if each.default is each.empty else f"default: {shown(each.default)}"
-        lines.append(f"--{each.name.replace('_', '-')}  {kind}; {default}")
-    return lines
+    table = table_of(function) if what.is_recipe else None
+    return [
+        f"--{each.name.replace('_', '-')}  {_words(types_of.get(each.name, _of_default(each)))}; "
+        f"{default_words(each, table)}"
+        for each in parameters_of(function, what.name).values()
+        if each.kind is not inspect.Parameter.VAR_KEYWORD and is_option(each, what, own)
+    ]
 
 
 def read_words(words: Sequence[str]) -> dict[str, str]:

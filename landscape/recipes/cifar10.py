@@ -7,42 +7,41 @@ from __future__ import annotations
 
 import argparse
 import zipfile
+import zlib
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from landscape.errors import JobError, NotFoundError, nearest, shown
+from landscape.errors import JobError, NotFoundError, message_of, nearest, shown
 from landscape.folders import Place
 from landscape.problem.problem import Problem
-from landscape.recipes.command import (
-    data_for_training,
-    data_from_environment,
-    initial_or_given,
-    main_of,
-    options_of_run,
-    weights_from_environment,
-)
+from landscape.recipes.command import initial_or_given, main_of, problem_of_run
+from landscape.recipes.data_place import DataPlace
 from landscape.recipes.images.crops import normalise
-from landscape.recipes.options import LoopOptions, settings_of, takes_loop_options
+from landscape.recipes.in_memory import ImageRecipe
+from landscape.recipes.labels import class_numbers
+from landscape.recipes.options import LoopOptions, takes_loop_options
 from landscape.recipes.resnet import ResNet
-from landscape.recipes.training import Arrays, Draws, Images, Trained, fit, seeded, training_of
+from landscape.recipes.training import Draws, Images, Trained, seeded
 from landscape.training import Training
 
 Split = Literal["train", "test"]
 
-DATA_VARIABLE = "LANDSCAPE_CIFAR10"
-DATA = "the folder of CIFAR-10's binary version, or an npz file"
-PROBLEM = "landscape.recipes.cifar10:problem"
+PLACE = DataPlace("the folder of CIFAR-10's binary version, or an npz file", "LANDSCAPE_CIFAR10")
 INTERVALS = (tuple(range(1, 26)), tuple(range(26, 41)))  # the tutorial's: falling fast, then among local optima
-SIDE, MARGIN = 32, 4
+RECIPE = ImageRecipe(PLACE, "landscape.recipes.cifar10:problem", INTERVALS, threads=None)
+SIDE, MARGIN, CLASSES = 32, 4, 10
+DAMAGED = (OSError, EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error)  # as numpy reads it
 RECORD = 1 + 3 * SIDE * SIDE
 FOLDER_OF_THE_ARCHIVE = "cifar-10-batches-bin"
 FILE_PATTERNS = {"train": "data_batch_*.bin", "test": "test_batch.bin"}
+NPZ_PATTERNS = {"train": "cifar10-train*.npz", "test": "cifar10-test*.npz"}
 NPZ_NAMES = {
     "train": (("x_train", "y_train"), ("images", "labels")),
     "test": (("x_test", "y_test"), ("images", "labels")),
@@ -53,8 +52,9 @@ def read_cifar10(path: str | Path, split: Split = "train") -> Images:
     """Images, uint8 [N, 3, 32, 32], and labels, int64 [N].
 
     Args:
-        path: a folder with data_batch_*.bin and test_batch.bin, or an npz file with x_train, y_train, x_test and
-            y_test, or with images and labels, which then serve as either split.
+        path: a folder with data_batch_*.bin and test_batch.bin, or with cifar10-train*.npz and cifar10-test*.npz, of
+            which the first is taken; or an npz file. That holds x_train, y_train, x_test and y_test, or images and
+            labels, which then serve as either split.
 
     Raises:
         NotFoundError: there is no such file.
@@ -63,23 +63,33 @@ def read_cifar10(path: str | Path, split: Split = "train") -> Images:
     if split not in FILE_PATTERNS:
         raise JobError(f"split: unknown {shown(split)}; {nearest(split, FILE_PATTERNS)}")
     place = Path(path)
-    images, labels = _read_npz(place, split) if place.is_file() else _read_binaries(place, split)
+    binaries, npz = _find(place, split)
+    images, labels = _read_binaries(binaries) if npz is None else _read_npz(npz, split)
     if images.dtype != np.uint8 or images.shape != (len(labels), 3, SIDE, SIDE) or not len(labels):
         raise JobError(
             f"data: {shown(str(path))} must hold uint8 images of 32×32×3 and a label each, not {images.dtype} "
             f"{images.shape} and {len(labels)} labels"
         )
-    return torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64))
+    return torch.from_numpy(images), class_numbers(labels, CLASSES, place)
 
 
-def _read_binaries(folder: Path, split: Split) -> tuple[np.ndarray, np.ndarray]:
-    """Records of one label byte and 3,072 bytes of red, green and blue planes."""
-    pattern = FILE_PATTERNS[split]
-    files = sorted(folder.glob(pattern)) or sorted((folder / FOLDER_OF_THE_ARCHIVE).glob(pattern))
-    if not files:
+def _find(place: Path, split: Split) -> tuple[list[Path], Path | None]:
+    """The files of the binary version, or an npz file."""
+    if place.is_file():
+        return [], place
+    binary, npz = FILE_PATTERNS[split], NPZ_PATTERNS[split]
+    binaries = sorted(place.glob(binary)) or sorted((place / FOLDER_OF_THE_ARCHIVE).glob(binary))
+    archives = sorted(place.glob(npz))
+    if not (binaries or archives):
         raise NotFoundError(
-            f"data: {shown(str(folder))} has no {pattern}; name the folder of CIFAR-10's binary version"
+            f"data: {shown(str(place))} has no {binary} or {npz}; name the folder of CIFAR-10's binary version, or an "
+            "npz file"
         )
+    return binaries, None if binaries else archives[0]
+
+
+def _read_binaries(files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
+    """Records of one label byte and 3,072 bytes of red, green and blue planes."""
     contents = [np.fromfile(file, np.uint8) for file in files]
     for file, content in zip(files, contents, strict=True):
         if len(content) == 0 or len(content) % RECORD:
@@ -89,6 +99,8 @@ def _read_binaries(folder: Path, split: Split) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_npz(file: Path, split: Split) -> tuple[np.ndarray, np.ndarray]:
+    if not zipfile.is_zipfile(file):
+        raise JobError(f"data: {shown(str(file))} is no npz file, or is cut off; numpy.savez makes one")
     try:
         with np.load(file, allow_pickle=False) as arrays:
             names = next((pair for pair in NPZ_NAMES[split] if set(pair) <= set(arrays.files)), None)
@@ -98,10 +110,10 @@ def _read_npz(file: Path, split: Split) -> tuple[np.ndarray, np.ndarray]:
                     f"data: {shown(str(file))} must hold {wanted}, not {', '.join(arrays.files) or 'nothing'}"
                 )
             images, labels = arrays[names[0]], arrays[names[1]].reshape(-1)
-    except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
-        if isinstance(error, JobError):
-            raise
-        raise JobError(f"data: {shown(str(file))} is no npz file: {error}") from None
+    except JobError:
+        raise
+    except DAMAGED as error:
+        raise JobError(f"data: {shown(str(file))} cannot be read: {message_of(error)}; make it anew") from None
     if images.ndim == 4 and images.shape[-1] == 3:
         images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
     return images, labels
@@ -137,7 +149,14 @@ class NormalisedImages(Dataset[tuple[Tensor, Tensor]]):
         return normalise(self.images[index]), self.labels[index]
 
 
-@takes_loop_options(batch_size=128, learning_rate=0.1, weight_decay=1e-4, device="auto")
+# THOR's are the best of its trials with ResNet-20, for 10 epochs on 8,000 of the images (tests/measure/optimisers.py).
+@takes_loop_options(
+    told=RECIPE.told, batch_size=128, learning_rate=0.1, weight_decay=1e-4, device="auto",
+    of_optimizers={
+        "thor": {"learning_rate": 0.002, "first_order": 25.0, "damping": 0.001, "frequency": 20, "balance": True,
+                 "weight_decay": 5e-4}
+    },
+)  # fmt: skip
 def train(
     run: Place | Training,
     data: str | Path | None = None,
@@ -155,7 +174,7 @@ def train(
 
     Args:
         run: the run's folder or URL, or a `Training`.
-        data: the folder of CIFAR-10's binary version, or an npz file; default: what LANDSCAPE_CIFAR10 names.
+        data: see `read_cifar10`; default: see `DataPlace`.
         depth, width, shortcuts: of the network, see `ResNet`.
         split: the images to train on.
         options: those of `LoopOptions`; the default `intervals` are the tutorial's, as far as training reaches them.
@@ -164,15 +183,11 @@ def train(
         NotFoundError: a file of the data is missing.
         JobError: the files are not CIFAR-10's, or the run holds another trajectory.
     """
-    data = data_for_training(data, DATA_VARIABLE, DATA)
-    training = training_of(run, seed=options["seed"], device=options["device"], overwrite=options["overwrite"])
-    network = {"depth": depth, "width": width, "shortcuts": shortcuts, "split": split}
-    settings = settings_of(training, epochs, options, INTERVALS, **network)
-    trained, held_out = (
-        Arrays(read_cifar10(data, part), transform, training.seed, training.device) for part in (split, "test")
-    )
-    build = partial(ResNet, depth, width, shortcuts=shortcuts)
-    return fit(training, build, trained, held_out, settings, threads=None, problem=PROBLEM, report=options["report"])
+    network: dict[str, Any] = {"depth": depth, "width": width, "shortcuts": shortcuts}
+    build = partial(ResNet, **network)
+    return RECIPE.train(
+        run, data, epochs, options, build, read_cifar10, split=split, transform=transform, **network
+    )  # fmt: skip
 
 
 def make_problem(
@@ -197,13 +212,12 @@ def make_problem(
 
 
 def problem() -> Problem:
-    """The callback `landscape.recipes.cifar10:problem`: LANDSCAPE_CIFAR10 names the folder or npz file.
+    """The callback `landscape.recipes.cifar10:problem`: the images that the job's run was trained on.
 
-    The network has the depth, the width and the shortcuts that `train` recorded in the job's run; where nothing is
-    recorded it is a ResNet-20. LANDSCAPE_WEIGHTS names a file of weights.
+    The network has the depth, the width and the shortcuts that `train` recorded in the run; where nothing is recorded
+    it is a ResNet-20. LANDSCAPE_CIFAR10 names another folder or npz file, LANDSCAPE_WEIGHTS a file of weights.
     """
-    data = data_from_environment(DATA_VARIABLE, DATA)
-    return make_problem(data, weights_from_environment(), **options_of_run(make_problem))
+    return problem_of_run(make_problem, PLACE)
 
 
 def _extend(parser: argparse.ArgumentParser) -> None:

@@ -12,24 +12,19 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
+from landscape.arguments import is_number
 from landscape.errors import JobError, shown
 from landscape.folders import Place
 from landscape.problem.problem import Problem
-from landscape.recipes.command import (
-    data_for_training,
-    data_from_environment,
-    initial_or_given,
-    main_of,
-    options_of_run,
-    weights_from_environment,
-)
-from landscape.recipes.mnist import DATA, DATA_VARIABLE, DEVIATION, MEAN, Split, read_mnist
-from landscape.recipes.options import LoopOptions, settings_of, takes_loop_options
-from landscape.recipes.training import Arrays, Images, Trained, fit, seeded, training_of
+from landscape.recipes.command import initial_or_given, main_of, problem_of_run
+from landscape.recipes.in_memory import ImageRecipe
+from landscape.recipes.lenet import OF_OPTIMIZERS
+from landscape.recipes.mnist import DEVIATION, INTERVALS, MEAN, PLACE, Split, read_mnist
+from landscape.recipes.options import LoopOptions, takes_loop_options
+from landscape.recipes.training import Images, Trained, seeded
 from landscape.training import Training
 
-PROBLEM = "landscape.recipes.cnn:problem"
-INTERVALS = ((1, 2, 3), (7, 8, 9, 10))  # those of MindSpore's tutorial, as for LeNet-5
+RECIPE = ImageRecipe(PLACE, "landscape.recipes.cnn:problem", INTERVALS)
 SMALLEST = 4  # pixels a side: two poolings leave one
 
 
@@ -51,7 +46,7 @@ class CNN(nn.Module):
         super().__init__()
         if side < SMALLEST:
             raise JobError(f"side: must be at least {SMALLEST}, not {side}")
-        if not 0 <= dropout < 1:
+        if not is_number(dropout) or not 0 <= dropout < 1:
             raise JobError(f"dropout: must be from 0 to below 1, not {shown(dropout)}")
         self.conv1 = nn.Conv2d(1, 32, 5, padding=2)
         self.conv2 = nn.Conv2d(32, 64, 5, padding=2)
@@ -66,7 +61,9 @@ class CNN(nn.Module):
         return self.fc2(self.dropout(torch.relu(self.fc1(hidden))))  # type: ignore[no-any-return]
 
 
-@takes_loop_options(batch_size=64, learning_rate=0.01, schedule="constant")
+@takes_loop_options(
+    told=RECIPE.told, of_optimizers=OF_OPTIMIZERS, batch_size=64, learning_rate=0.01, schedule="constant"
+)  # fmt: skip
 def train(
     run: Place | Training,
     data: str | Path | None = None,
@@ -83,7 +80,7 @@ def train(
 
     Args:
         run: the run's folder or URL, or a `Training`.
-        data: the folder with MNIST's idx files; default: what LANDSCAPE_MNIST names.
+        data: the folder with MNIST's idx files; default: see `DataPlace`.
         dropout: the share of the dense units that are left out at each step.
         split: the images to train on.
         options: those of `LoopOptions`; the default `intervals` are the tutorial's, as far as training reaches them.
@@ -92,15 +89,13 @@ def train(
         NotFoundError: a file of the data is missing.
         JobError: the files are not MNIST's, or the run holds another trajectory.
     """
-    data = data_for_training(data, DATA_VARIABLE, DATA)
-    training = training_of(run, seed=options["seed"], device=options["device"], overwrite=options["overwrite"])
-    settings = settings_of(training, epochs, options, INTERVALS, dropout=dropout, split=split)
-    images, held_out = (
-        Arrays(network_input(read_mnist(data, part)), device=training.device) for part in (split, "test")
-    )
-    return fit(
-        training, partial(CNN, dropout=dropout), images, held_out, settings, problem=PROBLEM, report=options["report"]
-    )
+    build = partial(CNN, dropout=dropout)
+    return RECIPE.train(run, data, epochs, options, build, read_inputs, split=split, dropout=dropout)
+
+
+def read_inputs(folder: str | Path, split: Split) -> Images:
+    """The images of one split as the network takes them, float32 [N, 1, 28, 28], and their labels."""
+    return network_input(read_mnist(folder, split))
 
 
 def network_input(images: Images) -> Images:
@@ -118,13 +113,15 @@ def make_problem(
             weights of `seed`.
     """
     model = initial_or_given(seeded(CNN, seed), weights)
-    return Problem.supervised(model, network_input(read_mnist(data, split)), nn.functional.cross_entropy, ("accuracy",))
+    return Problem.supervised(model, read_inputs(data, split), nn.functional.cross_entropy, ("accuracy",))
 
 
 def problem() -> Problem:
-    """The callback `landscape.recipes.cnn:problem`: LANDSCAPE_MNIST names the folder, LANDSCAPE_WEIGHTS a file."""
-    data = data_from_environment(DATA_VARIABLE, DATA)
-    return make_problem(data, weights_from_environment(), **options_of_run(make_problem))
+    """The callback `landscape.recipes.cnn:problem`: the images that the job's run was trained on.
+
+    LANDSCAPE_MNIST names another folder, LANDSCAPE_WEIGHTS a file of weights.
+    """
+    return problem_of_run(make_problem, PLACE)
 
 
 main = main_of(__doc__, train, data="folder with MNIST's idx files, .gz or not")

@@ -12,46 +12,15 @@ from typing import Any
 
 from torch import nn
 
-from landscape.errors import JobError, LandscapeError, shown
+from landscape.errors import LandscapeError, shown
 from landscape.parameters import match_state
 from landscape.problem.network import network_options
+from landscape.problem.problem import Problem
+from landscape.recipes.data_place import REMEMBERED, DataPlace
 from landscape.recipes.training import Trained, print_epoch
 from landscape.trajectory.weight_files import load_weights
 
 WEIGHTS_VARIABLE = "LANDSCAPE_WEIGHTS"
-
-
-def data_from_environment(variable: str, what: str) -> str:
-    """The path in the environment variable `variable`, from which a callback reads it, as it takes no arguments.
-
-    Args:
-        what: what the variable names, for the message.
-
-    Raises:
-        JobError: the variable is not set.
-    """
-    path = os.environ.get(variable, "")
-    if not path:
-        raise JobError(
-            f"problem: the environment variable {variable} must name {what} and is not set; export it, "
-            "or call make_problem(data=…) in a callback of your own"
-        )
-    return path
-
-
-def data_for_training(data: str | Path | None, variable: str, what: str) -> str | Path:
-    """`data`, or the path in the environment variable `variable` where it is None.
-
-    Args:
-        what: what they name, for the message.
-
-    Raises:
-        JobError: neither is given.
-    """
-    path = os.environ.get(variable) if data is None else data
-    if not path:
-        raise JobError(f"data: must name {what}; give it, or set the environment variable {variable}")
-    return path
 
 
 def weights_from_environment() -> str | None:
@@ -59,9 +28,19 @@ def weights_from_environment() -> str | None:
     return os.environ.get(WEIGHTS_VARIABLE) or None
 
 
-def options_of_run(make: Callable[..., Any]) -> dict[str, Any]:
-    """What the job's run recorded of its network, as far as it is an argument of `make`: for a recipe's callback."""
-    return {name: value for name, value in network_options().items() if name in inspect.signature(make).parameters}
+def problem_of_run(make: Callable[..., Problem], place: DataPlace) -> Problem:
+    """The problem of a recipe's callback: of the data of the job's run, and of the network that it recorded.
+
+    Args:
+        make: takes the data, a file of weights or None, and what was recorded, as far as it has such arguments.
+
+    Raises:
+        JobError: no data are named.
+        NotFoundError: the data are missing.
+    """
+    recorded = {name: value for name, value in network_options().items() if name in inspect.signature(make).parameters}
+    recorded.pop(REMEMBERED, None)  # the place knows it
+    return make(place.for_callback(), weights_from_environment(), **recorded)
 
 
 def initial_or_given(model: nn.Module, weights: str | Path | None) -> nn.Module:

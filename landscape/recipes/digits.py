@@ -15,7 +15,8 @@ from landscape.errors import LandscapeError
 from landscape.folders import Place
 from landscape.problem.problem import Problem
 from landscape.recipes.command import initial_or_given, main_of, weights_from_environment
-from landscape.recipes.lenet import SIDE, LeNet5
+from landscape.recipes.defaults import epochs_in_words, of_all
+from landscape.recipes.lenet import OF_OPTIMIZERS, SIDE, LeNet5
 from landscape.recipes.options import LoopOptions, settings_of, takes_loop_options
 from landscape.recipes.training import Arrays, Images, Trained, fit, seeded, training_of
 from landscape.training import Training
@@ -53,7 +54,10 @@ def enlarge(images: Tensor) -> Tensor:
     return (scaled - MEAN) / DEVIATION
 
 
-@takes_loop_options(batch_size=16, learning_rate=0.01, final=0.2, num_samples=1024)
+@takes_loop_options(
+    told={"intervals": of_all(epochs_in_words(INTERVALS))}, of_optimizers=OF_OPTIMIZERS, batch_size=16,
+    learning_rate=0.01, final=0.2, num_samples=1024,
+)  # fmt: skip
 def train(run: Place | Training, epochs: int = 10, **options: Unpack[LoopOptions]) -> Trained:
     """Train LeNet-5 with the collector at the epochs of `intervals`; seconds on one CPU core.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack, get_args
@@ -17,77 +16,42 @@ from torch import nn
 from landscape.arguments import check_whole
 from landscape.errors import JobError, nearest, shown
 from landscape.folders import Place
-from landscape.optim.schedules import SCHEDULES, Schedule
 from landscape.problem.problem import Problem
-from landscape.recipes.command import (
-    data_for_training,
-    data_from_environment,
-    initial_or_given,
-    main_of,
-    options_of_run,
-    weights_from_environment,
-)
+from landscape.recipes.command import initial_or_given, main_of, problem_of_run
+from landscape.recipes.data_place import REMEMBERED, DataPlace
+from landscape.recipes.defaults import epochs_in_words, of_all
 from landscape.recipes.images.crops import SIDE
 from landscape.recipes.images.listing import Listing, list_images
 from landscape.recipes.images.loading import EvaluatedImages, Unreadable, naming_lost_decoders
 from landscape.recipes.images.source import Photographs
 from landscape.recipes.options import LoopOptions, settings_of, takes_loop_options
+from landscape.recipes.published import DEFAULT, OF_OPTIMIZERS, told, with_published
 from landscape.recipes.resnet50 import ResNet50
-from landscape.recipes.settings import Settings
 from landscape.recipes.training import Trained, fit, seeded, training_of
 from landscape.training import Training
-from landscape.training.shares import steps_in
+from landscape.training.shares import smallest_share, steps_in
 
 Split = Literal["train", "val"]
 
-DATA_VARIABLE = "LANDSCAPE_IMAGES"
-DATA = "the folder with train/class/*.jpeg and val/class/*.jpeg"
+PLACE = DataPlace("the folder with train/class/*.jpeg and val/class/*.jpeg", "LANDSCAPE_IMAGES", in_common=False)
 PROBLEM = "landscape.recipes.imagefolder:problem"
 INTERVALS = (tuple(range(1, 26)), tuple(range(26, 41)))  # the tutorial's for ResNet-50
 BATCH_SIZE = 256  # 32 on each of 8 cards
 SMALLEST_SIDE = 32
-REFRESHES = 6  # of THOR's factors in an epoch: every 834 steps of 5,004
 log = logging.getLogger("landscape")
 
 
-@dataclass(frozen=True)
-class OverEpochs:
-    """A published schedule of THOR, stretched or squeezed to another number of epochs."""
-
-    published: Schedule
-    epochs: int
-
-    def learning_rate(self, epoch: float) -> float:
-        """After some epochs of this training."""
-        return self.published.learning_rate(epoch * self.published.epochs / self.epochs)
-
-    def damping(self, epoch: float) -> float:
-        """After some epochs of this training."""
-        return self.published.damping(epoch * self.published.epochs / self.epochs)
-
-
-# Goyal et al. (2017), by which SGD comes to 76.3 %: 0.1 for 256 images, scaled with the batch, warmed up for 5 epochs.
-SGD_EPOCHS = 90
-SGD: dict[str, Any] = {
-    "learning_rate": 0.1, "weight_decay": 1e-4, "schedule": "steps", "milestones": (30.0, 60.0, 80.0),
-    "warmup_epochs": 5.0, "base_batch": 256,
-}  # fmt: skip
-OF_OTHERS = {"learning_rate": 1e-3}  # of Adam and Adagrad nothing is published here
-LEFT_OPEN = ("learning_rate", "weight_decay", "schedule", "milestones", "warmup_epochs", "base_batch", "damping",
-             "frequency")  # fmt: skip
-UNUSED = {each.name: each.default for each in fields(Settings) if each.name in LEFT_OPEN} | OF_OTHERS
-
-
 @takes_loop_options(
-    optimizer="thor", batch_size=BATCH_SIZE, label_smoothing=0.1, loss_scale=128.0, device="auto", num_samples=512,
-    **dict.fromkeys(LEFT_OPEN, None),
+    optimizer="thor", batch_size=BATCH_SIZE, learning_rate=0.1, label_smoothing=0.1, loss_scale=128.0, device="auto",
+    num_samples=512, of_optimizers=OF_OPTIMIZERS, only_with={"published": ("thor",)},
+    told=told() | {"data": of_all(PLACE.order), "intervals": of_all(epochs_in_words(INTERVALS))},
 )  # fmt: skip
 def train(
     run: Place | Training,
     data: str | Path | None = None,
     epochs: int | None = None,
     *,
-    published: str = "gpu-8",
+    published: str = DEFAULT,
     side: int = SIDE,
     channels: int = 64,
     zero_gamma: bool = False,
@@ -104,7 +68,7 @@ def train(
 
     Args:
         run: the run's folder or URL, or a `Training`.
-        data: the folder with train/class/*.jpeg and val/class/*.jpeg; default: what LANDSCAPE_IMAGES names.
+        data: the folder with train/class/*.jpeg and val/class/*.jpeg; default: see `DataPlace`.
         epochs: default: those of the published training, 40 with THOR and 90 with SGD.
         published: which of THOR's trainings: a name in `landscape.optim.schedules.SCHEDULES`.
         side: of the network's input in pixels; images are resized to 256/224 of it in evaluation.
@@ -120,58 +84,33 @@ def train(
         JobError: the folders are not laid out in classes, or the run holds another trajectory.
         UnreadableImage: an image cannot be read, and unreadable ones are refused.
     """
-    data = data_for_training(data, DATA_VARIABLE, DATA)
     training = training_of(run, seed=options["seed"], device=options["device"], overwrite=options["overwrite"])
+    path = PLACE.for_training(data, training.run, overwrite=options["overwrite"])
     check_whole("side", side, SMALLEST_SIDE)
-    listings = read_folders(data)
-    steps = steps_in(len(listings[0]), max(1, options["batch_size"]))  # the settings refuse what is below 1
-    epochs, chosen = with_published(epochs, options, published, steps)
-    network = {
-        "side": side, "channels": channels, "zero_gamma": zero_gamma, "classes": len(listings[0].classes),
-        "images": len(listings[0]),
-    }  # fmt: skip
-    settings = settings_of(training, epochs, chosen, INTERVALS, **network)
+    check_whole("batch_size", options["batch_size"], 1)
+    listings = read_folders(path)
+    images, classes = len(listings[0]), len(listings[0].classes)
+    _refuse_lone_pixels(images, options["batch_size"], training.world, side)
+    epochs, chosen = with_published(epochs, options, published, steps_in(images, options["batch_size"]))
+    network: dict[str, Any] = {"channels": channels, "zero_gamma": zero_gamma, "classes": classes}
+    settings = settings_of(training, epochs, chosen, INTERVALS, **network, side=side, images=images)
     trained, held_out = (
         Photographs(listing, side, seed=training.seed, device=training.device, decoders=decoders, unreadable=unreadable)
         for listing in listings
     )
-    build = partial(ResNet50, len(listings[0].classes), channels=channels, zero_gamma=zero_gamma)
     with naming_lost_decoders():
         result = fit(
-            training, build, trained, held_out, settings, threads=None, problem=PROBLEM, report=options["report"]
+            training, partial(ResNet50, **network), trained, held_out, settings, threads=None, problem=PROBLEM,
+            report=options["report"], told={REMEMBERED: path},
         )  # fmt: skip
-    if trained.skipped or held_out.skipped:
-        log.warning("rank %d skipped %d unreadable images of training and %d of evaluation",
-                    training.rank, trained.skipped, held_out.skipped)  # fmt: skip
+    _tell_skipped(training, trained, held_out)
     return result
 
 
-def with_published(epochs: int | None, options: LoopOptions, published: str, steps: int) -> tuple[int, LoopOptions]:
-    """The number of epochs, and the options with the published ones in place of those that are None.
-
-    Args:
-        steps: in an epoch.
-
-    Raises:
-        JobError: nothing is published under this name.
-    """
-    if published not in SCHEDULES:
-        raise JobError(f"published: unknown {shown(published)}; {nearest(published, SCHEDULES)}")
-    own = {name: options[name] for name in LEFT_OPEN if options[name] is not None}  # type: ignore[literal-required]
-    of_thor = SCHEDULES[published]
-    if options["optimizer"] == "thor":
-        epochs = of_thor.epochs if epochs is None else epochs
-        of_thor = replace(of_thor, lr_init=own.get("learning_rate", of_thor.lr_init))
-        over = OverEpochs(of_thor, epochs)
-        known = {"learning_rate": of_thor.lr_init, "weight_decay": 5e-4, "schedule": over.learning_rate,
-                 "damping": over.damping, "frequency": max(1, steps // REFRESHES)}  # fmt: skip
-    elif options["optimizer"] in ("momentum", "sgd"):
-        epochs = SGD_EPOCHS if epochs is None else epochs
-        share = epochs / SGD_EPOCHS
-        known = SGD | {"milestones": tuple(share * each for each in SGD["milestones"]), "warmup_epochs": 5 * share}
-    else:
-        epochs, known = SGD_EPOCHS if epochs is None else epochs, {}
-    return epochs, {**options, **UNUSED, **known, **own}  # type: ignore[typeddict-item]
+def _tell_skipped(training: Training, trained: Photographs, held_out: Photographs) -> None:
+    if trained.skipped or held_out.skipped:
+        log.warning("rank %d skipped %d unreadable images of training and %d of evaluation",
+                    training.rank, trained.skipped, held_out.skipped)  # fmt: skip
 
 
 def read_folders(data: str | Path) -> tuple[Listing, Listing]:
@@ -187,6 +126,19 @@ def read_folders(data: str | Path) -> tuple[Listing, Listing]:
         if listing.ignored:
             log.warning("%d files in %s are no images and are left out", listing.ignored, shown(listing.root))
     return trained, held_out
+
+
+def _refuse_lone_pixels(images: int, batch_size: int, ranks: int, side: int) -> None:
+    """Refuse shares of one image where the last stage makes one pixel of it: batch norm has nothing to compare it with.
+
+    Raises:
+        JobError: there are such shares.
+    """
+    if side == SMALLEST_SIDE and smallest_share(images, batch_size, ranks) == 1:
+        raise JobError(
+            f"batch_size: must leave no rank one image alone at side {side}, not {batch_size} of {images} images on "
+            f"{ranks} rank{'s' if ranks > 1 else ''}; choose another batch_size, or side {side + 1}"
+        )
 
 
 def make_problem(
@@ -216,12 +168,12 @@ def make_problem(
 
 
 def problem() -> Problem:
-    """The callback `landscape.recipes.imagefolder:problem`: LANDSCAPE_IMAGES names the folder with train and val.
+    """The callback `landscape.recipes.imagefolder:problem`: the images that the job's run was trained on.
 
-    Image size and channels are those that `train` recorded in the job's run. LANDSCAPE_WEIGHTS names a file of weights.
+    Image size and channels are those that `train` recorded in the run. LANDSCAPE_IMAGES names another folder with train
+    and val, LANDSCAPE_WEIGHTS a file of weights.
     """
-    data = data_from_environment(DATA_VARIABLE, DATA)
-    return make_problem(data, weights_from_environment(), **options_of_run(make_problem))
+    return problem_of_run(make_problem, PLACE)
 
 
 def _extend(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import math
 import zlib
 from pathlib import Path
 from typing import Literal, Unpack, get_args
@@ -18,26 +19,22 @@ from torch import Tensor, nn
 from landscape.errors import JobError, NotFoundError, nearest, shown
 from landscape.folders import Place
 from landscape.problem.problem import Problem
-from landscape.recipes.command import (
-    data_for_training,
-    data_from_environment,
-    initial_or_given,
-    main_of,
-    options_of_run,
-    weights_from_environment,
-)
-from landscape.recipes.lenet import SIDE, LeNet5
-from landscape.recipes.options import LoopOptions, settings_of, takes_loop_options
-from landscape.recipes.training import Arrays, Images, Trained, fit, seeded, training_of
+from landscape.recipes.command import initial_or_given, main_of, problem_of_run
+from landscape.recipes.data_place import DataPlace
+from landscape.recipes.in_memory import ImageRecipe
+from landscape.recipes.labels import class_numbers
+from landscape.recipes.lenet import OF_OPTIMIZERS, SIDE, LeNet5
+from landscape.recipes.options import LoopOptions, takes_loop_options
+from landscape.recipes.training import Images, Trained, seeded
 from landscape.training import Training
 
 Scaling = Literal["pad", "resize"]
 Split = Literal["train", "test"]
 
-DATA_VARIABLE = "LANDSCAPE_MNIST"
-DATA = "the folder with MNIST's files"
-PROBLEM = "landscape.recipes.mnist:problem"
+PLACE = DataPlace("the folder with MNIST's files", "LANDSCAPE_MNIST")
 INTERVALS = ((1, 2, 3), (7, 8, 9, 10))  # those of MindSpore's tutorial
+RECIPE = ImageRecipe(PLACE, "landscape.recipes.mnist:problem", INTERVALS)
+PIXELS, CLASSES = 28, 10
 MEAN, DEVIATION = 0.1307, 0.3081
 FILE_STEMS: dict[str, str] = {"train": "train", "test": "t10k"}
 IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -51,7 +48,7 @@ def read_mnist(folder: str | Path, split: Split = "train") -> Images:
 
     Raises:
         NotFoundError: a file is not there.
-        JobError: a file is no idx file, or images and labels differ in number.
+        JobError: a file is no idx file, images and labels differ in number, or they are of another kind than MNIST's.
     """
     if split not in FILE_STEMS:
         raise JobError(f"split: unknown {shown(split)}; {nearest(split, FILE_STEMS)}")
@@ -62,7 +59,12 @@ def read_mnist(folder: str | Path, split: Split = "train") -> Images:
         raise JobError(
             f"data: {shown(str(folder))} must hold N images and N labels, not {images.shape} and {labels.shape}"
         )
-    return torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64))
+    if images.dtype != np.uint8 or images.shape[1:] != (PIXELS, PIXELS) or not len(images):
+        raise JobError(
+            f"data: {shown(str(folder))} must hold uint8 images of 28×28, not {images.dtype} {images.shape}; "
+            "name the folder that has MNIST's files"
+        )
+    return torch.from_numpy(images), class_numbers(labels, CLASSES, folder)
 
 
 def _find(folder: Path, name: str) -> Path:
@@ -92,7 +94,7 @@ def read_idx(path: Path) -> np.ndarray:
         raise JobError(f"data: {shown(str(path))} is no idx file: it begins with {content[:4].hex() or 'nothing'}")
     kind = np.dtype(IDX_TYPES[content[2]])
     shape = tuple(int(size) for size in np.frombuffer(content[4:header], ">u4"))
-    expected = header + int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    expected = header + math.prod(shape) * kind.itemsize
     if len(content) != expected:
         raise JobError(f"data: {shown(str(path))} must have {expected} bytes for shape {shape}, not {len(content)}")
     return np.frombuffer(content, kind, offset=header).reshape(shape).astype(kind.newbyteorder("="))
@@ -115,7 +117,9 @@ def scale(images: Tensor, scaling: Scaling = "resize") -> Tensor:
     return (values - MEAN) / DEVIATION
 
 
-@takes_loop_options(batch_size=32, learning_rate=0.01, schedule="constant")
+@takes_loop_options(
+    told=RECIPE.told, of_optimizers=OF_OPTIMIZERS, batch_size=32, learning_rate=0.01, schedule="constant"
+)  # fmt: skip
 def train(
     run: Place | Training,
     data: str | Path | None = None,
@@ -131,7 +135,7 @@ def train(
 
     Args:
         run: the run's folder or URL, or a `Training`.
-        data: the folder of the idx files; default: what LANDSCAPE_MNIST names.
+        data: the folder of the idx files; default: see `DataPlace`.
         split: the images to train on.
         scaling: how 28×28 becomes 32×32, see `scale`.
         options: those of `LoopOptions`; the default `intervals` are the tutorial's, as far as training reaches them.
@@ -140,13 +144,11 @@ def train(
         NotFoundError: a file of the data is missing.
         JobError: the files are not MNIST's, or the run holds another trajectory.
     """
-    data = data_for_training(data, DATA_VARIABLE, DATA)
-    training = training_of(run, seed=options["seed"], device=options["device"], overwrite=options["overwrite"])
-    settings = settings_of(training, epochs, options, INTERVALS, scaling=scaling, split=split)
-    trained, held_out = (
-        Arrays(network_input(read_mnist(data, part), scaling), device=training.device) for part in (split, "test")
-    )
-    return fit(training, LeNet5, trained, held_out, settings, problem=PROBLEM, report=options["report"])
+
+    def read(path: str, part: Split) -> Images:
+        return network_input(read_mnist(path, part), scaling)
+
+    return RECIPE.train(run, data, epochs, options, LeNet5, read, split=split, scaling=scaling)
 
 
 def network_input(images: Images, scaling: Scaling) -> Images:
@@ -174,12 +176,11 @@ def make_problem(
 
 
 def problem() -> Problem:
-    """The callback `landscape.recipes.mnist:problem`: LANDSCAPE_MNIST names the folder, LANDSCAPE_WEIGHTS a file.
+    """The callback `landscape.recipes.mnist:problem`: the images that the job's run was trained on, scaled as then.
 
-    The images are scaled as `train` recorded it in the job's run.
+    LANDSCAPE_MNIST names another folder, LANDSCAPE_WEIGHTS a file of weights.
     """
-    data = data_from_environment(DATA_VARIABLE, DATA)
-    return make_problem(data, weights_from_environment(), **options_of_run(make_problem))
+    return problem_of_run(make_problem, PLACE)
 
 
 def _extend(parser: argparse.ArgumentParser) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
+from types import MappingProxyType
 from typing import Any, Literal, TypedDict, TypeVar, cast
 
 from landscape.fields.rules import Unit
+from landscape.recipes.defaults import OptionTable
 from landscape.recipes.settings import Damping, Settings, listed_intervals
 from landscape.recipes.training import Report
 from landscape.training import Training
@@ -66,26 +68,41 @@ OTHERS: dict[str, Any] = {  # defaults of what is none of the settings
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def takes_loop_options(**defaults: Any) -> Callable[[F], F]:
+def takes_loop_options(
+    *,
+    of_optimizers: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    told: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    only_with: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    **defaults: Any,
+) -> Callable[[F], F]:
     """Give a function with `**options: Unpack[LoopOptions]` all of them, each with its default, and refuse others.
 
+    An option that does nothing with the optimiser or the schedule is refused, too. The function has its `OptionTable`
+    as the attribute `options`.
+
     Args:
+        of_optimizers, told, only_with: see `OptionTable`.
         defaults: those of this recipe, where they differ from those of `Settings`.
     """
     known = {each.name: each.default for each in fields(Settings) if each.default is not MISSING} | OTHERS | defaults
     known = {name: known[name] for name in LoopOptions.__annotations__}
+    table = OptionTable(known, of_optimizers, told, only_with)
 
     def decorate(function: F) -> F:
         own = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
-        shared = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=known[name]) for name in known]
+        shared = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=table.default_of(name)) for name in known
+        ]
 
         @functools.wraps(function)
         def called(*given: Any, **options: Any) -> Any:
             signature.bind(*given, **options)
-            return function(*given, **{**known, **options})
+            table.check(options)
+            return function(*given, **table.completed(options))
 
         signature = inspect.Signature([*own, *shared])
         called.__signature__ = signature  # type: ignore[attr-defined]
+        called.options = table  # type: ignore[attr-defined]
         return cast(F, called)
 
     return decorate

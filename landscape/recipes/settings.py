@@ -11,6 +11,7 @@ from torch import nn
 
 from landscape.arguments import check_whole, is_number
 from landscape.errors import JobError, nearest, shown
+from landscape.recipes.belonging import OF_OPTIMIZER, refuse_unused
 from landscape.recipes.precision import PRECISIONS
 from landscape.training import schedules
 from landscape.training.schedules import Schedule
@@ -120,6 +121,8 @@ def _check(settings: Settings) -> None:
     ):  # fmt: skip
         if not callable(value) and value not in known:
             raise JobError(f"{name}: unknown {shown(value)}; {nearest(str(value), known)}")
+    changed = (name for name in OF_OPTIMIZER if getattr(settings, name) != Settings.default_of(name))
+    refuse_unused(changed, "optimizer", settings.optimizer, OF_OPTIMIZER)
     if settings.schedule == "steps" and not settings.milestones:
         raise JobError("milestones: must list the epochs after which the learning rate falls; schedule steps needs it")
     if not all(is_number(each) for each in settings.milestones):

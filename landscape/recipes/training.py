@@ -6,13 +6,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from landscape.draws import kept_draws
-from landscape.errors import JobError, shown
+from landscape.errors import JobError, LandscapeError, shown
 from landscape.folders import Place, open_folder
 from landscape.recipes.former import take_over
 from landscape.recipes.loop import Loop
@@ -82,6 +83,7 @@ def fit(
     threads: int | None = 1,
     problem: str | None = None,
     report: Report | None = None,
+    told: Mapping[str, Any] = MappingProxyType({}),
 ) -> Trained:
     """Train `build()` with the collector attached, or go on where an earlier call with the same settings stopped.
 
@@ -93,6 +95,7 @@ def fit(
         threads: how many a CPU uses, since its rounding depends on that; None leaves it as it is.
         problem: the callback of the run's landscapes, which the run remembers.
         report: called after every epoch with its number and metrics, on rank 0.
+        told: what the run also tells the callback, as `settings.network`, and what may be another when it goes on.
 
     Raises:
         JobError: the run holds a trajectory that these settings did not make, or the training has another seed.
@@ -107,10 +110,12 @@ def fit(
         done, metrics = int(progress.get("epoch", 0)), progress.get("metrics", {})
         if progress and not ranks.on_first(lambda: _is_whole(training, settings)):
             training.begin_anew()
-            return fit(training, build, data, held_out, settings, threads=threads, problem=problem, report=report)
+            return fit(
+                training, build, data, held_out, settings, threads=threads, problem=problem, report=report, told=told
+            )
         if done < settings.epochs:
             collector = training.collector(
-                model, optimizer, network=settings.network, problem=problem, **settings.collect
+                model, optimizer, network={**settings.network, **told}, problem=problem, **settings.collect
             )
             network = training.prepare(model)
             loop = Loop(training, network, optimizer, collector, data, settings, kept, progress)
@@ -147,6 +152,9 @@ def evaluate(model: nn.Module, data: Source, training: Training | None = None) -
 
     Args:
         training: whose ranks each take a part, with the buffers of rank 0; None computes all of it here.
+
+    Raises:
+        LandscapeError: all of the data were skipped as unreadable.
     """
     numbers = torch.arange(len(data))
     if training is not None:
@@ -163,6 +171,8 @@ def evaluate(model: nn.Module, data: Source, training: Training | None = None) -
     if training is not None and training.world > 1:
         right, count = (int(number) for number in training.sum(torch.tensor([right, count])))
         total = float(training.sum(torch.tensor(total, dtype=torch.float64)))
+    if not count:
+        raise LandscapeError("data: none of the held-out images can be read; mend them")
     return right / count, total / count
 
 

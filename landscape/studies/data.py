@@ -9,14 +9,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from landscape.errors import NotFoundError, shown
-from landscape.recipes.cifar10 import FOLDER_OF_THE_ARCHIVE, read_cifar10, transform
+from landscape.errors import NotFoundError
+from landscape.recipes.cifar10 import read_cifar10, transform
+from landscape.recipes.data_place import COMMON_VARIABLE
 from landscape.recipes.digits import read_digits
 from landscape.recipes.mnist import Scaling, network_input, read_mnist
 from landscape.recipes.sources import Draws, Images, Transform, as_stored
 from landscape.studies.settings import choose
 
-DATA_VARIABLE = "LANDSCAPE_DATA"
 SPLIT_SEED = 0
 SCALING: Scaling = "resize"
 HELD_OUT = 2000  # of MNIST's 10,000 test images, where the folder has no others
@@ -66,7 +66,7 @@ def handwriting(most: int | None = None) -> StudyData:
     folder = _folder()
     if folder is None:
         training, held_out = _digits()
-        return StudyData(DIGITS, "digits", f"{DATA_VARIABLE} is not set", _first(training, most), held_out)
+        return StudyData(DIGITS, "digits", f"{COMMON_VARIABLE} is not set", _first(training, most), held_out)
     try:
         training, note = network_input(read_mnist(folder, "train"), SCALING), ""
         held_out = network_input(read_mnist(folder, "test"), SCALING)
@@ -92,10 +92,10 @@ def photographs(most: int | None = None, *, halved: bool = False) -> StudyData:
     folder = _folder()
     if folder is None:
         training, held_out = _digits()
-        note = f"{DATA_VARIABLE} is not set; the same grey in three channels"
+        note = f"{COMMON_VARIABLE} is not set; the same grey in three channels"
         whole = StudyData(DIGITS, "digits", note, _coloured(_first(training, most)), _coloured(held_out))
     else:
-        training, held_out = read_cifar10(_cifar(folder, "train")), read_cifar10(_cifar(folder, "test"), "test")
+        training, held_out = _read_cifar10(folder)
         images = _first(training, most), _first(held_out, MOST_HELD_OUT)
         whole = StudyData("CIFAR-10", "cifar10", "", *images, transform)
     return _halved(whole) if halved else whole
@@ -110,7 +110,7 @@ def _halved(data: StudyData) -> StudyData:
 
 
 def _folder() -> Path | None:
-    named = os.environ.get(DATA_VARIABLE)
+    named = os.environ.get(COMMON_VARIABLE)
     return Path(named) if named else None
 
 
@@ -120,17 +120,11 @@ def _digits() -> tuple[Images, Images]:
     return training, _first(held_out, choose(None, FEW_HELD_OUT))
 
 
-def _cifar(folder: Path, split: str) -> Path:
-    """The folder of the binary version, or an npz file of the split."""
-    if (folder / FOLDER_OF_THE_ARCHIVE).is_dir():
-        return folder / FOLDER_OF_THE_ARCHIVE
-    files = sorted(folder.glob(f"cifar10-{split}*.npz"))
-    if not files:
-        raise NotFoundError(
-            f"{DATA_VARIABLE}: {shown(str(folder))} must hold {FOLDER_OF_THE_ARCHIVE} or cifar10-{split}*.npz; "
-            "put it there, or unset the variable"
-        )
-    return files[0]
+def _read_cifar10(folder: Path) -> tuple[Images, Images]:
+    try:
+        return read_cifar10(folder, "train"), read_cifar10(folder, "test")
+    except NotFoundError as error:
+        raise NotFoundError(f"{error}; or unset {COMMON_VARIABLE}") from None
 
 
 def _first(images: Images, most: int | None) -> Images:

@@ -58,6 +58,18 @@ def steps_in(count: int, batch_size: int) -> int:
     return -(-count // batch_size)
 
 
+def smallest_share(count: int, batch_size: int, world: int) -> int:
+    """How many samples the smallest share of an epoch has.
+
+    Example:
+        >>> smallest_share(9, 4, 1), smallest_share(9, 9, 2), smallest_share(9, 3, 4)
+        (1, 4, 3)
+    """
+    whole = min(count, batch_size)
+    sizes = (whole, count % batch_size or whole)
+    return min(size if size < world else size // world for size in sizes)
+
+
 def shares(order: Tensor, batch_size: int, rank: int, world: int, start: int = 0) -> Iterator[Share]:
     """The shares of one rank in the batches of an epoch, from batch number `start` on.
 

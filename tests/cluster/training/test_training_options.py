@@ -164,6 +164,33 @@ def test_the_options_of_a_recipe_list_the_names_that_its_loop_knows():
         assert f"one of {', '.join(values)}; " in listed[f"--{name}"]
 
 
+def test_the_options_of_a_recipe_list_the_default_that_applies_with_each_optimiser():
+    def listed(name):
+        what = named_function(name)
+        return {line.split()[0]: line.split("; ", 1)[1] for line in option_lines(what, what.load())}
+
+    cifar10, photographs = listed("resnet-cifar10"), listed("resnet50-imagefolder")
+    rates = "default: 0.1, 0.01 with adagrad, 0.001 with adam, 0.002 with thor"
+    assert cifar10["--learning-rate"] == rates
+    assert cifar10["--damping"] == "default: 0.001; only with optimizer thor"
+    assert cifar10["--balance"] == "default: true; only with optimizer thor"
+    assert cifar10["--clip"] == "default: none; only with optimizer thor"
+    assert cifar10["--momentum"] == "default: 0.9; only with optimizer momentum or thor"
+    assert cifar10["--milestones"] == "default: none; only with schedule steps"
+    assert cifar10["--intervals"] == "default: epochs 1 to 25 and 26 to 40, as far as training reaches them"
+    assert photographs["--epochs"] == "default: 40 as published, 90 with sgd or momentum or adagrad or adam"
+    assert photographs["--learning-rate"].startswith("default: 0.05672 falling as published, 0.1 with sgd or momentum")
+    assert photographs["--frequency"] == "default: a sixth of an epoch; only with optimizer thor"
+    assert photographs["--published"] == "default: 'gpu-8'; only with optimizer thor"
+    assert not any("None" in words for words in (*cifar10.values(), *photographs.values()))
+
+
+def test_an_option_of_a_recipe_that_does_nothing_is_refused_before_anything_starts():
+    what = named_function("lenet-digits")
+    with pytest.raises(JobError, match=r"^damping: must go with optimizer thor, not with 'adam'"):
+        checked_options(what, what.load(), {"optimizer": "adam", "damping": "0.1"}, texts=True)
+
+
 def test_the_help_names_every_recipe():
     assert f": {', '.join(RECIPES)};" in " ".join(train.__doc__.split())
 

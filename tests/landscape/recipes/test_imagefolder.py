@@ -17,14 +17,15 @@ from landscape.recipes.images.source import EVALUATED, Photographs
 from landscape.recipes.settings import schedule_of
 from landscape.training import Training
 from landscape.trajectory.history import read_history
-from landscape.trajectory.run_files import read_info
+from landscape.trajectory.run_files import read_info, read_problem
 from landscape.trajectory.snapshots import read_trajectory
 
 COLOURS = {"blue": (40, 60, 200), "green": (50, 190, 60), "red": (210, 50, 40)}
 SMALL = {
     "side": 32, "channels": 4, "zero_gamma": True, "decoders": 0, "batch_size": 6, "device": "cpu",
-    "intervals": [[1, 2, 3]], "frequency": 4,
+    "intervals": [[1, 2, 3]],
 }  # fmt: skip
+FIRST_ORDER = SMALL | {"channels": 1, "optimizer": "momentum"}
 
 
 def write_photographs(root, train=6, val=2, size=(48, 40)):
@@ -50,25 +51,25 @@ def photographs(tmp_path_factory):
 def trained(photographs, tmp_path_factory):
     """Three epochs with THOR, at a reduced size."""
     place = tmp_path_factory.mktemp("run")
-    return place, imagefolder.train(place, photographs, 3, **SMALL)
+    return place, imagefolder.train(place, photographs, 3, **SMALL, frequency=4)
 
 
 def digests(place):
     return {each.number: state_digest(each.load()) for each in read_trajectory(place).snapshots}
 
 
-def test_a_training_records_its_network_and_its_run_has_a_landscape(photographs, trained, monkeypatch):
+def test_a_training_records_its_network_and_data_and_its_run_has_a_landscape(photographs, trained, monkeypatch):
     place, result = trained
     info = read_info(place)
     assert (info["model"], info["optimiser"], info["steps_per_epoch"]) == ("ResNet50", "THOR", 3)
-    assert info["network"] == {"side": 32, "channels": 4, "zero_gamma": True, "classes": 3, "images": 18}
+    network = {"side": 32, "channels": 4, "zero_gamma": True, "classes": 3, "images": 18}
+    assert info["network"] == network | {"data": str(photographs)}
     losses = [line["loss"] for line in read_history(place) if not line.get("epoch_end")]
     assert sum(losses[6:]) < 0.9 * sum(losses[:3])
     assert 0 <= result.accuracy <= 1
-    monkeypatch.setenv("LANDSCAPE_IMAGES", str(photographs))
+    monkeypatch.delenv("LANDSCAPE_IMAGES", raising=False)
     landscape = {"name": "plane", "size": 3, "range": [-0.1, 0.1], "origin": "last"}
-    job = Job(run=str(place), problem="landscape.recipes.imagefolder:problem", num_samples=6, landscapes=[landscape])
-    run(job)
+    run(Job(run=str(place), num_samples=6, landscapes=[landscape], problem=read_problem(place)))
     surface = open_run(place)["plane"]
     assert np.isfinite(surface.loss).all()
     assert {"loss", "accuracy", "top5"} <= set(surface.observables)
@@ -83,11 +84,11 @@ def test_an_interrupted_training_ends_like_one_that_was_not_whoever_decodes(phot
         raise Stop
 
     with pytest.raises(Stop):
-        imagefolder.train(tmp_path, photographs, 3, **SMALL | {"decoders": 1}, report=stop)
-    imagefolder.train(tmp_path, photographs, 3, **SMALL)
+        imagefolder.train(tmp_path, photographs, 3, **SMALL | {"decoders": 1}, frequency=4, report=stop)
+    imagefolder.train(tmp_path, photographs, 3, **SMALL, frequency=4)
     assert digests(tmp_path) == digests(trained[0])
     with pytest.raises(JobError, match="network: training in run"):
-        imagefolder.train(tmp_path, photographs, 3, **SMALL | {"side": 48})
+        imagefolder.train(tmp_path, photographs, 3, **SMALL | {"side": 48}, frequency=4)
 
 
 def test_a_decoder_that_is_killed_ends_the_training_in_words(photographs, tmp_path):
@@ -98,7 +99,7 @@ def test_a_decoder_that_is_killed_ends_the_training_in_words(photographs, tmp_pa
             process.kill()
             process.join()
 
-    options = SMALL | {"channels": 1, "optimizer": "momentum", "decoders": 1}
+    options = FIRST_ORDER | {"decoders": 1}
     with pytest.raises(LandscapeError, match=r"^decoders: a process that decodes images was killed, .* fewer decoders"):
         imagefolder.train(tmp_path, photographs, 3, **options, report=kill)
 
@@ -107,13 +108,17 @@ def test_unreadable_images_are_refused_or_skipped(tmp_path, caplog):
     data = write_photographs(tmp_path / "data")
     for broken in ("train/red/3.jpeg", "val/blue/0.jpeg"):
         (data / broken).write_bytes(b"no image")
-    options = SMALL | {"channels": 1, "intervals": [[0, 1, 2]], "optimizer": "momentum"}
+    options = FIRST_ORDER | {"intervals": [[0, 1, 2]]}
     with pytest.raises(UnreadableImage, match=r"red/3\.jpeg' cannot be read: .*; mend or remove it, or .*=skip$"):
         imagefolder.train(tmp_path / "run", data, 2, **options)
     with caplog.at_level(logging.WARNING, "landscape"):
         result = imagefolder.train(tmp_path / "run", data, 2, **options, unreadable="skip")
     assert result.accuracy * 5 == pytest.approx(round(result.accuracy * 5))  # of five images that are left
     assert "rank 0 skipped 1 unreadable images of training and 1 of evaluation" in caplog.text
+    for path in (data / "val").rglob("*.jpeg"):
+        path.write_bytes(b"")
+    with pytest.raises(LandscapeError, match=r"^data: none of the held-out images can be read;"):
+        imagefolder.train(tmp_path / "blind", data, 2, **options, unreadable="skip")
     with pytest.raises(UnreadableImage, match=r"val/blue/0\.jpeg' cannot be read"):
         imagefolder.make_problem(data, split="val", side=32, channels=1).data[0]
 
@@ -140,8 +145,11 @@ def test_folders_that_training_cannot_use(photographs, tmp_path, caplog):
         ({"channels": 0}, "channels: must be a whole number from 1 on"),
         ({"optimizer": "lamb"}, "optimizer: unknown 'lamb'"),
         ({"batch_size": 0}, "batch_size: must be a whole number from 1 on, not 0"),
+        ({"batch_size": 17}, "batch_size: must leave no rank one image alone at side 32, not 17 of 18 images on 1 "),
         ({"decoders": -1}, "decoders: must be a whole number from 0 on"),
         ({"momentums": 1}, "momentums"),
+        ({"published": "ascend-8", "optimizer": "sgd"}, "published: must go with optimizer thor, not with 'sgd'"),
+        ({"final": 0.1}, "final: must go with schedule cosine or polynomial, not with the published one"),
     ],
 )
 def test_options_that_are_not_usable(photographs, tmp_path, options, message):
@@ -151,8 +159,7 @@ def test_options_that_are_not_usable(photographs, tmp_path, options, message):
 
 
 def settings_with(tmp_path, epochs, steps=5004, published="gpu-8", **given):
-    options = dict.fromkeys(imagefolder.LEFT_OPEN) | {"optimizer": "thor", "batch_size": 256, "intervals": None} | given
-    options |= {"unit": "epoch", "landscape_size": 40, "num_samples": 512}
+    options = imagefolder.train.options.completed(given)
     epochs, options = imagefolder.with_published(epochs, options, published, steps)
     return imagefolder.settings_of(Training(tmp_path), epochs, options, imagefolder.INTERVALS)
 

@@ -54,7 +54,8 @@ def test_idx_of_every_type_and_shape(tmp_path_factory, code, shape):
 @pytest.mark.parametrize(
     "content",
     [b"", b"no idx file", idx(np.zeros((2, 3)))[:-1], idx(np.zeros((2, 3))) + b"\0", bytes([0, 0, 8, 3, 0, 0]),
-     gzip.compress(idx(np.zeros((9, 9))), mtime=0)[:-9], b"\x1f\x8b and not gzip", bytes([0, 0, 7, 1, 0, 0, 0, 0])],
+     gzip.compress(idx(np.zeros((9, 9))), mtime=0)[:-9], b"\x1f\x8b and not gzip", bytes([0, 0, 7, 1, 0, 0, 0, 0]),
+     bytes([0, 0, 8, 2]) + b"\xff" * 8],
 )  # fmt: skip
 def test_files_that_are_no_whole_idx_files(tmp_path, content):
     (tmp_path / "array").write_bytes(content)
@@ -134,7 +135,7 @@ def test_files_that_are_not_cifar10(tmp_path):
     with pytest.raises(JobError, match="records of 3073 bytes, not 3074"):
         cifar10.read_cifar10(tmp_path, "test")
     (tmp_path / "bad.npz").write_bytes(b"no zip")
-    with pytest.raises(JobError, match="is no npz file"):
+    with pytest.raises(JobError, match="is no npz file, or is cut off"):
         cifar10.read_cifar10(tmp_path / "bad.npz")
     np.savez(tmp_path / "other.npz", pictures=np.zeros(3))
     with pytest.raises(JobError, match="must hold x_train and y_train or images and labels, not pictures"):
@@ -192,3 +193,60 @@ def test_without_scikit_learn_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
     with pytest.raises(LandscapeError, match=r"pip install 'loss-landscape-cluster\[recipes\]'"):
         digits.read_digits()
+
+
+def with_labels(tmp_path, labels, count=2):
+    np.savez(tmp_path / "data.npz", images=np.zeros((count, 32, 32, 3), np.uint8), labels=labels)
+    return tmp_path / "data.npz"
+
+
+@pytest.mark.parametrize(
+    ("labels", "value"),
+    [([3, 10], "10"), ([-1, 0], "-1"), ([0, 1.5], r"1\.5"), (["cat", "dog"], "'cat'"), ([float("nan"), 1], "nan")],
+)
+def test_labels_that_are_none_of_the_classes(tmp_path, labels, value):
+    with pytest.raises(JobError, match=rf"must hold labels that are whole numbers from 0 to 9, not {value}; leave out"):
+        cifar10.read_cifar10(with_labels(tmp_path, np.array(labels)))
+
+
+def test_labels_of_mnist_that_are_none_of_its_classes(tmp_path):
+    write_mnist(tmp_path)
+    count = len(mnist.read_mnist(tmp_path)[1])
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx(np.full(count, 11, np.uint8)))
+    with pytest.raises(JobError, match="labels that are whole numbers from 0 to 9, not 11"):
+        mnist.read_mnist(tmp_path)
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (0, 28, 28)])
+def test_images_of_another_size_than_mnists(tmp_path, shape):
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(np.zeros(shape, np.uint8)))
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx(np.zeros(shape[0], np.uint8)))
+    with pytest.raises(JobError, match="must hold uint8 images of 28×28, not uint8"):
+        mnist.read_mnist(tmp_path)
+
+
+def test_npz_files_that_are_damaged_or_of_one_array(tmp_path):
+    whole = with_labels(tmp_path, np.arange(2)).read_bytes()
+    np.savez_compressed(tmp_path / "small.npz", images=NUMBERS.bytes(9000), labels=np.arange(2))
+    squeezed = (tmp_path / "small.npz").read_bytes()
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    damaged = {
+        "half": (whole[: len(whole) // 2], "is no npz file, or is cut off; "),
+        "flipped": (whole[:2000] + b"x" * 100 + whole[2100:], "cannot be read: Bad CRC-32"),
+        "squeezed": (squeezed[:3000] + b"x" * 100 + squeezed[3100:], "cannot be read: "),
+        "empty": (b"", "is no npz file"),
+        "array": ((tmp_path / "array.npy").read_bytes(), "is no npz file"),
+    }
+    for name, (content, reason) in damaged.items():
+        (tmp_path / f"{name}.npz").write_bytes(content)
+        with pytest.raises(JobError, match=rf"{name}\.npz' {reason}"):
+            cifar10.read_cifar10(tmp_path / f"{name}.npz")
+    with pytest.raises(JobError, match="cannot be read: Object arrays cannot be loaded"):
+        cifar10.read_cifar10(with_labels(tmp_path, np.array([0, "a"], object)))
+
+
+def test_cifar10_in_npz_files_of_a_folder(tmp_path):
+    for split, count in (("train", 3), ("test", 2)):
+        with_labels(tmp_path, np.arange(count), count).rename(tmp_path / f"cifar10-{split}-{count}.npz")
+    assert len(cifar10.read_cifar10(tmp_path)[1]) == 3
+    assert len(cifar10.read_cifar10(tmp_path, "test")[1]) == 2

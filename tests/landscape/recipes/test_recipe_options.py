@@ -55,7 +55,8 @@ def stop_after(steps):
 
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 def test_each_optimiser_learns_and_goes_on_within_an_epoch(tmp_path, optimizer):
-    options = {"optimizer": optimizer, "weight_decay": 1e-3, "checkpoint_steps": 1, "frequency": 3, "epochs": 4}
+    options = {"optimizer": optimizer, "weight_decay": 1e-3, "checkpoint_steps": 1, "epochs": 4}
+    options |= {"frequency": 3} if optimizer == "thor" else {}
     options["schedule"] = stop_after(-1)
     whole = trained(tmp_path / "whole", **options)
     assert whole.loss < nn.functional.cross_entropy(net()(INPUTS), LABELS)
@@ -134,6 +135,8 @@ WRONG = [
     ({"label_smoothing": 1.5}, "label_smoothing: must be at most 1, not 1.5"),
     ({"batch_size": 0}, "batch_size: must be a whole number from 1 on, not 0"),
     ({"warmup_epochs": float("nan")}, "warmup_epochs: must be a number"),
+    ({"damping": 0.1}, "damping: must go with optimizer thor, not with 'momentum', where it does nothing; "),
+    ({"optimizer": "adam", "momentum": 0.5}, "momentum: must go with optimizer momentum or thor, not with 'adam'"),
 ]  # fmt: skip
 
 
@@ -237,9 +240,9 @@ def test_a_second_order_training_takes_the_options_of_its_optimiser():
 
 
 def test_a_setting_that_an_older_version_did_not_know_has_its_default(tmp_path):
-    settings = SettingsOf(Training(tmp_path), Settings(2, 8, 0.05))
+    settings = SettingsOf(Training(tmp_path), Settings(2, 8, 0.05, optimizer="thor"))
     begun = settings.state_dict()
     del begun["balance"]
     settings.load_state_dict(begun)
     with pytest.raises(JobError, match=r"^balance: training in run .* was begun with False, not True"):
-        SettingsOf(Training(tmp_path), Settings(2, 8, 0.05, balance=True)).load_state_dict(begun)
+        SettingsOf(Training(tmp_path), Settings(2, 8, 0.05, optimizer="thor", balance=True)).load_state_dict(begun)

@@ -157,10 +157,11 @@ def test_the_digits_callback(trained, monkeypatch):
                          [("mnist", "LANDSCAPE_MNIST"), ("cnn", "LANDSCAPE_MNIST"), ("cifar10", "LANDSCAPE_CIFAR10"),
                           ("imagefolder", "LANDSCAPE_IMAGES")])  # fmt: skip
 def test_callbacks_and_trainings_whose_data_is_not_named_say_so(monkeypatch, tmp_path, name, variable):
-    monkeypatch.delenv(variable, raising=False)
-    with pytest.raises(JobError, match=f"^data: must name the folder .*; give it, or set .* {variable}$"):
+    for each in (variable, "LANDSCAPE_DATA"):
+        monkeypatch.delenv(each, raising=False)
+    with pytest.raises(JobError, match=f"^data: must name the folder .*; give it, or set .* {variable}( or |$)"):
         importlib.import_module(f"landscape.recipes.{name}").train(tmp_path)
-    with pytest.raises(JobError, match=f"environment variable {variable} must name .* is not set"):
+    with pytest.raises(JobError, match=f"environment variable {variable}.* must name .* the run remembers none"):
         load_problem(f"landscape.recipes.{name}:problem")
 
 
@@ -217,7 +218,8 @@ def test_the_two_layer_network_trains_goes_on_with_its_dropout_and_serves_as_a_c
     assert digests(tmp_path / "run") == digests(tmp_path / "whole")
     assert result.accuracy > 0.1
     info = read_info(tmp_path / "run")
-    assert (info["parameters"], info["network"]) == (3_274_634, {"dropout": 0.25, "split": "train"})
+    network = {"dropout": 0.25, "split": "train", "data": str(tmp_path)}
+    assert (info["parameters"], info["network"]) == (3_274_634, network)
     problem = load_problem("landscape.recipes.cnn:problem", network=read_network(tmp_path / "run"))
     assert problem.data[0].shape == (32, 1, 28, 28)
     assert observed(problem)["accuracy"].shape == (8,)
