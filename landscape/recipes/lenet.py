@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 SIDE = 32
 # Of THOR, in batches of 16 to 64; docs/howto/thor.md says what was tried. What suits a ResNet makes LeNet diverge.
-OF_OPTIMIZERS = {"thor": {"learning_rate": 0.01, "damping": 0.1, "frequency": 20}}
+OF_OPTIMIZERS = {"thor": {"learning_rate": 0.01, "damping": 0.1, "frequency": 20, "average": 0.9}}
 
 
 class LeNet5(nn.Module):
