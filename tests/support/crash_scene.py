@@ -7,6 +7,7 @@ and no threads, so that each interruption costs a fork; it prints a JSON list, a
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import importlib
 import json
@@ -24,7 +25,7 @@ import disk
 import numpy as np
 import torch
 from disk import Call, Disk, Handler, die_at, perform
-from power import Chooser, Log, Model
+from power import Chooser, Log, Model, fingerprint
 from safetensors.torch import load_file
 from small_models import Quadratic, make_job, observe_quadratic, quadratic_samples, train_quadratic
 from torch import nn
@@ -191,6 +192,7 @@ def preload(work: Callable[[], Any]) -> None:
         if name.partition(".")[0] in ("landscape", "cluster", "numpy", "zarr"):
             with contextlib.suppress(ImportError):  # what is not to be imported by name
                 importlib.import_module(name)
+    gc.freeze()  # no process that is forked from here walks, and so copies, what was imported
 
 
 def under(run: Path, handler: Handler) -> None:
@@ -326,11 +328,15 @@ def power(
     wanted = len(entries) if sample == "all" else int(sample)
     cuts = part_of(sorted({*promises, *chance.sample(range(len(entries) + 1), min(wanted, len(entries)))}), share)
     wrong, tried = [], 0
+    seen: dict[tuple[str, str], str] = {}  # what is wrong in a world, by its fingerprint and what was promised
     for cut, model, kept in _at(entries, run, cuts):
         for keep in [0.0, 1.0, *[0.5] * int(worlds)]:
             place = fresh(folder, "world")
             model.materialise(place.parent, Chooser(keep, chance))
-            problem = goes_on(place, calm, intact=False, promises=kept)
+            world = (fingerprint(place.parent), str(kept))
+            if world not in seen:
+                seen[world] = goes_on(place, calm, intact=False, promises=kept)
+            problem = seen[world]
             tried += 1
             if problem:
                 wrong.append(f"cut {cut} keep {keep} after {str(entries[cut - 1])[:150]}: {problem}")

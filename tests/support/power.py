@@ -6,6 +6,7 @@ Whatever is not may be kept or lost, each for itself; bytes may also be lost in 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 from collections.abc import Callable
@@ -139,6 +140,14 @@ class Model:
                 self._write_folder(node, place / name, choose)
             elif node is not None:
                 (place / name).write_bytes(choose.content(node.safe, node.data))
+
+
+def fingerprint(place: Path) -> str:
+    """Of every name and byte below a folder: what holds of a disk holds of all that are equal."""
+    found = hashlib.sha256()
+    for path in sorted(place.rglob("*")):
+        found.update(repr((path.relative_to(place).as_posix(), path.is_file() and path.read_bytes())).encode())
+    return found.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import disk
 import torch
 from crash_scene import changes, contents, forked, fresh, preload
 from disk import Call, Disk, Handler, die_at
-from power import Chooser, Log, Model
+from power import Chooser, Log, Model, fingerprint
 
 from landscape import TrajectoryCollector
 from landscape.parameters import state_digest
@@ -136,6 +136,7 @@ def power(kind: str, folder: Path) -> dict[str, Any]:
     calls = [Call(**{**e, "data": bytes.fromhex(e["data"])}) if isinstance(e, dict) else e for e in found]
     begun, chance = calls.index("begun"), random.Random(0)
     wrong, worlds = [], 0
+    seen: dict[str, str] = {}  # what is wrong in a world, by its fingerprint
     for cut in range(begun + 1, len(calls) + 1):
         model = Model(run.parent)
         for each in calls[:cut]:
@@ -144,10 +145,13 @@ def power(kind: str, folder: Path) -> dict[str, Any]:
         for keep in (0.0, 1.0, 0.5, 0.5, 0.5):
             place = fresh(folder, "world")
             model.materialise(place.parent, Chooser(keep, chance))
+            worlds += 1
+            world = fingerprint(place.parent)
             for number in (7, 9):  # they lie beside the run, where nothing is watched
                 torch.save({"weight": torch.full((2, 2), float(number))}, place.parent / f"ckpt_{number}.pt")
-            worlds += 1
-            problem = verdict(kind, place, known)
+            if world not in seen:
+                seen[world] = verdict(kind, place, known)
+            problem = seen[world]
             wrong += [f"cut {cut} keep {keep} after {str(calls[cut - 1])[:150]}: {problem}"] if problem else []
     return {"changes": len(calls) - begun - 1, "worlds": worlds, "wrong": wrong}
 

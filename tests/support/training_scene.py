@@ -18,7 +18,7 @@ import torch
 import torch._dynamo  # optimisers do so at their first step, for a second
 from crash_scene import changes, contents, forked, fresh, preload
 from disk import Call, Disk, Handler, die_at
-from power import Chooser, Log, Model
+from power import Chooser, Log, Model, fingerprint
 from users_training import digest_of_training
 
 
@@ -64,7 +64,7 @@ def kill(folder: Path, calm: Path, calls: list[Call], part: str) -> dict[str, An
 
 
 def power(folder: Path, calm: Path, calls: list[Call], worlds: str, stride: str) -> dict[str, Any]:
-    """Cut the power after every `stride`-th change, and go on in that many of the possible worlds."""
+    """Cut the power after every `stride`-th change, and go on in that many possible worlds; once in equal ones."""
     run, entries = fresh(folder, "logged"), folder / "entries"
 
     def work() -> None:
@@ -76,13 +76,17 @@ def power(folder: Path, calm: Path, calls: list[Call], worlds: str, stride: str)
     assert not told, told
     found = [Call(**{**each, "data": bytes.fromhex(each["data"])}) for each in json.loads(entries.read_text())]
     wrong, tried, chance, model = [], 0, random.Random(0), Model(run.parent)
+    seen: dict[str, str] = {}
     for number, call in enumerate(found):
         model.apply(call)
         for keep in [0.0, 1.0, 0.5][: int(worlds)] if number % int(stride) == 0 else []:
             place = fresh(folder, "world")
             model.materialise(place.parent, Chooser(keep, chance))
             tried += 1
-            problem = goes_on(place, calm, intact=False)
+            world = fingerprint(place.parent)
+            if world not in seen:
+                seen[world] = goes_on(place, calm, intact=False)
+            problem = seen[world]
             wrong += [f"cut {number} keep {keep} after {call.kind} {call.path}: {problem}"] if problem else []
     return {"changes": len(found), "worlds": tried, "wrong": wrong}
 
