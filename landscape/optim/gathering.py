@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._autograd import _get_current_graph_task_keep_graph
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from landscape.optim.layers import Found, Layer, Norm, modules_of
@@ -29,11 +30,12 @@ class Gatherer:
         active: whether this step's statistics are needed.
         passes: the number of the model's last call; 0 where there was none since the last step. Several uses of a layer
             in one call are positions of the same samples; another call has other samples.
+        cleared: how often what was gathered has been forgotten.
     """
 
     def __init__(self, model: nn.Module, found: Found) -> None:
         self.active = True
-        self.passes = 0
+        self.passes = self.cleared = 0
         # Calls are numbered throughout: gradients of one may arrive after `clear`, beside those of the next.
         self._numbers = itertools.count(1)
         self._found = found
@@ -55,6 +57,7 @@ class Gatherer:
     def clear(self) -> None:
         """Forget what was gathered since the last step."""
         self.passes = 0
+        self.cleared += 1
         self._counted.clear()
         for layer in self._found.layers:
             layer.pending = None
@@ -72,12 +75,25 @@ class Gatherer:
             return
         if layer.pending is None:
             layer.pending = Statistics.empty(layer.inputs, layer.outputs, layer.dtype, layer.weight.device)
+        if not samples_in(module, given) or not gradient.numel():
+            return
         layer.pending.samples += samples
         layer.pending.rows += gradient.numel() // layer.outputs.size
-        moments = moments_of(module)
         with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
-            layer.pending.add_inputs(moments.of_inputs(module, given, layer.inputs, layer.dtype))
-            layer.pending.add_gradients(moments.of_gradients(module, given, gradient, layer.outputs, layer.dtype))
+            layer.pending.add_inputs(moments_of(module).of_inputs(module, given, layer.inputs, layer.dtype))
+        self._add_gradient(layer, module, given, gradient)
+
+    def replace(self, layer: Layer | Norm, module: nn.Module, given: Tensor, old: Tensor, new: Tensor) -> None:
+        """Put a use's new gradient in the place of its old one; its input and its samples are counted already."""
+        if isinstance(layer, Layer):
+            self._add_gradient(layer, module, given, new)
+            self._add_gradient(layer, module, given, old, -1)
+
+    def _add_gradient(self, layer: Layer, module: nn.Module, given: Tensor, gradient: Tensor, times: int = 1) -> None:
+        assert layer.pending is not None
+        with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
+            moments = moments_of(module).of_gradients(module, given, gradient, layer.outputs, layer.dtype)
+            layer.pending.add_gradients(moments, times)
 
 
 def _remove(handles: list[RemovableHandle]) -> None:
@@ -134,22 +150,59 @@ class _LayerHook(_Hook):
             return
         if isinstance(layer, Layer) and (layer.frozen or not layer.weight.requires_grad):
             return
-        waiting = partial(_gradient_arrived, self._gatherer, self._layer, module, given.detach(), gatherer.passes)
-        output.register_hook(waiting)  # type: ignore[no-untyped-call]
+        use = _Use(self._gatherer, self._layer, module, given.detach(), gatherer.passes)
+        output.register_hook(use.gradient_arrived)  # type: ignore[no-untyped-call]
 
 
 def _wait(hook: _LayerHook, module: nn.Module, given: Tensor, output: Tensor) -> None:
     hook.wait(module, given, output)
 
 
-def _gradient_arrived(
-    gatherer: Callable[[], Gatherer | None],
-    layer: Callable[[], Layer | Norm | None],
-    module: nn.Module,
-    given: Tensor,
-    number: int,
-    gradient: Tensor,
-) -> None:
-    alive, target = gatherer(), layer()
-    if alive is not None and target is not None and alive.active:
-        alive.add(target, module, given, number, gradient.detach())
+class _Use:
+    """One use of a layer, up to the last backward pass through it.
+
+    Where the graph is kept another pass may follow, and what counts is the sum of the gradients of all of them since
+    the last step. Otherwise nothing is kept: the graph, and this with it, may live as long as the loss does.
+    """
+
+    def __init__(
+        self,
+        gatherer: Callable[[], Gatherer | None],
+        layer: Callable[[], Layer | Norm | None],
+        module: nn.Module,
+        given: Tensor,
+        number: int,
+    ) -> None:
+        self._gatherer, self._layer, self._module, self._number = gatherer, layer, module, number
+        self._given: Tensor | None = given
+        self._gradient: Tensor | None = None  # the sum over the passes before
+        self._cleared = 0  # the gatherer's, when that sum began
+
+    def gradient_arrived(self, gradient: Tensor) -> None:
+        """Add this use to its layer's sums, if this backward pass adds to the gradient of the layer's weight."""
+        gatherer, layer, given = self._gatherer(), self._layer(), self._given
+        if gatherer is None or layer is None or given is None or not gatherer.active:
+            return
+        if not _is_trained(self._module):
+            return
+        total, before = gradient.detach(), self._gradient
+        if before is not None and self._cleared == gatherer.cleared:
+            total = before + total
+            gatherer.replace(layer, self._module, given, before, total)
+        else:
+            gatherer.add(layer, self._module, given, self._number, total)
+        if _get_current_graph_task_keep_graph():
+            self._gradient, self._cleared = total, gatherer.cleared
+        else:
+            self._given = self._gradient = None
+
+
+def _is_trained(module: nn.Module) -> bool:
+    """Whether the backward pass at work makes the layer's gradient, and not those of inputs or other layers alone."""
+    parameters = [each for each in module.parameters(recurse=False) if each.requires_grad]
+    if not parameters:
+        return False
+    try:
+        return bool(torch._C._will_engine_execute_node(get_gradient_edge(parameters[0]).node))
+    except RuntimeError:  # it is what `torch.autograd.grad` was asked for
+        return True

@@ -33,7 +33,7 @@ class Layer:
         traces: tr A and tr G of the factors whose inverse is in use.
         inverse: None as long as the layer is trained first order.
         frozen: whether the trace rule has ended its refreshes.
-        is_told: whether a line has said that no statistics of it arrive.
+        is_told: whether a line has said that no statistics of it arrive, or that the model has it no more.
     """
 
     name: str
@@ -62,9 +62,10 @@ class Layer:
         """G⁻¹·∇W·A⁻¹ in the weight's own shape; the gradient itself where there is no inverse."""
         if self.inverse is None:
             return gradient
+        dtype = self.inverse.a[0].dtype  # of a refresh before `model.to(dtype)`, up to the next one
         if isinstance(self.modules[0], nn.Embedding):  # its weight is [I, O]
-            return self.inverse.between(gradient.t().to(self.dtype)).t().to(gradient.dtype)
-        matrix = self.inverse.between(gradient.flatten(1).to(self.dtype))
+            return self.inverse.between(gradient.t().to(dtype)).t().to(gradient.dtype)
+        matrix = self.inverse.between(gradient.flatten(1).to(dtype))
         return matrix.reshape(gradient.shape).to(gradient.dtype)
 
 
@@ -101,6 +102,16 @@ class Found:
     layers: list[Layer] = field(default_factory=list)
     norms: list[Norm] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
+
+    def keeping(self, older: Found) -> Found:
+        """These, with the layers in place that were found before: what is known of their curvature is kept."""
+        layers = {id(layer.weight): layer for layer in older.layers}
+        norms = {id(norm.module): norm for norm in older.norms}
+        return Found(
+            [layers.get(id(layer.weight), layer) for layer in self.layers],
+            [norms.get(id(norm.module), norm) for norm in self.norms],
+            self.unsupported,
+        )
 
 
 def find_layers(model: nn.Module, trained: Container[int], split_dim: int) -> Found:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from torch import nn
+
 from landscape.optim.inverses import Damping, Inverse, invert
 from landscape.optim.layers import Layer, Norm, listed
 from landscape.optim.rules import TraceRule
@@ -33,13 +35,14 @@ def refresh(
     _, ranks = ranks_of(group)
     damping_of = dict(zip([layer.name for layer in layers], dampings, strict=True))
     looked_at = [layer for layer in layers if not layer.frozen and layer.weight.requires_grad]
+    uncalled = {layer.name for layer in looked_at if layer.pending is None}
     if ranks > 1 and (looked_at or norms):
         sum_over_ranks(looked_at, norms, group)
     due: list[tuple[Layer, Factors, Damping]] = []
     unseen = []
     for layer in looked_at:
         if layer.pending is None or not layer.pending.samples:
-            if layer.weight.grad is not None and not layer.is_told:
+            if layer.name in uncalled and layer.weight.grad is not None and not layer.is_told:
                 layer.is_told = True
                 unseen.append(layer.name)
             continue
@@ -53,6 +56,17 @@ def refresh(
     if unseen:
         log.warning("THOR trains first order what is not called in training mode: %s", listed(unseen))
     _renew(due, group)
+
+
+def tell_replaced(layers: Sequence[Layer], model: nn.Module) -> None:
+    """Name, once, the layers whose weights the model has no more: an optimiser trains those that it was given."""
+    present = {id(parameter) for parameter in model.parameters()}
+    gone = [layer for layer in layers if id(layer.weight) not in present and not layer.is_told]
+    for layer in gone:
+        layer.is_told = True
+    if gone:
+        names = listed([layer.name for layer in gone])
+        log.warning("THOR does not train weights that replaced those it was made for: %s; make THOR anew", names)
 
 
 def _is_due(layer: Layer, factors: Factors, rule: TraceRule, damping: Damping) -> bool:

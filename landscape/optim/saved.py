@@ -49,6 +49,32 @@ def layer_from(layer: Layer, saved: dict[str, Any]) -> Curvature:
     )
 
 
+def own_state(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """What THOR adds to the state dict of an optimiser.
+
+    Raises:
+        JobError: it was another optimiser's, or something is missing.
+    """
+    own = state_dict.get("thor")
+    if own is None:
+        raise JobError("optimizer: must be the state of a THOR, not of another optimiser")
+    missing = [name for name in ("steps", "interval", "due", "layers", "norms") if name not in own]
+    if missing:
+        raise JobError(f"optimizer: must be the whole state of a THOR; it lacks {', '.join(missing)}")
+    return dict(own)
+
+
+def paired(own: list[Any], saved: list[Any]) -> list[tuple[Any, Any]]:
+    """Each layer with what was saved of it.
+
+    Raises:
+        JobError: there were more of them, or fewer.
+    """
+    if len(own) != len(saved):
+        raise JobError(f"optimizer: must be the state of a model with {len(own)} such layers, not {len(saved)}")
+    return list(zip(own, saved, strict=True))
+
+
 def _pair(blocks: Inverse | Factors | None) -> dict[str, list[Tensor]] | None:
     return None if blocks is None else {"a": list(blocks.a), "g": list(blocks.g)}
 

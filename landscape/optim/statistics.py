@@ -33,10 +33,10 @@ class Statistics:
         for total, block in zip(self.a, moments, strict=True):
             total += block
 
-    def add_gradients(self, moments: Blocks) -> None:
-        """Add Σggᵀ of some samples and positions."""
+    def add_gradients(self, moments: Blocks, times: int = 1) -> None:
+        """Add Σggᵀ of some samples and positions; −1 times takes them off again."""
         for total, block in zip(self.g, moments, strict=True):
-            total += block
+            total.add_(block, alpha=times)
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from torch.optim import Optimizer
 from landscape.errors import JobError
 from landscape.optim.gathering import Gatherer
 from landscape.optim.inverses import Damping
-from landscape.optim.layers import find_layers, listed
+from landscape.optim.layers import Found, find_layers, listed
 from landscape.optim.options import Scaler, check_group, check_options
-from landscape.optim.refresh import refresh
+from landscape.optim.refresh import refresh, tell_replaced
 from landscape.optim.rules import RULES, Calendar
-from landscape.optim.saved import layer_from, saved_layer
+from landscape.optim.saved import layer_from, own_state, paired, saved_layer
 from landscape.optim.sharing import Group
 
 log = logging.getLogger("landscape")
@@ -97,21 +97,38 @@ class THOR(Optimizer):
         first = damping(0) if callable(damping) else damping
         defaults = {"lr": lr, "damping": first, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(model.parameters() if params is None else params, defaults)
-        for group in self.param_groups:
-            check_group(group)
-        trained = {id(parameter) for group in self.param_groups for parameter in group["params"]}
-        found = find_layers(model, trained, split_dim)
-        if found.unsupported:
-            log.warning("THOR trains first order: %s", listed(found.unsupported))
-        self.layers, self.norms = found.layers, found.norms
+        self._model, self._split_dim, self._found = model, split_dim, Found()
+        self._look_at_model()
         self.rule, self.average, self.clip, self.loss_scale = RULES[refresh], average, clip, loss_scale
         self.calendar = Calendar(frequency, growth, longest or math.inf)
         self.balance, self.first_order, self.process_group = balance, first_order, process_group
         self.steps = 0
         self.skipped = 0
+
+    def _look_at_model(self) -> None:
+        """Find the layers whose weights are trained, and put hooks on them."""
+        trained = {id(parameter) for group in self.param_groups for parameter in group["params"]}
+        found = find_layers(self._model, trained, self._split_dim).keeping(self._found)
+        new = [name for name in found.unsupported if name not in self._found.unsupported]
+        if new:
+            log.warning("THOR trains first order: %s", listed(new))
+        self._found, self.layers, self.norms = found, found.layers, found.norms
         self._layer_of = {id(layer.weight): layer for layer in self.layers}
         self._norm_of = {id(each): norm for norm in self.norms for each in norm.module.parameters()}
-        self._gatherer = Gatherer(model, found)
+        self._gatherer = Gatherer(self._model, found)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Train more parameters of the model. Their layers get factors at the next refresh.
+
+        Raises:
+            JobError: an option of the group is out of range.
+        """
+        check_group(self.defaults | param_group)
+        super().add_param_group(param_group)
+        gatherer = getattr(self, "_gatherer", None)
+        if gatherer is not None and gatherer.close.alive:  # not while THOR is made, and not after its end
+            gatherer.close()
+            self._look_at_model()
 
     def close(self) -> None:
         """Take the hooks off the model. The optimiser can still step, with the inverses that it has."""
@@ -143,6 +160,8 @@ class THOR(Optimizer):
             self.skipped = 0
         else:
             self._tell_skipped()
+            if self._may_step(gradients):  # the inverses are at fault, and steps no longer count up to their refresh
+                self.calendar.due = self.steps
         self._begin_step()
         return loss
 
@@ -190,6 +209,7 @@ class THOR(Optimizer):
 
     def _refresh(self) -> None:
         """Make new inverses of the layers that need them, from the statistics gathered since the last step."""
+        tell_replaced(self.layers, self._model)
         scale = self._statistics_scale()
         damping = {id(each): group["damping"] for group in self.param_groups for each in group["params"]}
         dampings = [Damping(damping[id(layer.weight)], self.balance) for layer in self.layers]
@@ -259,24 +279,13 @@ class THOR(Optimizer):
         Raises:
             JobError: it was another optimiser's, or that of a model with other layers.
         """
-        own = state_dict.get("thor")
-        if own is None:
-            raise JobError("optimizer: must be the state of a THOR, not of another optimiser")
-        missing = [name for name in ("steps", "interval", "due", "layers", "norms") if name not in own]
-        if missing:
-            raise JobError(f"optimizer: must be the whole state of a THOR; it lacks {', '.join(missing)}")
-        layers = [layer_from(layer, saved) for layer, saved in _paired(self.layers, own["layers"])]
+        own = own_state(state_dict)
+        layers = [layer_from(layer, saved) for layer, saved in paired(self.layers, own["layers"])]
         rest = {name: value for name, value in state_dict.items() if name != "thor"}
         super().load_state_dict(rest)
         for layer, (inverse, factors, traces, frozen) in zip(self.layers, layers, strict=True):
             layer.inverse, layer.factors, layer.traces, layer.frozen = inverse, factors, traces, frozen
-        for norm, samples in _paired(self.norms, own["norms"]):
+        for norm, samples in paired(self.norms, own["norms"]):
             norm.samples = samples
         self.steps, self.calendar.interval, self.calendar.due = own["steps"], own["interval"], own["due"]
         self._begin_step()
-
-
-def _paired(own: list[Any], saved: list[Any]) -> list[tuple[Any, Any]]:
-    if len(own) != len(saved):
-        raise JobError(f"optimizer: must be the state of a model with {len(own)} such layers, not {len(saved)}")
-    return list(zip(own, saved, strict=True))
