@@ -1,12 +1,65 @@
-"""What the record of a landscape says of the samples that its values are means of."""
+"""The record of a landscape that is prepared: which job began it, what decides its values, what it was made from."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from landscape.digests import digest
+from landscape.directions.base import DirectionTensors
 from landscape.evaluation.reduction import terms_of
+from landscape.plan import Plan
+from landscape.preparation.axes import cosines_of
+from landscape.preparation.common import Common
+from landscape.preparation.context import LandscapeContext
+from landscape.preparation.provenance import provenance
 from landscape.problem.observables import Observe
 from landscape.problem.points import PointSets
 from landscape.problem.samples import Samples
-from landscape.record import TermRecord
+from landscape.record import Record, TermRecord
+from landscape.spec.landscape import Landscape
+
+
+def begun_record(common: Common, spec: Landscape, defaults: int, position: int, identity: Mapping[str, Any]) -> Record:
+    """The record with the entries that say which job began the landscape, and what decides its values."""
+    job, extended = common.job.model_dump(mode="json"), common.extended
+    if extended is not None:
+        # What was asked for when an extended landscape was made is no change, also where its plan is another.
+        job |= {key: extended.job.whole.get(key) for key in ("engine", "batch_size")}
+    return Record().changed(
+        job=job | {"landscapes": [spec.model_dump(mode="json")]},
+        defaults=defaults,
+        position=position if extended is None else extended.record.position,
+        identity=identity,
+        digest=digest(identity),
+    )
+
+
+def described(
+    record: Record, common: Common, context: LandscapeContext, directions: tuple[DirectionTensors, ...], plan: Plan,
+    observables: tuple[str, ...],
+) -> Record:  # fmt: skip
+    """The record with the entries that describe the landscape: samples, arithmetic, geometry and provenance."""
+    job, origin = common.job, context.reference
+    return record.changed(
+        num_samples=common.num_samples,
+        precision=job.precision,
+        batch_norm=job.batch_norm,
+        seed=job.seed,
+        observables=list(observables),
+        moment_rows=list(common.moment_rows),
+        cosine=cosines_of(directions, context).tolist(),
+        origin=context.name(origin),
+        origin_step=origin if isinstance(origin, int) else None,
+        plan=plan.record(),
+        provenance=provenance(common.problem.model, context.infos, job.folder),
+        failures=[],
+        random_data=common.randomness,
+        **({"snapshots": meant} if (meant := context.meant) else {}),
+        **({"derived": dict(common.problem.derived)} if common.problem.derived else {}),
+        **({"weighted": True} if common.look.weighted else {}),
+        **({"terms": terms} if (terms := terms_recorded(common.problem.observe, common.samples)) else {}),
+    )
 
 
 def terms_recorded(observe: Observe, samples: Samples) -> dict[str, TermRecord]:

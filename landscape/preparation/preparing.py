@@ -8,27 +8,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from landscape.devices import device_here
-from landscape.digests import digest
-from landscape.directions.base import DirectionTensors
 from landscape.directions.context import Workers, in_this_process
-from landscape.evaluation.first_look import FirstLook
-from landscape.evaluation.reduction import moment_rows, terms_of
+from landscape.evaluation.reduction import terms_of
 from landscape.grid import Grid
 from landscape.parameters import describe_parameters, immobile, in_first_version, refuse_not_finite
 from landscape.plan import Plan, Reduction
 from landscape.preparation.asked import asked_of
-from landscape.preparation.axes import check_tile, cosines_of, make_axes, make_grid
+from landscape.preparation.axes import check_tile, make_axes, make_grid
 from landscape.preparation.batch_norm import with_batch_norm
+from landscape.preparation.common import Common
 from landscape.preparation.context import LandscapeContext
 from landscape.preparation.convexity import convexity_of
-from landscape.preparation.described import terms_recorded
+from landscape.preparation.described import begun_record, described
 from landscape.preparation.extendable import extension_of
 from landscape.preparation.extension import Extension
 from landscape.preparation.identity import coordinates_asked, identity_of, refuse_another
@@ -37,7 +35,6 @@ from landscape.preparation.looking import look_at
 from landscape.preparation.path import path_of, states_on
 from landscape.preparation.paths import check_paths, network_of
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
-from landscape.preparation.provenance import provenance
 from landscape.preparation.ranging import RangeFinder, not_found, with_found_range, with_range
 from landscape.preparation.recorded import borrowed_plan, is_of_before, plan_of, recorded_plan
 from landscape.preparation.refinement import refinement_of
@@ -47,12 +44,10 @@ from landscape.preparation.warnings import data_warnings, origin_warnings, threa
 from landscape.preparation.weights import Weights
 from landscape.problem.callback import load_problem
 from landscape.problem.collated import length_by_observing
-from landscape.problem.problem import Problem
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
-from landscape.problem.samples import Samples
 from landscape.problem.selection import select_samples
 from landscape.problem.user_code import in_folder
-from landscape.record import EIGENVALUES, RATIO, RandomData, Record
+from landscape.record import EIGENVALUES, RATIO, RandomData
 from landscape.spec.defaults import DEFAULTS, with_defaults_of
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
@@ -108,7 +103,7 @@ def prepare(
     weights = Weights(problem, read_trajectory(run), job.folder)
     device = here.type if job.device == "auto" else job.device
     bare = PreparedJob(job, run, problem, samples, (), looked, (), folder)
-    common = _Common(
+    common = Common(
         job, problem, weights, samples, digest_of_samples, look, device, randomness, workers, reduction, extended,
         bare, solver, finder,
     )  # fmt: skip
@@ -132,44 +127,7 @@ def _recorded_randomness(run: str, begun: Collection[str], samples: str) -> Rand
     return None
 
 
-@dataclass(frozen=True)
-class _Common:
-    """What all landscapes of a job share."""
-
-    job: Job
-    problem: Problem
-    weights: Weights
-    samples: Samples
-    samples_digest: str
-    look: FirstLook
-    device: str
-    randomness: RandomData
-    workers: Workers
-    reduction: Reduction
-    extended: LandscapeStore | None
-    bare: PreparedJob
-    solver: Solver
-    finder: RangeFinder
-
-    @property
-    def moment_rows(self) -> tuple[str, ...]:
-        """What moments are kept of; nothing in landscapes of earlier versions."""
-        if self.reduction == "whole":
-            return ()
-        return moment_rows(self.observables, terms_of(self.problem.observe))
-
-    @property
-    def observables(self) -> tuple[str, ...]:
-        """The names of what is observed."""
-        return self.look.names
-
-    @property
-    def num_samples(self) -> int:
-        """How many samples were taken: the data may have fewer than the job asks for."""
-        return self.samples.length
-
-
-def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> PreparedLandscape:
+def _prepare_landscape(common: Common, asked: Landscape, position: int) -> PreparedLandscape:
     job, weights, level = common.job, common.weights, common.job.level
     stored = LandscapeStore.find(job.run_path, asked.name, level=level.number if level else 0)
     # An extension is laid out, and planned, as what it extends; a level has no directions of its own.
@@ -204,8 +162,8 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     grid = _grid(common, like, identity) or make_grid(context, path, defaults)
     check_tile(job, grid)
     extension = _extension(common, identity, grid, plan, spec.name)
-    begun = _begun(common, spec, defaults, position, identity)
-    record = _described(begun, common, context, directions, plan, observables)
+    begun = begun_record(common, spec, defaults, position, identity)
+    record = described(begun, common, context, directions, plan, observables)
     if convexity is not None:
         record = record.changed(convexity=convexity, derived={**common.problem.derived, **RATIO})
     if found is not None:
@@ -228,7 +186,7 @@ def _prepare_landscape(common: _Common, asked: Landscape, position: int) -> Prep
     )  # fmt: skip
 
 
-def _grid(common: _Common, like: LandscapeStore | None, identity: Mapping[str, Any]) -> Grid | None:
+def _grid(common: Common, like: LandscapeStore | None, identity: Mapping[str, Any]) -> Grid | None:
     """The grid of what is on disk, or the finer one of a level of that; None where it is to be made."""
     if common.job.level is not None and common.extended is not None:
         return grid_of_level(common.extended, common.job.level)
@@ -236,7 +194,7 @@ def _grid(common: _Common, like: LandscapeStore | None, identity: Mapping[str, A
     return like.grid() if like is not None and same else None
 
 
-def _extension(common: _Common, identity: Mapping[str, Any], grid: Grid, plan: Plan, name: str) -> Extension | None:
+def _extension(common: Common, identity: Mapping[str, Any], grid: Grid, plan: Plan, name: str) -> Extension | None:
     """What a landscape takes over; None where it extends no other one."""
     if common.extended is None:
         return None
@@ -247,22 +205,7 @@ def _extension(common: _Common, identity: Mapping[str, Any], grid: Grid, plan: P
     return extension
 
 
-def _begun(common: _Common, spec: Landscape, defaults: int, position: int, identity: Mapping[str, Any]) -> Record:
-    """The record with the entries that say which job began the landscape, and what decides its values."""
-    job, extended = common.job.model_dump(mode="json"), common.extended
-    if extended is not None:
-        # What was asked for when an extended landscape was made is no change, also where its plan is another.
-        job |= {key: extended.job.whole.get(key) for key in ("engine", "batch_size")}
-    return Record().changed(
-        job=job | {"landscapes": [spec.model_dump(mode="json")]},
-        defaults=defaults,
-        position=position if extended is None else extended.record.position,
-        identity=identity,
-        digest=digest(identity),
-    )
-
-
-def _context(common: _Common, asked: Landscape, defaults: int) -> LandscapeContext:
+def _context(common: Common, asked: Landscape, defaults: int) -> LandscapeContext:
     """What the landscape is made from, under the defaults that held when it was begun."""
     spec = with_defaults_of(asked, defaults)
     if spec != asked:
@@ -271,30 +214,3 @@ def _context(common: _Common, asked: Landscape, defaults: int) -> LandscapeConte
     if defaults == 1:
         infos = in_first_version(infos)
     return LandscapeContext(spec, common.weights, infos, common.problem, common.samples, common.workers)
-
-
-def _described(
-    record: Record, common: _Common, context: LandscapeContext, directions: tuple[DirectionTensors, ...], plan: Plan,
-    observables: tuple[str, ...],
-) -> Record:  # fmt: skip
-    """The record with the entries that describe the landscape: samples, arithmetic, geometry and provenance."""
-    job, origin = common.job, context.reference
-    return record.changed(
-        num_samples=common.num_samples,
-        precision=job.precision,
-        batch_norm=job.batch_norm,
-        seed=job.seed,
-        observables=list(observables),
-        moment_rows=list(common.moment_rows),
-        cosine=cosines_of(directions, context).tolist(),
-        origin=context.name(origin),
-        origin_step=origin if isinstance(origin, int) else None,
-        plan=plan.record(),
-        provenance=provenance(common.problem.model, context.infos, job.folder),
-        failures=[],
-        random_data=common.randomness,
-        **({"snapshots": meant} if (meant := context.meant) else {}),
-        **({"derived": dict(common.problem.derived)} if common.problem.derived else {}),
-        **({"weighted": True} if common.look.weighted else {}),
-        **({"terms": terms} if (terms := terms_recorded(common.problem.observe, common.samples)) else {}),
-    )

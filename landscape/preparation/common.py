@@ -1,0 +1,56 @@
+"""What all landscapes of a job are prepared from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from landscape.directions.context import Workers
+from landscape.evaluation.first_look import FirstLook
+from landscape.evaluation.reduction import moment_rows, terms_of
+from landscape.plan import Reduction
+from landscape.preparation.prepared import PreparedJob
+from landscape.preparation.ranging import RangeFinder
+from landscape.preparation.solving import Solver
+from landscape.preparation.weights import Weights
+from landscape.problem.problem import Problem
+from landscape.problem.samples import Samples
+from landscape.record import RandomData
+from landscape.spec.job import Job
+from landscape.store import LandscapeStore
+
+
+@dataclass(frozen=True)
+class Common:
+    """What all landscapes of a job share."""
+
+    job: Job
+    problem: Problem
+    weights: Weights
+    samples: Samples
+    samples_digest: str
+    look: FirstLook
+    device: str
+    randomness: RandomData
+    workers: Workers
+    reduction: Reduction
+    extended: LandscapeStore | None
+    bare: PreparedJob
+    solver: Solver
+    finder: RangeFinder
+
+    @property
+    def moment_rows(self) -> tuple[str, ...]:
+        """What moments are kept of; nothing in landscapes of earlier versions."""
+        if self.reduction == "whole":
+            return ()
+        return moment_rows(self.observables, terms_of(self.problem.observe))
+
+    @property
+    def observables(self) -> tuple[str, ...]:
+        """The names of what is observed."""
+        return self.look.names
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples were taken: the data may have fewer than the job asks for."""
+        return self.samples.length
