@@ -26,8 +26,8 @@ from landscape.trajectory.snapshots import read_trajectory
 
 Floats = NDArray[np.float64]
 
-# A small study is done before the fastest engine is found.
-QUICK = {"engine": "eager", "batch_size": 256}
+# A small study is done before the fastest engine is found, and before many tiles are synced.
+QUICK = {"engine": "eager", "batch_size": 256, "tile": 9}
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,12 @@ Floats = NDArray[np.float64]
 STUDY = "path-of-training"
 LENET, RESNET = "LeNet-5", "ResNet-8"
 NEARLY = 30.0  # degrees
-
-
 WHOLE = choose("epochs-0-10", "epochs-0-3")  # of the LeNet
 
 
 def seeds() -> tuple[int, ...]:
     """Those of the trainings."""
-    return choose((0, 1, 2), (0, 1))
+    return choose((0, 1, 2), (0,))
 
 
 def digits() -> StudyData:
@@ -163,12 +161,12 @@ def findings(planes_of: Mapping[str, Sequence[Mapping[str, Surface]]], images: M
             Finding(
                 f"{label}: early, the path crosses the contour lines nearly at right angles",
                 f"{angles[0]}° to the steepest descent, {first}",
-                count, name, "yes" if angles[0].mean < NEARLY else "no",
+                count, name, in_how_many(OverSeeds((NEARLY,) * count), angles[0], larger=False),
             ),
             Finding(
                 f"{label}: late, it runs along them",
                 f"{angles[1]}° to the steepest descent, {last}",
-                count, name, "yes" if angles[1].mean > 90 - NEARLY else "no",
+                count, name, in_how_many(OverSeeds((90 - NEARLY,) * count), angles[1]),
             ),
             Finding(
                 f"{label}: a plane of two components shows more of the path than of a random walk",

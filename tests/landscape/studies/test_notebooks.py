@@ -11,6 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from jupyter_client.manager import KernelManager
+from nbclient.exceptions import CellExecutionError
 
 from landscape.studies import notebooks
 from landscape.studies.findings import BEGIN, END, readme_table
@@ -27,29 +28,33 @@ def names(path: Path) -> str:
     return path.name
 
 
-@pytest.fixture(scope="module")
-def own_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KernelManager]:
-    """One kernel for all, as importing torch and Ray takes longer than most of them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LANDSCAPE_STUDY", "small")
-        patch.delenv("LANDSCAPE_DATA", raising=False)
-        patch.setenv("OMP_NUM_THREADS", "1")
-        with notebooks.kernel(tmp_path_factory.mktemp("studies")) as manager:
-            yield manager
+@pytest.fixture
+def own_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KernelManager]:
+    monkeypatch.setenv("LANDSCAPE_STUDY", "small")
+    monkeypatch.delenv("LANDSCAPE_DATA", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with notebooks.kernel(tmp_path) as manager:
+        yield manager
 
 
+# One test for all of them: processes of the suite that took one each would start a kernel each, and importing torch
+# takes longer than most of them. Ray's first process is started in one of them, too.
 @pytest.mark.long
-@pytest.mark.xdist_group("notebooks")
-@pytest.mark.parametrize("source", SOURCES, ids=names)
-def test_a_small_study_is_executed(source, own_kernel):
-    notebook = notebooks.read_source(source)
-    cleared = nbformat.v4.new_code_cell("%reset -f")  # the names of the notebook before
-    notebook.cells.insert(0, cleared)
-    notebooks.execute(notebook, own_kernel)
-    shown = {kind for cell in notebook.cells for output in cell.get("outputs", []) for kind in output.get("data", {})}
-    assert "image/png" in shown
-    said = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
-    assert "scikit-learn's digits" in said, "outputs say which data they are of"
+def test_small_studies_are_executed(own_kernel):
+    for source in SOURCES:
+        notebook = notebooks.read_source(source)
+        # Without the names of the notebook before; what these are made of is not looked through again.
+        notebook.cells.insert(0, nbformat.v4.new_code_cell("import gc\ngc.freeze()\n%reset -f"))
+        try:
+            notebooks.execute(notebook, own_kernel)
+        except CellExecutionError as error:
+            pytest.fail(f"{source.name}: {error}", pytrace=False)
+        shown = {
+            kind for cell in notebook.cells for output in cell.get("outputs", []) for kind in output.get("data", {})
+        }
+        assert "image/png" in shown, source.name
+        said = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
+        assert "scikit-learn's digits" in said, f"{source.name}: outputs say which data they are of"
 
 
 def test_there_are_seven():
