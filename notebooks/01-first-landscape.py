@@ -85,7 +85,8 @@ pictures.planes({"around the trained weights": computed["around"]}, kind="surfac
 # %% [markdown]
 # ## Can it be trusted?
 #
-# Fifteen checks say so; `landscape check` prints the same. A tick holds, an exclamation mark is a reservation, a dash could not be judged.
+# Checks say so; `landscape check` prints the same. A tick holds, an exclamation mark is a reservation, a cross fails, a dash could not be judged; what
+# has no mark is told for your information.
 
 # %%
 checks = check_landscape(folder, "around", problem=job.problem)

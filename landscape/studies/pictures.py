@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from landscape.studies.shown import Picture
 from landscape.surface import Surface
+from landscape.views.figures.path_looks import COLOURS as PATH_COLOURS
 from landscape.views.prepared.wording import in_fewer_words
 
 Floats = NDArray[np.float64]
@@ -19,8 +19,11 @@ Floats = NDArray[np.float64]
 SIDE = 3.3  # inches of a plane
 DPI = 90
 MOST_ACROSS = 3
+LOSS = "loss, nats"
+# What the legend says of a kind of picture.
+WHAT = {"contour": "contour lines: loss in nats", "surface": "height and colour: loss in nats"}
 FEW_LETTERS = 20  # of a label, which stands beside a small picture
-COLOURS = ("#0b5fa5", "#d6336c", "#2b8a3e", "#e67700", "#6741d9")
+COLOURS = (*PATH_COLOURS, "#2b8a3e")  # so that a curve has the colour of the path of the same network
 STYLES = ("-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1)))
 
 
@@ -37,30 +40,45 @@ def planes(
         options: of `Surface.plot`.
     """
     across = min(len(surfaces), across)
-    down = math.ceil(len(surfaces) / across)
-    space = {"subplot_kw": {"projection": "3d"}} if kind == "surface" else {}
+    flat = [min(1.0, _steepness(surface)) for surface in surfaces.values()]
+    in_space = kind == "surface"
+    heights = [1.0 if in_space else max(flat[start : start + across]) for start in range(0, len(flat), across)]
     side = SIDE * wide
-    height = side if space else side * min(1.0, max(_steepness(surface) for surface in surfaces.values()))
-    figure, axes = _figure(side * across + 0.4, (height + 0.75) * down, down, across, **space)
+    figure, axes = _figure(
+        side * across + 0.4, sum(side * height + 0.75 for height in heights) + 0.5, len(heights), across,
+        gridspec_kw={"height_ratios": heights}, **({"subplot_kw": {"projection": "3d"}} if in_space else {}),
+    )  # fmt: skip
     ends = one_scale(list(surfaces.values())) if shared else {}
     for place, (label, surface) in zip(axes, surfaces.items(), strict=False):
-        surface.plot(place, kind, **{**ends, "colour_bar": False, **options})
+        surface.plot(place, kind, **{**ends, "colour_bar": kind == "topographic", **options})
         place.set_title(label, fontsize="medium")
         place.set_xlabel(in_fewer_words(place.get_xlabel(), FEW_LETTERS))
         place.set_ylabel(in_fewer_words(place.get_ylabel(), FEW_LETTERS))
         place.tick_params(labelsize="small")
-        if len(surface.paths) > 1:
-            place.legend(fontsize="small", loc="best")
-        if space:
-            place.locator_params(axis="both", nbins=5)
+        place.locator_params(axis="x", nbins=5)
+        place.locator_params(axis="y", nbins=5)
+        if in_space:
+            place.tick_params(axis="both", pad=-1)
     for place in axes[len(surfaces) :]:
-        place.set_visible(False)
+        place.remove()
+    _name_marks(figure, axes[: len(surfaces)], WHAT.get(kind, ""))
     return _picture(figure, "; ".join(surfaces))
 
 
 def _steepness(surface: Surface) -> float:
     """How high a plane is drawn, over its width."""
     return float(np.ptp(surface.beta) / np.ptp(surface.alpha))
+
+
+def _name_marks(figure: Any, axes: Sequence[Any], title: str) -> None:
+    """Below the planes a legend of their marks; what is counted in several of them is named without its count."""
+    named: dict[str, Any] = {}
+    for place in axes:
+        for handle, label in zip(*place.get_legend_handles_labels(), strict=True):
+            named.setdefault(label if len(axes) == 1 else label.partition(" (")[0], handle)
+    if named:
+        figure.legend(named.values(), named.keys(), title=title, loc="outside lower center", ncols=4, frameon=False,
+                      fontsize="small", title_fontsize="small")  # fmt: skip
 
 
 def one_scale(surfaces: Sequence[Surface]) -> dict[str, Any]:
@@ -84,10 +102,10 @@ def lines(
         several = [one_or_more] if isinstance(one_or_more, Surface) else one_or_more
         for count, surface in enumerate(several):
             name = {} if count else {"label": label}
-            place.plot(surface.alpha, surface[observable], color=COLOURS[number % 5], lw=1.4, **name,
-                       linestyle=STYLES[number % 5], alpha=1 if len(several) == 1 else 0.75)  # fmt: skip
+            place.plot(surface.alpha, surface[observable], color=COLOURS[number % len(COLOURS)], lw=1.4, **name,
+                       linestyle=STYLES[number % len(STYLES)], alpha=1 if len(several) == 1 else 0.75)  # fmt: skip
     _name_places(place, marks or {})
-    _finish(place, xlabel, observable, log)
+    _finish(place, xlabel, LOSS if observable == "loss" else observable, log)
     return _picture(figure, "; ".join(surfaces))
 
 
@@ -99,7 +117,8 @@ def curves(
     for number, (label, several) in enumerate(values.items()):
         for count, (x, y) in enumerate(several):
             name = {} if count else {"label": label}
-            place.plot(x, y, color=COLOURS[number % 5], linestyle=STYLES[number % 5], lw=1.3, alpha=0.8, **name)
+            place.plot(x, y, color=COLOURS[number % len(COLOURS)], linestyle=STYLES[number % len(STYLES)], lw=1.3,
+                       alpha=0.8, **name)  # fmt: skip
     _finish(place, xlabel, ylabel, log)
     return _picture(figure, f"{ylabel} over {xlabel}: {'; '.join(values)}")
 
@@ -130,10 +149,11 @@ def _finish(place: Any, xlabel: str, ylabel: str, log: bool) -> None:
 
 
 def _name_places(place: Any, marks: Mapping[str, float]) -> None:
+    """The names of places on the axis, above it, where no curve runs."""
     for name, at in marks.items():
         place.axvline(at, color="#868e96", linewidth=0.8)
-        place.annotate(name, (at, 1.0), xycoords=("data", "axes fraction"), xytext=(3, -3), textcoords="offset points",
-                       va="top", fontsize="small", color="#495057")  # fmt: skip
+        place.annotate(name, (at, 1.0), xycoords=("data", "axes fraction"), xytext=(0, 3), textcoords="offset points",
+                       ha="center", va="bottom", fontsize="small", color="#495057")  # fmt: skip
 
 
 def _picture(figure: Any, says: str) -> Picture:
