@@ -9,22 +9,26 @@ import torch
 from landscape.errors import JobError, StoreError, one_line, shown
 from landscape.folders import Folder
 from landscape.recipes.settings import Settings
-from landscape.training.checkpoints import Checkpoint, checkpoint_numbers, mark_begun, may_begin_anew, write_checkpoint
+from landscape.training.checkpoints import Checkpoint, mark_begun, may_begin_anew, write_checkpoint
 from landscape.training.contents import plain
 from landscape.training.generators import generator_states, seed_generators
+from landscape.trajectory.checkpoint_names import checkpoint_numbers
 
 FORMER_FILE = "checkpoint.pt"
 
 
-def take_over(folder: Folder, steps_per_epoch: int) -> None:
+def take_over(folder: Folder, steps_per_epoch: int, overwrite: bool = False) -> None:
     """Make a former checkpoint one of today's, where the run has none of these; then delete it.
+
+    Args:
+        overwrite: the run is begun anew, whatever it holds: it is deleted alone.
 
     Raises:
         JobError: it cannot be read.
     """
     if FORMER_FILE not in folder.names(""):
         return
-    if not checkpoint_numbers(folder) and not may_begin_anew(folder):
+    if not (overwrite or checkpoint_numbers(folder) or may_begin_anew(folder)):
         try:
             with folder.fetched(FORMER_FILE) as path:
                 saved = dict(torch.load(path, map_location="cpu", weights_only=True))
@@ -34,7 +38,7 @@ def take_over(folder: Folder, steps_per_epoch: int) -> None:
         except Exception as error:  # whatever a torn file makes torch raise
             place = shown(folder.place(FORMER_FILE))
             raise JobError(
-                f"checkpoint {place} cannot be read: {one_line(error, 120)}; delete it to train anew"
+                f"checkpoint {place} cannot be read: {one_line(error, 120)}; delete it, or begin anew with overwrite"
             ) from None
     folder.delete(FORMER_FILE)
     folder.sync_names("")

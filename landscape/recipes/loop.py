@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +17,8 @@ from landscape.recipes.settings import Settings, schedule_of
 from landscape.recipes.sources import Source
 from landscape.training import Training
 from landscape.training.shares import Share, epoch_order, shares, steps_in
+
+log = logging.getLogger("landscape")
 
 
 class Loop:
@@ -45,6 +49,7 @@ class Loop:
         # Of the steps since accuracy was recorded last. What is known of all ranks is rank 0's.
         self._right = torch.tensor(int(progress.get("right", 0)) if training.is_first else 0, device=training.device)
         self._seen = int(progress.get("seen", 0))
+        self._is_loss_lost = False
 
     def train(self, epoch: int, start: int = 0) -> float:
         """Take the steps of one epoch, from batch number `start` on.
@@ -110,3 +115,9 @@ class Loop:
             self._right.zero_()
             self._seen = 0
         self._collector.step(loss, **metrics)
+        if not math.isfinite(loss) and not self._is_loss_lost:
+            self._is_loss_lost = True
+            if self._training.is_first:
+                log.warning(
+                    "the loss of step %d is not finite; a smaller learning_rate may help", self._training.steps_done
+                )

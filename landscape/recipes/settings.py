@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
@@ -15,7 +16,10 @@ from landscape.recipes.belonging import OF_OPTIMIZER, refuse_unused
 from landscape.recipes.precision import PRECISIONS
 from landscape.training import schedules
 from landscape.training.schedules import Schedule
+from landscape.trajectory.snapshots import ranges
 
+LARGEST_RATE = 1000.0  # that anybody is known to use
+log = logging.getLogger("landscape")
 Damping = float | Callable[[float], float]
 
 
@@ -142,6 +146,17 @@ def listed_intervals(epochs: int, intervals: Sequence[Sequence[int]]) -> list[li
     if epochs < 2:
         raise JobError(f"epochs: must be at least 2 for a trajectory landscape, not {epochs}; or give intervals")
     return [list(interval) for interval in intervals if max(interval) <= epochs] or [list(range(epochs + 1))]
+
+
+def warn_of(settings: Settings, steps_per_epoch: int) -> None:
+    """Say what is allowed, and hardly meant: a rate that throws weights away, snapshots that training ends before."""
+    if settings.learning_rate > LARGEST_RATE:
+        log.warning("learning_rate: %g is above %g, which hardly lowers a loss", settings.learning_rate, LARGEST_RATE)
+    unit = settings.collect.get("unit", "step")
+    last = settings.epochs * (1 if unit == "epoch" else steps_per_epoch)
+    beyond = sorted({number for each in settings.collect.get("intervals", ()) for number in each if number > last})
+    if beyond:
+        log.warning("intervals: training ends at %s %d, before %ss %s", unit, last, unit, ranges(beyond))
 
 
 def _thor(model: nn.Module, settings: Settings, steps_per_epoch: int) -> torch.optim.Optimizer:

@@ -17,7 +17,7 @@ from landscape.errors import JobError, LandscapeError, shown
 from landscape.folders import Place, open_folder
 from landscape.recipes.former import take_over
 from landscape.recipes.loop import Loop
-from landscape.recipes.settings import UNDECIDING, Settings, listed_intervals, make_optimizer
+from landscape.recipes.settings import UNDECIDING, Settings, listed_intervals, make_optimizer, warn_of
 from landscape.recipes.sources import Arrays, Draws, Images, Source, Transform, as_stored
 from landscape.training import Training, ranks
 from landscape.training.shares import steps_in
@@ -102,9 +102,10 @@ def fit(
     """
     training_of(training, seed=settings.seed)
     with _reproducible(threads), kept_draws():
-        ranks.on_first(lambda: take_over(open_folder(training.run), steps_in(len(data), settings.batch_size)))
+        steps_per_epoch = steps_in(len(data), settings.batch_size)
+        ranks.on_first(lambda: take_over(open_folder(training.run), steps_per_epoch, training.overwrite))
         model = seeded(build, settings.seed).to(training.device)
-        optimizer = make_optimizer(model, settings, steps_in(len(data), settings.batch_size))
+        optimizer = make_optimizer(model, settings, steps_per_epoch)
         kept = {"settings": SettingsOf(training, settings), "model": model, "optimizer": optimizer}
         progress = training.resume(**kept).get("progress", {})
         done, metrics = int(progress.get("epoch", 0)), progress.get("metrics", {})
@@ -114,6 +115,8 @@ def fit(
                 training, build, data, held_out, settings, threads=threads, problem=problem, report=report, told=told
             )
         if done < settings.epochs:
+            if training.is_first:
+                warn_of(settings, steps_per_epoch)
             collector = training.collector(
                 model, optimizer, network={**settings.network, **told}, problem=problem, **settings.collect
             )

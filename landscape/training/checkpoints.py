@@ -9,7 +9,6 @@ A last checkpoint that is damaged is passed over for the one before it.
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,10 +19,10 @@ from landscape.errors import JobError, LandscapeError, one_line, shown
 from landscape.folders import Folder
 from landscape.folders.files import left_by_the_dead
 from landscape.training.contents import digest_of
+from landscape.trajectory.checkpoint_names import FOLDER, NAME, checkpoint_numbers, checkpoint_path
 from landscape.trajectory.run_files import refusing_disk_errors, writing
 
-FOLDER, BEGUN = "checkpoints", "begun"
-NAME = re.compile(r"step-(\d{8,15})\.pt")
+BEGUN = "begun"
 FORMAT, FAMILY = "landscape-checkpoint-1", "landscape-checkpoint-"
 KEPT = 2
 log = logging.getLogger("landscape")
@@ -50,16 +49,6 @@ class Checkpoint:
 
 
 NAMES = tuple(field.name for field in fields(Checkpoint))
-
-
-def checkpoint_path(number: int) -> str:
-    """The path in the run of the checkpoint with this number."""
-    return f"{FOLDER}/step-{number:08d}.pt"
-
-
-def checkpoint_numbers(folder: Folder) -> list[int]:
-    """The numbers of the checkpoints that a run holds, ascending."""
-    return sorted(int(match[1]) for match in map(NAME.fullmatch, folder.names(FOLDER)) if match)
 
 
 def write_checkpoint(folder: Folder, number: int, checkpoint: Checkpoint) -> None:
@@ -103,9 +92,11 @@ def read_last(folder: Folder) -> Checkpoint | None:
     """The last checkpoint that is whole; None where the run holds none.
 
     Raises:
-        JobError: there are checkpoints, and none can be read; or a newer version wrote the last one.
+        JobError: there are checkpoints, and none can be read; a newer version wrote the last one; or a folder has the
+            name of one.
         LandscapeError: they cannot be reached.
     """
+    _refuse_folders(folder)
     reason = ""
     numbers = checkpoint_numbers(folder)
     for number in reversed(numbers):
@@ -121,12 +112,25 @@ def read_last(folder: Folder) -> Checkpoint | None:
     raise JobError(f"{reason}{more}; restore one, or begin anew with overwrite")
 
 
+def _refuse_folders(folder: Folder) -> None:
+    """Refuse a folder where a checkpoint is or will be, which no checkpoint could replace.
+
+    Raises:
+        JobError: names it.
+    """
+    for name in filter(NAME.fullmatch, folder.folders(FOLDER)):
+        place = shown(folder.place(f"{FOLDER}/{name}"))
+        raise JobError(f"checkpoint {place} must be a file, not a folder; move it away, and give the same again")
+
+
 def _read(folder: Folder, path: str) -> tuple[Checkpoint | None, str]:
     """The checkpoint, or what is wrong with it."""
     place = shown(folder.place(path))
     try:
         with folder.fetched(path) as file:
             saved, damage = _loaded(file)
+    except FileNotFoundError:
+        return None, "it is a link that leads nowhere"
     except OSError as error:
         raise LandscapeError(f"checkpoint {place} cannot be read: {error.strerror or one_line(error)}") from None
     kind = saved.get("format") if isinstance(saved, dict) else None
@@ -173,8 +177,9 @@ def mark_begun(folder: Folder) -> None:
     """Record that the run may be begun anew until there is a checkpoint; those that it holds are deleted.
 
     Raises:
-        LandscapeError: the disk is full, or rights are missing.
+        LandscapeError: the disk is full, or rights are missing; or a folder has the name of a checkpoint.
     """
+    _refuse_folders(folder)
     with refusing_disk_errors(folder.place(FOLDER)):
         folder.write(f"{FOLDER}/{BEGUN}", b"")
         for number in checkpoint_numbers(folder):

@@ -36,7 +36,6 @@ from landscape.folders import Place, open_folder
 from landscape.training import ranks
 from landscape.training.checkpoints import (
     Checkpoint,
-    checkpoint_numbers,
     mark_begun,
     may_begin_anew,
     read_last,
@@ -47,6 +46,8 @@ from landscape.training.generators import checked_seed, generator_states, seed_g
 from landscape.training.objects import classes_of, inner, load_all, states_of
 from landscape.training.shares import Share, epoch_order, shares
 from landscape.training.starting import mark_start
+from landscape.trajectory.checkpoint_names import checkpoint_numbers
+from landscape.trajectory.run_files import HISTORY_FILE, INFO_FILE
 
 UNCHECKED = ("network", "problem")  # options of the collector that are recorded as they are
 log = logging.getLogger("landscape")
@@ -68,6 +69,7 @@ class Training:
     Attributes:
         rank: this process's number, from 0.
         world: the number of ranks.
+        overwrite: whether the training begins anew, whatever the run holds.
 
     Raises:
         JobError: "cuda" is asked for, and there is no GPU; or the seed is no whole number from 0 to 2^64 − 1.
@@ -83,7 +85,7 @@ class Training:
         if self.device.type == "cuda":
             self.device = torch.device("cuda", self.local_rank % torch.cuda.device_count())
             torch.cuda.set_device(self.device)
-        self._overwrite = overwrite
+        self.overwrite = overwrite
         self._collector: TrajectoryCollector | None = None
         self._step, self._epoch, self._resumed = 0, 0, False  # where the training goes on, and whether it does
         self._batches = 0  # handed out since
@@ -208,7 +210,7 @@ class Training:
 
     def _last_checkpoint(self) -> Checkpoint | None:
         folder = open_folder(self.run)
-        if self._overwrite or may_begin_anew(folder):
+        if self.overwrite or may_begin_anew(folder):
             mark_begun(folder)  # again, since a kill may have left checkpoints that were to go
             return None
         return read_last(folder)
@@ -218,7 +220,7 @@ class Training:
 
         Call it after `resume` where the run has lost what the training needs, with objects that are new.
         """
-        self._overwrite, self._resumed, self._step, self._epoch = True, False, 0, 0
+        self.overwrite, self._resumed, self._step, self._epoch = True, False, 0, 0
         ranks.on_first(lambda: mark_begun(open_folder(self.run)))
         seed_generators(self.seed, self.rank)
 
@@ -251,9 +253,16 @@ class Training:
         if not (self._step or self._epoch):
             # Stopped before its first checkpoint, a training begins anew in the run, which it has marked as its own.
             if not self._resumed:
-                mark_start(folder, self._overwrite)
+                mark_start(folder, self.overwrite)
             starts["overwrite"] = self._resumed or may_begin_anew(folder)
-        return TrajectoryCollector(folder, model, optimizer, **options, **starts)
+        before = folder.names("") if self._epoch else []
+        collector = TrajectoryCollector(folder, model, optimizer, **options, **starts)
+        if INFO_FILE in before and HISTORY_FILE not in before:  # each epoch's end had a line
+            log.warning(
+                "history %s is gone, with the steps up to %d; it begins anew there",
+                shown(folder.place(HISTORY_FILE)), self._step,
+            )  # fmt: skip
+        return collector
 
     def keep(self, **values: Any) -> None:
         """Write a checkpoint of these values, of every rank's random generators and of the steps and epochs done.

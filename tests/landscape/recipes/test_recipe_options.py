@@ -2,6 +2,8 @@
 
 import inspect
 import itertools
+import logging
+import re
 import shutil
 from dataclasses import asdict
 
@@ -10,6 +12,7 @@ import torch
 from torch import nn
 
 from landscape.errors import JobError
+from landscape.folders import open_folder
 from landscape.parameters import state_digest
 from landscape.recipes import digits, former
 from landscape.recipes.settings import OPTIMIZERS, SCHEDULES, Settings, make_optimizer, schedule_of
@@ -210,10 +213,33 @@ def test_a_checkpoint_of_an_earlier_version_is_taken_over(tmp_path):
     assert state_digest(trained(tmp_path).model.state_dict()) == state_digest(whole.model.state_dict())
 
 
-def test_a_checkpoint_of_an_earlier_version_that_is_damaged_is_refused(tmp_path):
+def test_a_checkpoint_of_an_earlier_version_that_is_damaged_is_refused_and_overwritten_when_asked(tmp_path):
     (tmp_path / former.FORMER_FILE).write_bytes(b"torn")
-    with pytest.raises(JobError, match=r"checkpoint .*checkpoint\.pt' cannot be read: .*; delete it to train anew"):
+    with pytest.raises(JobError, match=r"checkpoint\.pt' cannot be read: .*; delete it, or begin anew with overwrite"):
         trained(tmp_path)
+    folder = open_folder(tmp_path)
+    former.take_over(folder, 4, Training(tmp_path, overwrite=True).overwrite)
+    assert not folder.names("")
+
+
+def test_snapshots_that_training_ends_before_are_told(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "landscape"):
+        trained(tmp_path / "whole")
+        assert not caplog.messages
+        trained(tmp_path / "epochs", collect={"unit": "epoch", "intervals": [[0, 1, 2], [7, 8, 9]]})
+        trained(tmp_path / "steps", collect={"intervals": [[0, 8, 9]]})
+    assert caplog.messages == [
+        "intervals: training ends at epoch 2, before epochs 7-9",
+        "intervals: training ends at step 8, before steps 9",
+    ]
+
+
+def test_a_loss_that_is_not_finite_is_told_once(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "landscape"):
+        trained(tmp_path, learning_rate=1e38)
+    large, lost = caplog.messages
+    assert large == "learning_rate: 1e+38 is above 1000, which hardly lowers a loss"
+    assert re.fullmatch(r"the loss of step \d is not finite; a smaller learning_rate may help", lost)
 
 
 def test_the_table_has_functions_of_a_training_with_all_options():

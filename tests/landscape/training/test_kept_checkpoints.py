@@ -16,9 +16,10 @@ from users_training import Words, digest_of_training, train
 from landscape.errors import JobError, LandscapeError
 from landscape.folders import open_folder
 from landscape.training import Training
-from landscape.training.checkpoints import NAMES, checkpoint_numbers, checkpoint_path, read_last, write_checkpoint
+from landscape.training.checkpoints import NAMES, read_last, write_checkpoint
 from landscape.training.contents import digest_of
 from landscape.training.generators import generator_states, seed_generators, set_generator_states
+from landscape.trajectory.checkpoint_names import checkpoint_numbers, checkpoint_path
 from landscape.trajectory.history import read_history
 from landscape.trajectory.run_files import read_info
 from landscape.trajectory.snapshots import read_trajectory
@@ -208,6 +209,33 @@ def test_a_later_checkpoint_that_was_passed_over_goes_with_the_next_one(halfway)
     (halfway / checkpoint_path(9)).write_bytes(b"torn")
     digest_of_training(halfway)
     assert checkpoint_numbers(open_folder(halfway)) == [4, 6]
+
+
+def test_a_last_checkpoint_that_is_a_link_to_nothing_is_passed_over(calm, halfway, caplog):
+    path = halfway / checkpoint_path(4)
+    path.unlink()
+    path.symlink_to(halfway / "gone")
+    assert digest_of_training(halfway) == calm[1]
+    assert f"checkpoint '{path}' is damaged (it is a link that leads nowhere)" in caplog.text
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_in_place_of_a_checkpoint_is_named(halfway, overwrite):
+    path = halfway / checkpoint_path(4)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(JobError, match=f"^checkpoint '{path}' must be a file, not a folder; move it away, and give"):
+        Training(halfway, overwrite=overwrite).resume()
+
+
+def test_a_history_that_is_gone_is_told(halfway, caplog):
+    (halfway / "history.jsonl").unlink()
+    with caplog.at_level(logging.WARNING, "landscape"):
+        digest_of_training(halfway)
+    assert caplog.messages == [
+        f"history '{halfway / 'history.jsonl'}' is gone, with the steps up to 4; it begins anew there"
+    ]
+    assert [line["step"] for line in read_history(halfway)] == [5, 6, 6]
 
 
 def test_where_all_are_damaged_it_says_so(halfway):
