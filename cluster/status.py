@@ -12,10 +12,11 @@ from landscape.state import UNREADABLE, each_landscape, finite, landscape_status
 from landscape.store import LandscapeStore, root_problems
 from landscape.trajectory.history import read_lines
 from landscape.trajectory.snapshots import ranges
+from landscape.trajectory.training_state import training_state
 
 
 def run_status(run: str) -> dict[str, Any]:
-    """The state of every landscape of a run.
+    """The state of every landscape of a run, and of its training.
 
     Raises:
         NotFoundError: there is no such run.
@@ -27,10 +28,11 @@ def run_status(run: str) -> dict[str, Any]:
     found = {
         "run": opened.path,
         "driver": alive,
+        "training": next(iter(or_note(lambda: [training_state(opened.path)], problems)), None),
         "snapshots": [number for each in trajectory for number in each.numbers],
         "unit": trajectory[0].unit if trajectory else None,
         "landscapes": each_landscape(opened.path, lambda store: landscape_status(store, alive), unreadable_status),
-        "problems": problems,
+        "problems": list(dict.fromkeys(problems)),  # run.json is read twice
     }
     return dict(finite(found))
 
@@ -43,6 +45,8 @@ def is_readable(status: dict[str, Any]) -> bool:
 def status_text(status: dict[str, Any]) -> str:
     """The status as aligned lines."""
     lines = [f"run {status['run']}", *status["problems"]]
+    if status["training"]:
+        lines += training_lines(status["training"])
     if status["snapshots"]:
         numbers = status["snapshots"]
         lines.append(f"trajectory: {len(numbers)} snapshots, {status['unit']}s {ranges(numbers)}")
@@ -86,6 +90,24 @@ def status_text(status: dict[str, Any]) -> str:
     if not status["landscapes"]:
         lines.append("no landscapes yet")
     return printable("\n".join(lines))
+
+
+def training_lines(training: dict[str, Any]) -> list[str]:
+    """How far a training is, and what to give next."""
+    head = " ".join(filter(None, (training["state"], training["function"] and f"({flat(training['function'])})")))
+    parts = [head] if head else []
+    counts = ((training["workers"], "worker"), (training["steps"], "step"), (training["epochs"], "epoch"))
+    parts += [f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count is not None]
+    if training["loss"] is not None:
+        parts.append(f"loss {training['loss']:.4g} at the last step")
+    if training["checkpoint"] is not None:
+        parts.append(f"last checkpoint at step {training['checkpoint']}")
+    elif training["state"]:
+        parts.append("no checkpoint yet")
+    lines = [f"training: {', '.join(parts)}"]
+    if training["reason"]:
+        lines.append(f"  {flat(training['reason'], 1000)}")
+    return [*lines, f"  next: {training['next']}"] if training["next"] else lines
 
 
 def _failure_lines(landscape: dict[str, Any]) -> list[str]:

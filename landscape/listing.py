@@ -12,6 +12,7 @@ from landscape.folders import Folder, open_folder
 from landscape.folders.sizes import bytes_of
 from landscape.page.places import MARKS, FoundRun, changed, open_place, search
 from landscape.page.summaries import read_row
+from landscape.trajectory.training_state import training_state
 
 # A run that another process is removing looks damaged until it is gone. What looks so is therefore read again after a
 # pause, until none of its files has vanished meanwhile; at most so often.
@@ -27,7 +28,8 @@ def list_runs(folder: str | Path = ".") -> list[dict[str, Any]]:
         A dict per run: `run` (its path), `name` (its path below the folder), `state` (running, unreadable, interrupted,
         partial, complete, or empty where it has no landscapes), `done` and `points` (evaluations), `bytes` (of all its
         files; None where they cannot be told), `changed` (when it was last written, in ISO format), `age_seconds`
-        (since then), `landscapes` (of each its name, size, state, done, points), `model`, and `problem`.
+        (since then), `landscapes` (of each its name, size, state, done, points), `model`, `training` (the state of its
+        training; None where `landscape train` did not begin it), and `problem`.
 
     Raises:
         NotFoundError: there is no such folder.
@@ -62,10 +64,20 @@ def _row(run: FoundRun) -> dict[str, Any] | None:
     return {
         "run": run.path,
         **kept,
+        "training": _training(run),
         "bytes": size,
         "changed": when.isoformat(timespec="seconds") if when else None,
         "age_seconds": max(0.0, (datetime.now(UTC) - when).total_seconds()) if when else None,
     }
+
+
+def _training(run: FoundRun) -> str | None:
+    """The state of a run's training; None where it cannot be told, which the status of the run explains."""
+    try:
+        training = training_state(run.path)
+    except (LandscapeError, OSError):
+        return None
+    return None if training is None else training["state"]
 
 
 def _settled_row(run: FoundRun) -> dict[str, Any]:

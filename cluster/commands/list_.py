@@ -50,12 +50,19 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     age = row["age_seconds"]
     return (
         flat(row["name"]),
-        row["state"],
+        state_text(row),
         f"{row['done']}/{row['points']}",
         size_text(row["bytes"]),
         "" if age is None else f"{age_text(age)} ago",
         flat(", ".join(names), LONGEST_NAMES),
     )
+
+
+def state_text(row: dict[str, Any]) -> str:
+    """The state of a run's landscapes; of one without any that of its training, which is also told while it runs."""
+    if row["state"] == "empty" and row["training"]:
+        return f"training {row['training']}"
+    return f"{row['state']}, training" if row["training"] == "running" else str(row["state"])
 
 
 def age_text(seconds: float) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from cluster.options import Flag, MaybeWhole
 from cluster.submit.options import watched
-from landscape.errors import JobError
+from landscape.errors import JobError, shown
 
 
 def logs(
@@ -34,6 +35,8 @@ def logs(
     """
     if rank is not None:
         return _of_rank(identifier, rank, follow, address)
+    if os.path.isdir(identifier):
+        raise JobError(f"rank: must be given for the log of a training, as {shown(identifier)} is a run; give --rank 0")
     from cluster.submit.ray_jobs import log
     from cluster.submit.ray_jobs.jobs import info
     from cluster.submit.ray_jobs.sent import connect_to, keep_address

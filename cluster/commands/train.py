@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from cluster.commands.output import Json, show
 from cluster.commands.submit import KUBERAY, SLURM, Target, refuse_options_of_others
 from cluster.options import Flag, MaybeNumber, MaybeWhole, Whole, Words, checked_workers
-from cluster.process.logs import bind
+from cluster.process.logs import bind, write_remark
 from cluster.submit.kuberay.target import KubeRayTarget
 from cluster.submit.options import SubmitOptions
 from cluster.submit.ray_jobs.target import RayTarget
@@ -69,6 +69,26 @@ class TrainSending:
     detach: Flag = False
     """ray: end when it is accepted."""
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether the training is sent, or what would be sent is printed."""
+        return self.target is not None or self.dry_run
+
+    def check(self, targets: dict[str, RayTarget | KubeRayTarget | SlurmTarget]) -> None:
+        """Refuse options that would be ignored.
+
+        Args:
+            targets: the options of each that may be sent to.
+
+        Raises:
+            JobError: names one that serves --target alone, which is not given.
+        """
+        if self.target is None:
+            refuse_options_of_others("ray", targets)
+        given = [each.name for each in fields(self) if getattr(self, each.name) != each.default]
+        if given and not self.is_asked:
+            raise JobError(f"{given[0]}: serves --target only; leave it out, or name a target")
+
 
 @dataclass(frozen=True)
 class TrainScaling:
@@ -80,16 +100,37 @@ class TrainScaling:
     """How many steps are measured with each."""
 
     @property
+    def is_asked(self) -> bool:
+        """Whether something is to be measured."""
+        return self.scaling is not None
+
+    @property
     def numbers(self) -> list[int]:
         """The numbers of workers.
 
         Raises:
-            JobError: they are none.
+            JobError: they are none, or one stands there twice.
         """
-        parts = (self.scaling or "").split(",")
-        if not all(part.strip().isdecimal() for part in parts):
+        parts = [part.strip() for part in (self.scaling or "").split(",")]
+        if not all(part.isdecimal() for part in parts):
             raise JobError(f"scaling: must be numbers of workers such as 1,2,4, not {shown(self.scaling)}")
-        return [int(part) for part in parts]
+        numbers = [int(part) for part in parts]
+        if len(set(numbers)) < len(numbers):
+            raise JobError(f"scaling: must name each number of workers once, not {shown(self.scaling)}")
+        return numbers
+
+    def check(self, where: TrainWhere, sending: TrainSending, run: str | None) -> None:
+        """Refuse what a measurement would ignore.
+
+        Raises:
+            JobError: says what.
+        """
+        if not self.is_asked:
+            return
+        if where.serial or sending.is_asked:
+            raise JobError("scaling: measures on Ray, here or at --address; leave out --serial, --target and --dry-run")
+        if run is not None:
+            raise JobError("scaling: trains in folders that it removes; leave out --run")
 
 
 WHERE, SENDING, SCALING = TrainWhere(), TrainSending(), TrainScaling()
@@ -133,41 +174,42 @@ def train(
     list_options
         Print the options of the recipe or function, and end.
     """
-    from cluster.training.function import named_function
-    from cluster.training.options import option_lines, read_words
+    from cluster.training.options import read_words
     from cluster.training.train import make_job
 
     if list_options:
-        function = named_function(what, folder)
-        lines = option_lines(function, function.load(), own_options())
-        show([line.split("  ") for line in lines], json, "\n".join(lines))
-        return 0
+        return _list_options(what, folder, json)
     where.check()
-    if sending.target is None:
-        refuse_options_of_others("ray", {"kuberay": kuberay, "slurm": slurm})
-    if scaling.scaling is not None and (where.serial or sending.target is not None or sending.dry_run):
-        raise JobError("scaling: measures on Ray, here or at --address; leave out --serial, --target and --dry-run")
-    if run is None and scaling.scaling is None:
+    sending.check({"kuberay": kuberay, "slurm": slurm})
+    scaling.check(where, sending, run)
+    if run is None and not scaling.is_asked:
         raise JobError("run: must name a folder or URL for the training; give --run")
     given = read_words(options)
     job = make_job(
         what, "." if run is None else run, given, texts=True, own=own_options(), seed=seed, folder=folder,
         workers=where.workers, gpus_per_worker=where.gpus_per_worker,
     )  # fmt: skip
-    if run is not None:
-        bind(run=job.run_path)
-    if scaling.scaling is not None:
+    if scaling.is_asked:
         return _measure(job, where, scaling, json)
-    if sending.target is not None or sending.dry_run:
+    bind(run=job.run_path)
+    if sending.is_asked:
         words = [*(["--overwrite"] if overwrite else []), *([f"--seed={seed}"] if seed else []), *_words(given)]
         return _send(job, tuple(words), where, sending, kuberay, slurm)
     return _train(job, where, overwrite, json)
 
 
+def _list_options(what: str, folder: Path | None, as_json: bool) -> int:
+    from cluster.training.function import named_function
+    from cluster.training.options import described_options, option_lines
+
+    function = named_function(what, folder)
+    described = described_options(function, function.load(), own_options())
+    show(described, as_json, "\n".join(option_lines(described)))
+    return 0
+
+
 def own_options() -> list[str]:
     """The names of the command's own options, which no option of a function may have."""
-    from dataclasses import fields
-
     groups = (TrainWhere, TrainSending, TrainScaling, KubeRayTarget, SlurmTarget)
     own = [each.name for group in groups for each in fields(group)]
     return [*own, "run", "overwrite", "folder", "list_options", "json"]
@@ -181,8 +223,10 @@ def _words(given: dict[str, str]) -> list[str]:
 def _train(job: TrainingJob, where: TrainWhere, overwrite: bool, as_json: bool) -> int:
     from cluster.process.console import ProgressDisplay
     from cluster.process.streams import diverted
+    from cluster.training.launching import next_lines
     from cluster.training.report import Report, result_text
     from cluster.training.train import epochs_of, may_train_here, train_here, train_with_ray
+    from landscape.state import finite
 
     report = Report(epochs_of(job))
     with diverted(), ProgressDisplay():
@@ -190,7 +234,10 @@ def _train(job: TrainingJob, where: TrainWhere, overwrite: bool, as_json: bool) 
             result = train_here(job, report, overwrite)
         else:
             result = train_with_ray(job, report, where.address, where.allow_open, overwrite)
-    show(asdict(result) | {"samples_per_second": result.samples_per_second}, as_json, result_text(result))
+    values = finite(asdict(result) | {"samples_per_second": result.samples_per_second})
+    show(values, as_json, result_text(result))
+    for line in next_lines(result.run):
+        write_remark(line, "next")
     return 0
 
 
@@ -220,6 +267,8 @@ def _send(
     target: Literal["ray", "kuberay", "slurm"] = sending.target or "ray"
     if where.serial:
         raise JobError("serial: trains in this process alone; leave it out to send the training")
+    if target == "slurm" and where.workers is None:
+        raise JobError("workers: Slurm must be told how many; give --workers N, one per GPU or per core")
     ray = RayTarget(address=where.address, detach=sending.detach, allow_open=where.allow_open)
     targets: dict[str, Any] = {"ray": ray, "kuberay": kuberay, "slurm": slurm}
     refuse_options_of_others(target, targets)

@@ -85,6 +85,7 @@ class RankPlan:
         card: what the file says that describes the driver in the run; a node that does not see it does not see the run.
         path: the driver's module path.
         here: the driver's working directory.
+        former: the function that the run was trained by, where it was another one.
         steps: end after so many measured steps; None to train to the end.
         warm: steps before those, which are not measured.
     """
@@ -96,6 +97,7 @@ class RankPlan:
     card: bytes = b""
     path: tuple[str, ...] = ()
     here: str = ""
+    former: str = ""
     steps: int | None = None
     warm: int = 0
 

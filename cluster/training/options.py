@@ -82,15 +82,31 @@ def is_option(parameter: inspect.Parameter, what: NamedFunction, own: Sequence[s
     return parameter.name not in decided or parameter.default is parameter.empty
 
 
-def option_lines(what: NamedFunction, function: TrainFunction, own: Sequence[str] = ()) -> list[str]:
-    """A line for each option of a function: its name, its type, its default."""
+def described_options(
+    what: NamedFunction, function: TrainFunction, own: Sequence[str] = ()
+) -> list[dict[str, str | None]]:
+    """Each option of a function: its `name` on a command line, its `type` and `default` in words.
+
+    One that must be given has None for its default.
+    """
     types_of = _annotations(function)
     table = table_of(function) if what.is_recipe else None
     return [
-        f"--{each.name.replace('_', '-')}  {_words(types_of.get(each.name, _of_default(each)))}; "
-        f"{default_words(each, table)}"
+        {
+            "name": f"--{each.name.replace('_', '-')}",
+            "type": _words(types_of.get(each.name, _of_default(each))),
+            "default": None if each.default is each.empty else default_words(each, table).removeprefix("default: "),
+        }
         for each in parameters_of(function, what.name).values()
         if each.kind is not inspect.Parameter.VAR_KEYWORD and is_option(each, what, own)
+    ]
+
+
+def option_lines(described: Sequence[Mapping[str, str | None]]) -> list[str]:
+    """A line for each option."""
+    return [
+        f"{each['name']}  {each['type']}; {'required' if each['default'] is None else 'default: ' + each['default']}"
+        for each in described
     ]
 
 
@@ -106,8 +122,8 @@ def read_words(words: Sequence[str]) -> dict[str, str]:
         word = left.pop(0)
         if not word.startswith("--") or word == "--":
             raise JobError(f"train: {shown(word)} belongs to no option; write --NAME {shown(word)}")
-        name, equals, value = word[2:].replace("-", "_", len(word)).partition("=")
-        value = word.partition("=")[2]
+        written, equals, value = word.removeprefix("--").partition("=")
+        name = written.replace("-", "_")
         if not equals:
             if left and not left[0].startswith("--"):
                 value = left.pop(0)

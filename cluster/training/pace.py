@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -11,11 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from cluster.training.board import KEPT, PACE
+from landscape.errors import JobError, shown
 from landscape.training import Training
 from landscape.training.shares import Share
 
-TELL_SECONDS = 30.0  # within an epoch, after which a line says how far it is
+# Within an epoch a line says how far it is, first after so many seconds, then after twice as many each time.
+TELL_SECONDS, MOST_TELL_SECONDS = 5.0, 60.0
 
+log = logging.getLogger("landscape")
 Tell = Callable[[str, dict[str, Any]], object]
 
 
@@ -49,10 +53,23 @@ class PacedTraining(Training):
         run, options: those of `Training`.
         tell: is told the pace of rank 0 at each epoch's end, and now and then in between.
         steps: end with `Enough` after so many steps, `warm` of them beforehand not counted.
+        function: what trains, by its name.
+        former: what trained the run before, where it was another function.
     """
 
-    def __init__(self, run: str, tell: Tell, *, steps: int | None = None, warm: int = 0, **options: Any) -> None:
+    def __init__(
+        self,
+        run: str,
+        tell: Tell,
+        *,
+        steps: int | None = None,
+        warm: int = 0,
+        function: str = "",
+        former: str = "",
+        **options: Any,
+    ) -> None:
         super().__init__(run, **options)
+        self._function, self._former = function, former
         self._tell, self._stop_after, self._warm = tell, steps, warm
         self._network: nn.Module | None = None
         self._losses: tuple[Tensor, int] | None = None  # sum over samples, and their number
@@ -79,6 +96,22 @@ class PacedTraining(Training):
             self._in_batch = 0
         return mean
 
+    def resume(self, **objects: Any) -> dict[str, Any]:
+        """As `Training.resume`; what another function has trained is refused, or gone on with, in words that say so."""
+        told = f"run {shown(str(self.run))} was trained by {self._former}"
+        try:
+            done = super().resume(**objects)
+        except JobError as error:
+            if not self._former:
+                raise
+            raise JobError(
+                f"function: {told}, not by {self._function}; go on with {self._former}, name another run, or begin "
+                f"anew with overwrite\n  {error}"
+            ) from None
+        if self._former and self.steps_done and self.is_first:
+            log.warning("%s; it goes on by %s", told, self._function)
+        return done
+
     def keep(self, **state: Any) -> None:
         """As `Training.keep`."""
         super().keep(**state)
@@ -93,6 +126,7 @@ class PacedTraining(Training):
     def _timed(self, given: Iterator[Share], count: int, epoch: int) -> Iterator[Share]:
         pace, samples, self._losses = self.pace, 0, None
         began = told = time.perf_counter()
+        pause = TELL_SECONDS
         for share in given:
             start = time.perf_counter()
             self._in_batch = share.samples
@@ -101,8 +135,8 @@ class PacedTraining(Training):
             samples += share.samples
             pace.steps += 1
             self._count_step(now - start, share.samples)
-            if now - told > TELL_SECONDS:
-                told = now
+            if now - told > pause:
+                told, pause = now, min(2 * pause, MOST_TELL_SECONDS)
                 self._tell_pace(epoch, samples, now - began, count)
         self._in_batch = 0
         pace.epochs += 1
@@ -132,12 +166,16 @@ class PacedTraining(Training):
             )
 
     def summary(self) -> dict[str, Any]:
-        """What this rank did, as plain values; `communication` is the share of its time, None for a rank alone."""
+        """What this rank did, as plain values; `communication` is the share of its time, None for a rank alone.
+
+        `total_steps` and `total_epochs` count those before this start too; epochs are None where no collector does.
+        """
         pace = self.pace
         share = None
         if self.world > 1 and pace.seconds:
             share = min(1.0, (pace.mean_seconds + self._backward_seconds()) / pace.seconds)
-        return asdict(pace) | {"rank": self.rank, "world": self.world, "communication": share}
+        totals = {"total_steps": self.steps_done, "total_epochs": self.epochs_done or None}
+        return asdict(pace) | totals | {"rank": self.rank, "world": self.world, "communication": share}
 
     def _backward_seconds(self) -> float:
         """Seconds from the first sum of gradients over the ranks to the end of the last, of all backward passes.

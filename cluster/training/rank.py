@@ -18,11 +18,14 @@ from cluster.training.board import REMARK, STARTED, SUMMARY
 from cluster.training.job import THREADS, RankPlan
 from cluster.training.pace import Enough, PacedTraining, Tell
 from cluster.training.rank_log import logging_rank
-from landscape.errors import FAILED, JobError, LandscapeError, shown
+from landscape.errors import BAD_USAGE, FAILED, NOT_FOUND, JobError, LandscapeError, NotFoundError, shown
 from landscape.folders import open_folder
 from landscape.folders.lock import TRAINING_CARD
 from landscape.problem.user_code import in_folder, in_words
 from landscape.training.ranks import rank_and_world
+
+OF_CONNECTIONS = ("gloo/", "NCCL", "Connection closed")  # in the text of what torch.distributed raises
+KINDS = {BAD_USAGE: JobError, NOT_FOUND: NotFoundError}  # of errors, by their exit codes
 
 
 class RankFailed(Exception):
@@ -36,6 +39,10 @@ class RankFailed(Exception):
     def __init__(self, text: str, exit_code: int = FAILED) -> None:
         super().__init__(text, exit_code)
         self.text, self.exit_code = text, exit_code
+
+    def as_error(self) -> LandscapeError:
+        """The error that the command ends with."""
+        return KINDS.get(self.exit_code, LandscapeError)(self.text)
 
 
 class PeerLost(Exception):
@@ -75,7 +82,7 @@ def run_rank(
         with _traced(log), in_folder(Path(plan.here)), _translated(plan, rank, world), _threads(device):
             training = PacedTraining(
                 run, tell, steps=plan.steps, warm=plan.warm, seed=plan.seed, device=device, local_rank=local_rank,
-                overwrite=overwrite,
+                overwrite=overwrite, function=plan.what.name, former=plan.former,
             )  # fmt: skip
             if own_process and rank == 0:
                 stack.enter_context(_warnings_told(tell))
@@ -154,17 +161,17 @@ def _translated(plan: RankPlan, rank: int, world: int) -> Iterator[None]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        if world > 1 and _is_of_connection(error):
+        if world > 1 and is_of_connection(error):
             raise PeerLost(str(error)) from error
         log = f"; all of it: landscape logs {shlex.quote(plan.run)} --rank {rank}" if plan.run else ""
         raise RankFailed(f"function: {plan.what.name} {in_words(error)} on rank {rank}{log}") from error
 
 
-def _is_of_connection(error: BaseException) -> bool:
+def is_of_connection(error: BaseException) -> bool:
     """Whether an exception of torch.distributed says that another rank cannot be reached.
 
-    Gloo raises a plain RuntimeError, whose text names the file of its source.
+    Gloo raises a plain RuntimeError, whose text names the file of its source, such as third_party/gloo/gloo/….
     """
     if isinstance(error, torch.distributed.DistError):
         return True
-    return isinstance(error, RuntimeError) and any(name in str(error) for name in ("gloo", "NCCL", "Connection closed"))
+    return isinstance(error, RuntimeError) and any(name in str(error) for name in OF_CONNECTIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from landscape.folders import open_folder
 
 FOLDER = "logs"
 NAME = re.compile(r"rank-(\d+)\.log")
+PART = 1 << 20  # bytes that are read at once of a log that is followed
 LOOK_SECONDS = 0.5  # between two looks at a log that is followed
 
 
@@ -39,15 +41,25 @@ def read_log(run: str, rank: int) -> str:
 def follow_log(run: str, rank: int, write: Callable[[str], object], is_over: Callable[[], bool]) -> None:
     """Write the log of a rank as it grows, until the training is over and all of it is written.
 
+    While the training runs, a log that is not there yet is waited for.
+
     Raises:
         NotFoundError: as `read_log`.
     """
-    written = 0
+    folder, written = open_folder(run), 0
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may be half written
     while True:
         over = is_over()  # before the look: what is logged meanwhile is still seen
-        text = read_log(run, rank)
-        write(text[written:])
-        written = len(text)
+        try:
+            part = folder.read_range(log_path(rank), written, PART)
+        except FileNotFoundError:
+            if over:
+                read_log(run, rank)  # raises, and says which logs there are
+            part = b""
+        written += len(part)
+        write(decoder.decode(part, final=over and not part))
+        if part:
+            continue
         if over:
             return
         time.sleep(LOOK_SECONDS)

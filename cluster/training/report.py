@@ -9,6 +9,7 @@ from typing import Any
 from cluster.process.logs import write_remark
 from cluster.training.board import LOST, PACE, REMARK
 from landscape.errors import shown
+from landscape.state import finite
 
 
 @dataclass
@@ -28,7 +29,8 @@ class Report:
         """Take a piece of news."""
         match news["kind"]:
             case "pace":
-                self._write(pace_text(news, self.epochs), PACE, **{k: v for k, v in news.items() if k != "kind"})
+                told = {name: value for name, value in news.items() if name != "kind"}
+                self._write(pace_text(news, self.epochs), PACE, **dict(finite(told)))
             case "lost":
                 self.ranks.clear()
                 self._write(news["text"], LOST, logging.WARNING)
@@ -54,6 +56,7 @@ class TrainingResult:
         run: the run's folder or URL.
         workers: how many ranks it had at its end.
         epochs, steps, samples, seconds: what was done since this start, in batches; `seconds` leaves out evaluation.
+        total_steps, total_epochs: those of the whole run; epochs are None where the function has no collector.
         loss: the mean over the last epoch; None where the function told none.
         communication: the share of each rank's time that passed while ranks exchanged gradients and means, in the
             order of the ranks; most of it while gradients are computed. Empty for one rank.
@@ -67,6 +70,8 @@ class TrainingResult:
     seconds: float = 0.0
     loss: float | None = None
     communication: tuple[float, ...] = ()
+    total_steps: int = 0
+    total_epochs: int | None = None
 
     @property
     def samples_per_second(self) -> float | None:
@@ -77,7 +82,8 @@ class TrainingResult:
 def result_of(run: str, ranks: dict[int, dict[str, Any]]) -> TrainingResult:
     """The result, from what the ranks did."""
     first = ranks.get(0, {})
-    same = {name: first[name] for name in ("epochs", "steps", "samples", "seconds", "loss") if name in first}
+    names = ("epochs", "steps", "samples", "seconds", "loss", "total_steps", "total_epochs")
+    same = {name: first[name] for name in names if name in first}
     shares = [each["communication"] for _, each in sorted(ranks.items()) if each["communication"] is not None]
     return TrainingResult(run, first.get("world", 1), **same, communication=tuple(shares))
 
@@ -97,16 +103,22 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def _done(epochs: int | None, steps: int) -> str:
+    return ", ".join([*([] if epochs is None else [_counted(epochs, "epoch")]), _counted(steps, "step")])
+
+
 def result_text(result: TrainingResult) -> str:
-    """The result in a line or two."""
+    """The result in a line or two: what this start did, and what the run has where an earlier start did a part."""
+    whole = _done(result.total_epochs, result.total_steps)
     if not result.steps:
-        return f"{shown(result.run)}: nothing was left to do"
-    workers, epochs = _counted(result.workers, "worker"), _counted(result.epochs, "epoch")
+        return f"{shown(result.run)}: nothing was left to do" + (f" after {whole}" if result.total_steps else "")
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
     pace = result.samples_per_second
-    text = f"{shown(result.run)}: {epochs}, {_counted(result.steps, 'step')}{loss}; {workers}"
+    text = f"{shown(result.run)}: {_done(result.epochs, result.steps)}{loss}; {_counted(result.workers, 'worker')}"
     if pace is not None:
         text += f", {pace:,.0f} samples/s"
+    if result.total_steps > result.steps:
+        text += f"; since this start, and with those before {whole}"
     if result.communication:
         listed = ", ".join(f"{share:.0%}" for share in result.communication)
         text += f"; of their time in communication: {listed} (ranks 0 to {len(result.communication) - 1})"

@@ -19,7 +19,10 @@ SETTINGS = {
 ALONE = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-}  # a private Ray
+    # Else each rank is told that `find_unused_parameters` costs time, which `Training.prepare` asks for with a reason.
+    # What warns below Python cannot be filtered otherwise; PyTorch still logs its errors.
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+}  # a private Ray, whose workers have the environment of this process
 
 
 @contextlib.contextmanager

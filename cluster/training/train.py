@@ -19,16 +19,16 @@ from cluster.session.placement import Placement, refuse_too_few_places
 from cluster.session.session import ray_session, supply
 from cluster.training.function import TrainFunction, named_function, parameters_of
 from cluster.training.job import TrainingJob, plan_of
+from cluster.training.launching import command_of, former_function, launched
 from cluster.training.options import checked_options
 from cluster.training.rank import RankFailed, run_rank
 from cluster.training.report import Report, TrainingResult, result_of
 from cluster.training.settings import ray_train_settings
-from landscape.errors import BAD_USAGE, NOT_FOUND, Interrupted, JobError, LandscapeError, NotFoundError, shown
+from landscape.errors import Interrupted, JobError, shown
 from landscape.folders.lock import training_lock
 from landscape.progress import stage
 
 OWN = ("run", "workers", "gpus_per_worker", "address", "allow_open", "overwrite", "stop")
-KINDS = {BAD_USAGE: JobError, NOT_FOUND: NotFoundError}
 
 
 def train(
@@ -139,12 +139,14 @@ def train_here(job: TrainingJob, report: Report, overwrite: bool = False) -> Tra
         )
     with training_lock(job.run_path):
         stage("training in this process")
-        try:
-            run_rank(plan_of(job), report.tell, device=job.device, overwrite=overwrite)
-        except RankFailed as failed:
-            raise KINDS.get(failed.exit_code, LandscapeError)(failed.text) from failed.__cause__
-        except KeyboardInterrupt:
-            raise Interrupted(f"run {shown(job.run_path)} is interrupted; the same command goes on") from None
+        plan = plan_of(job, former=former_function(job, overwrite))
+        with launched(job, 1, command_of(job, None)):
+            try:
+                run_rank(plan, report.tell, device=job.device, overwrite=overwrite)
+            except RankFailed as failed:
+                raise failed.as_error() from failed.__cause__
+            except KeyboardInterrupt:
+                raise Interrupted(f"run {shown(job.run_path)} is interrupted; the same command goes on") from None
     return result_of(job.run_path, report.ranks)
 
 
@@ -170,8 +172,9 @@ def train_with_ray(
         placement = ranks_of(job, placed)
         refuse_too_few_places(placement, supply())
         stage(f"starting {placement.workers} worker{'s' if placement.workers > 1 else ''}")
-        plan = plan_of(job, card=card)
-        train_on_ray(plan, placement, report, lambda: stop() or signalled(), overwrite)
+        plan = plan_of(job, card=card, former=former_function(job, overwrite))
+        with launched(job, placement.workers, command_of(job, placement.workers, address, allow_open)):
+            train_on_ray(plan, placement, report, lambda: stop() or signalled(), overwrite)
     return result_of(job.run_path, report.ranks)
 
 

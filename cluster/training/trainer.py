@@ -20,21 +20,11 @@ from cluster.session.session import private_ray_ended, refuse_dead_ray, supply
 from cluster.training.board import CONTROLLER, KEPT, LOST, REMARK, STARTED, SUMMARY, Board
 from cluster.training.job import RankPlan
 from cluster.training.rank import RankFailed, run_rank
-from landscape.errors import (
-    BAD_USAGE,
-    NOT_FOUND,
-    Interrupted,
-    JobError,
-    LandscapeError,
-    NotFoundError,
-    one_line,
-    shown,
-)
+from landscape.errors import Interrupted, LandscapeError, one_line, shown
 
 LOOK_SECONDS = 0.2  # between two looks for news
 ABORT_SECONDS = 5.0  # for the controller to end its workers
 EXPLAIN_SECONDS = 20.0  # without a worker, until the reason is told
-KINDS = {BAD_USAGE: JobError, NOT_FOUND: NotFoundError}
 
 
 def train_on_ray(
@@ -162,7 +152,7 @@ class _Fitting:
             return
         cause = getattr(error, "controller_failure", error)
         if isinstance(cause, RankFailed):
-            raise KINDS.get(cause.exit_code, LandscapeError)(cause.text) from error
+            raise cause.as_error() from error
         refuse_dead_ray()
         raise LandscapeError(f"train: Ray Train failed: {one_line(cause)}; the same command goes on") from error
 

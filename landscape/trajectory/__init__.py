@@ -5,6 +5,9 @@
     snapshots       one file of weights per epoch or step; all of them are the trajectory
     replacement     puts another trajectory in place of the one that a run holds
     importing       makes existing checkpoints the trajectory; `numbering` tells their epochs or steps
+    checkpoint_names   the names of a training's checkpoints
+    launch          how `landscape train` last began a training, and how that ended
+    training_state  how far a training is
     weight_files    reads weights from files that other programs wrote
 
 `landscape.collector` writes a trajectory during training.

@@ -49,12 +49,7 @@ def read_lines(run: Place) -> HistoryLines:
     Raises:
         LandscapeError: the file, or run.json, cannot be read.
     """
-    folder = open_folder(run)
-    path = contents(folder, read_info(folder)).history
-    try:
-        data = (folder.read(path) if path else None) or b""
-    except OSError as error:
-        raise LandscapeError(f"{shown(folder.place(HISTORY_FILE))} cannot be read: {error.strerror}") from None
+    data = _history_data(open_folder(run))
     readable, damaged = [], []
     for number, text in enumerate(data.split(b"\n")[:-1], 1):
         line = _parsed(text)
@@ -63,6 +58,15 @@ def read_lines(run: Place) -> HistoryLines:
         else:
             readable.append((text + b"\n", line))
     return HistoryLines(data, tuple(readable), tuple(damaged))
+
+
+def _history_data(folder: Folder) -> bytes:
+    """The file of the history that counts; empty where there is none."""
+    path = contents(folder, read_info(folder)).history
+    try:
+        return (folder.read(path) if path else None) or b""
+    except OSError as error:
+        raise LandscapeError(f"{shown(folder.place(HISTORY_FILE))} cannot be read: {error.strerror}") from None
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
@@ -87,6 +91,17 @@ def read_history(run: Place) -> list[dict[str, Any]]:
     if lines.damaged:
         _warn(open_folder(run).place(HISTORY_FILE), lines.damaged)
     return [line for _, line in lines.readable]
+
+
+def read_last_lines(run: Place, count: int) -> list[dict[str, Any]]:
+    """The last lines of the history, at most so many; without those that cannot be read.
+
+    Raises:
+        LandscapeError: the file, or run.json, cannot be read.
+    """
+    texts = _history_data(open_folder(run)).split(b"\n")[:-1]
+    parsed = map(_parsed, texts[-count:])
+    return [line for line in parsed if line is not None]
 
 
 @lru_cache(maxsize=256)  # an open page reads the same lines again and again, and should warn once

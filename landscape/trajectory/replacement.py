@@ -36,7 +36,7 @@ from landscape.trajectory.run_files import (
 )
 
 # Temporary files right in the folder of a run are named after these, apart from the driver's own.
-OWN_STEMS = ("run", "history", "checkpoint")
+OWN_STEMS = ("run", "history", "checkpoint", "launch")
 HEAD = 4096  # bytes at the beginning of a snapshot that hold the name of its format
 
 

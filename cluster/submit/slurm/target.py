@@ -51,7 +51,7 @@ class SlurmTarget:
         )
         script = render(submission, options)
         if asked.include:
-            raise JobError("include: nothing travels to Slurm, whose nodes read the job's folder itself; leave it out")
+            raise JobError("include: nothing travels to Slurm, whose nodes read the folder itself; leave it out")
         if asked.dry_run:
             write_remark(
                 f"nothing travels: the nodes read {shown(str(job.folder))} itself, and must see it under this name"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -103,14 +104,82 @@ def test_a_training_that_failed_goes_on_and_leaves_its_log(call, tmp_path):
     assert "epoch 3 of 3: loss " in done.err
     result = json.loads(done.out)
     assert (result["epochs"], result["steps"], result["workers"]) == (2, 6, 1)
+    assert (result["total_epochs"], result["total_steps"]) == (3, 9)
     assert result["loss"] > 0
+    assert done.err.splitlines()[-1] == (
+        f"next: landscape view {tmp_path / 'run'}; its landscapes: landscape run JOB, a file with "
+        f"`run: {tmp_path / 'run'}` and the problem"
+    )
     assert call("logs", "run", "--rank", 0, "--follow").out.count("starts: process") == 2
     assert [line["step"] for line in open_run("run").history if "loss" in line] == list(range(1, 10))
 
     again = call("train", "my_training:train", "--run", "run")
-    assert (again.code, again.out) == (0, f"'{tmp_path / 'run'}': nothing was left to do\n")
+    assert (again.code, again.out) == (0, f"'{tmp_path / 'run'}': nothing was left to do after 3 epochs, 9 steps\n")
     fresh = call("train", "my_training:train", "--run", "run", "--overwrite", "--epochs", 2)
     assert ": 2 epochs, 6 steps, loss " in fresh.out
+
+
+def test_the_status_of_a_run_tells_of_its_training(call, tmp_path):
+    run = tmp_path / "run"
+    assert call("train", "my_training:train", "--run", run, "--fail-at", 1, "--seed", 3).code == 1
+    failed = json.loads(call("status", run, "--json").out)["training"]
+    command = f"landscape train my_training:train --run {run} --serial --folder {tmp_path} --seed=3 --fail-at=1"
+    assert failed.pop("reason").startswith("function: my_training:train raised ValueError: no more")
+    assert failed == {
+        "state": "failed", "function": "my_training:train", "workers": 1, "steps": 6, "epochs": 2,
+        "loss": pytest.approx(open_run(run).history[-2]["loss"]), "checkpoint": 3, "next": command,
+    }  # fmt: skip
+    with training_lock(str(run)):
+        lines = call("status", run).out.splitlines()
+    assert lines[1].startswith("training: running (my_training:train), 1 worker, 6 steps, 2 epochs, loss ")
+    assert lines[1].endswith(", last checkpoint at step 3")
+    assert lines[2] == f"  next: landscape logs {run} --rank 0 --follow"
+    (row,) = json.loads(call("list", tmp_path, "--json").out)
+    assert (row["state"], row["training"]) == ("empty", "failed")
+    assert "training failed" in call("list", tmp_path).out
+
+    assert call(*command.replace("--fail-at=1", "--fail-at=none").split()[1:]).code == 0
+    done = json.loads(call("status", run, "--json").out)["training"]
+    assert (done["state"], done["steps"], done["checkpoint"]) == ("done", 9, 9)
+    assert done["next"] == f"landscape view {run}"
+
+
+def test_a_driver_that_was_killed_leaves_its_training_interrupted(call, tmp_path):
+    assert call("train", "my_training:train", "--run", "run").code == 0
+    told = tmp_path / "run" / "launch.json"
+    told.write_text(told.read_text().replace('"done"', '"running"'))  # as it was meanwhile
+    out = call("status", "run").out
+    assert "training: interrupted (my_training:train), 1 worker, 9 steps, 3 epochs, " in out
+    assert f"  next: landscape train my_training:train --run {tmp_path / 'run'} --serial " in out
+    for damaged in ("", "[1]", '{"workers": 1}', "{"):
+        told.write_text(damaged)
+        assert "training: 9 steps, 3 epochs, " in call("status", "run").out
+
+
+def test_a_run_of_another_function_names_both(call, tmp_path):
+    (tmp_path / "other_training.py").write_text(FUNCTION.replace("nn.Linear(3, 1)", "nn.Linear(3, 2)"))
+    assert call("train", "my_training:train", "--run", "run").code == 0
+    before = (tmp_path / "run" / "launch.json").read_bytes()
+    refused = call("train", "other_training:train", "--run", "run")
+    sys.modules.pop("other_training", None)
+    assert refused.code == 2
+    assert (
+        f"function: run '{tmp_path / 'run'}' was trained by my_training:train, not by other_training:train; go on with "
+        "my_training:train, name another run, or begin anew with overwrite\n"
+    ) in refused.err
+    assert (tmp_path / "run" / "launch.json").read_bytes() == before
+    shutil.copy(tmp_path / "my_training.py", tmp_path / "moved_training.py")
+    moved = call("train", "moved_training:train", "--run", "run", "--epochs", 4)
+    sys.modules.pop("moved_training", None)
+    assert moved.code == 0
+    assert "was trained by my_training:train; it goes on by moved_training:train" in moved.err
+
+
+def test_a_loss_that_is_not_finite_is_shown_and_makes_no_bad_json(call):
+    ended = call("train", "my_training:train", "--run", "run", "--lr", 1e30, "--json")
+    assert ended.code == 0
+    assert "epoch 3 of 3: loss nan, " in ended.err
+    assert json.loads(ended.out)["loss"] is None
 
 
 def test_a_landscape_of_a_run_is_computed_and_shown_while_it_is_trained(call, tmp_path):
@@ -139,7 +208,11 @@ def test_a_landscape_of_a_run_is_computed_and_shown_while_it_is_trained(call, tm
         (("my_training:train", "--run", "r", "--workers", 0), 2, "workers: must be at least 1, not 0"),
         (("my_training:train", "--run", "r", "--gpus-per-worker", -1), 2, "gpus_per_worker: must be a share from 0"),
         (("my_training:train", "--run", "r", "--target", "ray", "--nodes", 2), 2, "nodes: serves --target slurm only"),
-        (("my_training:train", "--run", "r", "--target", "slurm"), 2, "workers: Slurm must be told how many"),
+        (
+            ("my_training:train", "--run", "r", "--target", "slurm", "--dry-run"),
+            2,
+            "workers: Slurm must be told how many; give --workers N, one per GPU or per core\n",
+        ),
         (("my_training:train", "--run", "r", "--target", "kuberay"), 2, "run: 'r' would lie in a pod"),
         (("my_training:train", "--run", "r", "--worker", 2), 2, "did you mean workers of train itself? known: epochs"),
         (("my_training:train", "--scaling", "1,x"), 2, "scaling: must be numbers of workers such as 1,2,4, not '1,x'"),
@@ -155,6 +228,10 @@ def test_a_landscape_of_a_run_is_computed_and_shown_while_it_is_trained(call, tm
         (("my_training:train", "--run", "my_training.py/r"), 2, "run: must be a folder, not '"),
         (("my_training:train", "--scaling", "1", "--serial"), 2, "scaling: measures on Ray"),
         (("my_training:train", "--scaling", "1", "--target", "slurm"), 2, "scaling: measures on Ray"),
+        (("my_training:train", "--scaling", "1", "--run", "r"), 2, "scaling: trains in folders that it removes; leave"),
+        (("my_training:train", "--scaling", "2,1,2"), 2, "scaling: must name each number of workers once, not '2,1,2'"),
+        (("my_training:train", "--run", "r", "--memory", "4G"), 2, "memory: serves --target only"),
+        (("my_training:train", "--run", "r", "--detach"), 2, "detach: serves --target only"),
         (("my_training:train", "--scaling", "0"), 2, "workers: must be at least 1, not 0"),
         (
             ("my_training:train", "--scaling", "1", "--scaling-steps", "0"),
@@ -191,6 +268,7 @@ def test_one_training_writes_a_run_at_a_time(call, tmp_path):
         (("absent", "--rank", 0), 3, "does not exist"),
         (("run", "--rank", 4), 3, "has no log of rank 4; it has logs of ranks 0, 1"),
         (("run", "--rank", -1), 2, "rank: must be 0 or more, not -1"),
+        (("run",), 2, "rank: must be given for the log of a training, as 'run' is a run; give --rank 0"),
         (("run", "--rank", 0, "--address", "http://x"), 2, "address: belongs to a job that was sent"),
     ],
 )
@@ -207,6 +285,8 @@ def test_logs_that_are_not_there(call, tmp_path, words, code, message):
 def test_the_options_are_listed(call):
     ended = call("train", "my_training:train", "--list-options")
     assert ended.out.splitlines()[1] == "--lr  a number; default: 0.1"
+    as_json = json.loads(call("train", "my_training:train", "--list-options", "--json").out)
+    assert as_json[1] == {"name": "--lr", "type": "a number", "default": "0.1"}
 
 
 def test_a_dry_run_prints_what_would_be_sent(call, tmp_path):

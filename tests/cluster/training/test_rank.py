@@ -10,17 +10,18 @@ import pytest
 import torch
 from torch import nn
 
-from cluster.training import pace, rank_log
+from cluster.training import pace, rank_log, reading
 from cluster.training.function import named_function
 from cluster.training.job import TrainingJob, plan_of
 from cluster.training.pace import Enough, PacedTraining
-from cluster.training.rank import RankFailed, run_rank
+from cluster.training.rank import RankFailed, is_of_connection, run_rank
 from cluster.training.rank_log import logging_rank
 from cluster.training.reading import read_log
 from cluster.training.report import Report, TrainingResult, result_of, result_text
 from cluster.training.scaling import Scaling, compared, scaling_text
+from cluster.training.settings import ray_train_settings
 from cluster.training.train import named_as_here
-from landscape.errors import JobError
+from landscape.errors import JobError, NotFoundError
 from landscape.folders.lock import training_lock
 from landscape.folders.object_log import ObjectLog
 
@@ -91,6 +92,29 @@ def test_a_log_that_is_a_link_is_not_followed(tmp_path):
     with pytest.raises(OSError, match="symbolic links"), logging_rank(str(tmp_path), 0, 1, own_process=False):
         pass
     assert not (tmp_path / "other").exists()
+
+
+def test_a_log_is_followed_from_before_it_is_there_to_its_end(tmp_path, monkeypatch):
+    """A look finds no log yet, the next one half a character, a third one the rest."""
+    parts = iter([None, "a gr\u00f6".encode()[:-1], "\u00f6\u00dfer step\n".encode()[1:]])
+    monkeypatch.setattr(reading.time, "sleep", lambda seconds: None)
+    over = []
+
+    def is_over() -> bool:
+        part = next(parts, b"")
+        if part is None:
+            return False
+        with open(tmp_path / "logs" / "rank-0.log", "ab") as log:
+            log.write(part)
+        over.append(not part)
+        return over[-1]
+
+    (tmp_path / "logs").mkdir()
+    written: list[str] = []
+    reading.follow_log(str(tmp_path), 0, written.append, is_over)
+    assert "".join(written) == "a gr\u00f6\u00dfer step\n"
+    with pytest.raises(NotFoundError, match="has no log of rank 1; it has logs of ranks 0"):
+        reading.follow_log(str(tmp_path), 1, written.append, lambda: True)
 
 
 # -- the pace ---------------------------------------------------------------------------------------------------
@@ -223,6 +247,8 @@ def test_the_result_of_a_training():
         "'runs/a': 2 epochs, 8 steps, loss 0.2500; 2 workers, 50 samples/s; "
         "of their time in communication: 10%, 20% (ranks 0 to 1)"
     )
+    whole = result_of("runs/a", {0: one | {"communication": None, "total_steps": 20, "total_epochs": 5}})
+    assert result_text(whole).endswith(" samples/s; since this start, and with those before 5 epochs, 20 steps")
     assert result_text(result_of("runs/a", {})) == "'runs/a': nothing was left to do"
 
 
@@ -236,6 +262,25 @@ def test_efficiency_is_the_time_of_one_worker_over_that_of_all():
     assert measured[0] == Scaling(1, 3, 0.4, 160.0, 1.0, 1.0, ())
     assert measured[1] == Scaling(2, 3, 0.25, 256.0, pytest.approx(1.6), pytest.approx(0.8), (0.25, 0.25))
     assert scaling_text(measured).splitlines()[2].split() == ["2", "256.0", "250.0", "1.60", "80%", "25%", "25%"]
+
+
+def test_only_a_private_ray_is_told_to_leave_out_warnings_of_torch(monkeypatch):
+    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL", raising=False)
+    for attached, level in ((True, None), (False, "ERROR")):
+        with ray_train_settings(attached):
+            assert os.environ.get("TORCH_CPP_LOG_LEVEL") == level
+    assert "TORCH_CPP_LOG_LEVEL" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("text", "of_connection"),
+    [
+        ("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1", True),
+        ("no igloo in the data", False),
+    ],
+)
+def test_an_error_of_the_function_is_not_taken_for_a_lost_connection(text, of_connection):
+    assert is_of_connection(RuntimeError(text)) == of_connection
 
 
 def test_an_error_of_the_session_names_the_option_of_trainings():

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.commands.train import train
 from cluster.training.function import named_function
-from cluster.training.options import checked_options, option_lines, read_words
+from cluster.training.options import checked_options, described_options, option_lines, read_words
 from cluster.training.train import make_job
 from landscape.errors import JobError
 from landscape.optim.rules import RULES
@@ -150,7 +150,9 @@ def test_the_options_of_a_recipe_have_the_types_that_they_share():
 
 
 def test_the_options_are_listed():
-    lines = option_lines(named_function(function), function)
+    described = described_options(named_function(function), function)
+    assert described[0] == {"name": "--epochs", "type": "a whole number", "default": "3"}
+    lines = option_lines(described)
     assert lines[0] == "--epochs  a whole number; default: 3"
     assert lines[2] == "--optimizer  one of sgd, adam; default: 'sgd'"
     assert lines[5].startswith("--intervals  a list of lists of whole numbers or none; ")
@@ -158,7 +160,7 @@ def test_the_options_are_listed():
 
 def test_the_options_of_a_recipe_list_the_names_that_its_loop_knows():
     what = named_function("lenet-digits")
-    listed = {line.split()[0]: line for line in option_lines(what, what.load())}
+    listed = {line.split()[0]: line for line in option_lines(described_options(what, what.load()))}
     known = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "refresh": RULES, "precision": PRECISIONS}
     for name, values in known.items():
         assert f"one of {', '.join(values)}; " in listed[f"--{name}"]
@@ -202,6 +204,7 @@ def test_the_help_names_every_recipe():
         (["--batch-size", "64", "--nesterov"], {"batch_size": "64", "nesterov": "true"}),
         (["--no-nesterov", "--lr", "-1"], {"nesterov": "false", "lr": "-1"}),
         (["--name=a=b"], {"name": "a=b"}),
+        (["--weight-decay=1e-3"], {"weight_decay": "1e-3"}),
     ],
 )
 def test_words_of_a_command_line(words, expected):
