@@ -169,7 +169,7 @@ def test_the_options_of_a_recipe_list_the_names_that_its_loop_knows():
 def test_the_options_of_a_recipe_list_the_default_that_applies_with_each_optimiser():
     def listed(name):
         what = named_function(name)
-        return {line.split()[0]: line.split("; ", 1)[1] for line in option_lines(what, what.load())}
+        return {line.split()[0]: line.split("; ", 1)[1] for line in option_lines(described_options(what, what.load()))}
 
     cifar10, photographs = listed("resnet-cifar10"), listed("resnet50-imagefolder")
     rates = "default: 0.1, 0.01 with adagrad, 0.001 with adam, 0.002 with thor"
