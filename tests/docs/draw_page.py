@@ -3,7 +3,7 @@
 python tests/docs/draw_page.py docs/howto/trust.md
 
 The tests carry out every page on small grids; this runs its Python and its shell as a reader would. The pictures that
-it draws are put beside the page, with 64 colours. Ends with 1 where a line that the page shows was not printed.
+it draws are put beside the page, with 255 colours. Ends with 1 where a line that the page shows was not printed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT / "tests/support"))
 from blocks import Block, blocks_of, shell_commands  # noqa: E402
 
 SHOWN = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COLOURS = 64
+COLOURS = 255
 
 
 def carry_out(blocks: list[Block]) -> str:
@@ -68,7 +68,9 @@ def put(picture: Path, folder: Path) -> None:
     """A picture with few colours, which takes a third of the bytes."""
     from PIL import Image
 
-    few = Image.open(picture).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    # By the usual method, which counts pixels, thin lines would get the colours of large surfaces.
+    rare_too = {"method": Image.Quantize.MAXCOVERAGE, "dither": Image.Dither.NONE}
+    few = Image.open(picture).convert("RGB").quantize(COLOURS, **rare_too)
     few.save(folder / picture.name, optimize=True)
 
 
