@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from landscape.views.figures.theme import PATH_COLOUR
 from landscape.views.prepared.path import DrawnPath
 
-# Of lightness 49, 14, 74 and 63: apart in grey print, and for eyes that see no red, no green or no blue. What they lie
-# on has all colours of a scale, so each line has a white edge.
-COLOURS = (PATH_COLOUR, "#1c2530", "#f2a900", "#3aa0e8")
+# Of lightness 49, 74, 63 and 14: apart in grey print, and for eyes that see no red, no green or no blue. What they lie
+# on has all colours of a scale, so each line has a white edge; in space it has none, and minima, where paths end, are
+# dark: the dark one comes last.
+COLOURS = (PATH_COLOUR, "#f2a900", "#3aa0e8", "#1c2530")
 DASHES = ("solid", "dash", "dot")  # the next one when the colours begin again
 SYMBOLS = ("circle", "square", "diamond", "triangle-up")
 SPACE_SYMBOLS = ("circle", "square", "diamond", "cross")

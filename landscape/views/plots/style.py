@@ -94,7 +94,7 @@ def _plot_ends(ax: Any, path: DrawnPath, places: tuple[Floats, ...], style: Plot
     names = ("_start", "_end") if path.run else (path.start_name, path.end_name)
     ring = {"markerfacecolor": HALO, "markeredgecolor": colour, "markersize": (4.5 - 0.8 * min(path.number, 3)) * width}
     ax.plot(*first, marker="o", linestyle="", label=names[0], **ring)
-    star = {"markerfacecolor": colour, "markeredgecolor": HALO, "markersize": 7 * width}
+    star = {"markerfacecolor": colour, "markeredgecolor": HALO, "markersize": 8.5 * width, "markeredgewidth": 0.6}
     ax.plot(*last, marker="*", linestyle="", label=names[1], **star)
 
 

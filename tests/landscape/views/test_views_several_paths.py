@@ -145,6 +145,11 @@ def test_colours_of_paths_differ_for_every_eye_and_in_grey_print(eye: str) -> No
         assert abs(lab(one, "none")[0] - lab(other, "none")[0]) > 10, (one, other)
 
 
+def test_the_first_three_colours_stand_out_from_the_dark_minima_where_paths_end() -> None:
+    low = lab("#440154", "none")[0]  # of viridis
+    assert all(lab(colour, "none")[0] > low + 30 for colour in COLOURS[:3])
+
+
 def test_twelve_paths_have_twelve_looks() -> None:
     looks = [path_look(number) for number in range(12)]
     assert len({(look.colour, look.dash) for look in looks}) == 12
