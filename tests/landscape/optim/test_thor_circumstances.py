@@ -52,10 +52,18 @@ def told(caplog):
 # Going on
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("taken", [1, 4])
-def test_a_resumed_training_has_the_same_bits(taken, dtype):
-    options = {"lr": 0.02, "refresh": "thor_stop", "frequency": 2, "growth": 2, "longest": 3, "average": 0.5}
+@pytest.mark.parametrize(
+    ("taken", "dtype", "refresh"),
+    [
+        (1, torch.float64, "thor_stop"),
+        (4, torch.bfloat16, "thor_stop"),
+        (4, torch.float64, "thor"),
+        (4, torch.float32, "thor_nt"),
+        (3, torch.float32, "frequency"),
+    ],
+)
+def test_a_resumed_training_has_the_same_bits(taken, dtype, refresh):
+    options = {"lr": 0.02, "refresh": refresh, "frequency": 2, "growth": 2, "longest": 3, "average": 0.5}
     model = network(dtype)
     optimizer = THOR(model, **options)
     steps(model, optimizer, taken)
