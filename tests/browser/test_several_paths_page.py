@@ -47,4 +47,6 @@ def test_paths_of_several_runs_are_told_apart_and_play_together(chromium, both: 
         assert words.text_content() == "sgd epoch 4, THOR step 3"
         with look.redrawn():
             look.page.locator("aside.panel").get_by_label("Path", exact=True).uncheck()
+        squeezed = "th => { th.textContent = 'n'.repeat(60); return th.nextElementSibling.clientWidth; }"
+        assert look.page.locator(".facts th").first.evaluate(squeezed) > 100, "a long name leaves its value some width"
         assert look.plotly("plot._fullData.filter(trace => /path|end/.test(trace.meta?.role || '')).length") == 0
