@@ -129,7 +129,7 @@ def _start(job: Asking, workers: int | None) -> None:
 
     gpus = _local_gpus(job)
     try:
-        with _visible(job.device_ids), _on_loopback():
+        with _visible(job.device_ids), _on_loopback(), without_services():
             ray.init(
                 address="local",
                 num_cpus=max(cores(), (workers or job.workers or 1) * (job.threads or 1)),
@@ -167,6 +167,32 @@ def _on_loopback() -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
+
+
+@contextlib.contextmanager
+def without_services() -> Iterator[None]:
+    """Have a Ray that starts in the block leave out the processes that only a cluster needs, and start sooner.
+
+    They are the autoscaler, what reads logs for a driver to show, and the dashboard's server, which would run for the
+    sake of usage statistics alone. Ray has no public setting for it; a version without these methods starts them all.
+    """
+    from ray._private.node import Node
+
+    def start_nothing(node: Any, **given: Any) -> None:
+        pass
+
+    def without_address(node: Any, **given: Any) -> None:
+        node._webui_url = ""
+
+    replaced = {"start_monitor": start_nothing, "start_log_monitor": start_nothing, "start_api_server": without_address}
+    known = {name: getattr(Node, name) for name in replaced if hasattr(Node, name)}
+    for name in known:
+        setattr(Node, name, replaced[name])
+    try:
+        yield
+    finally:
+        for name, method in known.items():
+            setattr(Node, name, method)
 
 
 def _local_gpus(job: Asking) -> int:

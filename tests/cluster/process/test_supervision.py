@@ -210,6 +210,13 @@ def name_of(pid: int) -> str:
         return ""
 
 
+def words_of(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except OSError:
+        return []
+
+
 def lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -339,12 +346,14 @@ LOOPBACK = {
 }
 
 
-def test_a_private_ray_listens_on_loopback_alone_and_a_killed_command_leaves_its_points_alone(make_job, start):
+def test_a_private_ray_is_small_listens_on_loopback_and_a_killed_command_leaves_its_points_alone(make_job, start):
     job = make_job(HELD, tile=[1])
     running = start(*command(job.folder / "job.yaml", "--workers=1"))
     running.wait_for(lambda: committed(job.run_path) > 1, "points")
     found = listening(set(descendants(running.process.pid)))
     assert {"gcs_server", "raylet"} <= {name_of(pid) for pid in found}
+    begun = {Path(word).name for pid in descendants(running.process.pid) for word in words_of(pid)}
+    assert not begun & {"dashboard.py", "monitor.py", "log_monitor.py"}, "what only a cluster needs"
     open_to_all = {name_of(pid): each for pid, each in found.items() if not set(each) <= LOOPBACK}
     assert not open_to_all
     running.look()
