@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from warm_workers import WarmWorkers
 
 from cluster.process.logs import TASKS, WORKERS
 
@@ -31,6 +32,13 @@ settings.register_profile(
     "suite", deadline=None, database=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # the processes of one run share it
+        server = WarmWorkers()
+        server.start()
+        config.add_cleanup(server.stop)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

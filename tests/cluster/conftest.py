@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import save_file
+from warm_workers import warm_workers
 
 from landscape.spec import Job, read_job
 
@@ -162,16 +163,19 @@ class SharedRay:
     def start(self) -> None:
         import ray
 
+        from cluster.session.session import without_services
+
         if self.folder:
             return
-        self.folder = tempfile.mkdtemp(prefix="ll")
-        with pytest.MonkeyPatch.context() as environment:
+        folder = tempfile.mkdtemp(prefix="ll")
+        with pytest.MonkeyPatch.context() as environment, warm_workers(), without_services():
             # Ray gives each worker the threads of its place, unless its own processes inherit another number.
             environment.delenv("OMP_NUM_THREADS", raising=False)
             ray.init(
                 address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error",
-                _temp_dir=self.folder, object_store_memory=100_000_000,
+                _temp_dir=folder, object_store_memory=100_000_000,
             )  # fmt: skip
+        self.folder = folder
 
     def stop(self) -> None:
         if self.folder:

@@ -24,15 +24,26 @@ FAST = {
 
 SCRIPT = """
 import json, logging, os, signal, sys, threading, time
+from contextlib import ExitStack
+from pathlib import Path
+
+sys.path.append({support!r})
 import psutil, ray
 from ray.cluster_utils import Cluster
-from pathlib import Path
+from warm_workers import warm_workers
+
+from cluster.session.session import without_services
+
+small = ExitStack()
+small.enter_context(warm_workers())
+small.enter_context(without_services())
 
 # Nodes join from threads here, where Python allows no signal handlers.
 ray._private.utils.set_sigterm_handler = lambda handler: None
 HERE = Path({folder!r})
-bare = {{"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}}
-nodes = Cluster(initialize_head=True, head_node_args={{"num_cpus": 0, "_system_config": {fast!r}, **bare}})
+nodes = Cluster(
+    initialize_head=True, head_node_args={{"num_cpus": 0, "include_dashboard": False, "_system_config": {fast!r}}}
+)
 extra = [nodes.add_node(num_cpus={cpus}) for _ in range({nodes})]
 nodes.wait_for_nodes()
 import cluster
@@ -87,7 +98,10 @@ print(json.dumps(open_run(job.run_path)["plane"].attributes["progress"]))
 
 def disturbed(job: Job, body: str, ray_folder: Path, nodes: int = 2, cpus: int = 2) -> dict[str, object]:
     """Run a script against a cluster of its own, in a process of its own; the landscape's progress at the end."""
-    text = SCRIPT.format(folder=str(job.folder), fast=FAST, nodes=nodes, cpus=cpus, body=textwrap.dedent(body))
+    text = SCRIPT.format(
+        folder=str(job.folder), support=str(Path(__file__).parent), fast=FAST, nodes=nodes, cpus=cpus,
+        body=textwrap.dedent(body),
+    )  # fmt: skip
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", text],
         env={**os.environ, "RAY_TMPDIR": str(ray_folder)}, capture_output=True, text=True, timeout=270, check=False,
