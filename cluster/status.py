@@ -48,8 +48,8 @@ def status_text(status: dict[str, Any]) -> str:
     if status["training"]:
         lines += training_lines(status["training"])
     if status["snapshots"]:
-        numbers = status["snapshots"]
-        lines.append(f"trajectory: {len(numbers)} snapshots, {status['unit']}s {ranges(numbers)}")
+        numbers, plural = status["snapshots"], "s" * (len(status["snapshots"]) > 1)
+        lines.append(f"trajectory: {len(numbers)} snapshot{plural}, {status['unit']}{plural} {ranges(numbers)}")
     width = max((len(flat(each["name"])) for each in status["landscapes"]), default=0)
     for each in status["landscapes"]:
         if each["state"] == UNREADABLE:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from cluster.training.board import KEPT, PACE
 from landscape.errors import JobError, shown
 from landscape.training import Training
+from landscape.training.checkpoints import Checkpoint
 from landscape.training.shares import Share
 
 # Within an epoch a line says how far it is, first after so many seconds, then after twice as many each time.
@@ -96,21 +97,21 @@ class PacedTraining(Training):
             self._in_batch = 0
         return mean
 
-    def resume(self, **objects: Any) -> dict[str, Any]:
-        """As `Training.resume`; what another function has trained is refused, or gone on with, in words that say so."""
+    def _load(self, objects: dict[str, Any], last: Checkpoint) -> None:
+        """As `Training._load`; what another function has trained is refused, or gone on with, in words that say so."""
         told = f"run {shown(str(self.run))} was trained by {self._former}"
         try:
-            done = super().resume(**objects)
+            super()._load(objects, last)
         except JobError as error:
             if not self._former:
                 raise
+            what, _, _ = str(error).rpartition("; ")  # its remedy is none here
             raise JobError(
                 f"function: {told}, not by {self._function}; go on with {self._former}, name another run, or begin "
-                f"anew with overwrite\n  {error}"
+                f"anew with overwrite\n{what}"
             ) from None
-        if self._former and self.steps_done and self.is_first:
+        if self._former and self.is_first:
             log.warning("%s; it goes on by %s", told, self._function)
-        return done
 
     def keep(self, **state: Any) -> None:
         """As `Training.keep`."""

@@ -190,7 +190,7 @@ class Training:
         if last is None:
             seed_generators(self.seed, self.rank)
             return {}
-        load_all(objects, last, self._name)
+        self._load(objects, last)
         self._step, self._epoch, self._resumed = last.step, last.epoch, True
         if last.world == self.world:
             set_generator_states(last.generators[self.rank], self.device)
@@ -203,6 +203,9 @@ class Training:
                 )  # fmt: skip
             seed_generators(self.seed, self.rank)
         return {name: value for name, value in last.values.items() if name not in objects}
+
+    def _load(self, objects: dict[str, Any], last: Checkpoint) -> None:
+        load_all(objects, last, self._name)
 
     @property
     def _name(self) -> str:

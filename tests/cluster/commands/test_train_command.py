@@ -167,6 +167,9 @@ def test_a_run_of_another_function_names_both(call, tmp_path):
         f"function: run '{tmp_path / 'run'}' was trained by my_training:train, not by other_training:train; go on with "
         "my_training:train, name another run, or begin anew with overwrite\n"
     ) in refused.err
+    assert refused.err.splitlines()[-1].startswith("model: does not fit what was trained: ")
+    assert "take it out" not in refused.err
+    assert "change it back" not in refused.err
     assert (tmp_path / "run" / "launch.json").read_bytes() == before
     shutil.copy(tmp_path / "my_training.py", tmp_path / "moved_training.py")
     moved = call("train", "moved_training:train", "--run", "run", "--epochs", 4)
