@@ -88,7 +88,7 @@ LONG_FOLDERS = {"bench", "chaos", "docs", "fuzz", "peers", "recipes", "scale"}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """The long tests come first, and before them those that share a Ray, of which each process of the run has one.
+    """The long tests come first, before them those with a Ray of their own, and first those that share one per process.
 
     What is slow, looks at the page at length or needs frameworks is skipped unless asked for; what starts processes is
     long.
@@ -96,7 +96,12 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if PROCESSES & set(item.fixturenames) or LONG_FOLDERS & set(item.path.relative_to(config.rootpath).parts):
             item.add_marker(pytest.mark.long)
-    items.sort(key=lambda item: ("local_ray" not in item.fixturenames, item.get_closest_marker("long") is None))
+    items.sort(
+        key=lambda item: (
+            "local_ray" not in item.fixturenames, "ray_folder" not in item.fixturenames,
+            item.get_closest_marker("long") is None,
+        )
+    )  # fmt: skip
     for mark in ("slow", "page", "frameworks"):
         if mark not in (config.option.markexpr or ""):
             for item in items:

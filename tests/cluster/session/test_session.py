@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import warm_workers
 
 from cluster.session.placement import Placement, Supply, explain_placement, placement, refuse_too_few_places
 from cluster.session.upload import upload
@@ -215,9 +216,11 @@ def test_a_local_session_has_the_cores_of_the_process_and_workers_look_at_what_r
         (job.folder / f"gpu_problem_{k}.py").write_text(GPU_CODE.format(observables=observables))
     workers, cores, *ended = script(
         f"""
-        import json, os
+        import json, os, sys
         os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
         import ray, torch
+        sys.path.append({str(Path(warm_workers.__file__).parent)!r})
+        from warm_workers import warm_workers
         torch.cuda.device_count = lambda: 1   # as far as the session can tell
         import cluster
         from cluster.session.placement import placement
@@ -236,7 +239,7 @@ def test_a_local_session_has_the_cores_of_the_process_and_workers_look_at_what_r
                 return error.exit_code, str(error)
 
         job = read_job(FOLDER + "/job.yaml", device="cpu")
-        with ray_session(job.replace(device="auto"), None, None):
+        with warm_workers(), ray_session(job.replace(device="auto"), None, None):
             print(json.dumps([placement(job, None, supply()).workers, ray.cluster_resources()["CPU"],
                               *(run(k) for k in range({len(OBSERVABLES)}))]))
         """,
