@@ -9,10 +9,10 @@
 #
 # Li et al. 2018, "Visualizing the loss landscape of neural nets", drew two of the best-known pictures of this field: networks with skip connections lie
 # in smooth bowls and deep ones without them in chaos, and wider networks lie in broader, flatter minima. MindSpore's tutorial shows the second with a
-# ResNet of width 4 beside one of width 1. Here are ResNets of 8 layers in both widths, and of 32 layers with and without skips; three seeds each, all
+# ResNet of width 4 beside one of width 1. Here are ResNets of 8 layers in widths 1 and 2, and of 20 layers with and without skips; three seeds each, all
 # trained alike, and a number beside each picture. So that this takes minutes, the images are reduced to 16 × 16, there are 2,000 of them, and training
-# ends after eight epochs: the networks are far from the article's, which have up to 110 layers, were trained for 300 epochs, and show chaos from 56 layers
-# on.
+# ends after sixteen epochs, when all of these networks have learned something. The article's have up to 110 layers, were trained for 300 epochs, and
+# show chaos from 56 layers on.
 
 # %%
 from landscape.studies import pictures
@@ -64,11 +64,13 @@ study.table(around)
 # %% [markdown]
 # ## What was found
 #
-# On CIFAR-10: the wider networks lie in flatter and broader surroundings in all three seeds, as claimed, although they are trained only as long. Without
-# skip connections most of the plane of the ResNet-32 is not convex, with them little of it, in every seed. That is the article's contrast, though nothing here looks like its chaos
-# of deeper networks. That minima without skips are sharper shows in two seeds of three only, with a deviation as large as the mean. After eight epochs
-# the ResNet-32s, with skips or without, have hardly begun to learn, so that theirs are no minima yet: what is compared are surroundings on the way. Each line
-# compares the networks seed by seed.
+# On CIFAR-10: all networks learn, with held-out accuracies of 38 to 48 % where guessing has 10 %, and none is trained to the end: their training losses
+# are 1.2 to 1.5. Twice the width makes for a better network, but its surroundings are neither flatter nor broader: what differs between both widths is
+# less than the deviation over the seeds. Without skip connections 30 % of the plane of a ResNet-20 is not convex, with them 7 %, and more in every
+# seed. That is the article's contrast, though nothing here looks like its chaos of deeper networks. Those without skips are not sharper: near the
+# middle their loss rises less, far from it more, as the corners of the pictures show. They have also learned least, and where a network has learned less
+# there is less to lose, so that a claim on minima is not tried here at all: what is compared are surroundings on the way. Each line compares the networks
+# seed by seed.
 
 # %%
 study.findings(around, images)
