@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 BROWSER := $(VENV)/.browser
 PEERS := .venv-peers
 FRAMEWORKS := .venv-frameworks
-# `loadgroup` hands the tests out one by one and in their order, the long ones first.
+# With `loadgroup` tests/support/scopes.py hands the long tests out one by one, then the others by their files.
 # The suite stops Ray sessions of its own only. A third process computes while the others wait for Ray, S3 or a child.
 JOBS ?= 3
 

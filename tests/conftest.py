@@ -6,11 +6,15 @@ state of torch's generator, so that a model that it builds has the same weights 
 """
 
 import gc
+import json
 import logging
 import os
 import secrets
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +29,7 @@ os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # the processes 
 # The tests themselves are compiled while they are collected, and kept.
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 sys.dont_write_bytecode = False
+gc.disable()  # until the tests are collected: walking a million objects that stay takes a fifth of that
 # A thread of torch that waits for the others sleeps: more processes compute here than there are cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -74,11 +79,40 @@ def logging_as_it_was() -> Iterator[None]:
         logging.getLogger(name).setLevel(each)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Torch, Ray and the tests are a million objects that live to the end: no collection walks them again."""
+    told = getattr(session.config, "workerinput", {})
+    if "scopes" in told and told["workerid"] == "gw0":
+        from scopes import scopes_of
+
+        Path(told["scopes"]).write_text(json.dumps(scopes_of(session.items)))
     sys.dont_write_bytecode = True
-    gc.collect()
     gc.freeze()
+    gc.enable()
+
+
+# -- how tests are shared out among the processes of a run --------------------------------------------------------
+
+
+def _scopes_file() -> Path:
+    """Where the first process tells this one, which shares out, what stays together."""
+    return Path(tempfile.gettempdir()) / f"scopes-{os.getpid()}.json"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    if node.config.option.dist == "loadgroup":
+        node.workerinput["scopes"] = str(_scopes_file())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Any:
+    if config.option.dist != "loadgroup":
+        return None
+    from scopes import Scopes
+
+    return Scopes(config, log, _scopes_file())
 
 
 # What these give starts processes: a Ray, an S3, a browser, commands.
