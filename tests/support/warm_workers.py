@@ -29,7 +29,7 @@ from pathlib import Path
 
 ADDRESS = "TESTS_WARM_WORKERS"  # the variable with the server's address
 MODULES = ("torch", "zarr", "pydantic", "safetensors.torch", "requests", "jsonschema", "yaml", "google.protobuf")
-TRAINING = ("pyarrow", "pandas")
+TRAINING = ("pyarrow", "pandas", "torch.distributed", "torch._dynamo")  # the last with DistributedDataParallel
 PIECE = 1 << 16  # bytes that are read at once
 END = b"\n"
 STREAMS = (0, 1, 2)
