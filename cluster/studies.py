@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.status import run_status, status_text
 from landscape.errors import ClusterUnreachableError
 from landscape.studies.on_cluster import surface
 
@@ -59,6 +60,11 @@ def start(job: Path, *words: object) -> subprocess.Popen[bytes]:
     """`landscape run` of a job, in the background; its log lies beside the job."""
     with (job.parent / "driver.log").open("ab") as log:
         return subprocess.Popen(_words("run", job, *words), stdout=log, stderr=log)
+
+
+def status(job: Path) -> str:
+    """What `landscape status` says of the landscape of a job, without where its run lies and who computes it."""
+    return status_text(run_status(str(job.parent / "run"))).splitlines()[1]
 
 
 def kill_a_worker(job: Path) -> bool:

@@ -27,12 +27,14 @@ print(job.read_text())
 # %% [markdown]
 # ## A driver and its workers
 #
-# `landscape run job.yaml --workers 2` starts a private Ray and two workers. The driver alone writes; its log lies beside the job.
+# `landscape run job.yaml --workers 2` starts a private Ray and two workers. The driver alone writes; its log lies beside the job. `landscape status RUN`
+# says at any time how far it is, from Python as well:
 
 # %%
-driver = studies.start(job, "--workers", 2)
+driver = studies.start(job, "--workers", study.WORKERS)
 watched = study.wait_for_points(job, study.FEW)
 print("points are there while the job runs:", watched >= study.FEW)
+print(studies.status(job))
 
 # %% [markdown]
 # ## A worker is killed

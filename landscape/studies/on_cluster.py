@@ -20,6 +20,7 @@ from landscape.surface import OK, Surface
 
 STUDY = "on-a-cluster"
 NAME = "plane"
+WORKERS = choose(2, 1)  # each is a process that imports torch
 FEW, MORE = 6, choose(80, 6)  # points after which something is killed
 JOB = """\
 run: {run}
@@ -68,7 +69,7 @@ def write_job(name: str) -> Path:
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     file = folder / "job.yaml"
-    file.write_text(JOB.format(run="run", size=choose(15, 7)), encoding="utf-8")
+    file.write_text(JOB.format(run="run", size=choose(15, 5)), encoding="utf-8")
     return file
 
 
@@ -77,7 +78,7 @@ def surface(job: Path) -> Surface:
     return open_run(job.parent / "run")[NAME]
 
 
-def wait_for_points(job: Path, count: int, seconds: float = 240.0) -> int:
+def wait_for_points(job: Path, count: int, seconds: float = 600.0) -> int:
     """Wait until so many points are there, or all of them.
 
     Returns:
@@ -93,7 +94,7 @@ def wait_for_points(job: Path, count: int, seconds: float = 240.0) -> int:
             return done
         if time.monotonic() > end:
             raise LandscapeError(f"{done} of {count} points are there after {seconds:g} s; look at the driver's log")
-        time.sleep(0.1)
+        time.sleep(0.3)
 
 
 def _progress(job: Path) -> tuple[int, float]:
