@@ -12,7 +12,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import PrivateAttr, WithJsonSchema, field_serializer, field_validator, model_validator
+from pydantic import ConfigDict, PrivateAttr, WithJsonSchema, field_serializer, field_validator, model_validator
 
 from landscape.batch_norm import BatchNorm
 from landscape.errors import shown
@@ -28,8 +28,15 @@ from landscape.spec.landscape import Landscape
 MODULE_FUNCTION = re.compile(r"(?!\S*\.py:)[^\W\d][\w-]*(\.[^\W\d][\w-]*)*:[^\W\d]\w*")
 
 
+def _require_the_run_alone(schema: dict[str, Any]) -> None:
+    """The schema is that of job files, which may leave out a callback that the run remembers."""
+    schema["required"] = ["run"]
+
+
 class Job(Frozen):
     """A whole job: the run folder, the callback, the samples, the arithmetic and the landscapes to compute."""
+
+    model_config = ConfigDict(json_schema_extra=_require_the_run_alone)
 
     # Not `seed`, which a direction has too, and not what every job has already.
     often_misplaced: ClassVar[frozenset[str]] = frozenset(
@@ -52,8 +59,8 @@ class Job(Frozen):
     run: str
     """Folder or URL that holds the trajectory and all landscapes."""
     problem: Annotated[str | Callable[[], Any], WithJsonSchema({"type": "string"})]
-    """The callback, `module:function`; the module is looked up beside the job file first. A job file of a run whose
-    training recorded it, as the recipes do, may leave it out.
+    """The callback, `module:function`; the module is looked up beside the job file first. Required, but for a job
+    file of a run whose training recorded it, as the recipes do.
     """
     num_samples: Count = DEFAULT_SAMPLES
     """Samples that every value is the mean of; the same ones at every point. Default: 256 where all landscapes are
