@@ -223,9 +223,9 @@ def test_what_axes_share_is_computed_once(tmp_path, monkeypatch):
     write_trajectory(tmp_path / "run", wandering(problem.model, 5))
     compute = components.principal_components
 
-    def counting(states, names, count, lengths):
+    def counting(states, names, count, *others):
         calls.append(count)
-        return compute(states, names, count, lengths)
+        return compute(states, names, count, *others)
 
     monkeypatch.setattr(components, "principal_components", counting)
     prepare(make_job(tmp_path / "run", lambda: problem, [{"name": "space", "trajectory": "all", "axes": 3, "size": 3}]))
