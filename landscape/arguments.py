@@ -23,9 +23,14 @@ def check_whole(name: str, value: Any, least: int) -> None:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether a value is a finite number.
+    """Whether a value is a number that a float can hold, and finite.
 
-    >>> [is_number(value) for value in (1, 0.5, True, "1", math.nan)]
-    [True, True, False, False, False]
+    >>> [is_number(value) for value in (1, 0.5, True, "1", math.nan, 10**400)]
+    [True, True, False, False, False, False]
     """
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number above all floats
+        return False

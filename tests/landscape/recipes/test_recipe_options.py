@@ -133,6 +133,7 @@ WRONG = [
     ({"base_batch": 0}, "base_batch: must be a whole number from 1 on, not 0"),
     ({"checkpoint_steps": 1.5}, "checkpoint_steps: must be a whole number"),
     ({"weight_decay": -1}, "weight_decay: must be a number from 0 on, not -1"),
+    ({"learning_rate": 10**400}, "learning_rate: must be a positive number, not a number of 1329 bits"),
     ({"schedule": "steps", "milestones": (30, 10)}, r"milestones: must ascend, not \(30, 10\)"),
     ({"schedule": "steps", "milestones": (float("nan"), 2)}, "milestones: must be finite numbers of epochs"),
     ({"label_smoothing": 1.5}, "label_smoothing: must be at most 1, not 1.5"),
