@@ -99,7 +99,7 @@ def training_lines(training: dict[str, Any]) -> list[str]:
     counts = ((training["workers"], "worker"), (training["steps"], "step"), (training["epochs"], "epoch"))
     parts += [f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count is not None]
     if training["loss"] is not None:
-        parts.append(f"loss {training['loss']:.4g} at the last step")
+        parts.append(f"last finite loss {training['loss']:.4g}")
     if training["checkpoint"] is not None:
         parts.append(f"last checkpoint at step {training['checkpoint']}")
     elif training["state"]:

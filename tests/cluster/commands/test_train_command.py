@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from cluster.commands.entry import main
+from cluster.status import training_lines
 from landscape.folders.lock import training_lock
 from landscape.results import open_run
+from landscape.trajectory.launch import DONE, Launch, write_launch
+from landscape.trajectory.training_state import training_state
 
 FUNCTION = """
 import sys
@@ -131,7 +134,7 @@ def test_the_status_of_a_run_tells_of_its_training(call, tmp_path):
     }  # fmt: skip
     with training_lock(str(run)):
         lines = call("status", run).out.splitlines()
-    assert lines[1].startswith("training: running (my_training:train), 1 worker, 6 steps, 2 epochs, loss ")
+    assert lines[1].startswith("training: running (my_training:train), 1 worker, 6 steps, 2 epochs, last finite loss ")
     assert lines[1].endswith(", last checkpoint at step 3")
     assert lines[2] == f"  next: landscape logs {run} --rank 0 --follow"
     (row,) = json.loads(call("list", tmp_path, "--json").out)
@@ -154,6 +157,17 @@ def test_a_driver_that_was_killed_leaves_its_training_interrupted(call, tmp_path
     for damaged in ("", "[1]", '{"workers": 1}', "{"):
         told.write_text(damaged)
         assert "training: 9 steps, 3 epochs, " in call("status", "run").out
+
+
+def test_a_loss_that_is_lost_is_not_the_last_one(tmp_path):
+    (tmp_path / "history.jsonl").write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": NaN}\n')
+    assert training_state(tmp_path)["loss"] == 0.5
+    assert training_lines(training_state(tmp_path)) == ["training: 2 steps, last finite loss 0.5"]
+
+
+def test_a_training_without_a_collector_leaves_nothing_to_view(tmp_path):
+    write_launch(tmp_path, Launch("my_training:train", 1, outcome=DONE))
+    assert training_state(tmp_path)["next"] == ""
 
 
 def test_a_run_of_another_function_names_both(call, tmp_path):
