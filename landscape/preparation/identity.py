@@ -153,7 +153,9 @@ def _remedy_of_more_snapshots(stored: LandscapeStore, identity: Mapping[str, Any
     for k, pair in enumerate(zip(recorded.get("paths") or (), identity.get("paths", ()), strict=False), 1):
         pairs[f"of path {k}"] = pair
     for before, now in zip(recorded.get("directions") or (), identity["directions"], strict=False):
-        pairs["of trajectory"] = _snapshots_of(before), _snapshots_of(now)
+        pair = _snapshots_of(before), _snapshots_of(now)
+        if pair[0] != pair[1]:  # another axis may have no snapshots, or the same as before
+            pairs["of trajectory"] = pair
     grown = {whose: before for whose, (before, now) in pairs.items() if before != now}
     only_grown = bool(grown) and all(_has_more(*pairs[whose]) for whose in grown)
     if not only_grown or set(differ) - {"origin", "directions", "paths"}:

@@ -19,6 +19,7 @@ from landscape.store import LandscapeStore
 SPECS = [
     {"name": "own", "trajectory": "all"},
     {"name": "all", "directions": [{"kind": "pca", "trajectory": "all"}]},
+    {"name": "mixed", "directions": [{"kind": "pca", "trajectory": "all"}, {"kind": "random"}], "range": [-9, 9]},
     {"name": "both", "paths": [".", "../other"]},
     {"name": "drawn", "paths": ["../other"], "origin": "../other@last", "directions": [{"kind": "random"}]},
     {"name": "line", "origin": "../other@first", "directions": [{"kind": "towards", "target": "last"}]},
@@ -60,6 +61,7 @@ def test_the_job_of_a_landscape_means_the_snapshots_that_there_were(grown: Path,
     ("name", "remedy"),
     [
         ("own", "(1-4 of trajectory)"),
+        ("mixed", "(1-4 of trajectory)"),
         ("both", "(1-4 of path 1; 1-3 of path 2)"),
         ("drawn", "(1-3 of path 1; ../other@last was 3)"),
     ],
