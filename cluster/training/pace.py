@@ -105,10 +105,10 @@ class PacedTraining(Training):
         except JobError as error:
             if not self._former:
                 raise
-            what, _, _ = str(error).rpartition("; ")  # its remedy is none here
+            what, _, rest = str(error).rpartition("; ")  # the rest would be its remedy, which is for the same function
             raise JobError(
                 f"function: {told}, not by {self._function}; go on with {self._former}, name another run, or begin "
-                f"anew with overwrite\n{what}"
+                f"anew with overwrite\n{what or rest}"
             ) from None
         if self._former and self.is_first:
             log.warning("%s; it goes on by %s", told, self._function)

@@ -149,6 +149,25 @@ def test_a_long_epoch_is_told_of_before_its_end(tmp_path, monkeypatch):
     assert [(each.get("samples"), each.get("count")) for each in news[:4]] == [(4, 10), (8, 10), (10, 10), (10, None)]
 
 
+class Choosy:
+    """Takes no state of others, and says why in one clause."""
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        raise JobError("choosy: must be the state of another")
+
+
+def test_what_another_function_left_is_refused_with_the_reason_that_the_object_gives(tmp_path):
+    first = PacedTraining(str(tmp_path), lambda *_: None)
+    first.resume(choosy=Choosy())
+    first.keep(choosy=Choosy())
+    another = PacedTraining(str(tmp_path), lambda *_: None, function="new", former="old")
+    with pytest.raises(JobError, match=r"was trained by old, not by new; .*\nchoosy: must be the state of another$"):
+        another.resume(choosy=Choosy())
+
+
 def test_a_measurement_ends_after_its_steps_and_leaves_the_first_ones_out(tmp_path):
     training = PacedTraining(str(tmp_path / "run"), lambda *_: None, steps=3, warm=2)
     with pytest.raises(Enough):
