@@ -96,12 +96,12 @@ pictures.planes({each.label: study.plane(each.networks[0]) for each in chosen})
 # %% [markdown]
 # ## What was found
 #
-# On MNIST: THOR reaches the training loss that all of them reach in 139 steps, SGD with momentum in 253 ± 40. That is 0.55 times as many, about what is
+# On MNIST: THOR reaches the training loss that all of them reach in 144 steps, SGD with momentum in 253 ± 40. That is 0.57 times as many, about what is
 # published. With inverses that are refreshed every 20 steps a step takes 1.3 times as long, so that THOR needs three quarters of SGD's time. Adam, which
 # had less tuning, needs 173 ± 25 steps, about as much time as THOR, and ends with as low a held-out loss: half of SGD's steps is no feat of second order
 # alone.
 #
-# The three go to different places: from the common start their paths part within the first epoch, and their ends are 16 to 18 apart on a plane that they
+# The three go to different places: from the common start their paths part within the first epoch, and their ends are 18 to 21 apart on a plane that they
 # lie less than 2 off; which of them is better it does not show. THOR's end has the lowest training loss and by far the sharpest surroundings, by
 # filter-normalised lines. What is said of flat minima would have it generalise worst, and it does not: on held-out images it is better than SGD, whose
 # end is flatter, in every seed.
