@@ -17,21 +17,19 @@ def table_of(recipe: TrainFunction) -> OptionTable:
 
 
 def default_words(parameter: inspect.Parameter, table: OptionTable | None = None) -> str:
-    """The default of an option, and with which optimisers or schedules alone a recipe takes it.
+    """The default of an option that has one, and with which optimisers or schedules alone a recipe takes it.
 
     Args:
         table: of the recipe; None for a function of the user's.
     """
-    if parameter.default is parameter.empty:
-        return "required"
     if table is None:
-        return f"default: {_spelled(parameter.default)}"
+        return _spelled(parameter.default)
     by_optimizer = table.defaults_of(parameter.name) or {"": parameter.default}
     optimizers_of: dict[str, list[str]] = {}
     for optimizer, default in by_optimizer.items():
         optimizers_of.setdefault(_spelled(default), []).append(optimizer)
     first, *others = optimizers_of
-    words = [f"default: {first}", *(f"{other} with {alternatives(optimizers_of[other])}" for other in others)]
+    words = [first, *(f"{other} with {alternatives(optimizers_of[other])}" for other in others)]
     taken = table.takers_of(parameter.name)
     return ", ".join(words) + (f"; only with {taken[0]} {alternatives(taken[1])}" if taken else "")
 

@@ -95,7 +95,7 @@ def described_options(
         {
             "name": f"--{each.name.replace('_', '-')}",
             "type": _words(types_of.get(each.name, _of_default(each))),
-            "default": None if each.default is each.empty else default_words(each, table).removeprefix("default: "),
+            "default": None if each.default is each.empty else default_words(each, table),
         }
         for each in parameters_of(function, what.name).values()
         if each.kind is not inspect.Parameter.VAR_KEYWORD and is_option(each, what, own)
