@@ -37,8 +37,8 @@ def launched(job: TrainingJob, workers: int, command: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        refused = isinstance(error, JobError) and checkpoint_numbers(open_folder(run)) == kept
-        with contextlib.suppress(LandscapeError):  # a store that does not answer is what the error tells of already
+        with contextlib.suppress(LandscapeError):  # of a store that does not answer now: what is raised came first
+            refused = isinstance(error, JobError) and checkpoint_numbers(open_folder(run)) == kept
             write_launch(run, former if refused and former else _ended(launch, error))
         raise
     write_launch(run, replace(launch, outcome=DONE))

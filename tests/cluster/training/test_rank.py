@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from cluster.training import pace, rank_log, reading
+from cluster.training import launching, pace, rank_log, reading
 from cluster.training.function import named_function
 from cluster.training.job import TrainingJob, plan_of
 from cluster.training.pace import Enough, PacedTraining
@@ -21,7 +21,7 @@ from cluster.training.report import Report, TrainingResult, result_of, result_te
 from cluster.training.scaling import Scaling, compared, scaling_text
 from cluster.training.settings import ray_train_settings
 from cluster.training.train import named_as_here
-from landscape.errors import JobError, NotFoundError
+from landscape.errors import JobError, LandscapeError, NotFoundError
 from landscape.folders.lock import training_lock
 from landscape.folders.object_log import ObjectLog
 
@@ -147,6 +147,19 @@ def test_a_long_epoch_is_told_of_before_its_end(tmp_path, monkeypatch):
     news = []
     steps_of(PacedTraining(str(tmp_path / "run"), lambda kind, each: news.append(each)), epochs=1)
     assert [(each.get("samples"), each.get("count")) for each in news[:4]] == [(4, 10), (8, 10), (10, 10), (10, None)]
+
+
+def test_a_store_that_falls_silent_does_not_hide_why_a_training_was_refused(tmp_path, monkeypatch):
+    def silent(folder):
+        raise LandscapeError("the store does not answer")
+
+    def refused():
+        monkeypatch.setattr(launching, "checkpoint_numbers", silent)
+        raise JobError("epochs: must be another")
+
+    job = TrainingJob(named_function("lenet-digits"), str(tmp_path))
+    with pytest.raises(JobError, match="epochs: must be another"), launching.launched(job, 1, ""):
+        refused()
 
 
 class Choosy:
