@@ -223,7 +223,7 @@ def _words(given: dict[str, str]) -> list[str]:
 def _train(job: TrainingJob, where: TrainWhere, overwrite: bool, as_json: bool) -> int:
     from cluster.process.console import ProgressDisplay
     from cluster.process.streams import diverted
-    from cluster.training.launching import next_lines
+    from cluster.training.launching import next_line
     from cluster.training.report import Report, result_text
     from cluster.training.train import epochs_of, may_train_here, train_here, train_with_ray
     from landscape.state import finite
@@ -236,8 +236,7 @@ def _train(job: TrainingJob, where: TrainWhere, overwrite: bool, as_json: bool) 
             result = train_with_ray(job, report, where.address, where.allow_open, overwrite)
     values = finite(asdict(result) | {"samples_per_second": result.samples_per_second})
     show(values, as_json, result_text(result))
-    for line in next_lines(result.run):
-        write_remark(line, "next")
+    write_remark(next_line(result.run), "next")
     return 0
 
 

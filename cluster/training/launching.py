@@ -93,10 +93,10 @@ def option_text(value: Any) -> str | None:
         return None
 
 
-def next_lines(run: str) -> list[str]:
+def next_line(run: str) -> str:
     """Which commands look at a run that has been trained."""
     name = shlex.quote(run)
     if not read_info(run):  # without a collector there is nothing to draw
-        return [f"next: landscape status {name}"]
+        return f"next: landscape status {name}"
     problem = "" if read_problem(run) else " and the problem"
-    return [f"next: landscape view {name}; its landscapes: landscape run JOB, a file with `run: {name}`{problem}"]
+    return f"next: landscape view {name}; its landscapes: landscape run JOB, a file with `run: {name}`{problem}"
