@@ -47,7 +47,7 @@ class DataPlace:
             NotFoundError: the path that the run remembers is not there, and nothing else names any.
         """
         path = given or os.environ.get(self.variable)
-        path = path or self._else(None if overwrite else _remembered_by(run), "give data, or ")
+        path = path or self._remembered_or_common(None if overwrite else _remembered_by(run), "give data, or ")
         if not path:
             raise JobError(f"data: must name {self.what}; give it, or set the environment variable {self._variables}")
         return os.path.abspath(path)
@@ -59,7 +59,7 @@ class DataPlace:
             JobError: no data are named.
             NotFoundError: the path that the run remembers is not there, and nothing else names any.
         """
-        path = os.environ.get(self.variable) or self._else(_as_path(network_options()))
+        path = os.environ.get(self.variable) or self._remembered_or_common(_as_path(network_options()))
         if not path:
             raise JobError(
                 f"problem: the environment variable {self._variables} must name {self.what}, and the run remembers "
@@ -67,7 +67,7 @@ class DataPlace:
             )
         return path
 
-    def _else(self, remembered: str | None, remedy: str = "") -> str | None:
+    def _remembered_or_common(self, remembered: str | None, remedy: str = "") -> str | None:
         """What the run remembers, if it is there, else LANDSCAPE_DATA."""
         if remembered and os.path.exists(remembered):
             return remembered
