@@ -120,7 +120,7 @@ def _refuse_folders(folder: Folder) -> None:
     """
     for name in filter(NAME.fullmatch, folder.folders(FOLDER)):
         place = shown(folder.place(f"{FOLDER}/{name}"))
-        raise JobError(f"checkpoint {place} must be a file, not a folder; move it away, and give the same again")
+        raise JobError(f"checkpoint {place} must be a file, not a folder; move it away, then start again")
 
 
 def _read(folder: Folder, path: str) -> tuple[Checkpoint | None, str]:

@@ -224,7 +224,7 @@ def test_a_folder_in_place_of_a_checkpoint_is_named(halfway, overwrite):
     path = halfway / checkpoint_path(4)
     path.unlink()
     path.mkdir()
-    with pytest.raises(JobError, match=f"^checkpoint '{path}' must be a file, not a folder; move it away, and give"):
+    with pytest.raises(JobError, match=f"^checkpoint '{path}' must be a file, not a folder; move it away, then start"):
         Training(halfway, overwrite=overwrite).resume()
 
 
