@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from landscape.arguments import check_whole
+from landscape.arguments import check_whole, is_number
 from landscape.errors import JobError, nearest, shown
 from landscape.optim.rules import RULES
 
@@ -52,8 +52,8 @@ def check_options(
         raise JobError(f"first_order: must be above 0, and finite, not {first_order:g}")
     if clip is not None and not clip > 0:
         raise JobError(f"clip: must be above 0, not {clip:g}")
-    if isinstance(loss_scale, int | float) and not (loss_scale > 0 and math.isfinite(loss_scale)):
-        raise JobError(f"loss_scale: must be above 0, and finite, not {loss_scale:g}")
+    if isinstance(loss_scale, int | float) and not (is_number(loss_scale) and loss_scale > 0):
+        raise JobError(f"loss_scale: must be above 0, and finite, not {shown(loss_scale)}")
 
 
 def check_group(group: dict[str, Any]) -> None:
@@ -74,4 +74,7 @@ def _number(name: str, value: Any) -> float:
     """A number, or a tensor of one element."""
     if isinstance(value, bool) or not (isinstance(value, Real) or (isinstance(value, Tensor) and value.numel() == 1)):
         raise JobError(f"{name}: must be a number, not {shown(value)}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # a whole number above all floats
+        raise JobError(f"{name}: must be finite, not {shown(value)}") from None
