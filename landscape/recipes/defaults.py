@@ -45,7 +45,7 @@ class OptionTable:
         """
         chosen = self.completed(given)
         names = [name for name, value in given.items() if value is not None]
-        if chosen["optimizer"] in OPTIMIZERS:  # the settings refuse others
+        if isinstance(chosen["optimizer"], str) and chosen["optimizer"] in OPTIMIZERS:  # the settings refuse others
             refuse_unused(names, "optimizer", chosen["optimizer"], self._takers)
         refuse_unused(names, "schedule", chosen["schedule"], OF_SCHEDULE)
 

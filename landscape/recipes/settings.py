@@ -123,7 +123,7 @@ def _check(settings: Settings) -> None:
         ("optimizer", settings.optimizer, OPTIMIZERS), ("schedule", settings.schedule, SCHEDULES),
         ("precision", settings.precision, PRECISIONS),
     ):  # fmt: skip
-        if not callable(value) and value not in known:
+        if not (callable(value) or (isinstance(value, str) and value in known)):
             raise JobError(f"{name}: unknown {shown(value)}; {nearest(str(value), known)}")
     changed = (name for name in OF_OPTIMIZER if getattr(settings, name) != Settings.default_of(name))
     refuse_unused(changed, "optimizer", settings.optimizer, OF_OPTIMIZER)

@@ -128,6 +128,7 @@ def test_label_smoothing_is_of_training_alone(tmp_path):
 
 WRONG = [
     ({"optimizer": "adamm"}, r"optimizer: unknown 'adamm'; did you mean 'adam'\? known: sgd, momentum, adagrad, "),
+    ({"optimizer": ["sgd"]}, r"optimizer: unknown \['sgd'\]; "),
     ({"schedule": "cosin"}, r"schedule: unknown 'cosin'; did you mean 'cosine'\?"),
     ({"schedule": "steps"}, "milestones: must list the epochs"),
     ({"base_batch": 0}, "base_batch: must be a whole number from 1 on, not 0"),
