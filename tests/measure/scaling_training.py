@@ -4,7 +4,8 @@ python tests/measure/scaling_training.py [--workers 1 2] [--steps 20] [--batch-s
 
 Both are ratios within one run, to be taken on cores that nobody else uses: two workers of one thread over one of one
 thread, with the same global batch (to reach: 1.7); and the seconds from `kill -9` of a worker to the next step over
-those from the call to the first step of all (to reach: 2 at the most). Prints one JSON document.
+those from the call to the first step of all (to reach: 2 at the most). What the machine allows stands beside: the same
+of processes that exchange nothing, without Ray. Prints one JSON document.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import tempfile
@@ -26,7 +28,7 @@ import torch
 from torch import nn
 
 import cluster
-from cluster.training.scaling import measure_scaling
+from cluster.training.scaling import WARM_STEPS, measure_scaling
 from cluster.training.train import make_job
 from landscape import Training
 from landscape.errors import Interrupted
@@ -55,6 +57,40 @@ def train(training: Training, batch_size: int = 128, epochs: int = 100, stamps: 
                 first = False
             time.sleep(pause)
         training.keep(model=model, optimizer=optimizer, epoch=epoch + 1)
+
+
+def train_apart(samples: int, steps: int, begin: Any, medians: Any) -> None:
+    """Train a ResNet-20 on batches of so many samples, and tell the median seconds of a step."""
+    torch.set_num_threads(1)
+    images, labels, model = torch.randn(IMAGES, 3, 32, 32), torch.randint(10, (IMAGES,)), ResNet()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    seconds = []
+    begin.wait()
+    for _ in range(steps + WARM_STEPS):
+        began = time.perf_counter()
+        index = torch.randint(IMAGES, (samples,))
+        loss = nn.functional.cross_entropy(model(images[index]), labels[index])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seconds.append(time.perf_counter() - began)
+    medians.put(median(seconds[WARM_STEPS:]))
+
+
+def speedup_apart(workers: int, batch_size: int, steps: int) -> float:
+    """Seconds of a step of one process over those of `workers` that share the batch and exchange nothing."""
+    seconds = {}
+    for count in (1, workers):
+        context = multiprocessing.get_context("spawn")
+        begin, medians = context.Barrier(count), context.Queue()
+        given = (batch_size // count, steps, begin, medians)
+        processes = [context.Process(target=train_apart, args=given) for _ in range(count)]
+        for process in processes:
+            process.start()
+        seconds[count] = max(medians.get() for _ in processes)
+        for process in processes:
+            process.join()
+    return seconds[1] / seconds[workers]
 
 
 def first_steps(folder: Path, rank: int) -> list[tuple[float, int]]:
@@ -96,13 +132,15 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     job = make_job(train, ".", {"batch_size": given.batch_size}, texts=False, gpus_per_worker=0)
-    found: dict[str, Any] = {"scaling": [], "resumption": []}
+    found: dict[str, Any] = {"apart": [], "scaling": [], "resumption": []}
     for _ in range(given.repeats):
+        found["apart"].append(speedup_apart(given.workers[-1], given.batch_size, given.steps))
         found["scaling"].append([asdict(each) for each in measure_scaling(job, given.workers, given.steps)])
         found["resumption"].append(resumption(given.batch_size))
     speedups = [rows[-1]["speedup"] for rows in found["scaling"]]
     ratios = [each["resumed_seconds"] / each["cold_seconds"] for each in found["resumption"]]
-    print(json.dumps(found | {"speedup": median(speedups), "resumed_over_cold": median(ratios)}, indent=1))
+    medians = {"speedup_apart": median(found["apart"]), "speedup": median(speedups)}
+    print(json.dumps(found | medians | {"resumed_over_cold": median(ratios)}, indent=1))
 
 
 if __name__ == "__main__":
