@@ -35,7 +35,7 @@ def logs(
     """
     if rank is not None:
         return _of_rank(identifier, rank, follow, address)
-    if os.path.isdir(identifier):
+    if os.path.isdir(identifier) or "://" in identifier:
         raise JobError(f"rank: must be given for the log of a training, as {shown(identifier)} is a run; give --rank 0")
     from cluster.submit.ray_jobs import log
     from cluster.submit.ray_jobs.jobs import info

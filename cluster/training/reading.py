@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from landscape.errors import NotFoundError, shown
 from landscape.folders import open_folder
+from landscape.trajectory.launch import read_launch
 
 FOLDER = "logs"
 NAME = re.compile(r"rank-(\d+)\.log")
@@ -44,7 +45,7 @@ def follow_log(run: str, rank: int, write: Callable[[str], object], is_over: Cal
     While the training runs, a log that is not there yet is waited for.
 
     Raises:
-        NotFoundError: as `read_log`.
+        NotFoundError: as `read_log`; or the training has fewer ranks.
     """
     folder, written = open_folder(run), 0
     decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may be half written
@@ -55,6 +56,11 @@ def follow_log(run: str, rank: int, write: Callable[[str], object], is_over: Cal
         except FileNotFoundError:
             if over:
                 read_log(run, rank)  # raises, and says which logs there are
+            launch = read_launch(run)
+            if launch is not None and rank >= launch.workers:
+                raise NotFoundError(
+                    f"rank: must be below {launch.workers}, the workers that run {shown(run)} is trained by, not {rank}"
+                ) from None
             part = b""
         written += len(part)
         write(decoder.decode(part, final=over and not part))

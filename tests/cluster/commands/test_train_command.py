@@ -286,6 +286,7 @@ def test_one_training_writes_a_run_at_a_time(call, tmp_path):
         (("run", "--rank", 4), 3, "has no log of rank 4; it has logs of ranks 0, 1"),
         (("run", "--rank", -1), 2, "rank: must be 0 or more, not -1"),
         (("run",), 2, "rank: must be given for the log of a training, as 'run' is a run; give --rank 0"),
+        (("s3://bucket/run",), 2, "rank: must be given for the log of a training, as 's3://bucket/run' is a run"),
         (("run", "--rank", 0, "--address", "http://x"), 2, "address: belongs to a job that was sent"),
     ],
 )

@@ -24,6 +24,7 @@ from cluster.training.train import named_as_here
 from landscape.errors import JobError, LandscapeError, NotFoundError
 from landscape.folders.lock import training_lock
 from landscape.folders.object_log import ObjectLog
+from landscape.trajectory.launch import Launch, write_launch
 
 
 def say_everything() -> None:
@@ -115,6 +116,12 @@ def test_a_log_is_followed_from_before_it_is_there_to_its_end(tmp_path, monkeypa
     assert "".join(written) == "a gr\u00f6\u00dfer step\n"
     with pytest.raises(NotFoundError, match="has no log of rank 1; it has logs of ranks 0"):
         reading.follow_log(str(tmp_path), 1, written.append, lambda: True)
+
+
+def test_a_log_that_never_comes_is_not_waited_for(tmp_path):
+    write_launch(tmp_path, Launch("digits", 2))
+    with pytest.raises(NotFoundError, match=r"^rank: must be below 2, the workers that run .* is trained by, not 2$"):
+        reading.follow_log(str(tmp_path), 2, print, lambda: False)
 
 
 # -- the pace ---------------------------------------------------------------------------------------------------
