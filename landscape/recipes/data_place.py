@@ -39,18 +39,22 @@ class DataPlace:
 
         Args:
             given: comes first.
-            run: may remember the data of its training, which goes on.
+            run: may remember the data of its training; where it goes on with others, a line says so.
             overwrite: whether the run begins anew, whatever it remembers.
 
         Raises:
             JobError: no data are named.
             NotFoundError: the path that the run remembers is not there, and nothing else names any.
         """
-        path = given or os.environ.get(self.variable)
-        path = path or self._remembered_or_common(None if overwrite else _remembered_by(run), "give data, or ")
+        remembered = None if overwrite else _remembered_by(run)
+        named = given or os.environ.get(self.variable)
+        path = named or self._remembered_or_common(remembered, "give data, or ")
         if not path:
             raise JobError(f"data: must name {self.what}; give it, or set the environment variable {self._variables}")
-        return os.path.abspath(path)
+        path = os.path.abspath(path)
+        if named and remembered and path != remembered:
+            log.warning("data: the run was trained on %s, and is now on %s", shown(remembered), shown(path))
+        return path
 
     def for_callback(self) -> str:
         """The path of the data of a job's run, for its callback, which takes no arguments.

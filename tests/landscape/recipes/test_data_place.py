@@ -43,6 +43,16 @@ def test_the_more_particular_of_several_names_is_taken(tmp_path, monkeypatch):
     assert PLACE.for_training("/given", before) == "/given"
 
 
+def test_other_data_than_before_are_told(tmp_path, caplog):
+    before = remembering(tmp_path / "run", "/elsewhere/numbers")
+    with caplog.at_level(logging.WARNING, "landscape"):
+        PLACE.for_training("/elsewhere/numbers", before)
+        PLACE.for_training("/given", before, overwrite=True)
+        assert not caplog.messages
+        PLACE.for_training("/given", before)
+    assert caplog.messages == ["data: the run was trained on '/elsewhere/numbers', and is now on '/given'"]
+
+
 def test_a_relative_path_is_remembered_from_wherever_it_is_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert PLACE.for_training("numbers", tmp_path) == str(tmp_path / "numbers")
