@@ -274,17 +274,26 @@ def kill(folder: Path, calm: Path, calls: list[Call], every: str, seed: str, sam
     rest = sorted({*range(len(calls))} - {*places})
     sampled = random.Random(int(seed)).sample(rest, min(int(sample), len(rest)))
     chosen = part_of(sorted({*places, *sampled}), share)
+    return {"calls": len(calls), **killed_at(chosen, calls, folder, under, lambda run: goes_on(run, calm, intact=True))}
+
+
+def killed_at(
+    chosen: Sequence[int],
+    calls: Sequence[Call],
+    folder: Path,
+    work: Callable[[Path, Handler], None],
+    verdict: Callable[[Path], str],
+) -> dict[str, Any]:
+    """Die before each chosen change, and in the middle of it where it is a write; what is wrong afterwards."""
     wrong, killed = [], 0
     for number in chosen:
         for torn in (False, True)[: 1 + (calls[number].kind == "write")]:
             run = fresh(folder, "killed")
-            code, told = forked(lambda r=run, n=number, t=torn: under(r, die_at(n, t)))  # type: ignore[misc]
+            code, told = forked(lambda r=run, n=number, t=torn: work(r, die_at(n, t)))  # type: ignore[misc]
             killed += code == -9
-            problem = told or goes_on(run, calm, intact=True)
-            if problem:
-                call = calls[number]
-                wrong.append(f"{number} torn={torn} {call.kind} {call.path}: {problem}")
-    return {"calls": len(calls), "chosen": len(chosen), "killed": killed, "wrong": wrong}
+            problem = told or verdict(run)
+            wrong += [f"{number} torn={torn} {calls[number].kind} {calls[number].path}: {problem}"] if problem else []
+    return {"chosen": len(chosen), "killed": killed, "wrong": wrong}
 
 
 def _touches(call: Call, parts: list[str]) -> bool:

@@ -16,8 +16,8 @@ from typing import Any
 import disk
 import torch
 import torch._dynamo  # optimisers do so at their first step, for a second
-from crash_scene import changes, contents, forked, fresh, preload
-from disk import Call, Disk, Handler, die_at
+from crash_scene import changes, contents, forked, fresh, killed_at, preload
+from disk import Call, Disk, Handler
 from power import Chooser, Log, Model, fingerprint
 from users_training import digest_of_training
 
@@ -52,15 +52,7 @@ def left(run: Path) -> list[str]:
 def kill(folder: Path, calm: Path, calls: list[Call], part: str) -> dict[str, Any]:
     """Die before every change of a path with `part` in it, and in the middle of every write to it."""
     chosen = [n for n, each in enumerate(calls) if part == "all" or part in each.path or part in each.target]
-    wrong, killed = [], 0
-    for number in chosen:
-        for torn in (False, True)[: 1 + (calls[number].kind == "write")]:
-            run = fresh(folder, "killed")
-            code, told = forked(lambda r=run, n=number, t=torn: under(r, die_at(n, t)))  # type: ignore[misc]
-            killed += code == -9
-            problem = told or goes_on(run, calm, intact=True)
-            wrong += [f"{number} torn={torn} {calls[number]}: {problem}"] if problem else []
-    return {"changes": len(chosen), "killed": killed, "wrong": wrong}
+    return killed_at(chosen, calls, folder, under, lambda run: goes_on(run, calm, intact=True))
 
 
 def power(folder: Path, calm: Path, calls: list[Call], worlds: str, stride: str) -> dict[str, Any]:
