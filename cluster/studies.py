@@ -64,7 +64,8 @@ def start(job: Path, *words: object) -> subprocess.Popen[bytes]:
 
 def status(job: Path) -> str:
     """What `landscape status` says of the landscape of a job, without where its run lies and who computes it."""
-    return status_text(run_status(str(job.parent / "run"))).splitlines()[1]
+    found = run_status(str(job.parent / "run"))
+    return next(line for line in status_text(found).splitlines() if line.startswith(found["landscapes"][0]["name"]))
 
 
 def kill_a_worker(job: Path) -> bool:

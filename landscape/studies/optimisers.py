@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from landscape.folders import open_folder
 from landscape.recipes.lenet import LeNet5
 from landscape.recipes.settings import Settings, make_optimizer
 from landscape.recipes.training import seeded
@@ -126,7 +127,8 @@ def paces(chosen: Sequence[Chosen], images: StudyData) -> dict[str, OverSeeds]:
         times = choose(5, 1)
         recipes = {each.label: each.networks[0].recipe for each in chosen}
         rounds = [{label: _processor_seconds(recipe) for label, recipe in recipes.items()} for _ in range(times)]
-        place.write_text(json.dumps({label: [one[label] for one in rounds] for label in recipes}), encoding="utf-8")
+        measured = {label: [one[label] for one in rounds] for label in recipes}
+        open_folder(place.parent).write(place.name, json.dumps(measured).encode())  # whole, or not at all
     return {label: OverSeeds(tuple(values)) for label, values in json.loads(place.read_text(encoding="utf-8")).items()}
 
 
