@@ -149,7 +149,7 @@ class NormalisedImages(Dataset[tuple[Tensor, Tensor]]):
         return normalise(self.images[index]), self.labels[index]
 
 
-# THOR's are the best of its trials with ResNet-20, for 10 epochs on 8,000 of the images (tests/measure/optimisers.py).
+# THOR's follow from trials with ResNet-20, for 10 epochs on 8,000 of the images: docs/bench.md.
 @takes_loop_options(
     told=RECIPE.told, batch_size=128, learning_rate=0.1, weight_decay=1e-4, device="auto",
     of_optimizers={
