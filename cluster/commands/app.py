@@ -30,6 +30,7 @@ from cluster.commands.init import init
 from cluster.commands.list_ import list_
 from cluster.commands.logs import logs
 from cluster.commands.measure import measure
+from cluster.commands.pack import pack
 from cluster.commands.plan import plan
 from cluster.commands.refine import refine
 from cluster.commands.rename import rename
@@ -50,6 +51,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "run": run,
     "train": train,
     "plan": plan,
+    "pack": pack,
     "status": status,
     "validate": validate,
     "export": export,

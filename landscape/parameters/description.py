@@ -42,9 +42,14 @@ def trainable_matrices(model: nn.Module) -> tuple[ParameterInfo, ...]:
 def describe_parameters(model: nn.Module) -> tuple[ParameterInfo, ...]:
     """One `ParameterInfo` per parameter of `model`, tied ones once, in the order of `named_parameters`.
 
+    A model that was packed says them itself, as its modules are no longer of the types that told them.
+
     >>> [(info.name, info.role) for info in describe_parameters(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3)))]
     [('0.weight', 'weight'), ('0.bias', 'bias'), ('1.weight', 'norm'), ('1.bias', 'norm')]
     """
+    described = getattr(model, "described", None)
+    if isinstance(described, tuple) and all(isinstance(info, ParameterInfo) for info in described) and described:
+        return described
     owners = {
         f"{prefix}.{name}" if prefix else name: module
         for prefix, module in model.named_modules(remove_duplicate=False)

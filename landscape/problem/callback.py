@@ -13,7 +13,9 @@ from torch import nn
 
 from landscape.draws import fixed_seeds
 from landscape.errors import JobError, nearest, shown
+from landscape.portable.archive import names_a_file
 from landscape.problem.network import knowing
+from landscape.problem.portable import portable_problem
 from landscape.problem.problem import Problem
 from landscape.problem.user_code import calling
 
@@ -27,13 +29,15 @@ def load_problem(
     """Call the user's callback and check the problem that it returns.
 
     Args:
-        reference: the callback itself, or its name 'module:function'.
-        folder: where the module is looked up first, before `sys.path`.
+        reference: the callback itself, or its name 'module:function', or the file of a portable problem.
+        folder: where the module is looked up first, before `sys.path`; a relative file starts there.
         network: what `network_options` tells the callback.
 
     Raises:
         JobError: the callback cannot be imported, raises, or returns something that is not a usable `Problem`.
     """
+    if isinstance(reference, str) and names_a_file(reference):
+        return portable_problem((folder or Path.cwd()) / reference)
     with fixed_seeds(CALLBACK_SEED):  # also while the module is imported, since it may make its model then
         callback = import_callback(reference, folder) if isinstance(reference, str) else reference
     name = reference if isinstance(reference, str) else getattr(callback, "__qualname__", repr(callback))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from landscape.draws import fixed_seeds
 from landscape.errors import JobError, flat, message_of
+from landscape.portable.manifest import PackedSamples
 from landscape.problem.batches import Batch, batch_length, field_names
 from landscape.problem.choice import chosen_indices
 from landscape.problem.contents import digest_of, fields_of
@@ -59,7 +60,7 @@ def look_for_randomness(data: Any, num_samples: int, seed: int) -> RandomData:
     Returns:
         What differs; data that cannot be read again are no error, and `unchecked` says so.
     """
-    if isinstance(data, PointData):
+    if isinstance(data, (PointData, PackedSamples)):
         return _outcome(checked=min(num_samples, data.length))
     source = source_of(data)
     if not isinstance(source, (Items, Stream)):

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from landscape.draws import fixed_seeds
 from landscape.memory import host_limit
+from landscape.portable.manifest import PackedSamples
 from landscape.problem import kept_rows
 from landscape.problem.batches import Batch, batch_length
 from landscape.problem.choice import Choice, Chosen
@@ -21,6 +22,7 @@ from landscape.problem.contents import bytes_of
 from landscape.problem.items import KeptItems
 from landscape.problem.kept_rows import on_disk, rows_at
 from landscape.problem.points import PointData, PointSets
+from landscape.problem.portable_samples import chosen_of
 from landscape.problem.reading import Items, Stream, as_rows, seed_of
 from landscape.problem.samples import Rows
 from landscape.problem.sources import source_of
@@ -70,6 +72,8 @@ def select_samples(
         True
     """
     choice = Choice(num_samples, seed, at_most, ascending, host_limit() if limit is None else limit, length, observed)
+    if isinstance(data, PackedSamples):
+        return chosen_of(data, choice)
     if isinstance(data, PointData):
         return _of_points(data, choice)
     source = source_of(data)

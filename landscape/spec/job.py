@@ -20,6 +20,7 @@ from landscape.fields import Count, Frozen, GpuNumber, Gpus, Seed, Threads, Tile
 from landscape.folders.places import locate
 from landscape.grid import AXIS_NAMES
 from landscape.plan import Engine, Precision
+from landscape.portable.archive import SUFFIX, names_a_file
 from landscape.record import LevelRecord
 from landscape.spec.collect import DEFAULT_SAMPLES, CollectLandscape
 from landscape.spec.convexity import DEFAULT_SAMPLES as CONVEXITY_SAMPLES
@@ -59,8 +60,8 @@ class Job(Frozen):
     run: str
     """Folder or URL that holds the trajectory and all landscapes."""
     problem: Annotated[str | Callable[[], Any], WithJsonSchema({"type": "string"})]
-    """The callback, `module:function`; the module is looked up beside the job file first. Required, but for a job
-    file of a run whose training recorded it, as the recipes do.
+    """The callback, `module:function`; the module is looked up beside the job file first. Or the file of a portable
+    problem, `FILE.landscape`. Required, but for a job file of a run whose training recorded it, as the recipes do.
     """
     num_samples: Count = DEFAULT_SAMPLES
     """Samples that every value is the mean of; the same ones at every point. Default: 256 where all landscapes are
@@ -127,8 +128,12 @@ class Job(Frozen):
     @field_validator("problem", mode="before")
     @classmethod
     def _problem_reference(cls, value: Any) -> Any:
+        if names_a_file(value):
+            return value
         if isinstance(value, str) and not MODULE_FUNCTION.fullmatch(value):
-            raise ValueError(f"must be 'module:function', not {shown(value)}{_remedy_of_reference(value)}")
+            raise ValueError(
+                f"must be 'module:function' or a file {SUFFIX}, not {shown(value)}{_remedy_of_reference(value)}"
+            )
         if not isinstance(value, str) and not callable(value):
             raise ValueError(f"must be 'module:function' or a function, not {shown(value)}")
         return value

@@ -7,6 +7,7 @@ from typing import Any
 
 from landscape.errors import JobError, NotFoundError, message_of, shown
 from landscape.folders.places import locate
+from landscape.portable.archive import names_a_file
 from landscape.spec.job import Job
 from landscape.spec.strict_yaml import MAX_BYTES, parse_yaml
 from landscape.trajectory.run_files import read_problem
@@ -22,7 +23,7 @@ YAML_TYPES = {
 
 
 def read_job(path: str | Path, **overrides: Any) -> Job:
-    """Read a YAML job file; `overrides` that are not None replace its fields.
+    """Read a YAML job file, or the job of a portable problem; `overrides` that are not None replace its fields.
 
     Where it names no problem, it is the one that the training of its run recorded.
 
@@ -30,6 +31,8 @@ def read_job(path: str | Path, **overrides: Any) -> Job:
         NotFoundError: there is no such file.
         JobError: it is not YAML, or not a job.
     """
+    if names_a_file(str(path)):
+        return _packed_job(Path(path), overrides)
     file, name = Path(path), f"job file {shown(str(path), 100)}"
     try:
         with open(file, "rb") as opened:
@@ -58,3 +61,19 @@ def read_job(path: str | Path, **overrides: Any) -> Job:
     job = Job(**data)
     job._folder = folder
     return job
+
+
+def _packed_job(file: Path, overrides: dict[str, Any]) -> Job:
+    """The job of a portable problem, whose run is called as the file is, unless another one is given."""
+    from landscape.portable.manifest import PortableFile  # which needs torch, and other jobs are read without
+
+    packed = PortableFile(file)
+    try:
+        data = parse_yaml(packed.job_text())
+    except ValueError as error:
+        raise packed.archive.damaged(f"its job: {error}") from None
+    if not isinstance(data, dict):
+        raise packed.archive.damaged("its job is none")
+    run = overrides.pop("run", None) or f"runs/{file.stem}"
+    data |= {key: value for key, value in overrides.items() if value is not None}
+    return Job(**data, run=locate(run, Path.cwd()), problem=str(file.absolute()))

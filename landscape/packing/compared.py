@@ -1,0 +1,93 @@
+"""The packed problem beside its source: the values of both on samples of the job, in batches of several sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from landscape.errors import JobError
+from landscape.evaluation.arithmetic import arithmetic, autocast
+from landscape.plan import Plan
+from landscape.problem.observables import Observe
+from landscape.problem.samples import Samples
+from landscape.problem.structure import moved
+
+SIZES = (1, 2, 7, 64)  # samples of a batch
+STEP = 0.01  # of weights, relative to their size, to the second point of comparison
+TOLERANCES = {"float64": 1e-12, "bfloat16": 2e-2}
+TOLERANCE = 1e-6
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """How far the packed problem's values are from those of its source.
+
+    Attributes:
+        difference: the largest, relative to the size of the value, or absolute below 1.
+        batches: how many were compared.
+    """
+
+    difference: float
+    batches: int
+
+    @property
+    def equal(self) -> bool:
+        """Whether they are equal to the bit."""
+        return self.difference == 0.0
+
+
+def compare(
+    source: tuple[nn.Module, Observe], packed: tuple[nn.Module, Observe], samples: Samples, plan: Plan
+) -> Compared:
+    """Compare both at the model's weights, and at weights a small step away.
+
+    Raises:
+        JobError: they differ by more than rounding; or the packed one does not run.
+    """
+    dtype = torch.float64 if plan.precision == "float64" else torch.float32
+    worst, count = 0.0, 0
+    with arithmetic(plan, CPU), torch.no_grad(), autocast(plan, CPU):
+        for step in (0.0, STEP):
+            for model in (source[0], packed[0]):
+                _move(model, step)
+            for size in SIZES:
+                batch = moved(samples.batch(0, min(size, samples.length)), CPU, dtype)
+                mine, other = (_observed(observe, model, batch) for model, observe in (source, packed))
+                worst, count = max(worst, _difference(mine, other)), count + 1
+    if worst > TOLERANCES.get(plan.precision, TOLERANCE):
+        raise JobError(
+            f"model: gives other values when it is exported, by {worst:.2g}: something in it depends on more than its "
+            "weights and its batch, such as the batch size as a constant; run the job from its source"
+        )
+    return Compared(worst, count)
+
+
+def _move(model: nn.Module, step: float) -> None:
+    """Move every parameter by a step that is the same for both models."""
+    for parameter in model.parameters():
+        if step and parameter.is_floating_point() and parameter.numel():
+            places = torch.arange(parameter.numel()).reshape(parameter.shape) % 7 - 3
+            parameter.add_(places.to(parameter.dtype) * (step * parameter.float().abs().mean().to(parameter.dtype)))
+
+
+def _observed(observe: Observe, model: nn.Module, batch: object) -> Mapping[str, Tensor]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return observe(model, batch)
+
+
+def _difference(mine: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    if set(mine) != set(other) or any(mine[name].shape != other[name].shape for name in mine):
+        return float("inf")
+    worst = 0.0
+    for name, values in mine.items():
+        one, two = values.double(), other[name].double()
+        if not torch.equal(torch.isnan(one), torch.isnan(two)):
+            return float("inf")
+        apart = ((one - two).abs() / one.abs().clamp(min=1.0)).nan_to_num(nan=0.0)
+        worst = max(worst, float(apart.max()) if apart.numel() else 0.0)
+    return worst

@@ -1,0 +1,134 @@
+"""Functions of a model and a batch as graphs: exported by torch, or traced where they take derivatives themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from landscape.errors import JobError
+from landscape.packing.described import Exported
+from landscape.packing.refusals import refusal
+from landscape.portable.structure import filled, leaves_of, structure_of
+
+Function = Callable[[nn.Module, Any], Any]
+LEAST = 3  # samples of an example: torch takes sizes of 0 and 1 for constants
+
+
+def exported(function: Function, model: nn.Module, batch: Any, what: str = "observe") -> tuple[Exported, Any, Any]:
+    """A function as a graph, and the structures of what it takes and returns.
+
+    Args:
+        function: of the model and a batch.
+        model: in eval mode, whose parameters require no gradients.
+        batch: a few samples, see `example_of`.
+        what: how messages call the function.
+
+    Raises:
+        JobError: it does not export; says why, where, and what to do.
+    """
+    try:
+        takes = structure_of(batch)
+    except TypeError as error:
+        raise JobError(f"data: batches must be tensors in tuples, lists and dicts to be packed, not {error}") from None
+    calling = _Calling(function, model, takes, what)
+    leaves = tuple(leaves_of(takes, batch))
+    with _settled():
+        try:
+            found = _by_export(calling, leaves)
+        except JobError:
+            raise
+        except Exception as error:
+            try:
+                found = _by_tracing(calling, leaves)
+            except Exception:
+                raise refusal(error, lambda: function(model, batch)) from error
+    return found, takes, calling.returns_of()
+
+
+def example_of(batch: Any) -> Any:
+    """The first samples of a batch of rows, repeated where there are few: as many as nothing else of it counts."""
+    leaves = leaves_of(structure_of(batch), batch)
+    sizes = {size for leaf in leaves for size in leaf.shape[1:]}
+    count = next(count for count in (5, 7, 11, 13, 17, 19, 23, *range(25, 10_000)) if count not in sizes)
+    rows = torch.arange(count) % leaves[0].shape[0]
+    return filled(structure_of(batch), iter([leaf[rows] for leaf in leaves]))
+
+
+class _Calling(nn.Module):
+    """The function as a module that takes and returns tensors, the model below it."""
+
+    def __init__(self, function: Function, model: nn.Module, takes: Any, what: str) -> None:
+        super().__init__()
+        self.model = model
+        # Behind a function: torch restores attributes of modules, and would take a criterion for a part of the model.
+        self._observe, self.returns_of = _noting(function, takes, what)
+
+    def forward(self, *leaves: Tensor) -> tuple[Tensor, ...]:
+        return self._observe(self.model, leaves)
+
+
+def _noting(
+    function: Function, takes: Any, what: str
+) -> tuple[Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]], Callable[[], Any]]:
+    """The function of leaves, and a function that says of which structure its value was."""
+    noted: list[Any] = []
+
+    def observe(model: nn.Module, leaves: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        value = function(model, filled(takes, iter(leaves)))
+        try:
+            noted[:] = [structure_of(value)]
+        except TypeError as error:
+            raise JobError(
+                f"{what}: must return tensors in tuples, lists and dicts to be packed, not {error}"
+            ) from None
+        return tuple(leaves_of(noted[0], value))
+
+    return observe, lambda: noted[0]
+
+
+@contextlib.contextmanager
+def _settled() -> Iterator[None]:
+    """Without the kernels of whole attention layers, which do not export, and without warnings."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _by_export(calling: _Calling, leaves: tuple[Tensor, ...]) -> Exported:
+    dynamic = (tuple({0: torch.export.Dim.DYNAMIC} for _ in leaves),)
+    program = torch.export.export(calling, leaves, dynamic_shapes=dynamic, strict=False)
+    changed = program.graph_signature.buffers_to_mutate
+    if changed:
+        raise JobError(
+            f"model: must not change its buffers in eval mode to be packed, as it does {next(iter(changed.values()))}"
+        )
+    tensors: dict[str, str | Tensor] = {}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
+            target = str(spec.target)
+            known: Mapping[str, Any] = {**program.constants, **program.state_dict}
+            tensors[spec.arg.name] = target.removeprefix("model.") if target.startswith("model.") else known[target]
+    return Exported(program.graph, tensors, program.graph_module)
+
+
+def _by_tracing(calling: _Calling, leaves: tuple[Tensor, ...]) -> Exported:
+    """By the operations that run, those of derivatives among them; sizes stay symbols."""
+    traced = make_fx(calling, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*leaves)
+    named = (*calling.model.named_parameters(), *calling.model.named_buffers())
+    paths = {id(tensor): name for name, tensor in named}
+    for node in list(traced.graph.nodes):
+        value = getattr(traced, str(node.target), None) if node.op == "get_attr" else None
+        if isinstance(value, Tensor) and id(value) in paths:
+            node.meta["stands_for"] = paths[id(value)]
+    return Exported(traced.graph, {}, traced)

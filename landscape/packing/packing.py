@@ -1,0 +1,218 @@
+"""`pack`: a job, its problem exported, its samples and snapshots, written as one file that needs no user code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from landscape.errors import JobError, shown
+from landscape.evaluation.loaded import take_to_type
+from landscape.evaluation.private import private_copy
+from landscape.packing.compared import Compared, compare
+from landscape.packing.described import Constants, described_graph
+from landscape.packing.exported import Function, example_of, exported
+from landscape.packing.tree import described_parameters, described_tree
+from landscape.packing.writing import ArchiveWriter
+from landscape.plan import Plan
+from landscape.portable.archive import SUFFIX
+from landscape.portable.manifest import CONSTANTS, JOB, SAMPLES, WEIGHTS
+from landscape.portable.structure import leaves_of, structure_of
+from landscape.preparation.asked import asked_of
+from landscape.preparation.prepared import PreparedJob
+from landscape.preparation.preparing import prepare
+from landscape.problem.callback import load_problem
+from landscape.problem.observables import Combination
+from landscape.problem.points import PointSets
+from landscape.problem.problem import Problem
+from landscape.problem.samples import Samples
+from landscape.problem.structure import moved
+from landscape.problem.supervised import Supervised
+from landscape.problem.terms import Terms
+from landscape.problem.user_code import in_folder
+from landscape.spec import Job
+from landscape.trajectory.snapshots import versions
+
+MACHINE = {"run", "problem", "landscapes", "workers", "num_gpus", "device_ids", "threads", "engine"}
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What was packed.
+
+    Attributes:
+        path: the file.
+        size: its bytes.
+        tensor_bytes: how many of them are tensors.
+        compared: its values beside those of the source.
+    """
+
+    path: Path
+    size: int
+    tensor_bytes: int
+    compared: Compared
+
+
+def pack(job: Job, path: str | Path) -> Packed:
+    """Write a job and its problem as one file, which `landscape run` computes without the user's code.
+
+    Args:
+        job: any job whose problem exports.
+        path: the file, which ends in `.landscape`.
+
+    Raises:
+        JobError: the model or what it observes does not export, or the data are no tensors of one shape.
+    """
+    path = Path(path)
+    if path.suffix != SUFFIX:
+        raise JobError(f"out: must end in {SUFFIX}, not {shown(path.name)}; write -o {path.stem or 'job'}{SUFFIX}")
+    prepared = prepare(job)
+    with in_folder(prepared.folder):
+        made = _Exporting(prepared)
+        made.export()
+    with ArchiveWriter(path) as writer:
+        made.write(writer)
+    with in_folder(prepared.folder):
+        compared = made.compared(path)
+    return Packed(path, path.stat().st_size, writer.tensor_bytes, compared)
+
+
+class _Exporting:
+    """The parts of the file, made from a prepared job."""
+
+    def __init__(self, prepared: PreparedJob) -> None:
+        self.prepared, self.problem, self.samples = prepared, prepared.problem, prepared.samples
+        self.plan: Plan = prepared.landscapes[0].plan
+        self.model = _settled_copy(self.problem, self.plan)
+        self.sets = _sets_of(self.samples)
+        self.graphs: dict[str, dict[str, Any]] = {}
+        self.constants = Constants()
+        self.kind: dict[str, Any] = {}
+
+    def export(self) -> None:
+        """Export what the problem observes."""
+        observe: Any = self.problem.observe
+        inner = observe.observe if isinstance(observe, Combination) else observe
+        if isinstance(inner, Terms) and isinstance(self.samples, PointSets):
+            self.kind = {"kind": "terms"}
+            for name in self.sets:
+                self._add(f"term_{name}", _term_of(inner, name), self._example(name))
+        elif type(inner) is Supervised and self._splits(inner):
+            self.kind = {"kind": "supervised", "classifies": inner.classifies}
+        else:
+            self.kind = {"kind": "whole"}
+            self._add("model", inner, self._example(""))
+
+    def _splits(self, observe: Supervised) -> bool:
+        """Export outputs, losses and metrics apart, as products with the Gauss-Newton matrix need them."""
+        batch = self._example("")
+        with torch.no_grad():
+            outputs = observe.outputs(self.model, batch)
+        if not isinstance(outputs, Tensor):
+            return False
+        self._add("model", lambda model, inputs: model(inputs), batch[0], "model")
+        pair = (outputs, batch[1])
+        self._add("loss", lambda _, given: observe.losses(*_as_batch(given)), pair, "criterion")
+        for name, metric in observe.metrics.items():
+            self._add(f"metric_{name}", _metric_of(metric), pair, f"metric {name}")
+        return True
+
+    def _add(self, name: str, function: Function, batch: Any, what: str = "observe") -> None:
+        found, takes, returns = exported(function, self.model, batch, what)
+        lowered = self.plan.precision == "bfloat16"
+        graph = described_graph(found, self.model, self.constants, lowered=lowered)
+        self.graphs[name] = {"graph": graph, "takes": takes, "returns": returns}
+
+    def _example(self, name: str) -> Any:
+        dtype = torch.float64 if self.plan.precision == "float64" else torch.float32
+        return moved(example_of(self.sets[name]), torch.device("cpu"), dtype)
+
+    def write(self, writer: ArchiveWriter) -> None:
+        """Write all members."""
+        problem, entries, tensors = self.problem, *described_tree(self.problem.model)
+        graphs = {}
+        for place, (name, graph) in enumerate(self.graphs.items()):
+            writer.data(f"graphs/{place}.json", graph["graph"])
+            graphs[name] = {"member": str(place), "takes": graph["takes"], "returns": graph["returns"]}
+        writer.text(JOB, json.dumps(self._job(), indent=1))
+        writer.tensors(WEIGHTS, tensors)
+        if self.constants.tensors:
+            writer.tensors(CONSTANTS, {str(place): each for place, each in enumerate(self.constants.tensors)})
+        index = self.prepared.sample_index
+        assert index is not None
+        leaves = [leaf for rows in self.sets.values() for leaf in leaves_of(structure_of(rows), rows)]
+        named = {"indices": torch.from_numpy(index), **{str(place): leaf for place, leaf in enumerate(leaves)}}
+        writer.tensors(SAMPLES, named)
+        said: dict[str, Any] = {
+            **self.kind,
+            "observables": list(self.prepared.landscapes[0].observables),
+            "term_weights": None if problem.term_weights is None else dict(problem.term_weights),
+            "derived": dict(problem.derived),
+            "expected": dict(problem.expected),
+            "precision": self.plan.precision,
+            "parameters": described_parameters(problem.model),
+            "modules": entries,
+            "graphs": graphs,
+        }
+        samples = {
+            "sets": [[name, structure_of(rows)] for name, rows in self.sets.items()],
+            "num_samples": asked_of(self.prepared.job).num_samples,
+            "seed": self.prepared.job.seed,
+        }
+        writer.manifest({"versions": versions(), "problem": said, "samples": samples})
+
+    def _job(self) -> Mapping[str, Any]:
+        """The job without what is of this machine alone."""
+        job = self.prepared.job
+        fields = job.model_dump(mode="json", exclude_unset=True, exclude=MACHINE)
+        landscapes = [each.model_dump(mode="json", exclude_unset=True) for each in asked_of(job).landscapes]
+        return {**fields, "landscapes": landscapes}
+
+    def compared(self, path: Path) -> Compared:
+        """The packed problem beside its source."""
+        packed = load_problem(str(path.absolute()))
+        theirs = _settled_copy(packed, self.plan)
+        mine = _settled_copy(self.problem, self.plan)
+        return compare((mine, self.problem.observe), (theirs, packed.observe), self.samples, self.plan)
+
+
+def _settled_copy(problem: Problem, plan: Plan) -> nn.Module:
+    """A copy of the model as it is evaluated: in eval mode, in the plan's type, without gradients of parameters."""
+    model = private_copy(problem.model)[0].cpu()
+    take_to_type(model, plan)
+    return model.eval().requires_grad_(False)
+
+
+def _sets_of(samples: Samples) -> Mapping[str, Any]:
+    """The samples as rows of tensors, by the names of their terms, or under ''.
+
+    Raises:
+        JobError: they are no rows.
+    """
+    if isinstance(samples, PointSets):
+        return samples.sets
+    if samples.rows is None:
+        raise JobError(
+            "data: samples must be tensors of one shape to be packed, not items that are collated batch by batch; pad "
+            "them to one length in the data set, or run the job from its source"
+        )
+    return {"": samples.rows}
+
+
+def _as_batch(pair: Any) -> tuple[Any, tuple[None, Any]]:
+    """Outputs, and a batch of which a criterion takes the targets alone."""
+    outputs, targets = pair
+    return outputs, (None, targets)
+
+
+def _metric_of(metric: Any) -> Function:
+    return lambda _, pair: metric(*pair)
+
+
+def _term_of(terms: Terms, name: str) -> Function:
+    return lambda model, points: terms(model, {name: points})[name]

@@ -1,0 +1,117 @@
+"""The zip of a portable problem is written: stored members, each begun at a multiple of 64 bytes, with its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from landscape.errors import LandscapeError, message_of, shown
+from landscape.folders.files import PARTIAL
+from landscape.portable.archive import FORMAT, MANIFEST, VERSION
+from landscape.portable.tensors import DTYPES
+
+ALIGNED = 64  # bytes, as torch's own memory is
+ZIP64_EXTRA = 20  # bytes that `zipfile` adds to a member's header where its size is not known before
+LOCAL_HEADER = 30
+DATE = (1980, 1, 1, 0, 0, 0)  # the same job gives the same file
+PIECE = 1 << 24  # bytes of a tensor that are in memory at a time, as it may be a mapped file
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class ArchiveWriter:
+    """Members are added one by one; at the end the file takes its name, whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._partial = path, path.with_name(f".{path.name}{PARTIAL}")
+        self._members: dict[str, dict[str, Any]] = {}
+        self.tensor_bytes = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(self._partial, "wb")
+        except OSError as error:
+            raise self._refusal(error) from None
+        self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_STORED, allowZip64=True)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            self._zip.close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            if kind is None:
+                os.replace(self._partial, self._path)
+        except OSError as full:
+            raise self._refusal(full) from None
+        finally:
+            self._file.close()
+            self._partial.unlink(missing_ok=True)
+
+    def text(self, name: str, text: str) -> None:
+        """Add a member of text."""
+        self._add(name, iter([text.encode()]))
+
+    def data(self, name: str, values: Any) -> None:
+        """Add a member of JSON."""
+        self.text(name, json.dumps(values, allow_nan=False, separators=(",", ":")))
+
+    def tensors(self, name: str, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> None:
+        """Add a member of named tensors, in the format of safetensors."""
+        header: dict[str, Any] = {"__metadata__": dict(about)} if about else {}
+        end = 0
+        for key, tensor in tensors.items():
+            header[key] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [end, 0]}
+            end += tensor.nbytes
+            header[key]["data_offsets"][1] = end
+        self.tensor_bytes += end
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-(len(text) + 8) % ALIGNED)
+        self._add(name, _pieces(text, tensors))
+
+    def manifest(self, values: Mapping[str, Any]) -> None:
+        """Add the manifest, last, as it has the digests of all the others."""
+        whole = {"format": FORMAT, "version": VERSION, **values, "members": self._members}
+        self._add(MANIFEST, iter([json.dumps(whole, allow_nan=False, indent=1).encode()]))
+
+    def _add(self, name: str, pieces: Iterator[bytes]) -> None:
+        info = zipfile.ZipInfo(name, DATE)
+        info.external_attr = 0o644 << 16
+        begins = self._file.tell() + LOCAL_HEADER + len(name.encode()) + ZIP64_EXTRA + 4
+        padding = -begins % ALIGNED
+        info.extra = b"LP" + padding.to_bytes(2, "little") + b"\0" * padding
+        hashed, size = hashlib.sha256(), 0
+        try:
+            with self._zip.open(info, "w", force_zip64=True) as member:
+                for piece in pieces:
+                    hashed.update(piece)
+                    member.write(piece)
+                    size += len(piece)
+        except OSError as error:
+            raise self._refusal(error) from None
+        self._members[name] = {"sha256": hashed.hexdigest(), "bytes": size}
+
+    def _refusal(self, error: OSError) -> LandscapeError:
+        reason = error.strerror or message_of(error)
+        return LandscapeError(
+            f"{shown(str(self._path))} cannot be written: {reason}; make room, or give -o another place"
+        )
+
+
+def _pieces(header: bytes, tensors: Mapping[str, Tensor]) -> Iterator[bytes]:
+    yield len(header).to_bytes(8, "little") + header
+    for tensor in tensors.values():
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        at_once = max(1, PIECE // max(1, flat.itemsize))
+        for start in range(0, flat.numel(), at_once):
+            yield flat[start : start + at_once].view(torch.uint8).numpy().tobytes()

@@ -1,0 +1,165 @@
+"""The file of a portable problem: a zip whose members are stored as they are, each with its digest in the manifest.
+
+Members are neither compressed nor nested, so that what is read is never larger than the file, and tensors are mapped
+from where they lie. Names, sizes and places are checked before anything of a member is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import mmap
+import re
+import struct
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from landscape.errors import JobError, NotFoundError, message_of, shown
+
+SUFFIX = ".landscape"
+FORMAT, VERSION = "landscape-portable", 1
+MANIFEST = "manifest.json"
+NAME = re.compile(
+    r"(manifest\.json|job\.yaml|(graphs/\w{1,80}\.json)|((tensors|trajectory|files)/[\w-]{1,80}\.safetensors))"
+)
+MOST_MEMBERS = 20_000
+MOST_TEXT = 256 << 20  # bytes of a JSON or YAML member
+AT_ONCE = 1 << 22  # bytes that are hashed at a time
+REMEDY = "; copy the file again, or have it packed anew"
+
+
+def names_a_file(reference: object) -> bool:
+    """Whether a job's `problem` names the file of a portable problem, and no function."""
+    return isinstance(reference, str) and reference.endswith(SUFFIX)
+
+
+class Archive:
+    """The members of a file, mapped; each is compared with its digest when it is first read.
+
+    Raises:
+        NotFoundError: there is no such file.
+        JobError: it is no portable problem, is damaged, or of a newer version.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.name = shown(str(path), 100)
+        try:
+            with open(self.path, "rb") as opened:
+                self._places = _places(opened)
+                self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+        except FileNotFoundError:
+            raise NotFoundError(
+                f"{self.name} does not exist; `landscape pack JOB -o FILE` writes such a file"
+            ) from None
+        except IsADirectoryError:
+            raise JobError(f"{self.name} cannot be read: it is a folder") from None
+        except OSError as error:
+            raise JobError(f"{self.name} cannot be read: {error.strerror or message_of(error)}") from None
+        except (zipfile.BadZipFile, ValueError, struct.error, NotImplementedError, RuntimeError) as error:
+            raise JobError(f"{self.name} is no whole portable problem: {message_of(error)}{REMEDY}") from None
+        self._checked: set[str] = set()
+        self.manifest = self._manifest()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._places
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all members."""
+        return list(self._places)
+
+    def bytes_of(self, name: str) -> memoryview:
+        """The bytes of a member, which are those of the file.
+
+        Raises:
+            JobError: there is no such member, or it is not what was packed.
+        """
+        if name not in self._places:
+            raise self.damaged(f"it has no {shown(name)}")
+        start, size = self._places[name]
+        view = memoryview(self._map)[start : start + size]
+        if name not in self._checked and name != MANIFEST:
+            recorded = self._recorded.get(name)
+            if not isinstance(recorded, Mapping) or recorded.get("sha256") != _sha256(view):
+                raise self.damaged(f"{shown(name)} is not what was packed, by its digest")
+            self._checked.add(name)
+        return view
+
+    def json_of(self, name: str) -> Any:
+        """A member that holds JSON.
+
+        Raises:
+            JobError: it does not, or is not what was packed.
+        """
+        view = self.bytes_of(name)
+        if len(view) > MOST_TEXT:
+            raise self.damaged(f"{shown(name)} has {len(view)} bytes, more than {MOST_TEXT}")
+        try:
+            return json.loads(bytes(view))
+        except (ValueError, RecursionError) as error:
+            raise self.damaged(f"{shown(name)} holds no JSON: {message_of(error)[:80]}") from None
+
+    def damaged(self, why: str) -> JobError:
+        """The error of a file that is not as it was packed."""
+        return JobError(f"{self.name} cannot be taken: {why}{REMEDY}")
+
+    def _manifest(self) -> dict[str, Any]:
+        manifest = self.json_of(MANIFEST)
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+            raise JobError(f"{self.name} is no portable problem; `landscape pack JOB -o FILE` writes one")
+        version = manifest.get("version")
+        if version != VERSION:
+            newer = isinstance(version, int) and version > VERSION
+            raise JobError(
+                f"{self.name} has version {shown(version)} of the format, and this landscape reads {VERSION}; "
+                f"{'install a newer one' if newer else 'have it packed anew'}"
+            )
+        members = manifest.get("members")
+        self._recorded: Mapping[str, Any] = members if isinstance(members, dict) else {}
+        if set(self._recorded) != set(self._places) - {MANIFEST}:
+            raise self.damaged("its members are not those that its manifest lists")
+        return manifest
+
+
+def _sha256(view: memoryview) -> str:
+    hashed = hashlib.sha256()
+    for start in range(0, len(view), AT_ONCE):
+        hashed.update(view[start : start + AT_ONCE])
+    return hashed.hexdigest()
+
+
+def _places(opened: Any) -> dict[str, tuple[int, int]]:
+    """Where each member's bytes begin, and how many there are.
+
+    Raises:
+        ValueError, zipfile.BadZipFile: a name, size or place is none of those that `pack` writes.
+    """
+    end = opened.seek(0, 2)
+    places: dict[str, tuple[int, int]] = {}
+    with zipfile.ZipFile(opened) as archive:
+        infos = archive.infolist()
+        if len(infos) > MOST_MEMBERS:
+            raise ValueError(f"it has {len(infos)} members, more than {MOST_MEMBERS}")
+        for info in infos:
+            if not NAME.fullmatch(info.filename) or info.filename in places:
+                raise ValueError(f"a member is called {shown(info.filename, 60)}, or two are")
+            if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size or info.flag_bits & 1:
+                raise ValueError(f"{shown(info.filename)} is compressed or encrypted")
+            opened.seek(info.header_offset)
+            header = opened.read(30)
+            if header[:4] != b"PK\x03\x04":
+                raise ValueError(f"{shown(info.filename)} is not where it should be")
+            start = info.header_offset + 30 + sum(struct.unpack("<HH", header[26:30]))
+            if start + info.file_size > end:
+                raise ValueError(f"{shown(info.filename)} ends behind the end of the file")
+            places[info.filename] = start, info.file_size
+    if MANIFEST not in places:
+        raise ValueError(f"it has no {MANIFEST}")
+    following = sorted(places.values())
+    if any(start + size > after for (start, size), (after, _) in itertools.pairwise(following)):
+        raise ValueError("its members lie in one another")
+    return places

@@ -1,0 +1,131 @@
+"""What the file of a portable problem says of itself, read into typed values; and the model that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from landscape.errors import JobError, message_of
+from landscape.parameters import ParameterInfo
+from landscape.portable.archive import Archive
+from landscape.portable.model import PortableModel
+from landscape.portable.modules import kept_apart
+from landscape.portable.structure import checked_structure, count_of, filled
+from landscape.portable.tensors import read_tensors
+
+JOB, WEIGHTS, CONSTANTS, SAMPLES = (
+    "job.yaml", "tensors/weights.safetensors", "tensors/constants.safetensors", "tensors/samples.safetensors",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PackedSamples:
+    """The samples that were packed, in the order in which the job drew them.
+
+    Attributes:
+        sets: rows by the name of their term, or the one batch of rows under ''.
+        indices: of every sample in the data that it was drawn from.
+        num_samples: how many the job asked for.
+        seed: of the job.
+        name: of the file, for messages.
+    """
+
+    sets: Mapping[str, Any]
+    indices: Tensor
+    num_samples: int
+    seed: int
+    name: str
+
+    @property
+    def length(self) -> int:
+        """How many there are; of several sets, in the largest."""
+        return len(self.indices)
+
+
+class PortableFile:
+    """A portable problem on disk.
+
+    Raises:
+        NotFoundError: there is no such file.
+        JobError: it is none, is damaged, or of a newer version.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.archive = Archive(path)
+        self.path = self.archive.path
+        self._said: Mapping[str, Any] = self.archive.manifest
+
+    @cached_property
+    def problem(self) -> Mapping[str, Any]:
+        """The part of the manifest that describes the problem."""
+        return self._part("problem")
+
+    def job_text(self) -> bytes:
+        """The job, as YAML."""
+        return bytes(self.archive.bytes_of(JOB))
+
+    def model(self) -> PortableModel:
+        """The model, its tensors in memory.
+
+        Raises:
+            JobError: it holds something that no portable model may hold.
+        """
+        try:
+            tensors = kept_apart(read_tensors(self.archive, WEIGHTS))
+            constants = kept_apart(read_tensors(self.archive, CONSTANTS)) if CONSTANTS in self.archive else {}
+            graphs = {
+                str(name): {
+                    "graph": self.archive.json_of(f"graphs/{said['member']}.json"),
+                    "takes": checked_structure(said["takes"]),
+                    "returns": checked_structure(said["returns"]),
+                }
+                for name, said in self.problem["graphs"].items()
+            }
+            ordered = [constants[str(place)] for place in range(len(constants))]
+            made = PortableModel(self.problem["modules"], tensors, ordered, graphs)
+            made.described = tuple(_info(each) for each in self.problem["parameters"])
+            return made
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise self.archive.damaged(f"its model holds {_words(error)}") from None
+
+    def samples(self) -> PackedSamples:
+        """The samples, mapped from the file.
+
+        Raises:
+            JobError: they are not as they were packed.
+        """
+        said = self._part("samples")
+        try:
+            tensors = read_tensors(self.archive, SAMPLES)
+            leaves, sets = 0, {}
+            for name, structure in said["sets"]:
+                checked = checked_structure(structure)
+                count = count_of(checked)
+                sets[str(name)] = filled(checked, iter([tensors[str(leaves + place)] for place in range(count)]))
+                leaves += count
+            number, seed = (int(said[key]) for key in ("num_samples", "seed"))
+            return PackedSamples(sets, tensors["indices"].clone(), number, seed, self.archive.name)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise self.archive.damaged(f"its samples hold {_words(error)}") from None
+
+    def _part(self, name: str) -> Mapping[str, Any]:
+        part = self._said.get(name)
+        if not isinstance(part, dict):
+            raise self.archive.damaged(f"its manifest says nothing of its {name}")
+        return part
+
+
+def _info(said: Mapping[str, Any]) -> ParameterInfo:
+    values = {each.name: said[each.name] for each in fields(ParameterInfo)}
+    return ParameterInfo(**{**values, "shape": tuple(values["shape"])})
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, JobError):
+        raise error
+    return message_of(error)[:160] if isinstance(error, ValueError) else f"no {message_of(error)[:80]}"

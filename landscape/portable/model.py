@@ -1,0 +1,62 @@
+"""The model of a portable problem: modules with the packed names, and the graphs that compute with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from landscape.parameters import ParameterInfo
+from landscape.portable.graph import program_of
+from landscape.portable.modules import build_tree
+from landscape.portable.structure import count_of, filled, leaves_of
+
+MAIN = "model"  # the graph that a call of the model runs
+
+
+class PortableModel(nn.Module):
+    """Runs graphs on tensors that it holds under the names that they had in the packed model.
+
+    Args:
+        entries: see `build_tree`.
+        tensors: see `build_tree`.
+        constants: tensors that graphs hold beside these.
+        graphs: by name, each with the structures of what it is given and returns.
+
+    Raises:
+        ValueError: something of these cannot be.
+    """
+
+    def __init__(
+        self, entries: Sequence[Mapping[str, Any]], tensors: Mapping[str, Tensor], constants: Sequence[Tensor],
+        graphs: Mapping[str, Mapping[str, Any]],
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.described: tuple[ParameterInfo, ...] = ()
+        build_tree(self, entries, tensors)
+        self.constants = tuple(constants)
+        self._programs = {
+            name: (program_of(graph["graph"], self, len(constants)), graph["takes"], graph["returns"])
+            for name, graph in graphs.items()
+        }
+        for name, graph in graphs.items():
+            if graph["graph"]["inputs"] != count_of(graph["takes"]):
+                raise ValueError(f"a graph {name[:40]!r} of other inputs than it takes")
+            if len(graph["graph"]["outputs"]) != count_of(graph["returns"]):
+                raise ValueError(f"a graph {name[:40]!r} of other outputs than it returns")
+
+    def without_weights(self) -> PortableModel:
+        """A model that shares this one's graphs and constants, and holds no weights."""
+        bare = PortableModel([], {}, self.constants, {})
+        bare._programs = self._programs
+        return bare
+
+    def forward(self, batch: Any) -> Any:
+        """What the graph `model` returns for a batch."""
+        return self.run(MAIN, batch)
+
+    def run(self, name: str, batch: Any) -> Any:
+        """What the graph of this name returns for a batch."""
+        program, takes, returns = self._programs[name]
+        return filled(returns, iter(program(self, *leaves_of(takes, batch))))

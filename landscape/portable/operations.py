@@ -1,0 +1,91 @@
+"""Which operations a graph may hold: those of `aten` that compute with tensors, and arithmetic of sizes.
+
+An operation of `aten` is taken by its name alone, and only where its schema has none but tensors, numbers and types:
+no file names, no generators, no storages. Strings are taken by the few that choose a way to compute by one.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+NAME = re.compile(r"[a-z_][a-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+# Arithmetic of sizes and numbers, which the graph does outside of tensors. Powers are left out: they grow without end.
+PYTHON: dict[str, Callable[..., Any]] = {
+    "getitem": operator.getitem, "add": operator.add, "sub": operator.sub, "mul": operator.mul,
+    "floordiv": operator.floordiv, "truediv": operator.truediv, "mod": operator.mod, "neg": operator.neg,
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+    "and": operator.and_, "or": operator.or_, "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc,
+    "sym_max": torch.sym_max, "sym_min": torch.sym_min, "sym_int": torch.sym_int, "sym_float": torch.sym_float,
+    "sym_not": torch.sym_not, "sym_ite": torch.sym_ite,
+}  # fmt: skip
+# What rewrites of a graph look for by these names of torch; the kernels are the same.
+BY_TORCH_NAME: dict[str, Callable[..., Any]] = {
+    "add.Tensor": torch.add, "mul.Tensor": torch.mul, "relu.default": torch.relu, "relu_.default": torch.relu_,
+    "max_pool2d.default": torch.max_pool2d,
+}  # fmt: skip
+# Operations that begin with an underline are torch's own, and check less of what they are given.
+PRIVATE = {
+    "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_cdist_forward", "_convolution", "_log_softmax", "_softmax",
+    "_shape_as_tensor", "_to_copy", "_unsafe_view", "_weight_norm", "_euclidean_dist", "_conj", "_fft_c2c", "_fft_c2r",
+    "_fft_r2c", "_log_softmax_backward_data", "_softmax_backward_data", "_native_batch_norm_legit_no_training",
+}  # fmt: skip
+# What reads or writes other memory than that of tensors, or changes what a tensor is.
+REFUSED = re.compile(r"(^|_)(set|resize|file|save|load|storage|rename|refine|pin|record|quantized|backward_hook)(_|$)")
+# By which a string is an argument, all others being refused.
+TAKING_TEXT = {
+    "gelu", "gelu_backward", "div", "div_", "pad", "einsum", "meshgrid", "searchsorted", "bucketize", "scatter_reduce",
+    "scatter_reduce_", "index_reduce", "index_reduce_", "scatter", "scatter_", "linalg_norm", "linalg_matrix_norm",
+    "linalg_svd", "linalg_qr", "norm",
+}  # fmt: skip
+TYPES = re.compile(
+    r"(Optional\[|List\[)*(Tensor|number|int|float|bool|complex|Device|Layout|MemoryFormat|ScalarType|SymInt|Scalar|t)\]*"
+)
+
+
+def operation(name: str) -> Callable[..., Any]:
+    """The operation of this name of a file: `conv2d.default` of `aten`, or `python.add`.
+
+    Raises:
+        ValueError: no graph may hold it.
+    """
+    if name.startswith("python."):
+        if name[7:] not in PYTHON:
+            raise ValueError(f"the operation {name[:80]!r} is none that a graph may hold")
+        return PYTHON[name[7:]]
+    found = overload(name)
+    if found is None or (why := why_refused(found)):
+        raise ValueError(f"the operation {name[:80]!r} is none that a graph may hold{'' if found is None else why}")
+    computed: Callable[..., Any] = BY_TORCH_NAME.get(name, found)
+    return computed
+
+
+def overload(name: str) -> Any:
+    """The operation of `aten` of this name; None where there is none."""
+    if not NAME.fullmatch(name):
+        return None
+    packet, _, which = name.partition(".")
+    found = getattr(getattr(torch.ops.aten, packet, None), which, None) if not packet.startswith("__") else None
+    return found if isinstance(found, torch._ops.OpOverload) and found.namespace == "aten" else None
+
+
+def why_refused(found: Any) -> str:
+    """Why no graph may hold an operation of `aten`; empty where it may."""
+    packet = found._schema.name.removeprefix("aten::")
+    if packet.startswith("_") and packet not in PRIVATE:
+        return ": it is a private one of torch"
+    if packet not in PRIVATE and REFUSED.search(packet):
+        return ": it does more than compute"
+    for argument in found._schema.arguments:
+        kind = re.sub(r"\(.*?\)", "", str(argument.type))
+        if kind in ("str", "Optional[str]"):
+            if packet not in TAKING_TEXT:
+                return f": it takes the text {argument.name!r}"
+        elif not TYPES.fullmatch(kind) and kind not in ("Optional[Generator]", "Generator"):
+            return f": it takes a {kind}"
+    return ""

@@ -1,0 +1,75 @@
+"""The problem of a file: its graphs observe, its samples are those that were packed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from landscape.portable.manifest import PortableFile
+from landscape.portable.model import PortableModel
+from landscape.problem.observables import Observe
+from landscape.problem.problem import Problem
+from landscape.problem.supervised import Supervised
+
+
+def portable_problem(path: str | Path) -> Problem:
+    """The problem that `landscape pack` has written to a file. Nothing of its sender's is executed.
+
+    Raises:
+        NotFoundError, JobError: there is no such file, or it is none that this version can take.
+    """
+    file = PortableFile(path)
+    said, model, samples = file.problem, file.model(), file.samples()
+    try:
+        observe: Observe = _OBSERVING[said["kind"]](model, said)
+        weights = said["term_weights"]
+        names = None if weights is not None else [name for name in said["observables"] if name != "weight"]
+        return Problem(
+            model, samples, observe, names, term_weights=weights, derived=said["derived"], expected=said["expected"]
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise file.archive.damaged(f"its manifest has no {str(error)[:60]}") from None
+
+
+def _whole(model: PortableModel, said: Mapping[str, Any]) -> Observe:
+    return _call
+
+
+def _call(model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
+    """The model is what observes."""
+    observed: Mapping[str, Tensor] = model(batch)
+    return observed
+
+
+def _supervised(model: PortableModel, said: Mapping[str, Any]) -> Observe:
+    names = [name for name in said["observables"] if name != "loss"]
+    observe = Supervised(_Pairs(model, "loss"), {name: _Pairs(model, f"metric_{name}") for name in names})
+    observe.classifies = said["classifies"] is True
+    return observe
+
+
+def _terms(model: PortableModel, said: Mapping[str, Any]) -> Observe:
+    return _observe_terms
+
+
+def _observe_terms(model: nn.Module, batch: Mapping[str, Any]) -> Mapping[str, Tensor]:
+    assert isinstance(model, PortableModel)
+    return {name: model.run(f"term_{name}", points) for name, points in batch.items()}
+
+
+class _Pairs:
+    """A graph of outputs and targets, such as a criterion; it holds no weights of the model."""
+
+    def __init__(self, model: PortableModel, name: str) -> None:
+        self._run = partial(model.without_weights().run, name)
+
+    def __call__(self, outputs: Any, targets: Any) -> Tensor:
+        values: Tensor = self._run((outputs, targets))
+        return values
+
+
+_OBSERVING = {"whole": _whole, "supervised": _supervised, "terms": _terms}

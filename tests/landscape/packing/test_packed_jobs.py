@@ -1,0 +1,66 @@
+"""A job that was packed is the job that it was: the same samples, the same identity, the same bits."""
+
+import numpy as np
+import pytest
+from packed_scene import PLANE, packed, small_file, small_problem
+
+from landscape import Job, JobError, run
+from landscape.preparation import prepare
+from landscape.spec import read_job
+from landscape.store import LandscapeStore
+
+
+def source_job(tmp_path, fields):
+    asked = {"num_samples": 24, **fields}
+    return Job(run=str(tmp_path / "source"), problem=small_problem, landscapes=[PLANE], **asked)
+
+
+def prepared_both(tmp_path, **fields):
+    source = source_job(tmp_path, fields)
+    return prepare(source), prepare(read_job(small_file(), run=str(tmp_path / "packed"), **fields))
+
+
+def test_the_packed_job_has_the_identity_of_its_source(tmp_path):
+    source, packed_job = prepared_both(tmp_path)
+    assert packed_job.landscapes[0].identity == source.landscapes[0].identity
+    assert packed_job.samples.digest() == source.samples.digest()
+    assert np.array_equal(packed_job.sample_index, source.sample_index)
+
+
+@pytest.mark.parametrize("fields", [{}, {"batch_norm": "batch"}, {"batch_norm": "recalibrate"}, {"num_samples": 7}])
+def test_it_computes_the_same_bits(tmp_path, fields):
+    source = source_job(tmp_path, fields)
+    theirs = run(read_job(small_file(), run=str(tmp_path / "packed"), **fields))["plane"]
+    mine = run(source)["plane"]
+    stores = [LandscapeStore.open(str(tmp_path / name), "plane") for name in ("source", "packed")]
+    assert stores[0].identity.whole == stores[1].identity.whole
+    for name, values in mine.observables.items():
+        assert np.array_equal(values, theirs.observables[name]), name
+
+
+def test_the_file_is_little_larger_than_its_tensors():
+    made = packed(small_problem, "again")
+    assert made.compared.equal
+    assert made.path.read_bytes() == small_file().read_bytes()  # the same job gives the same file
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"num_samples": 25}, "num_samples: must be at most the 24 samples that the data has, not 25"),
+        ({"seed": 1}, "seed: must be 0, with which the samples of"),
+    ],
+)
+def test_what_the_file_cannot_give_is_refused(tmp_path, fields, words):
+    with pytest.raises(JobError, match=words):
+        prepare(read_job(small_file(), run=str(tmp_path / "run"), **fields))
+
+
+def test_a_job_file_may_name_a_packed_problem(tmp_path):
+    place = tmp_path / "job.yaml"
+    (tmp_path / "small.landscape").write_bytes(small_file().read_bytes())
+    line = "landscapes: [{name: line, size: 3, directions: [{kind: random}]}]"
+    place.write_text(f"run: run\nproblem: small.landscape\n{line}")
+    surface = run(read_job(place))["line"]
+    assert surface.record.num_samples == 24  # all that the file holds
+    assert np.isfinite(surface.loss).all()
