@@ -27,6 +27,7 @@ from cluster.commands.help_text import Paragraphs
 from cluster.commands.import_ import import_
 from cluster.commands.import_surface import import_surface
 from cluster.commands.init import init
+from cluster.commands.inspect import inspect
 from cluster.commands.list_ import list_
 from cluster.commands.logs import logs
 from cluster.commands.measure import measure
@@ -65,6 +66,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "measure": measure,
     "refine": refine,
     "check": check,
+    "inspect": inspect,
     "compare": compare,
     "connect": connect,
     "doctor": doctor,

@@ -30,6 +30,7 @@ from landscape.calculation import (
 )
 from landscape.connectivity.steps import Reached, StepsOfBend, Training
 from landscape.errors import Interrupted, JobError
+from landscape.inspection.question import LayersAt
 from landscape.preparation import PreparedJob, prepare
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -69,6 +70,9 @@ def questions_of(calculator, setting: Setting) -> list[NDArray[np.float64]]:
     numbers += calculator.ask(setting, [BlockGradient(block, factors) for block in range(2)])
     products = calculator.ask(setting, [ProductOfBlocks([block], factors, vectors) for block in range(2)])
     numbers += [each.total for each in products if each.total is not None]
+    (seen,) = calculator.ask(setting, [LayersAt((0.5, -0.5), gradients=True)])
+    known = [each.statistics for each in (*seen.layers, *seen.weights, *seen.gradients)]
+    numbers += [np.array([each.count, each.mean, each.squares, each.magnitude]) for each in known]
     return numbers + [tensor.numpy() for tensor in steps_of_a_bend(calculator, setting).values()]
 
 

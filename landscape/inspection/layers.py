@@ -1,0 +1,160 @@
+"""What every layer of a network gives at one set of weights, over all samples; its weights, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from landscape.errors import JobError, LandscapeError, message_of
+from landscape.evaluation.arithmetic import arithmetic
+from landscape.evaluation.batching import batching_of
+from landscape.evaluation.differentiation import Differentiation
+from landscape.evaluation.engines.rewrite import Target
+from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.factors import loss_factors
+from landscape.evaluation.feed import make_feed
+from landscape.evaluation.loaded import LoadedModel
+from landscape.evaluation.moving import targets_of
+from landscape.evaluation.running import RunningModel
+from landscape.evaluation.walks import Singles
+from landscape.memory import is_out_of_memory
+from landscape.parameters import State, describe_parameters
+from landscape.plan import Engine
+from landscape.problem.batches import Batch
+from landscape.problem.user_code import in_words
+from landscape.watch.network import Layer, NetworkWatcher
+from landscape.watch.rules import Finding, Tensors, Thresholds, findings
+from landscape.watch.statistics import statistics_of
+
+VARIANCE = "running_var"  # of normalisation layers: all zero, it divides by next to nothing
+
+
+@dataclass(frozen=True)
+class LayersSeen:
+    """What was seen at one set of weights.
+
+    Attributes:
+        layers: in the order in which they were computed.
+        weights: the parameters and the variances of norms, by name, in the model's order.
+        gradients: of the mean loss by the trainable parameters; None where they were not asked for.
+        no_gradients: why there are none although they were asked for.
+    """
+
+    layers: tuple[Layer, ...]
+    weights: tuple[Tensors, ...]
+    gradients: tuple[Tensors, ...] | None = None
+    no_gradients: str = ""
+
+    def findings(self, thresholds: Thresholds) -> list[Finding]:
+        """The rules that fire, in the order of computation: of a layer its weights first, then what it gives."""
+        outputs = findings("outputs", [layer.seen() for layer in self.layers], thresholds)
+        order = {layer.name: place for place, layer in enumerate(self.layers)}
+        found = [(float(order[each.layer]), each) for each in outputs]
+        of_weights = findings("weights", self.weights, thresholds)
+        found += [(self._turn(each.layer) - 0.5, each) for each in of_weights]
+        gradients = findings("gradients", self.gradients or (), thresholds)
+        return [each for _, each in sorted(found, key=lambda pair: pair[0])] + gradients
+
+    def _turn(self, parameter: str) -> float:
+        """When a parameter is used: with the first layer of its module, or of a module around that."""
+        owner = parameter
+        while owner:
+            owner = owner.rpartition(".")[0]
+            for place, layer in enumerate(self.layers):
+                if layer.name == owner or layer.name.startswith((f"{owner}.", f"{owner}[", f"{owner} #")):
+                    return float(place)
+        return 0.0 if self.layers else 1.0
+
+
+def layers_at(evaluator: Evaluator, weights: State, *, gradients: bool = False) -> LayersSeen:
+    """What every layer gives at these weights, over all samples of an evaluator, operation by operation.
+
+    The arithmetic is that of the evaluator's plan. Its engine is left out, as most do not call the layers one by one.
+
+    Raises:
+        JobError: the network cannot be watched, or raises; says in which layer.
+    """
+    model = evaluator.model
+    seen = LayersSeen(tuple(_outputs(evaluator, weights)), tuple(_weights(model, weights)))
+    if not gradients:
+        return seen
+    try:
+        return replace(seen, gradients=tuple(_gradients(evaluator, weights)))
+    except LandscapeError as error:
+        return replace(seen, no_gradients=message_of(error))
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        return replace(seen, no_gradients=in_words(error))
+
+
+def _outputs(evaluator: Evaluator, weights: State) -> list[Layer]:
+    plan = replace(evaluator.plan, engine=Engine())
+    loaded = LoadedModel(evaluator.model, plan, evaluator.device)
+    feed = make_feed(evaluator.held_samples, evaluator.device, loaded.dtype)
+    batching = batching_of(feed.samples.length, plan, evaluator.batch_size, feed.samples.cuts)
+    feed.split(batching.edges)
+    placed = loaded.place(weights, (), plan.engine)
+    target = Target(
+        loaded.model, loaded.state, placed, evaluator.observe, plan, evaluator.device, lambda: next(feed.batches(1))[1],
+        feed.resident, loaded.hides_writes, feed.counts, feed.same_shapes,
+    )  # fmt: skip
+    watcher, passes = NetworkWatcher(loaded.model), list[None]()
+
+    def batches() -> Iterator[tuple[int, Batch]]:
+        passes.append(None)
+        # Statistics of normalisation that are taken anew have a pass of their own, which comes first.
+        counts = len(passes) > 1 or not plan.statistics.recalibrated
+        for index, batch in feed.batches():
+            watcher.begin(on=counts)
+            yield index, batch
+
+    running = RunningModel(loaded, target)
+    walk = Singles(
+        running, batches, feed.samples.length, batching.begins, evaluator.on_point, plan.statistics.recalibrated
+    )
+    try:
+        with arithmetic(plan, evaluator.device), torch.no_grad(), watcher:
+            for _ in walk.states([weights]):
+                pass
+    except Exception as error:
+        if isinstance(error, LandscapeError) or is_out_of_memory(error):
+            raise
+        where = f" in layer {watcher.where}" if watcher.where else ""
+        raise JobError(f"the network{where} {in_words(error)}") from error
+    finally:
+        running.close()
+    return list(watcher.layers.values())
+
+
+def _weights(model: nn.Module, weights: State) -> Iterator[Tensors]:
+    for name, tensor in targets_of(model).items():
+        value = weights.get(name, tensor)
+        parameter = not name.endswith(VARIANCE)
+        if not (isinstance(tensor, nn.Parameter) or not parameter) or not _has_values(value):
+            continue
+        yield Tensors(name, statistics_of(value), dimensions=value.dim() if parameter else 2)
+
+
+def _has_values(tensor: Tensor) -> bool:
+    return (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized) and not tensor.is_meta
+
+
+def _gradients(evaluator: Evaluator, weights: State) -> list[Tensors]:
+    """The gradients of the mean loss over all samples, in the model's order."""
+    derivatives = Differentiation.beside(evaluator, weights)
+    totals = [derivatives.totals(block) for block in range(derivatives.blocks)]
+    factors: Mapping[str, float] = loss_factors(totals, evaluator.observe)
+    whole = np.zeros(derivatives.size)
+    for block in range(derivatives.blocks):
+        whole += derivatives.gradient(block, factors).numpy()
+    names = [info.name for info in describe_parameters(evaluator.model) if info.trainable and info.name in weights]
+    parts = torch.split(torch.from_numpy(whole), [each.numel() for each in derivatives.parameters])
+    return [
+        Tensors(name, statistics_of(part), dimensions=parameter.dim())
+        for name, part, parameter in zip(names, parts, derivatives.parameters, strict=True)
+    ]

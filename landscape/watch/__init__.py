@@ -1,0 +1,7 @@
+"""Rules that tell when a network goes wrong, of weights, outputs, gradients and changes; and the statistics they read.
+
+statistics      what is known of the values of a tensor, one batch after another
+rules           the table of rules, each with its threshold, and which of them fire
+asked           which rules a user asks for, with which thresholds
+network         what each layer of a network gives, seen while it computes
+"""

@@ -1,0 +1,292 @@
+"""What each layer of a network gives, seen while it computes: outputs of modules, and of operations between modules.
+
+No layer is changed: hooks that hold for all modules of the process say which module is called, and a mode of torch's
+dispatcher shows every operation, so that also networks without modules, such as exported graphs, can be watched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks_of_all
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from landscape.watch.rules import BOUNDS, Tensors
+from landscape.watch.statistics import Statistics, merged, statistics_of
+
+ACTIVATIONS = {
+    "relu": "relu", "threshold": "relu", "sigmoid": "sigmoid", "hardsigmoid": "sigmoid", "tanh": "tanh",
+}  # fmt: skip
+CLAMPS = ("clamp_min", "clamp", "hardtanh")  # a ReLU where they clamp at 0
+# Operations that only move, make or choose values: what they give is not a layer's output.
+MOVING = frozenset((
+    "alias", "arange", "bernoulli", "cat", "clone", "constant_pad_nd", "contiguous", "copy", "detach", "dropout",
+    "empty", "empty_like", "fill", "flip", "full", "full_like", "gather", "index", "index_select", "lift_fresh",
+    "lift_fresh_copy", "local_scalar_dense", "masked_fill", "native_dropout", "new_empty", "new_full", "new_ones",
+    "new_zeros", "ones", "ones_like", "rand_like", "randn_like", "repeat", "reshape", "resize", "roll",
+    "scalar_tensor", "select_scatter", "slice_scatter", "sort", "stack", "to_copy", "topk", "tril", "triu",
+    "unsafe_view", "where", "zero", "zeros", "zeros_like",
+))  # fmt: skip
+SIGN_CHANGING = ("neg", "mul", "div", "sub", "rsub", "abs")  # which make Inf of a mask's -Inf
+OUTSIDE = "observe"  # what operations outside the network are called by
+
+
+@dataclass
+class Layer:
+    """What a layer gave so far: a module, an operation between modules, or one outside the network.
+
+    Attributes:
+        name: of the module, `block1.relu()` of an operation in it, with `#2` and so on of later calls.
+        kind: the class of the module, or `operation`.
+        activation: `relu`, `sigmoid` or `tanh`, where it is one.
+        shape: of the output in the first batch.
+        from_infinite: whether all that was infinite came so from what was given.
+        born: the operation in it that first made a value that is not finite of values that are.
+    """
+
+    name: str
+    kind: str
+    in_model: bool
+    activation: str = ""
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    statistics: Statistics = field(default_factory=Statistics)
+    from_infinite: bool = False
+    born: str = ""
+
+    def seen(self) -> Tensors:
+        """As rules are asked about it."""
+        return Tensors(
+            self.name, self.statistics, self.activation, in_model=self.in_model, from_infinite=self.from_infinite
+        )
+
+
+@dataclass
+class _Call:
+    """A call of a module that has not returned.
+
+    Attributes:
+        name: with the number of the call.
+        whole: whether it is a layer of torch's, whose operations are its own business.
+        parent: whether it has modules of its own.
+        operations: how many it carried out itself.
+        last: its last activation, or '' where another operation came after it.
+        born: its first operation that made a value not finite of values that are.
+    """
+
+    name: str
+    module: nn.Module
+    whole: bool
+    parent: bool
+    operations: int = 0
+    last: str = ""
+    born: str = ""
+
+
+class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
+    """Keeps the statistics of every layer of a network while it is entered.
+
+    Call `begin` before each batch: calls of a module that is used again are told apart by their number in the batch.
+
+    Args:
+        model: the network, in eval mode; what is called outside it counts as `observe`.
+        operations: whether operations between modules are seen, beside modules.
+
+    Attributes:
+        layers: in the order in which they were first computed.
+    """
+
+    def __init__(self, model: nn.Module, *, operations: bool = True) -> None:
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self.layers: dict[str, Layer] = {}
+        self.on = True
+        self._busy, self._stack = False, list[_Call]()
+        self._numbers, self._last = Counter[str](), (0, 0)
+        self._innermost = ""
+        self._operations = operations
+        self._opened = contextlib.ExitStack()
+
+    def __enter__(self) -> NetworkWatcher:
+        self._opened.callback(hooks_of_all.register_module_forward_pre_hook(self._called).remove)
+        self._opened.callback(hooks_of_all.register_module_forward_hook(self._returned).remove)
+        if self._operations:
+            self._opened.enter_context(_Operations(self))
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._opened.close()
+
+    def begin(self, *, on: bool = True) -> None:
+        """A batch begins.
+
+        Args:
+            on: whether its values count.
+        """
+        self.on, self._stack, self._numbers, self._last = on, [], Counter(), (0, 0)
+
+    @property
+    def where(self) -> str:
+        """The innermost layer that was called and has not returned, as where user code raises; '' where none is."""
+        return self._stack[-1].name or "the model" if self._stack else ""
+
+    @property
+    def busy(self) -> bool:
+        """Whether statistics are being computed, whose operations are not the network's."""
+        return self._busy
+
+    # -- modules ----------------------------------------------------------------------------------------------
+
+    def _called(self, module: nn.Module, _: Any) -> None:
+        if not self.on or id(module) not in self._names:
+            return
+        name = self._numbered(self._names[id(module)])
+        parent = next(module.children(), None) is not None
+        whole = type(module).__module__.startswith("torch.nn.modules")
+        self._stack.append(_Call(name, module, whole, parent))
+
+    def _returned(self, module: nn.Module, _: Any, output: Any) -> None:
+        while self._stack and any(each.module is module for each in self._stack):
+            call = self._stack.pop()  # those above it raised, and somebody caught it
+            if call.module is module:
+                with self._computing():
+                    self._keep(call, output)
+                break
+
+    def _keep(self, call: _Call, output: Any) -> None:
+        named = _named_tensors(output)
+        for place, tensor in named:
+            leaf = not call.parent and (call.operations or not self._operations)
+            if not leaf and _place(tensor) == self._last:
+                continue  # what the last layer in it gave, handed on
+            name = f"{call.name or 'the model'}{place}"
+            kind = type(call.module).__name__
+            activation = call.last if leaf and len(named) == 1 else ""
+            layer = self._add(name, kind, True, activation, tensor)
+            layer.born = layer.born or call.born
+        if self._stack and call.born:
+            self._stack[-1].born = self._stack[-1].born or call.born
+
+    # -- operations -------------------------------------------------------------------------------------------
+
+    def computed(self, function: Any, arguments: Sequence[Any], output: Any) -> None:
+        """An operation was carried out."""
+        tensor = output[0] if isinstance(output, (tuple, list)) and output else output
+        if not self.on or not _is_watched(tensor) or function.is_view:
+            return
+        name, call = function._schema.name.partition("::")[2].strip("_"), self._stack[-1] if self._stack else None
+        if name in MOVING:
+            return
+        with self._computing():
+            activation = _activation_of(name, arguments)
+            born, from_infinite = _born(name, tensor, arguments)
+            if call is not None:
+                call.operations += 1
+                call.last = activation
+                call.born = call.born or (name if born else "")
+            if call is not None and call.whole and not (call.parent and activation):
+                return
+            owner = OUTSIDE if call is None else call.name
+            layer = self._numbered(f"{owner}.{name}()" if owner else f"{name}()")
+            kept = self._add(layer, "operation", call is not None, activation, tensor)
+            kept.born = kept.born or (name if born else "")
+            kept.from_infinite = kept.from_infinite or from_infinite
+
+    # -- what is kept -----------------------------------------------------------------------------------------
+
+    def _add(self, name: str, kind: str, in_model: bool, activation: str, tensor: Tensor) -> Layer:
+        layer = self.layers.get(name)
+        if layer is None:
+            shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+            layer = self.layers[name] = Layer(name, kind, in_model, activation, shape, dtype)
+        found = statistics_of(tensor, BOUNDS.get(activation))
+        layer.statistics = merged([layer.statistics, found])
+        self._last = _place(tensor)
+        return layer
+
+    def _numbered(self, name: str) -> str:
+        self._numbers[name] += 1
+        return name if self._numbers[name] == 1 else f"{name} #{self._numbers[name]}"
+
+    @contextlib.contextmanager
+    def _computing(self) -> Iterator[None]:
+        self._busy = True
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self._busy = False
+
+
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Tells a watcher of every operation."""
+
+    def __init__(self, watcher: NetworkWatcher) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._watcher = watcher
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if not self._watcher.busy:
+            self._watcher.computed(func, [*args, *(kwargs or {}).values()], output)
+        return output
+
+
+def _is_watched(value: Any) -> bool:
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()) and not value.is_meta
+
+
+def _activation_of(name: str, arguments: Sequence[Any]) -> str:
+    if name in CLAMPS:
+        return "relu" if len(arguments) > 1 and arguments[1] == 0 else ""
+    return ACTIVATIONS.get(name, "")
+
+
+def _born(name: str, tensor: Tensor, arguments: Sequence[Any]) -> tuple[bool, bool]:
+    """Whether an operation made values that are not finite of ones that are; whether infinite ones only stayed so."""
+    if tensor.layout is not torch.strided or bool(torch.isfinite(tensor).all()):
+        return False, False
+    given = [each for argument in arguments for each in _flat(argument)]
+    if bool(torch.isnan(tensor).any()):
+        return not any(_any(torch.isnan, each) for each in given), False
+    ways = (torch.isinf,) if name in SIGN_CHANGING or tensor.is_complex() else (torch.isposinf, torch.isneginf)
+    born = any(_any(way, tensor) and not any(_any(way, each) for each in given) for way in ways)
+    return born, not born
+
+
+def _any(way: Callable[[Tensor], Tensor], value: Tensor | float) -> bool:
+    return bool(way(torch.as_tensor(value)).any())
+
+
+def _flat(argument: Any) -> list[Any]:
+    """The numbers and the tensors of an argument that may be infinite."""
+    members = argument if isinstance(argument, (list, tuple)) else [argument]
+    return [each for each in members if isinstance(each, float) or (_is_watched(each) and each.layout is torch.strided)]
+
+
+def _named_tensors(output: Any, place: str = "") -> list[tuple[str, Tensor]]:
+    """The tensors of what a module returns: one, or those of tuples, lists and dicts with their places in these."""
+    if isinstance(output, Tensor):
+        return [(place, output)] if _is_watched(output) else []
+    if isinstance(output, Mapping):
+        members = [(f"[{name}]", each) for name, each in output.items()]
+    elif isinstance(output, (tuple, list)):
+        members = [(f"[{number}]", each) for number, each in enumerate(output)]
+    else:
+        members = [(f".{name}", each) for name, each in getattr(output, "__dict__", {}).items()]
+        members = [(name, each) for name, each in members if isinstance(each, (Tensor, tuple, list, dict))]
+    if len(members) == 1 and isinstance(output, (tuple, list)):
+        return _named_tensors(members[0][1], place)
+    return [found for name, each in members for found in _named_tensors(each, place + name)]
+
+
+def _place(tensor: Tensor) -> tuple[int, int]:
+    """Where its values lie, and how many they are."""
+    return (tensor.data_ptr(), tensor.numel()) if tensor.layout is torch.strided else (id(tensor), 0)

@@ -1,0 +1,64 @@
+"""`landscape inspect` as a user gives it: its text, its JSON, its exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cluster.commands.app import command
+from landscape import open_run, run
+from landscape.errors import BAD_USAGE, DONE, NOT_FOUND
+from landscape.spec import read_job
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, logging_as_it_was) -> Callable[..., tuple[int, str, str]]:
+    """Give the command; its exit code, and what it said on stdout and stderr."""
+
+    def give(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["landscape", "inspect", *map(str, words)])
+        capsys.readouterr()
+        return command(), *capsys.readouterr()
+
+    return give
+
+
+def test_a_point_is_told_in_text_and_json_and_nothing_is_written(write_job, call):
+    place = Path(run(read_job(write_job())).path)
+    before = sorted(place.rglob("*"))
+    code, out, _ = call(place, "plane", "--at=-0.5,1", "--serial")
+    assert code == DONE
+    assert out.startswith("plane at alpha -0.5, beta 1\n")
+    code, out, _ = call(place, "plane", "--at=-0.5,1", "--gradients", "--rules", "weights,tensor_overflow=0", "--json")
+    data, surface = json.loads(out), open_run(place)["plane"]
+    assert code == DONE
+    assert data["loss"] == surface.loss[2, 2]
+    assert data["at"] == {"alpha": -0.5, "beta": 1.0}
+    assert set(data["thresholds"]) == {
+        "weight_overflow", "weight_all_zero", "weight_too_large", "weight_too_small", "tensor_overflow",
+    }  # fmt: skip
+    assert [each["name"] for each in data["gradients"]] == ["x", "y"]
+    assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["plane", "--at", "0.3"], BAD_USAGE, "at: must have a number for each of the axes alpha, beta, not 1"),
+        (["plane", "--at=0.3,nan"], BAD_USAGE, "at: must be finite numbers, not [0.3, nan]"),
+        (["plane", "--at=0.3;1"], BAD_USAGE, "at: must be a number for each axis, such as --at=0.3,-0.7, not '0.3;1'"),
+        (["plane", "--rules", "relu_zero"], BAD_USAGE, "rules: unknown rule 'relu_zero'; did you mean 'relu_zeros'?"),
+        (["plane", "--rules", "relu_zeros=much"], BAD_USAGE, "rules.relu_zeros: must be a finite number, not 'much'"),
+        (["plan"], NOT_FOUND, "landscape 'plan' is not in run"),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_line(write_job, call, words, code, message):
+    place = Path(run(read_job(write_job(landscapes=[{"name": "plane", "size": 3}]))).path)
+    given, out, err = call(place, *words)
+    assert (given, out) == (code, "")
+    assert message in err
+    assert err.count("\n") == 1
