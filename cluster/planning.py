@@ -120,6 +120,8 @@ def _plan_landscape(
         "axes": _axes(landscape),
         "curvature": _curvature(prepared, landscape),
         "convexity": convexity_cost(landscape, missing),
+        "quantised": landscape.record.rounding_in_words or None,
+        "rounded": list(landscape.record.rounded),
         "range_evaluations": _range_evaluations(landscape),
         "origin_on_grid": not without_zero(grid),
         # A landscape that is begun keeps its grid, and the collector's have the size of the tutorial that it follows.
@@ -237,6 +239,8 @@ def plan_text(plan: dict[str, Any]) -> str:
         )
         lines += [f"  {axis['name']}: {_ends(axis, each)}, {axis['what']}" for axis in each["axes"]]
         lines += [f"  paths: {', '.join(each['paths'])}"] if each["paths"] else []
+        if each["quantised"]:
+            lines.append(f"  {each['quantised']}: {len(each['rounded'])} tensors")
         if each["curvature"]:
             lines.append(
                 f"  eigenvectors: at most {each['curvature']['products']} products with the Hessian, each about "

@@ -66,6 +66,8 @@ def status_text(status: dict[str, Any]) -> str:
             parts.append(f"{each['rate']:.3g} points/s")
         if each["eta_seconds"] is not None:
             parts.append(f"ETA {seconds_text(each['eta_seconds'])}")
+        if each["quantised"]:
+            parts.append(each["quantised"])
         error = (each["precision_error"] or {}).get("max_rel_error")
         if error is not None:
             parts.append(f"{each['precision']} within {100 * error:.2g} % of float32")

@@ -57,6 +57,8 @@ def tune_landscape(
     """The landscape with the engine and batches that suit it, and the seconds a point costs; before any value."""
     stage(CHOOSING)
     evaluator, kept = make_evaluator(prepared, landscape, on_point), KeptChoices.of_user()
+    if freedom.engine is not None:  # the job's one engine, as far as this landscape's rounding lets it
+        freedom = replace(freedom, engine=freedom.engine.suiting(landscape.plan.quantise))
     with in_folder(prepared.folder):
         tuned = tune(evaluator, landscape.grid, freedom, kept=kept, limits=limits)
     planned = landscape.tuned(tuned)

@@ -251,6 +251,11 @@ def _refuse(store: LandscapeStore, step: More) -> None:
                 f"num_samples: landscape {name} has batch_norm: {record.batch_norm}, whose values depend on all "
                 "samples of a batch; compute it anew under another name"
             )
+        if record.quantisation is not None and record.quantisation.activations:
+            raise JobError(
+                f"num_samples: landscape {name} has activations calibrated over its samples, whose ranges would be "
+                "others over more; compute it anew under another name"
+            )
         has = store.identity.num_samples or 0
         if step.num_samples < has:
             raise JobError(f"num_samples: must be more than the {has} of landscape {name}, not {step.num_samples}")

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from landscape.batch_norm import STATISTICS, BatchNorm, Statistics
 from landscape.errors import shown
+from landscape.quantisation import Quantisation
 
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 # Of samples to means: planned batches merged in order, or all samples at once, as in landscapes of earlier versions.
@@ -78,6 +79,8 @@ class Option:
         combined: whether a search tries it with every combination of the other such options; the others are tried
             one after the other on the best engine so far.
         along: options that a search sets together with this one where the model allows them.
+        rounded: what may be rounded to a few bits under it: no weights where outputs are summed, as rounded ones are
+            not linear in the coordinates; no activations where a kernel takes over a layer's call.
     """
 
     needs: frozenset[Hook] = frozenset()
@@ -85,6 +88,7 @@ class Option:
     shares_rows: bool = False
     combined: bool = True
     along: tuple[str, ...] = ()
+    rounded: frozenset[str] = frozenset({"weights", "activations"})
 
     @property
     def bases(self) -> tuple[str, ...]:
@@ -92,6 +96,7 @@ class Option:
         return tuple(name for name, base in BASES.items() if self.needs <= base.hooks)
 
 
+WEIGHTS = frozenset({"weights"})
 EAGER_ALONE = "must be eager to be fused or superposed"
 # In the order in which they stand in an engine's name. The classes that do them are in engines/table.py.
 OPTIONS: dict[str, Option] = {
@@ -100,8 +105,10 @@ OPTIONS: dict[str, Option] = {
     "folded": Option(frozenset({"refresh"}), "must not fold under vmap, which stacks the weights as they are"),
     # Its kernels are called from Python: the compiler has its own, and `vmap` has no rule for them. A batch
     # normalisation between a convolution and its ReLU would keep them apart, so it is folded first.
-    "fused": Option(frozenset({"calls"}), EAGER_ALONE, combined=False, along=("folded",)),
-    "superposed": Option(frozenset({"refresh", "calls"}), EAGER_ALONE, combined=False, shares_rows=True),
+    "fused": Option(frozenset({"calls"}), EAGER_ALONE, combined=False, along=("folded",), rounded=WEIGHTS),
+    "superposed": Option(
+        frozenset({"refresh", "calls"}), EAGER_ALONE, combined=False, shares_rows=True, rounded=frozenset()
+    ),
 }
 
 
@@ -188,6 +195,17 @@ class Engine:
         """Another base with those of this engine's options that go with it."""
         return Engine(base, frozenset(name for name in self.options if base in OPTIONS[name].bases), points)
 
+    def against(self, quantise: Quantisation | None) -> tuple[str, ...]:
+        """The names of its options under which what is quantised would not be rounded."""
+        if quantise is None:
+            return ()
+        rounded = {name for name in ("weights", "activations") if getattr(quantise, name)}
+        return tuple(name for name in OPTIONS if name in self.options and not rounded <= OPTIONS[name].rounded)
+
+    def suiting(self, quantise: Quantisation | None) -> Engine:
+        """This engine without the options that rule out what is quantised."""
+        return replace(self, options=self.options.difference(self.against(quantise)))
+
     def variants(self, names: tuple[str, ...]) -> Iterator[Engine]:
         """This engine with every combination of the named options, without any first."""
         others = self.options.difference(names)
@@ -202,6 +220,7 @@ class Plan:
     Args:
         bfloat16_weights: with precision bfloat16, whether what the model holds in bfloat16 stays in it; else it is
             taken to float32, as in landscapes of earlier versions.
+        quantise: how weights and activations are rounded to a few bits; None: not.
     """
 
     batch_size: int
@@ -213,6 +232,7 @@ class Plan:
     engine: Engine = Engine()
     bfloat16_weights: bool = False
     reduction: Reduction = "blocks"
+    quantise: Quantisation | None = None
 
     @property
     def statistics(self) -> Statistics:
@@ -224,9 +244,15 @@ class Plan:
         """Whether weights that the model holds in bfloat16 stay in it, rounded once per point."""
         return self.bfloat16_weights and self.precision == "bfloat16"
 
+    def rounding(self, quantise: Quantisation | None) -> Plan:
+        """This plan for a landscape that is quantised so, or not at all."""
+        return replace(self, quantise=quantise, engine=self.engine.suiting(quantise))
+
     def record(self) -> dict[str, Any]:
         """The fields as they are recorded with a landscape, the engine as text."""
-        fields = {**vars(self), "engine": str(self.engine)}
+        fields = {**vars(self), "engine": str(self.engine), "quantise": self.quantise and self.quantise.record()}
+        if self.quantise is None:
+            del fields["quantise"]  # most plans are without it
         if not self.bfloat16_weights:
             del fields["bfloat16_weights"]  # plans were recorded without it
         if self.reduction == "whole":
@@ -244,7 +270,9 @@ class Plan:
         engine = record.get("engine", str(cls.engine))
         if not isinstance(engine, str):
             raise TypeError("engine: must be text")
-        return cls(**{"reduction": "whole", **record, "engine": Engine.parse(engine)})
+        quantise = record.get("quantise")
+        rounding = None if quantise is None else Quantisation.from_record(quantise)
+        return cls(**{"reduction": "whole", **record, "engine": Engine.parse(engine), "quantise": rounding})
 
 
 def in_float32(plan: Plan) -> Plan:
@@ -253,7 +281,11 @@ def in_float32(plan: Plan) -> Plan:
 
 
 def for_derivatives(plan: Plan) -> Plan:
-    """The plan that derivatives are taken with: eager, in float32, or in float64 where the plan computes in that."""
+    """The plan that derivatives are taken with: eager, in float32, or in float64 where the plan computes in that.
+
+    They are those of the network before it is rounded: of a rounded one they are zero wherever they exist.
+    """
+    plan = replace(plan, quantise=None)
     return in_float32(plan) if plan.precision != "float64" else replace(plan, engine=Engine(), bfloat16_weights=False)
 
 

@@ -93,7 +93,8 @@ def seconds_left(missing: int, rate: float | None, state: str) -> float | None:
 def unreadable_status(name: str, cause: str) -> dict[str, Any]:
     """The status of a landscape that cannot be read."""
     nothing = dict.fromkeys(("points", "done", "not_finite", "missing", "failed", "path_points"), 0)
-    unknown = dict.fromkeys(("seconds", "engine", "precision", "precision_error", "workers", "updated", "eta_seconds"))
+    names = ("seconds", "engine", "precision", "quantised", "precision_error", "workers", "updated", "eta_seconds")
+    unknown = dict.fromkeys(names)
     empty: dict[str, Any] = {
         "rate": 0.0,
         "retries": 0,
@@ -141,6 +142,7 @@ def landscape_status(store: LandscapeStore, alive: bool) -> dict[str, Any]:
         or None,
         "engine": record.plan.engine if record.plan else None,
         "precision": record.precision,
+        "quantised": record.rounding_in_words or None,
         "precision_error": plain(record.precision_error),
         "workers": progress.workers,
         "by_worker": plain(progress.by_worker),

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # The rooms of both packages, from the ground up: a room is a folder or a file, and uses rooms of lower layers only.
 LAYERS = [
     "landscape: barrier batch_norm curves digests draws errors grid host_memory intervals lazy_names processes "
-    "progress",
+    "progress quantisation",
     "landscape: arguments devices fields folders memory parameters plan record refinement retries sample_losses; "
     "cluster: process",
     "landscape: portable",
@@ -44,7 +44,8 @@ FACES = ("__init__.py", "__main__.py", "cli.py")  # of the packages: they hand n
 INNER = {
     "landscape/views": ["prepared", "figures", "plots", "exports", "report"],
     "landscape/evaluation": [
-        "arithmetic batching checksum containers counts factors flat kept_graphs moments second_derivatives values",
+        "activations arithmetic batching checksum containers counts factors flat kept_graphs moments rounding "
+        "second_derivatives values",
         "any_shape gauss_newton",
         "feed",
         "arrays kept moving unchanged",

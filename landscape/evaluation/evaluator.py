@@ -22,7 +22,7 @@ from landscape.evaluation.loaded import LoadedModel
 from landscape.evaluation.moving import MovingWeights
 from landscape.evaluation.reduction import Before, Places, Reduction, reduction_of
 from landscape.evaluation.running import RunningModel
-from landscape.evaluation.unchanged import SamplesChanged, UnchangedSamples
+from landscape.evaluation.unchanged import SamplesChanged, UnchangedSamples, UnseenWriteError
 from landscape.evaluation.values import Floats, Pieces, Values
 from landscape.evaluation.walks import Walk, walk_of
 from landscape.memory import is_out_of_memory
@@ -33,10 +33,6 @@ from landscape.problem.observables import Observe
 from landscape.problem.samples import Samples as ChosenSamples
 
 Result = TypeVar("Result")
-
-
-class _UnseenWriteError(Exception):
-    """User code has written to the model past torch's counters: the values so far are to be computed again."""
 
 
 class Evaluator:
@@ -87,8 +83,7 @@ class Evaluator:
         """Go on with another engine, and in other batches.
 
         Raises:
-            JobError, ValueError: the engine cannot run this model here. All later calls raise it too, until another
-                engine is used.
+            JobError, ValueError: the engine cannot run this model here, nor can later calls until another is used.
         """
         self._plan = replace(self.plan, engine=engine, batch_size=batch_size or self.plan.batch_size)
         self._set_batches(self.plan.batch_size)
@@ -164,9 +159,9 @@ class Evaluator:
 
     def twin(self, plan: Plan) -> Evaluator:
         """Another evaluator of the same landscape, with another plan; the samples are shared where it can be."""
+        of_problem = self.model, self._feed.samples, self.observe
         return Evaluator(
-            self.model, self._feed.samples, self.observe, plan, self.device, self._origin, self.directions,
-            self.on_point, self._limit,
+            *of_problem, plan, self.device, self._origin, self.directions, self.on_point, self._limit
         )  # fmt: skip
 
     @property
@@ -177,7 +172,7 @@ class Evaluator:
     @property
     def samples(self) -> int:
         """How many samples every value is the mean over."""
-        return self._feed.samples.length
+        return self.held_samples.length
 
     @property
     def batches(self) -> int:
@@ -245,9 +240,15 @@ class Evaluator:
         return RunningModel(self._loaded, target)
 
     def _walk(self, before: Before | None = None) -> Walk:
-        walk, recalibrates = walk_of(self.plan.engine), self.plan.statistics.recalibrated
-        first = self._batching.of_block(before.blocks) if before else 0
+        if self._running().lacks_ranges:
+            with arithmetic(self.plan, self.device), torch.no_grad():
+                self._walk_from(None).take_ranges()
+        return self._walk_from(before)
+
+    def _walk_from(self, before: Before | None) -> Walk:
+        walk, first = walk_of(self.plan.engine), self._batching.of_block(before.blocks) if before else 0
         batches = partial(self._feed.batches, first=first)
+        recalibrates = self.plan.statistics.recalibrated
         return walk(self._running(), batches, self.samples, self._batching.begins, self.on_point, recalibrates)
 
     def _reduction(self, origin: Pieces | None = None, before: Before | None = None, keep: bool = False) -> Reduction:
@@ -277,7 +278,7 @@ class Evaluator:
         """
         self._unchanged.remember()
         while True:
-            with contextlib.suppress(_UnseenWriteError):
+            with contextlib.suppress(UnseenWriteError):
                 values = compute()
                 self._look_for_writes()
                 return values
@@ -286,7 +287,7 @@ class Evaluator:
     def _look_for_writes(self) -> None:
         self._unchanged.check()
         if self._running().hides_writes():
-            raise _UnseenWriteError
+            raise UnseenWriteError
 
     def _gather(self, points: Callable[[], Iterator[Pieces]], places: Places, reduction: Reduction) -> Values:
         """The values of all points, put in their places."""

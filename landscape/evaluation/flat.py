@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,15 +45,18 @@ class FlatWeights:
         origin: θ₀.
         directions: dₖ per axis; a tensor that an axis leaves out does not move along it.
         layouts: memory formats of tensors by their number of dimensions; others are contiguous.
+        finish: is called with the name of a tensor and the tensor at a point, which it may change in place.
+        finished: names of tensors that it changes.
     """
 
     def __init__(
         self, targets: Mapping[str, Tensor], names: Sequence[str], origin: State, directions: Sequence[State],
-        layouts: Layouts,
+        layouts: Layouts, finish: Callable[[str, Tensor], None], finished: Collection[str],
     ) -> None:  # fmt: skip
         example = targets[names[0]]
         self._targets, self._rounds = {name: targets[name] for name in names}, example.dtype is torch.bfloat16
         self._slots = _slots(targets, names, example.element_size(), layouts)
+        self._finish, self._finished = finish, [slot for slot in self._slots if slot.name in finished]
         self._flat = torch.zeros(_length(self._slots), dtype=example.dtype, device=example.device)
         for slot in self._slots:  # first of all, which frees the memory that the tensors had
             self._targets[slot.name].data = slot.view(self._flat)
@@ -95,14 +98,19 @@ class FlatWeights:
 
     def set_point(self, point: Sequence[float]) -> None:
         """Set the tensors to the point with these coordinates."""
-        self._write(point, self._flat)
+        self._set(point, self._flat)
 
     def stacked(self, points: Sequence[Sequence[float]]) -> dict[str, Tensor]:
         """The tensors at several points, by name, the points in the first dimension."""
         rows = torch.empty(len(points), len(self._flat), dtype=self._flat.dtype, device=self._flat.device)
         for point, row in zip(points, rows, strict=True):
-            self._write(point, row)
+            self._set(point, row)
         return {slot.name: torch.stack([slot.view(row) for row in rows]) for slot in self._slots}
+
+    def _set(self, point: Sequence[float], out: Tensor) -> None:
+        self._write(point, out)
+        for slot in self._finished:
+            self._finish(slot.name, slot.view(out))
 
     def _write(self, point: Sequence[float], out: Tensor) -> None:
         if self._rounds:

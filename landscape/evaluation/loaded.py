@@ -9,10 +9,12 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from landscape.evaluation.activations import ActivationRounding
 from landscape.evaluation.engines.table import layouts_of
 from landscape.evaluation.module_state import ModuleState
 from landscape.evaluation.moving import MovingWeights, lay_out
 from landscape.evaluation.private import private_copy
+from landscape.evaluation.rounding import WeightRounding
 from landscape.parameters import State
 from landscape.plan import Engine, Plan
 
@@ -27,6 +29,7 @@ class LoadedModel:
     Attributes:
         names: of the observables, in their order, once they were seen.
         hides_writes: whether user code is known to write to the model past torch's version counters.
+        activations: rounds the inputs of layers; None where the plan does not quantise them.
     """
 
     def __init__(self, model: nn.Module, plan: Plan, device: torch.device) -> None:
@@ -34,6 +37,9 @@ class LoadedModel:
         copied, objects = private_copy(model)
         self.model = copied.to(device)
         take_to_type(self.model, plan)
+        quantise = plan.quantise
+        self._rounding = WeightRounding.of(self.model, quantise)
+        self.activations = ActivationRounding(self.model, quantise.bits) if quantise and quantise.activations else None
         self.model.eval().requires_grad_(False)
         self._norms = [module for module in self.model.modules() if isinstance(module, _NormBase)]
         if plan.statistics.of_each_batch:
@@ -45,9 +51,11 @@ class LoadedModel:
     def place(self, origin: State, directions: Sequence[State], engine: Engine) -> MovingWeights:
         """Set θ₀ and the axes, in the memory formats of an engine."""
         self.state.restore()
+        if self.activations is not None:
+            self.activations.forget()
         layouts = layouts_of(engine)
         lay_out(self.model, layouts)
-        return MovingWeights(self.model, origin, directions, layouts)
+        return MovingWeights(self.model, origin, directions, layouts, self._rounding)
 
     def recalibrating(self, batches: Iterable[tuple[int, Any]]) -> Iterator[Any]:
         """The batches; a model that has observed all of them has running statistics that are means over the batches.

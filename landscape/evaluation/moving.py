@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from landscape.evaluation.checksum import checksums
 from landscape.evaluation.flat import FlatWeights, Layouts
+from landscape.evaluation.rounding import NOTHING_ROUNDED, WeightRounding
 from landscape.parameters import State, persistent_buffers
 
 _GRADIENTS = attrgetter("requires_grad", "grad")
@@ -26,15 +27,20 @@ class MovingWeights:
         origin: θ₀; tensors of it that the model does not have are left out.
         directions: dₖ per axis; a tensor that an axis leaves out does not move along it.
         layouts: memory formats of moved tensors by their number of dimensions; others are contiguous.
+        rounding: what is rounded of the weights that were set: of a point, of a whole set, and of what does not move.
     """
 
-    def __init__(self, model: nn.Module, origin: State, directions: Sequence[State], layouts: Layouts) -> None:
+    def __init__(
+        self, model: nn.Module, origin: State, directions: Sequence[State], layouts: Layouts,
+        rounding: WeightRounding = NOTHING_ROUNDED,
+    ) -> None:  # fmt: skip
         self._targets, self.axes = targets_of(model), len(directions)
         self._origin = {name: tensor for name, tensor in origin.items() if name in self._targets}
         self.moved = [name for name in self._targets if any(name in each for each in directions)]
-        for name, tensor in self._origin.items():
-            self._targets[name].copy_(tensor)
-        self._still = _still(model, self._origin, self.moved)
+        self._set_all(self._origin)
+        self._rounding = rounding.at_origin(self._targets)
+        self._rounded = [name for name in self._rounding.infos if name in self._origin]
+        self._still = _still(model, self._round_still(), self.moved)
         self._flats = self._make_flat(directions, layouts)
         self._written: set[str] = set()  # names of tensors that are written to past torch's version counters
         self._registered = [each for each in (*model.parameters(), *model.buffers()) if each.layout is torch.strided]
@@ -50,8 +56,18 @@ class MovingWeights:
         for name in self.moved:
             by_type.setdefault(self._targets[name].dtype, []).append(name)
         return [
-            FlatWeights(self._targets, names, self._origin, directions, layouts) for names in by_type.values()
+            FlatWeights(
+                self._targets, names, self._origin, directions, layouts, self._rounding.round_in_place, self._rounded
+            )
+            for names in by_type.values()
         ]  # fmt: skip
+
+    def _round_still(self) -> dict[str, Tensor]:
+        """The origin, of which what does not move is rounded: as it is at every point."""
+        still = [name for name in self._rounded if name not in self.moved]
+        for name in still:
+            self._rounding.round_in_place(name, self._targets[name])
+        return {**self._origin, **{name: self._targets[name].clone() for name in still}}
 
     @property
     def moved_tensors(self) -> list[Tensor]:
@@ -149,11 +165,23 @@ class MovingWeights:
 
     def set_state(self, state: State) -> None:
         """Set a whole set of weights, such as a snapshot's."""
+        self._set_unrounded(state)
+        for name in self._rounded:
+            self._rounding.round_in_place(name, self._targets[name])
+
+    def set_unrounded_origin(self) -> None:
+        """Set θ₀ as it is before anything is rounded; `restore`, or a point, comes after it."""
+        self._set_unrounded(self._origin)
+
+    def _set_unrounded(self, state: State) -> None:
         if self._displaced():
             self._put_back()
         self._copy_back(name for name, _, _ in self._still if name not in self._origin)
-        for name in self._origin:
-            self._targets[name].copy_(state[name])
+        self._set_all({name: state[name] for name in self._origin})
+
+    def _set_all(self, state: State) -> None:
+        for name, tensor in state.items():
+            self._targets[name].copy_(tensor)
 
 
 def lay_out(model: nn.Module, layouts: Layouts) -> None:

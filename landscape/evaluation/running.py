@@ -19,7 +19,7 @@ from landscape.evaluation.loaded import LoadedModel
 from landscape.evaluation.unchanged import SamplesChanged, marks
 from landscape.evaluation.values import Observed
 from landscape.parameters import State
-from landscape.plan import Plan
+from landscape.plan import Engine, Plan
 from landscape.problem.batches import Batch
 from landscape.problem.structure import exchanged, is_strided
 from landscape.problem.user_code import kept_alive
@@ -85,6 +85,33 @@ class RunningModel:
         """The moved tensors at several points, the points in their first dimension, for `observe_stacked`."""
         self._target.restore()
         return self._target.weights.stacked(points)
+
+    # -- ranges of activations --------------------------------------------------------------------------------
+
+    @property
+    def lacks_ranges(self) -> bool:
+        """Whether activations are rounded, and their ranges are not known yet."""
+        activations = self._loaded.activations
+        return activations is not None and not activations.knows_ranges
+
+    @contextlib.contextmanager
+    def taking_ranges(self) -> Iterator[None]:
+        """Go on at the origin, eagerly and with nothing rounded, and take the ranges from what is observed there."""
+        activations, target = self._loaded.activations, self._target
+        assert activations is not None
+        self._forward.close()
+        target.restore()
+        try:
+            with kept_alive():
+                self._forward = make_forward(target, Engine(), remembering=False)
+            target.weights.set_unrounded_origin()
+            with activations.watching():
+                yield
+        finally:
+            self._forward.close()
+            target.restore()
+            with kept_alive():
+                self._forward = make_forward(target, self.plan.engine)
 
     # -- batches ----------------------------------------------------------------------------------------------
 

@@ -21,6 +21,10 @@ class SamplesChanged(NotRetried):
         )
 
 
+class UnseenWriteError(Exception):
+    """User code has written to the model past torch's counters: the values so far are to be computed again."""
+
+
 class UnchangedSamples:
     """The samples of a feed, compared with what they were before the first value was computed."""
 

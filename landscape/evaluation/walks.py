@@ -60,6 +60,12 @@ class Walk(ABC):
             self.running.set_state(state)
             yield self._observed(is_point=False)
 
+    def take_ranges(self) -> None:
+        """Take the ranges that activations have at the origin, over all batches."""
+        self.on_point()
+        with self.running.taking_ranges():
+            self._observed(is_point=False)
+
     def _observed(self, *, is_point: bool) -> Pieces:
         if self.recalibrates:
             self.running.recalibrate(self._seeded())

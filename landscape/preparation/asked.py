@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
 from landscape.errors import JobError, LandscapeError, shown
 from landscape.fields import explain
+from landscape.preparation.alike import with_likes_on_disk
 from landscape.spec.collect import CollectLandscape
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
@@ -40,15 +42,23 @@ def asked_of(job: Job) -> Asked:
     given = "num_samples" in job.model_fields_set
     num_samples = job.num_samples if given or options is None else options.num_samples
     if job.landscapes:
-        return Asked(job.landscapes, num_samples, not given, implied=False)
+        return Asked(_quantised(job, with_likes_on_disk(job)), num_samples, not given, implied=False)
     if options is None:
-        return Asked((Landscape(name="result"),), num_samples, not given, implied=True)
+        return Asked(_quantised(job, (Landscape(name="result"),)), num_samples, not given, implied=True)
     landscapes = options.landscapes()
     if not landscapes:
         raise JobError(
             "create_landscape: both train and result are false: nothing to compute; set one of them or list landscapes"
         )
-    return Asked(landscapes, num_samples, not given, implied=True)
+    return Asked(_quantised(job, landscapes), num_samples, not given, implied=True)
+
+
+def _quantised(job: Job, landscapes: Sequence[Landscape]) -> tuple[Landscape, ...]:
+    """The landscapes, those that do not say whether they are quantised as the job says."""
+    return tuple(
+        each.model_copy(update={"quantise": job.quantise}) if job.quantise and each.leaves_quantise_open else each
+        for each in landscapes
+    )
 
 
 def collected_landscapes(run: str) -> tuple[Landscape, ...]:

@@ -45,6 +45,7 @@ def identity_of(
         "seed": job.seed,
         "precision": job.precision,
         "batch_norm": job.batch_norm,
+        **({"quantise": context.spec.quantise.value.record()} if context.spec.quantise else {}),
         **({} if convexity is None else {"convexity": convexity.model_dump(mode="json")}),
         **({"paths": _paths(context)} if context.paths else {}),
     }
@@ -112,7 +113,8 @@ def _options_that_extend(
     options: dict[str, list[str]] = {}
     has, asks = recorded.get("num_samples"), identity["num_samples"]
     fixed = not any(kind in FOLLOW_SAMPLES for kind in _kinds(recorded.get("directions")))
-    fixed = fixed and "convexity" not in identity
+    quantise = identity.get("quantise") or {}
+    fixed = fixed and "convexity" not in identity and not quantise.get("activations")
     if isinstance(has, int) and asks > has and recorded.get("batch_norm") == "eval" and fixed:
         options["num_samples"] = ["--samples", str(asks)]
     held, returned = set(recorded.get("observables", [])), set(identity["observables"])
@@ -198,7 +200,7 @@ def changes(recorded: Mapping[str, Any], identity: Mapping[str, Any]) -> list[st
     >>> changes({"seed": 0, "precision": "float32"}, {"seed": 1, "precision": "float32"})
     ['seed 0 to 1']
     """
-    keys = dict.fromkeys([*identity, "paths"])  # which only a landscape that draws some has
+    keys = dict.fromkeys([*identity, "quantise", "paths"])  # which only a landscape that has some names
     differ = [key for key in keys if recorded.get(key) != identity.get(key)]
     if {"num_samples", "seed"} & set(differ):
         differ = [key for key in differ if key != "samples"]  # other samples follow from these two

@@ -84,6 +84,7 @@ class PreparedLandscape:
     def _planned(self, plan: Plan) -> PreparedLandscape:
         if self.extension is not None:
             self.extension.refuse_other_plan(plan)
+        plan = plan.rounding(self.plan.quantise)  # which is the landscape's own, whatever its job's other ones have
         return replace(self, plan=plan, record=self.record.changed(plan=plan.record()))
 
     @property

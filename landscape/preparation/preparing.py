@@ -17,6 +17,7 @@ import torch
 from landscape.devices import device_here
 from landscape.directions.context import Workers, in_this_process
 from landscape.evaluation.reduction import terms_of
+from landscape.evaluation.rounding import rounded_weights
 from landscape.grid import Grid
 from landscape.parameters import describe_parameters, immobile, in_first_version, refuse_not_finite
 from landscape.plan import Plan, Reduction
@@ -35,6 +36,7 @@ from landscape.preparation.looking import look_at
 from landscape.preparation.path import path_of, states_on
 from landscape.preparation.paths import check_paths, network_of
 from landscape.preparation.prepared import PreparedJob, PreparedLandscape
+from landscape.preparation.quantised import quantisation_of
 from landscape.preparation.ranging import RangeFinder, not_found, with_found_range, with_range
 from landscape.preparation.recorded import borrowed_plan, is_of_before, plan_of, recorded_plan
 from landscape.preparation.refinement import refinement_of
@@ -148,12 +150,12 @@ def _prepare_landscape(common: Common, asked: Landscape, position: int) -> Prepa
     plan = plan_of(
         job, like, common.num_samples, common.device,
         bfloat16_weights=common.look.bfloat16_weights, reduction=common.reduction,
-    )  # fmt: skip
+    ).rounding(quantisation_of(job, spec, common.problem.model))  # fmt: skip
     convexity = convexity_of(common.bare, spec.convexity, context.origin, plan, common.observables, like)
     solve = solving_for(common.solver, common.bare, spec.name, context.origin, plan, identity)
     context = replace(context, solve=solve)
     directions = make_axes(context, like)
-    context, found = with_range(common.finder, common.bare, context, directions, plan, like)
+    context, found = with_range(common.finder, common.bare, context, directions, plan.rounding(None), like)
     spec = context.spec
     if found is not None:
         identity["coordinates"] = coordinates_asked(spec)
@@ -164,6 +166,8 @@ def _prepare_landscape(common: Common, asked: Landscape, position: int) -> Prepa
     extension = _extension(common, identity, grid, plan, spec.name)
     begun = begun_record(common, spec, defaults, position, identity)
     record = described(begun, common, context, directions, plan, observables)
+    if plan.quantise is not None and plan.quantise.weights:
+        record = record.changed(rounded=[info.name for info in rounded_weights(common.problem.model)])
     if convexity is not None:
         record = record.changed(convexity=convexity, derived={**common.problem.derived, **RATIO})
     if found is not None:

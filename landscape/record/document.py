@@ -14,6 +14,7 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from landscape.progress import Failure
+from landscape.quantisation import Quantisation
 from landscape.record.checks import Checks
 from landscape.record.connection import ConnectionRecord
 from landscape.record.convexity import ConvexityRecord
@@ -69,6 +70,7 @@ class Record:
     observables: tuple[Text, ...] = ()
     moment_rows: tuple[Text, ...] = ()  # what moments are kept of; none in landscapes of earlier versions
     keep_samples: Flag = False  # whether the losses of single samples are stored
+    rounded: tuple[Text, ...] = ()  # names of the weights that are rounded at every point
     derived: dict[Text, Text] = field(default_factory=dict)  # surfaces computed from these when they are read
     convexity: ConvexityRecord | None = None  # of a convexity map
     cosine: tuple[tuple[Real, ...], ...] | None = None  # between the axes
@@ -125,6 +127,21 @@ class Record:
         if self.terms:
             return ", ".join(f"{_known(term.samples)} of {name}" for name, term in self.terms.items())
         return _known(self.num_samples) + (", weighted" if self.weighted else "")
+
+    @property
+    def quantisation(self) -> Quantisation | None:
+        """How weights and activations are rounded at every point; None where they are not."""
+        recorded = None if self.identity is None else self.identity.whole.get("quantise")
+        try:
+            return None if recorded is None else Quantisation.from_record(recorded)
+        except (TypeError, ValueError):  # a later version's
+            return None
+
+    @property
+    def rounding_in_words(self) -> str:
+        """Such as `weights rounded to 4 bits per channel`; empty where nothing is rounded."""
+        found = self.quantisation
+        return "" if found is None else str(found)
 
     @property
     def is_imported(self) -> bool:

@@ -25,6 +25,8 @@ from landscape.record import LevelRecord
 from landscape.spec.collect import DEFAULT_SAMPLES, CollectLandscape
 from landscape.spec.convexity import DEFAULT_SAMPLES as CONVEXITY_SAMPLES
 from landscape.spec.landscape import Landscape
+from landscape.spec.like import with_likes
+from landscape.spec.quantise import NO_CURVATURE, QUANTISE_SCHEMA, Quantise, asked_quantise
 
 MODULE_FUNCTION = re.compile(r"(?!\S*\.py:)[^\W\d][\w-]*(\.[^\W\d][\w-]*)*:[^\W\d]\w*")
 
@@ -99,6 +101,8 @@ class Job(Frozen):
     """
     keep_samples: bool = False
     """Whether the loss of every single sample is stored at every point of the grid, beside the means."""
+    quantise: Annotated[Quantise | None, WithJsonSchema(QUANTISE_SCHEMA)] = None
+    """What landscapes without a `quantise` of their own have; `quantise: false` of a landscape rounds nothing there."""
 
     _folder: Path = PrivateAttr(default_factory=Path.cwd)
     _extends: str | None = PrivateAttr(default=None)
@@ -190,6 +194,22 @@ class Job(Frozen):
             if other != name:
                 raise ValueError(f"must have names that differ in more than case; {other} and {name} do not")
         return value
+
+    @field_validator("landscapes")
+    @classmethod
+    def _alike(cls, value: tuple[Landscape, ...]) -> tuple[Landscape, ...]:
+        return with_likes(value, {})
+
+    @field_validator("quantise", mode="before")
+    @classmethod
+    def _quantise(cls, value: Any) -> Any:
+        return asked_quantise(value)
+
+    @model_validator(mode="after")
+    def _no_curvature_of_steps(self) -> Self:
+        if self.quantise and any(each.convexity and each.leaves_quantise_open for each in self.landscapes):
+            raise ValueError(f"{NO_CURVATURE}; or give the landscape `quantise: false`")
+        return self
 
     @model_validator(mode="after")
     def _fewer_samples_of_maps(self) -> Self:

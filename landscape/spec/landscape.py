@@ -32,8 +32,10 @@ from landscape.fields import (
 from landscape.grid import AXIS_NAMES
 from landscape.spec.convexity import CONVEXITY_SCHEMA, Convexity, asked_convexity
 from landscape.spec.convexity import DEFAULT_SIZE as CONVEXITY_SIZE
-from landscape.spec.paths import PATHS_SCHEMA, PathOfRun, listed_paths, refuse_twice
+from landscape.spec.paths import PATHS_SCHEMA, PathOfRun, listed_paths
+from landscape.spec.quantise import NO_CURVATURE, QUANTISE_SCHEMA, Quantise, asked_quantise, refuse_with_like
 from landscape.spec.refine import Refine
+from landscape.spec.refusals import refuse_auto, refuse_equal, refuse_without_paths
 
 NO_FILES = ("problem", "first", "last")  # nor are snapshots of other runs, which every node sees as that of the job
 DEFAULT_SIZE = 41  # odd: a symmetric range then has a point at the origin
@@ -82,6 +84,12 @@ class Landscape(Frozen):
     """Also the largest and the smallest eigenvalue of the Hessian at every point, and their ratio: `true`, or
     `{steps: 60}`; default: none.
     """
+    like: str | None = None
+    """Take origin, directions, size and range from this landscape of the job, or of the run on disk."""
+    quantise: Annotated[Quantise | None, WithJsonSchema(QUANTISE_SCHEMA)] = None
+    """The network with its weights rounded to a few bits at every point: `{bits: 4}`; `false`: not rounded;
+    default: the job's, else not.
+    """
 
     @classmethod
     def unknown_key(cls, key: str) -> str:
@@ -122,6 +130,11 @@ class Landscape(Frozen):
     def _convexity(cls, value: Any) -> Any:
         return asked_convexity(value)
 
+    @field_validator("quantise", mode="before")
+    @classmethod
+    def _quantise(cls, value: Any) -> Any:
+        return asked_quantise(value)
+
     @model_validator(mode="before")
     @classmethod
     def _fill_directions(cls, data: Any) -> Any:
@@ -129,6 +142,7 @@ class Landscape(Frozen):
         if not isinstance(data, Mapping):
             return data
         data = dict(data)
+        refuse_with_like(data)
         if data.get("convexity") not in (None, False) and data.get("size") is None:
             data["size"] = CONVEXITY_SIZE
         if data.get("paths") is not None and data.get("trajectory") is not None:
@@ -155,12 +169,14 @@ class Landscape(Frozen):
         count = len(self.directions)
         if not 1 <= count <= len(AXIS_NAMES):
             raise ValueError(f"directions must list 1, 2 or 3 directions, one per axis, not {count}")
+        if self.quantise and self.convexity is not None:
+            raise ValueError(NO_CURVATURE)
         if self.refine is not None and count > 2:
             raise ValueError("refine must be left out over three axes; `landscape refine --box` makes a part finer")
         for field in ("size", "range"):
             values = getattr(self, field)
             if values == AUTO:
-                _refuse_auto(self.directions)
+                refuse_auto(self.directions)
             elif values is not None and len(values) == 1:
                 object.__setattr__(self, field, values * count)
             elif values is not None and len(values) != count:
@@ -169,9 +185,14 @@ class Landscape(Frozen):
             refuse_coinciding(low, high, points)
         directions = tuple(direction.on_axis(axis) for axis, direction in enumerate(self.directions))
         object.__setattr__(self, "directions", directions)
-        _refuse_equal(self.directions)
-        _refuse_without_paths(self.directions, self.paths)
+        refuse_equal(self.directions)
+        refuse_without_paths(self.directions, self.paths)
         return self
+
+    @property
+    def leaves_quantise_open(self) -> bool:
+        """Whether it does not say if it is quantised: the job then does."""
+        return "quantise" not in self.model_fields_set
 
     @property
     def finds_range(self) -> bool:
@@ -258,27 +279,3 @@ def _through_networks(data: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("plane and directions exclude each other: keep one of them")
     size = {} if data.get("size") is not None else {"size": PLANE_SIZE}
     return {"directions": axes, "origin": named[0], **size}
-
-
-def _refuse_without_paths(directions: tuple[Direction, ...], paths: tuple[PathOfRun, ...] | None) -> None:
-    if paths:
-        refuse_twice(paths)
-    elif any(isinstance(each, PcaDirection) and each.trajectory == "paths" for each in directions):
-        raise ValueError("directions: `trajectory: paths` goes with paths only; list the runs: paths: [runs/sgd, …]")
-
-
-def _refuse_auto(directions: tuple[Direction, ...]) -> None:
-    for direction in directions:
-        if direction.reaches_to:
-            kind = direction.title or direction.kind
-            raise ValueError(
-                f"range must be left out along {kind} axes, or given in numbers, not auto; left out, it reaches "
-                f"{direction.reaches_to}"
-            )
-
-
-def _refuse_equal(directions: tuple[Direction, ...]) -> None:
-    described = [direction.model_dump_json() for direction in directions]
-    for axis, text in enumerate(described):
-        if text in described[:axis]:
-            raise ValueError(f"directions {described.index(text) + 1} and {axis + 1} are the same: {text}; change one")

@@ -157,7 +157,8 @@ def shrink_jobs() -> None:
     for path in Path().glob("*.yaml"):
         job = yaml.safe_load(path.read_text())
         for each in job["landscapes"]:
-            each["size"] = SMALL["size"]
+            if "like" not in each:  # which has the size of another one
+                each["size"] = SMALL["size"]
         path.write_text(yaml.safe_dump(job | {"num_samples": SMALL["num_samples"]}))
 
 

@@ -17,6 +17,7 @@ from landscape.evaluation.engines.reuse import Reuse
 from landscape.evaluation.engines.rewrite import Rewrite, Target, applies, tidy
 from landscape.evaluation.engines.superposition import Superposition
 from landscape.plan import BASES, OPTIONS, Engine
+from landscape.quantisation import Quantisation
 
 # By the names in `landscape.plan.OPTIONS`, in the order in which they are installed. Rewrites that take over whole
 # layers come first. Those that change the graph follow; one whose result another one looks for comes before that one,
@@ -51,7 +52,22 @@ def layouts_of(engine: Engine) -> dict[int, torch.memory_format]:
 
 def possible_options(target: Target) -> tuple[str, ...]:
     """The names of the options that would change how this model is computed, in the order of `OPTIONS`."""
-    return tuple(name for name in OPTIONS if applies(REWRITES[name], target))
+    possible = Engine(options=frozenset(OPTIONS)).suiting(target.plan.quantise).options
+    return tuple(name for name in OPTIONS if name in possible and applies(REWRITES[name], target))
+
+
+def refuse_unrounded(engine: Engine, quantise: Quantisation | None) -> None:
+    """Refuse an engine under which what is quantised would not be rounded.
+
+    Raises:
+        ValueError: it has such options; names them and what they rule out.
+    """
+    against = engine.against(quantise)
+    if against:
+        what = "weights" if "superposed" in against else "activations"
+        raise ValueError(
+            f"must do without {' and '.join(against)} where {what} are quantised, which it cannot round, not {engine}"
+        )
 
 
 def make_forward(target: Target, engine: Engine, *, remembering: bool = True) -> Forward:
@@ -66,6 +82,7 @@ def make_forward(target: Target, engine: Engine, *, remembering: bool = True) ->
         Exception: whatever tracing the model raises, such as for control flow that depends on the data.
     """
     engine.refuse_combination()
+    refuse_unrounded(engine, target.plan.quantise)
     base, calls_modules = class_of(engine.base), "calls" in BASES[engine.base].hooks
     base.check(target)
     rewrites: dict[str, Rewrite] = {}

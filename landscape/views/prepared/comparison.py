@@ -140,6 +140,7 @@ def contrasts(items: Sequence[Compared]) -> list[str]:
     for what, values in (
         ("batch norm", [wording.batch_norm_text(surface) for surface in surfaces]),
         ("precision", [surface.record.precision or "" for surface in surfaces]),
+        ("rounding", [surface.record.rounding_in_words or "nothing rounded" for surface in surfaces]),
     ):
         known = list(dict.fromkeys(value for value in values if value))
         if len(known) > 1:
@@ -173,8 +174,8 @@ def same_samples(one: Surface, other: Surface) -> bool:
 
 
 def same_origin(one: Surface, other: Surface) -> bool:
-    """Whether both are known to lie around the same weights."""
-    return _recorded_equal(one, other, "origin")
+    """Whether both are known to lie around the same weights, rounded in the same way."""
+    return _recorded_equal(one, other, "origin") and one.record.quantisation == other.record.quantisation
 
 
 def _recorded_equal(one: Surface, other: Surface, field: str) -> bool:

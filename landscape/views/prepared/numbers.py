@@ -73,6 +73,7 @@ def landscape_rows(surface: Surface) -> list[Row]:
         *([("evaluated", evaluated_text(surface))] if evaluated_text(surface) else []),
         ("samples", record.samples_in_words),
         ("precision", wording.precision_text(surface)),
+        *([("quantised", record.rounding_in_words)] if record.rounding_in_words else []),
         ("engine", _recorded(record.plan and record.plan.engine)),
         *([("batch norm", wording.batch_norm_text(surface))] if wording.batch_norm_text(surface) else []),
         ("origin", wording.origin_name(surface) or "not recorded"),

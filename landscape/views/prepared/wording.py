@@ -180,6 +180,7 @@ def sampling(surface: Surface, observable: str) -> str:
     """What every value is the mean of, as far as known: 'mean loss of 512 samples, float32, batch norm eval'."""
     text = mean_in_words(surface.record, observable, observable_title(observable))
     text += f", {precision_text(surface)}" if surface.record.precision else ""
+    text += f", {surface.record.rounding_in_words}" if surface.record.rounding_in_words else ""
     text += f", batch norm {batch_norm_text(surface)}" if batch_norm_text(surface) else ""
     text += f", {randomness_text(surface)}" if randomness_text(surface) else ""
     return text

@@ -1,0 +1,40 @@
+"""What is refused of a landscape that is quantised, before anything is computed."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from landscape.errors import JobError, shown
+from landscape.evaluation.activations import rounded_layers
+from landscape.evaluation.engines.table import refuse_unrounded
+from landscape.evaluation.rounding import rounded_weights
+from landscape.quantisation import Quantisation
+from landscape.spec.job import Job
+from landscape.spec.landscape import Landscape
+
+
+def quantisation_of(job: Job, spec: Landscape, model: nn.Module) -> Quantisation | None:
+    """How the landscape is quantised; None where it is not.
+
+    Raises:
+        JobError: the model has nothing to round, or the job's engine would not round it.
+    """
+    if not spec.quantise:
+        return None
+    asked = spec.quantise.value
+    if asked.weights and not rounded_weights(model):
+        raise JobError(
+            f"quantise: landscape {shown(spec.name)} must have weights to round, floating-point parameters of two "
+            "dimensions or more outside of normalisation layers, and the model has none; leave quantise out"
+        )
+    if asked.activations and not rounded_layers(model):
+        raise JobError(
+            "quantise.activations: the model must have linear layers or convolutions, whose inputs are rounded; it has "
+            "none; leave activations out"
+        )
+    if job.asked_engine is not None:
+        try:
+            refuse_unrounded(job.asked_engine, asked)
+        except ValueError as error:
+            raise JobError(f"engine: {error}") from None
+    return asked

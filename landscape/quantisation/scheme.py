@@ -1,0 +1,63 @@
+"""How a landscape is quantised: bits, scheme, what is rounded, and where the scales come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+MOST_BITS = 16
+
+Scheme = Literal["per-channel", "per-tensor"]
+Scale = Literal["point", "origin"]
+
+
+@dataclass(frozen=True)
+class Quantisation:
+    """What is rounded at every point of a landscape, and how. With the plan, it decides bits.
+
+    Args:
+        bits: of a weight, and of an activation; 1 to 16.
+        scheme: whether the weights of each output channel have a scale of their own, or those of a tensor share one.
+        weights: whether weights are rounded.
+        activations: whether the inputs of linear layers and convolutions are, over ranges that are taken at the origin.
+        scale: `point`: the scales of weights are those of the weights at each point, as if that network were quantised;
+            `origin`: those of the weights at the origin, beyond which weights are cut off.
+    """
+
+    bits: int
+    scheme: Scheme = "per-channel"
+    weights: bool = True
+    activations: bool = False
+    scale: Scale = "point"
+
+    def record(self) -> dict[str, Any]:
+        """The fields as they are recorded with a landscape."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_record(cls, record: Any) -> Quantisation:
+        """The quantisation that `record` was made of.
+
+        Raises:
+            TypeError, ValueError: it is of no quantisation of this version.
+        """
+        if not isinstance(record, Mapping):
+            raise TypeError("quantise: must be an object")
+        found = cls(**record)
+        flags = type(found.weights) is bool and type(found.activations) is bool
+        words = found.scheme in get_args(Scheme) and found.scale in get_args(Scale)
+        if type(found.bits) is not int or not 1 <= found.bits <= MOST_BITS or not flags or not words:
+            raise ValueError("quantise: must be a quantisation of this version")
+        return found
+
+    def __str__(self) -> str:
+        """Such as `weights rounded to 4 bits per channel`."""
+        bits = f"{self.bits} bit{'s' if self.bits > 1 else ''}"
+        per = self.scheme.replace("-", " ")
+        frozen = ", scales of the origin" if self.scale == "origin" and self.weights else ""
+        if not self.weights:
+            return f"activations rounded to {bits} per tensor"
+        if self.activations:
+            return f"weights rounded to {bits} {per} and activations per tensor{frozen}"
+        return f"weights rounded to {bits} {per}{frozen}"
