@@ -23,7 +23,7 @@ LAYERS = [
     "landscape: arguments devices fields folders memory parameters plan record refinement retries sample_losses; "
     "cluster: process",
     "landscape: portable",
-    "landscape: axes directions optim problem trajectory watch; cluster: options scheduling",
+    "landscape: axes directions optim problem services trajectory watch; cluster: options scheduling",
     "landscape: surface",
     "landscape: topology",
     "landscape: evaluation spec store views; cluster: shipping",
@@ -35,7 +35,7 @@ LAYERS = [
     "landscape: checks measures pipeline; cluster: planning submit viewing workers",
     "landscape: bench connectivity extending refining; cluster: templates",
     "landscape: adapting",
-    "landscape: studies; cluster: driver",
+    "landscape: studies; cluster: driver serving",
     "cluster: training",
     "cluster: commands studies",
 ]
@@ -92,13 +92,14 @@ HEAVY = {
 ALLOWED = {
     "ray": {
         "cluster/workers/crew.py",
+        "cluster/serving/deployment.py",
         "cluster/session/",
         "cluster/doctor/",
         "cluster/submit/",
         "cluster/training/failures.py",
         "cluster/training/trainer.py",
     },
-    "grpc": {"cluster/session/attach.py"},
+    "grpc": {"cluster/serving/", "cluster/session/attach.py"},
     "plotly": {"landscape/views/figures/", "landscape/views/exports/", "landscape/views/report/"},
     "kaleido": {"landscape/views/exports/"},
     "zarr": {"landscape/store/"},
@@ -113,7 +114,7 @@ ALLOWED = {
     **{package: {"landscape/studies/notebooks.py"} for package in NOTEBOOKS},
     "cyclopts": {"cluster/options.py", "cluster/commands/", "cluster/submit/"},
     "rich": {"cluster/process/"},
-    **{package: {"landscape/page/"} for package in SERVING},
+    **{package: {"landscape/page/", "cluster/serving/"} for package in SERVING},
 }
 
 

@@ -37,6 +37,7 @@ from cluster.commands.refine import refine
 from cluster.commands.rename import rename
 from cluster.commands.rm import rm
 from cluster.commands.run import run
+from cluster.commands.serve import serve
 from cluster.commands.status import status
 from cluster.commands.submit import submit
 from cluster.commands.train import train
@@ -57,6 +58,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "validate": validate,
     "export": export,
     "view": view,
+    "serve": serve,
     "import": import_,
     "import-surface": import_surface,
     "list": list_,

@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TextIO
 
 from landscape.errors import ClusterUnreachableError, LandscapeError
@@ -110,6 +110,21 @@ def without_native_text(keep: bool) -> Iterator[None]:
             if restore:
                 os.dup2(before, number)
             os.close(before)
+
+
+@contextlib.contextmanager
+def stdout_as_it_is() -> Iterator[Callable[[str], None]]:
+    """Within the block, a function that prints a line where stdout leads now, also while native text is dropped."""
+    if not _own:
+        yield put
+        return
+    sys.stdout.flush()
+    with forgiving(os.dup(1)) as kept:
+
+        def put_line(text: str) -> None:
+            print(text, file=kept, flush=True)
+
+        yield put_line
 
 
 def drop_output() -> None:

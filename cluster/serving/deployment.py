@@ -1,0 +1,145 @@
+"""Replicas on Ray Serve: how many, on what, and the handle by which they are asked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ray import serve
+from ray.exceptions import RayActorError, RayError, RayTaskError, WorkerCrashedError
+from ray.serve.config import AutoscalingConfig, HTTPOptions
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from ray.serve.schema import LoggingConfig
+
+from cluster.serving.derivatives import Curvature, Gradient
+from cluster.serving.described import Described
+from cluster.serving.loaded import Computed, LoadedLandscape
+from cluster.serving.refusals import FAILED, UNAVAILABLE, Refusal
+from cluster.serving.replica import Replica
+from cluster.serving.scale import Scale
+from cluster.serving.sources import Source
+from cluster.session.placement import Placement
+from landscape.errors import one_line
+from landscape.tasks import Floats
+
+APPLICATION = "landscape"
+LANDSCAPES = 8  # that a replica holds at once; the one asked for longest ago goes first
+ONGOING = 10_000  # requests of a replica: the service's own queue bounds them
+REQUESTS_PER_REPLICA = 8.0  # on the average, above which another replica is started
+GATHERED = 512  # requests that Serve hands over at once
+TRIES, PAUSE_SECONDS = 60, 0.25  # of a request whose replica has died: another one is started meanwhile
+
+log = logging.getLogger("landscape")
+
+
+class ServedReplica(Replica):
+    """A replica that Ray Serve runs."""
+
+    def __init__(self, sources: Sequence[Source], path: Sequence[str]) -> None:
+        super().__init__(sources, path)
+        self.loading = self.multiplexed
+
+    @serve.multiplexed(max_num_models_per_replica=LANDSCAPES)  # type: ignore[untyped-decorator]
+    async def multiplexed(self, key: str) -> LoadedLandscape:
+        """A landscape that is ready; the one asked for longest ago makes room."""
+        return await self.in_thread(self.make, key)
+
+    @serve.batch(max_batch_size=GATHERED, batch_wait_timeout_s=0.0, max_concurrent_batches=ONGOING)  # type: ignore[untyped-decorator]
+    async def batched(self, asked: list[tuple[str, Floats]]) -> list[Computed | Refusal]:
+        """Requests that have come at once, gathered further while others are computed."""
+        return list(await asyncio.gather(*(self.points(key, points) for key, points in asked)))
+
+    async def ask_points(self, key: str, points: Floats) -> Computed | Refusal:
+        """The values at points."""
+        return await self.batched((key, points))  # type: ignore[no-any-return]
+
+
+class RayReplicas:
+    """The replicas as those who ask see them. A request whose replica dies is answered by another one.
+
+    That is safe, since values depend on the point alone: whoever computes them again gets the same bits.
+    """
+
+    def __init__(self, name: str, handle: Any, *, routed: bool) -> None:
+        """
+        Args:
+            routed: there are more landscapes than a replica holds, so requests go where theirs is loaded.
+        """
+        self._name, self._handle, self._routed = name, handle, routed
+
+    async def points(self, key: str, points: Floats) -> Computed:
+        """The values at points [P, axes]."""
+        return await self._ask("ask_points", key, points)  # type: ignore[no-any-return]
+
+    async def gradient(self, key: str, point: Sequence[float]) -> Gradient:
+        """The slopes at a point."""
+        return await self._ask("gradient", key, point)  # type: ignore[no-any-return]
+
+    async def curvature(self, key: str, point: Sequence[float]) -> Curvature:
+        """The second derivatives at a point."""
+        return await self._ask("curvature", key, point)  # type: ignore[no-any-return]
+
+    async def describe(self, key: str) -> Described:
+        """What is known of a landscape once it is loaded."""
+        return await self._ask("describe", key)  # type: ignore[no-any-return]
+
+    async def _ask(self, method: str, key: str, *arguments: Any) -> Any:
+        """What a replica returns.
+
+        Raises:
+            Refusal: it refuses, or none answers for so long.
+        """
+        handle = self._handle.options(method_name=method, **({"multiplexed_model_id": key} if self._routed else {}))
+        for attempt in range(TRIES):
+            if attempt:
+                await asyncio.sleep(PAUSE_SECONDS)
+            try:
+                answer = await handle.remote(key, *arguments)
+            except RayTaskError as error:
+                raise Refusal(FAILED, f"replica: {one_line(error)}") from error
+            except (RayActorError, WorkerCrashedError, BackPressureError) as error:
+                log.info("replica: %s; asking another one", one_line(error))
+                continue
+            except (DeploymentUnavailableError, RayError) as error:
+                raise Refusal(UNAVAILABLE, f"replicas: none answers: {one_line(error)}", 5.0) from error
+            if isinstance(answer, Refusal):
+                raise answer
+            return answer
+        raise Refusal(UNAVAILABLE, "replicas: none answers, each that was started has died; see the log", 5.0)
+
+    def end(self) -> None:
+        """End the replicas, where the cluster is not this process's own."""
+        serve.delete(self._name, _blocking=False)
+
+
+def deploy(sources: Sequence[Source], placement: Placement, scale: Scale) -> RayReplicas:
+    """Start replicas on the Ray that is attached; returns when the first one answers.
+
+    Raises:
+        RuntimeError: Serve cannot start them.
+    """
+    quiet = LoggingConfig(log_level="ERROR", enable_access_log=False)
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    # Requests come by the handle alone: this process has servers of its own, one step nearer to the replicas.
+    serve.start(http_options=HTTPOptions(location="NoServer"), logging_config=quiet)
+    name = f"{APPLICATION}-{os.getpid()}"
+    deployment = serve.deployment(
+        name="replica",
+        max_ongoing_requests=ONGOING,
+        ray_actor_options={"num_cpus": placement.num_cpus, "num_gpus": placement.num_gpus},
+        autoscaling_config=AutoscalingConfig(
+            min_replicas=scale.fewest, max_replicas=scale.most, initial_replicas=scale.fewest,
+            target_ongoing_requests=REQUESTS_PER_REPLICA, upscale_delay_s=5.0, downscale_delay_s=120.0,
+        ),
+        health_check_period_s=1.0,
+        health_check_timeout_s=60.0,
+        graceful_shutdown_timeout_s=5.0,
+        logging_config=quiet,
+    )(ServedReplica)  # fmt: skip
+    path = tuple(map(os.path.abspath, sys.path))
+    handle = serve.run(deployment.bind(list(sources), path), name=name, route_prefix=None)
+    return RayReplicas(name, handle, routed=len(sources) > LANDSCAPES)

@@ -1,0 +1,99 @@
+"""Requests gathered into batches: what arrives while one batch is computed makes up the next.
+
+`serve.batch` of Ray closes a batch after a time, also while the one before is still computed: with a short time its
+batches are small when the replica is busy, with a long one an idle replica waits for nothing. So what it hands over is
+gathered here again. A batch begins as soon as the one before has ended, with all that is there by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from landscape.tasks import Floats
+
+FEWEST_POINTS, MOST_POINTS = 16, 4096  # of a batch
+BATCH_SECONDS = 0.25  # about how long one takes, so that a request which comes meanwhile does not wait long
+
+
+Compute = Callable[[str, Sequence[Floats]], Awaitable[Sequence[object]]]
+
+
+@dataclass
+class _Waiting:
+    key: str
+    points: Floats
+    answer: asyncio.Future[object]
+
+
+class Gathering:
+    """Requests for points of several landscapes, computed in batches of one landscape each.
+
+    Args:
+        compute: is given the landscape and the points of each request, and returns an answer for each; an answer that
+            is an exception is raised to its request alone.
+    """
+
+    def __init__(self, compute: Compute, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._compute, self._clock = compute, clock
+        self._waiting: deque[_Waiting] = deque()
+        self._running: asyncio.Task[None] | None = None
+        self._most: dict[str, int] = {}
+
+    async def add(self, key: str, points: Floats) -> object:
+        """The answer for points [P, axes] of a landscape; raises what was raised while they were computed."""
+        waiting = _Waiting(key, points, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        if self._running is None:
+            self._running = asyncio.get_running_loop().create_task(self._run())
+        return await waiting.answer
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                await self._answer(self._next())
+        finally:
+            self._running = None
+
+    def _next(self) -> list[_Waiting]:
+        """The requests of the landscape that has waited longest, in their order, as many as make a batch."""
+        key, left, points, taken = self._waiting[0].key, deque[_Waiting](), 0, list[_Waiting]()
+        most = self._most.get(key, FEWEST_POINTS)
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if waiting.key != key or (taken and points + len(waiting.points) > most):
+                left.append(waiting)
+            elif not waiting.answer.cancelled():
+                taken.append(waiting)
+                points += len(waiting.points)
+        self._waiting = left
+        return taken
+
+    async def _answer(self, batch: Sequence[_Waiting]) -> None:
+        if not batch:
+            return
+        begin = self._clock()
+        try:
+            answers = await self._compute(batch[0].key, [each.points for each in batch])
+        except Exception as error:
+            answers = [error] * len(batch)
+        else:
+            self._note_seconds(batch[0].key, sum(len(each.points) for each in batch), self._clock() - begin)
+        for waiting, answer in zip(batch, answers, strict=True):
+            if waiting.answer.cancelled():
+                continue
+            if isinstance(answer, Exception):
+                waiting.answer.set_exception(answer)
+            else:
+                waiting.answer.set_result(answer)
+
+    def _note_seconds(self, key: str, points: int, seconds: float) -> None:
+        """Take as many points for the next batch as would take about `BATCH_SECONDS`."""
+        fitting = int(points * BATCH_SECONDS / max(seconds, 1e-6))
+        before = self._most.get(key, FEWEST_POINTS)
+        self._most[key] = int(np.clip(fitting, FEWEST_POINTS, min(MOST_POINTS, 2 * before)))

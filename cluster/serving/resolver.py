@@ -1,0 +1,180 @@
+"""Where the values of points come from: the store, what was served before, or a replica that computes them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cluster.serving.cache import PointCache
+from cluster.serving.derivatives import Curvature, Gradient
+from cluster.serving.loaded import Computed
+from cluster.serving.refusals import BUSY, Refusal
+from cluster.serving.served import Replicas, ServedLandscape, plain_bytes
+from landscape.surface import NOT_FINITE, OK
+from landscape.tasks import Floats
+
+CHUNK = 64  # points that a replica is asked for at once: rows of a patch stay together, and other requests come between
+CHUNKS_AT_ONCE = 2  # of one request and one replica
+SOURCES = ("store", "cache", "computed")
+STORE, CACHE, COMPUTED = range(3)
+FASTEST, SLOWEST = 1.0, 60.0  # seconds after which a request that found the queue full may be tried again
+
+log = logging.getLogger("landscape")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The values of points.
+
+    Attributes:
+        table: float64 [P, columns].
+        status: uint8 [P], as in the store: 1 where the loss is finite, else 2.
+        source: uint8 [P], places in `SOURCES`.
+    """
+
+    table: Floats
+    status: NDArray[np.uint8]
+    source: NDArray[np.uint8]
+
+
+@dataclass
+class Queue:
+    """The requests for which replicas compute now.
+
+    Args:
+        most: how many there may be.
+    """
+
+    most: int
+    clock: Callable[[], float] = time.monotonic
+    waiting: int = field(default=0, init=False)
+    seconds: float = field(default=FASTEST, init=False)  # that one took lately, on the average
+
+    @contextlib.contextmanager
+    def place(self) -> Iterator[None]:
+        """Take a place in the block.
+
+        Raises:
+            Refusal: all are taken; says when to ask again.
+        """
+        if self.waiting >= self.most:
+            after = min(max(self.seconds, FASTEST), SLOWEST)
+            raise Refusal(
+                BUSY, f"busy: {self.waiting} requests are being computed, which is the most; ask again later", after
+            )
+        self.waiting += 1
+        begin = self.clock()
+        try:
+            yield
+        finally:
+            self.waiting -= 1
+            self.seconds += 0.1 * (self.clock() - begin - self.seconds)
+
+
+class Resolver:
+    """Answers for points of landscapes, each value from the first place that has it.
+
+    Args:
+        replicas: compute what no other place has.
+        queue: of requests that replicas compute for.
+        count: how many replicas there may be.
+    """
+
+    def __init__(self, replicas: Replicas, cache: PointCache, queue: Queue, count: int = 1) -> None:
+        self._replicas, self._cache, self.queue = replicas, cache, queue
+        self._at_once = CHUNKS_AT_ONCE * count
+        self._writer = ThreadPoolExecutor(1, "keeping")
+        self.under_way = 0
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count a request as under way within the block: the service does not end before it is answered."""
+        self.under_way += 1
+        try:
+            yield
+        finally:
+            self.under_way -= 1
+
+    async def points(self, served: ServedLandscape, points: Floats, *, placed: bool = False) -> Found:
+        """The values at points [P, axes], in their order.
+
+        Args:
+            placed: the request has a place in the queue.
+
+        Raises:
+            Refusal, LandscapeError: they cannot be had.
+        """
+        await served.look()
+        table = np.full((len(points), len(served.described.columns)), np.nan)
+        source = np.full(len(points), COMPUTED, np.uint8)
+        missing = np.ones(len(points), bool)
+        if served.stored is not None:
+            held, values = served.stored.find(points)
+            table[held], source[held], missing[held] = values, STORE, False
+        for row in np.flatnonzero(missing).tolist():
+            (point,) = plain_bytes(points[row : row + 1])
+            known = self._known(served, point)
+            if known is not None:
+                table[row], source[row], missing[row] = np.frombuffer(known), CACHE, False
+        if missing.any():
+            with contextlib.nullcontext() if placed else self.queue.place():
+                table[missing] = await self._computed(served, points[missing])
+        return Found(table, np.where(np.isfinite(table[:, 0]), OK, NOT_FINITE).astype(np.uint8), source)
+
+    async def gradient(self, served: ServedLandscape, point: Sequence[float]) -> Gradient:
+        """The slopes at a point."""
+        await served.look()
+        with self.queue.place():
+            return await self._replicas.gradient(served.source.key, point)
+
+    async def curvature(self, served: ServedLandscape, point: Sequence[float]) -> Curvature:
+        """The second derivatives at a point."""
+        await served.look()
+        with self.queue.place():
+            return await self._replicas.curvature(served.source.key, point)
+
+    def _known(self, served: ServedLandscape, point: bytes) -> bytes | None:
+        row = self._cache.get(served.described.identity, point)
+        if row is None and served.kept is not None:
+            row = served.kept.get(point)
+        return row
+
+    async def _computed(self, served: ServedLandscape, points: Floats) -> Floats:
+        """The values of points that are known nowhere, each computed once, and held from now on."""
+        places, back = np.unique(points, axis=0, return_inverse=True)
+        gate = asyncio.Semaphore(self._at_once)
+
+        async def part(chunk: Floats) -> Floats:
+            async with gate:
+                computed = await self._replicas.points(served.source.key, chunk)
+            if computed.whole:
+                await self._hold(served, chunk, computed)
+            return computed.table
+
+        chunks = [places[start : start + CHUNK] for start in range(0, len(places), CHUNK)]
+        if len(chunks) == 1:
+            return (await part(chunks[0]))[back.reshape(-1)]
+        tasks = [asyncio.create_task(part(chunk)) for chunk in chunks]
+        try:
+            return np.concatenate(await asyncio.gather(*tasks))[back.reshape(-1)]
+        finally:
+            for task in tasks:  # where one has failed, or nobody waits any more
+                task.cancel()
+
+    async def _hold(self, served: ServedLandscape, points: Floats, computed: Computed) -> None:
+        rows = list(zip(plain_bytes(points), plain_bytes(computed.table), strict=True))
+        if served.kept is not None:
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._writer, served.kept.commit, rows)
+            except OSError as error:
+                log.warning("keep: %s is not written: %s; values are answered all the same", served.kept.path, error)
+        for point, row in rows:
+            self._cache.put(served.described.identity, point, row)

@@ -1,0 +1,227 @@
+"""The service over HTTP: its addresses, who may ask, and answers in JSON or as raw numbers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from cluster.serving.answers import (
+    Named,
+    curvature_document,
+    gradient_document,
+    patch_document,
+    points_document,
+    row_document,
+)
+from cluster.serving.openapi import openapi_document, openapi_page
+from cluster.serving.refusals import BAD_REQUEST, NOT_ALLOWED, NOT_FOUND, TOO_LARGE, UNAUTHORIZED, Refusal, refusal_of
+from cluster.serving.requests import (
+    AskedPatch,
+    AskedPoints,
+    asked_line,
+    asked_patch,
+    asked_place,
+    fields_of,
+    points_of_bytes,
+    points_of_json,
+)
+from cluster.serving.resolver import Found
+from cluster.serving.served import ServedLandscape
+from cluster.serving.service import LandscapeService
+from landscape.errors import nearest, shown
+from landscape.page.security import Guard
+
+RAW, JSON, LINES = "application/octet-stream", "application/json", "application/x-ndjson"
+QUESTIONS = ("points", "line", "patch", "gradient", "curvature")
+
+Answering = Callable[[Request, bytes, Named, ServedLandscape], Awaitable[Response]]
+
+log = logging.getLogger("landscape")
+
+
+def make_app(service: LandscapeService, guard: Guard) -> ASGIApp:
+    """The application.
+
+    Args:
+        guard: knows the token, and the names under which the service may be asked; an empty token is asked of nobody.
+    """
+    rest = Rest(service, guard)
+    routes = [
+        Route("/", rest.page),
+        Route("/docs", rest.page),
+        Route("/openapi.json", rest.openapi),
+        Route("/v1/health", rest.health),
+        Route("/v1/models", rest.models),
+        Route(
+            "/v1/models/{model}/versions/{version}/landscapes/{landscape}/{question}", rest.ask, methods=["POST"]
+        ),
+    ]  # fmt: skip
+    handlers: Mapping[Any, Any] = {Exception: rest.on_error, Refusal: rest.on_error, HTTPException: rest.on_error}
+    return Starlette(routes=routes, exception_handlers=handlers)
+
+
+class Rest:
+    """Answers requests over HTTP."""
+
+    def __init__(self, service: LandscapeService, guard: Guard) -> None:
+        self._service, self._guard = service, guard
+        self._answers: dict[str, Answering] = {
+            "points": self._points, "line": self._line, "patch": self._patch, "gradient": self._gradient,
+            "curvature": self._curvature,
+        }  # fmt: skip
+
+    # -- about the service ------------------------------------------------------------------------------------
+
+    async def page(self, request: Request) -> Response:
+        """What can be asked, for people."""
+        return HTMLResponse(openapi_page(self._service.limits))
+
+    async def openapi(self, request: Request) -> Response:
+        """What can be asked, for programs."""
+        return _json(openapi_document(self._service.limits))
+
+    async def health(self, request: Request) -> Response:
+        """Whether requests are answered; needs no token."""
+        found = self._service.health()
+        return _json(found, 200 if found["status"] == "ready" else 503)
+
+    async def models(self, request: Request) -> Response:
+        """All that is served."""
+        self._refuse_strangers(request)
+        with self._service.answering():
+            return _json(self._service.models())
+
+    # -- questions about a landscape --------------------------------------------------------------------------
+
+    async def ask(self, request: Request) -> Response:
+        """One of the questions about a landscape."""
+        self._refuse_strangers(request)
+        question = request.path_params["question"]
+        with self._service.answering():
+            names = (request.path_params[name] for name in ("model", "version", "landscape"))
+            named, served = self._service.find(*names)
+            if question not in self._answers:
+                raise Refusal(
+                    NOT_FOUND, f"address: no {shown(question)} of a landscape; {nearest(question, QUESTIONS)}"
+                )
+            return await self._answers[question](request, await self._body(request, named), named, served)
+
+    async def _points(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Response:
+        if _kind(request.headers.get("content-type", JSON)) == RAW:
+            points = points_of_bytes(body, named.described, self._service.limits)
+            asked = AskedPoints(points, request.query_params.get("rise") == "true")
+        else:
+            asked = points_of_json(body, named.described, self._service.limits)
+        return self._of_points(request, named, asked, await self._service.points(served, asked))
+
+    async def _line(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Response:
+        asked = asked_line(fields_of(body, ("from", "to", "count", "rise")), named.described, self._service.limits)
+        return self._of_points(request, named, asked, await self._service.points(served, asked))
+
+    def _of_points(self, request: Request, named: Named, asked: AskedPoints, found: Found) -> Response:
+        if _wants_raw(request):
+            return _raw(named, found, asked.rise)
+        return _json(points_document(named, asked.points, found, asked.rise))
+
+    async def _patch(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Response:
+        fields = fields_of(body, ("low", "high", "shape", "stream", "rise"))
+        asked = asked_patch(fields, named.described, self._service.limits)
+        if asked.stream:
+            return StreamingResponse(self._lines(named, served, asked), media_type=LINES)
+        found = await self._service.patch(served, asked)
+        if _wants_raw(request):
+            return _raw(named, found, asked.rise)
+        return _json(patch_document(named, asked.coordinates, found, asked.rise))
+
+    async def _lines(self, named: Named, served: ServedLandscape, asked: AskedPatch) -> AsyncIterator[bytes]:
+        """The rows of a patch, a line each; where one cannot be had the last line says why."""
+        try:
+            with self._service.resolver.answering():
+                async for index, found in self._service.rows(served, asked):
+                    place = [float(asked.coordinates[-1 - k][at]) for k, at in enumerate(index)]
+                    yield json.dumps(row_document(named, index, place, found, asked.rise)).encode() + b"\n"
+        except Exception as error:
+            yield json.dumps({"error": refusal_of(error).sentence}).encode() + b"\n"
+
+    async def _gradient(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Response:
+        point = asked_place(fields_of(body, ("point",)), named.described)
+        return _json(gradient_document(named, await self._service.gradient(served, point)))
+
+    async def _curvature(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Response:
+        point = asked_place(fields_of(body, ("point",)), named.described)
+        return _json(curvature_document(named, await self._service.curvature(served, point)))
+
+    # -- who asks, and how much -------------------------------------------------------------------------------
+
+    def _refuse_strangers(self, request: Request) -> None:
+        if not self._guard.token:
+            if not self._guard.knows_host(request.headers.get("host", "")):
+                raise Refusal(UNAUTHORIZED, "host: this service is not known by that name; ask it by its address")
+            return
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not self._guard.is_token(token.strip()):
+            raise Refusal(
+                UNAUTHORIZED,
+                "token: must be sent as the header 'Authorization: Bearer TOKEN'; `landscape serve` has printed it",
+            )
+
+    async def _body(self, request: Request, named: Named) -> bytes:
+        """The body, up to the size that a request may have."""
+        most, parts, size = self._service.limits.body(len(named.described.axes)), list[bytes](), 0
+        async for part in request.stream():
+            size += len(part)
+            if size > most:
+                raise Refusal(TOO_LARGE, f"body: must be at most {most} bytes; ask for fewer points at once")
+            parts.append(part)
+        return b"".join(parts)
+
+    async def on_error(self, request: Request, error: Exception) -> Response:
+        """The answer that says what is wrong."""
+        if isinstance(error, HTTPException):
+            refusal = _of_http(request, error)
+        elif isinstance(error, ClientDisconnect):
+            refusal = Refusal(BAD_REQUEST, "body: the connection was closed before it was whole")
+        else:
+            refusal = refusal_of(error)
+            if refusal.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+                log.warning("%s", refusal, exc_info=error)
+        return _json({"error": refusal.sentence}, refusal.status, refusal.headers)
+
+
+def _of_http(request: Request, error: HTTPException) -> Refusal:
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = (error.headers or {}).get("Allow", "POST")
+        return Refusal(NOT_ALLOWED, f"method: must be {allowed} at this address, not {shown(request.method)[1:-1]}")
+    return Refusal(
+        NOT_FOUND, f"address: {shown(request.url.path)} is none of this service; /docs lists those there are"
+    )
+
+
+def _kind(header: str) -> str:
+    return header.partition(";")[0].strip().lower()
+
+
+def _wants_raw(request: Request) -> bool:
+    return RAW in (_kind(part) for part in request.headers.get("accept", "").split(","))
+
+
+def _raw(named: Named, found: Found, rise: bool) -> Response:
+    """float64 [P, values], the least byte first; the names of the values in a header."""
+    names = named.columns(rise)
+    content = found.table[:, : len(names)].astype("<f8").tobytes()
+    return Response(content, media_type=RAW, headers={"x-observables": ",".join(names)})
+
+
+def _json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    content = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+    return Response(content, status, headers, JSON)

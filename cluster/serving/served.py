@@ -1,0 +1,101 @@
+"""A landscape as the service knows it: what is on disk of it by now, and where its served values are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from cluster.serving.derivatives import Curvature, Gradient
+from cluster.serving.described import Described, describe_stored
+from cluster.serving.kept import KeptPoints
+from cluster.serving.loaded import Computed, refuse_gone
+from cluster.serving.refusals import NOT_FOUND, Refusal
+from cluster.serving.sources import Source
+from cluster.serving.stored import StoredPoints, read_stored, state_of
+from landscape.errors import shown
+from landscape.store import LandscapeStore
+from landscape.tasks import Floats
+
+LOOK_SECONDS = 2.0  # between two looks at the disk
+
+
+class Replicas(Protocol):
+    """Those who compute; each call may be answered by another one."""
+
+    async def points(self, key: str, points: Floats) -> Computed:
+        """The values at points [P, axes]; raises a Refusal."""
+
+    async def gradient(self, key: str, point: Sequence[float]) -> Gradient:
+        """The slopes at a point; raises a Refusal."""
+
+    async def curvature(self, key: str, point: Sequence[float]) -> Curvature:
+        """The second derivatives at a point; raises a Refusal."""
+
+    async def describe(self, key: str) -> Described:
+        """What is known of a landscape; raises a Refusal."""
+
+
+@dataclass
+class ServedLandscape:
+    """One landscape that is served.
+
+    Attributes:
+        described: what it was when the service began; another one is not answered for.
+        stored: the values on disk, as of the last look.
+        kept: its served values on disk; None where they are not kept.
+    """
+
+    source: Source
+    described: Described
+    stored: StoredPoints | None = None
+    kept: KeptPoints | None = None
+    clock: Callable[[], float] = time.monotonic
+    _looked: float = field(default=-1e9, init=False)
+    _state: Sequence[object] = field(default=(), init=False)
+    _looking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+
+    async def look(self) -> None:
+        """Take in what the disk has by now, where the last look was some seconds ago.
+
+        Raises:
+            NotFoundError: the run is gone.
+            Refusal: the landscape is gone, or another one has its name.
+        """
+        if self.clock() - self._looked < LOOK_SECONDS:
+            return
+        async with self._looking:
+            if self.clock() - self._looked >= LOOK_SECONDS:
+                await asyncio.to_thread(self.look_now)
+
+    def look_now(self) -> None:
+        """The same at once."""
+        refuse_gone(self.source)
+        store = LandscapeStore.find(self.source.run, self.source.landscape)
+        if store is None:
+            if self.source.job is None:
+                raise Refusal(NOT_FOUND, f"landscape: {shown(self.source.landscape)} is gone from its run; put it back")
+        elif (state := state_of(store)) != self._state or self.stored is None:
+            self._refuse_another(store)
+            self.stored = read_stored(store, self.described.columns)
+            self._state = state
+        self._looked = self.clock()
+
+    def _refuse_another(self, store: LandscapeStore) -> None:
+        """Refuse a landscape that was computed anew, from something else or by another plan."""
+        now = describe_stored(store)
+        if now is not None and now.identity != self.described.identity and self.source.job is None:
+            raise Refusal(
+                NOT_FOUND,
+                f"landscape: {shown(self.source.landscape)} was computed anew since this service began; start it again",
+            )
+
+
+def plain_bytes(points: Floats) -> list[bytes]:
+    """The coordinates of each point [P, axes] as bytes, by which it is known."""
+    content, length = np.ascontiguousarray(points).tobytes(), 8 * points.shape[1]
+    return [content[start : start + length] for start in range(0, len(content), length)]

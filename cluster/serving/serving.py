@@ -1,0 +1,261 @@
+"""`landscape serve` from its beginning to its end: Ray, the replicas, the servers, and the drain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from cluster.process.signals import graceful_stop
+from cluster.serving.cache import PointCache
+from cluster.serving.described import Described, describe_stored
+from cluster.serving.kept import KeptPoints, keeping
+from cluster.serving.refusals import UNAVAILABLE, Refusal
+from cluster.serving.requests import Limits
+from cluster.serving.resolver import Queue, Resolver
+from cluster.serving.rest import make_app
+from cluster.serving.scale import Scale, scale_of
+from cluster.serving.served import Replicas, ServedLandscape
+from cluster.serving.service import LandscapeService
+from cluster.serving.sources import Catalog, Source
+from cluster.session.placement import refuse_too_few_places
+from cluster.session.session import ray_session, refuse_dead_ray, supply
+from landscape.errors import Interrupted, JobError, LandscapeError, NotFoundError
+from landscape.page.listening import BACKLOG, Server, listen
+from landscape.page.security import Guard, is_address, new_token, own_names
+from landscape.progress import stage
+from landscape.services import ServedRun, Service, announce
+from landscape.store import LandscapeStore
+
+LOOK_SECONDS = 0.1  # between two looks for a signal
+DRAIN_SECONDS = 15.0  # for the answers under way; the supervisor grants 20
+KEEP_ALIVE_SECONDS = 75
+WARMED = 8  # landscapes that are loaded before the service is ready
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How landscapes are served.
+
+    Attributes:
+        token: what requests must bring; None for a random one, '' to ask for none.
+        grpc_port: 0 for no gRPC.
+        replicas: MIN or MIN,MAX; None for one, and as many as find a place.
+        keep: whether served values are kept beside the runs.
+        cache: MiB of values in memory.
+        queue: requests that are computed for at once, at most.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8800
+    grpc_port: int = 8801
+    token: str | None = None
+    replicas: str | None = None
+    keep: bool = False
+    cache: int = 256
+    queue: int = 1000
+    limits: Limits = field(default_factory=Limits)
+    address: str | None = None
+    allow_open: bool = False
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a service asks of a Ray session."""
+
+    workers: int | None
+    folder: Path
+    run_path: str
+    problem: Any = None  # nodes find runs and callbacks where they lie here: on a file system that they share
+    device: str = "auto"
+    device_ids: tuple[int, ...] | None = None
+    num_gpus: float | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where a service answers."""
+
+    url: str
+    grpc: str
+    token: str
+
+
+def serve(catalog: Catalog, serving: Serving, ready: Callable[[Listening], None]) -> None:
+    """Serve landscapes until a signal ends it.
+
+    Args:
+        ready: is called once requests are answered.
+
+    Raises:
+        JobError: something cannot be served, or the port is taken.
+        Interrupted: a signal ended it; what was asked by then is answered.
+    """
+    scale = None if serving.replicas is None else scale_of(serving.replicas, 1)
+    token = new_token() if serving.token is None else serving.token
+    given = () if is_address(serving.host) else (serving.host,)
+    guard = Guard(token, own_names(given))
+    first = next(iter(catalog))
+    asked = Asked(None if scale is None else scale.most, Path.cwd(), first.run)
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(_listen(serving.host, serving.port))
+        folders = {run: stack.enter_context(keeping(run)) for run in _runs(catalog)} if serving.keep else {}
+        placement = stack.enter_context(ray_session(asked, serving.address, asked.workers, serving.allow_open))
+        stopped = stack.enter_context(graceful_stop())
+        scale = scale or scale_of(None, placement.workers)
+        refuse_too_few_places(replace(placement, workers=scale.fewest), supply())
+        from cluster.serving.deployment import deploy
+
+        def start(sources: Sequence[Source]) -> Replicas:
+            return deploy(sources, placement, scale)
+
+        asyncio.run(_Run(catalog, serving, guard, folders, scale, start, stopped, ready).run(opened))
+    raise Interrupted("the service has ended; the same command begins it again")
+
+
+@dataclass
+class _Run:
+    """One run of the service."""
+
+    catalog: Catalog
+    serving: Serving
+    guard: Guard
+    folders: Mapping[str, Path]
+    scale: Scale
+    start: Callable[[Sequence[Source]], Any]
+    stopped: Callable[[], bool]
+    ready: Callable[[Listening], None]
+
+    async def run(self, opened: socket.socket) -> None:
+        """Serve until a signal has come, and the answers under way are given."""
+        replicas = _Later()
+        resolver = Resolver(
+            replicas, PointCache(self.serving.cache << 20), Queue(self.serving.queue), count=self.scale.most
+        )
+        service = LandscapeService(self.catalog, self.serving.limits, resolver)
+        config = uvicorn.Config(
+            make_app(service, self.guard), log_config=None, log_level="critical", access_log=False, lifespan="off",
+            ws="none", server_header=False, timeout_keep_alive=KEEP_ALIVE_SECONDS, backlog=BACKLOG,
+            timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        server = Server(config, lambda: None)
+        answering = asyncio.create_task(server.serve(sockets=[opened]))
+        try:
+            await self._unless_stopped(self._begin(service, replicas))
+            service.state = "ready"
+            listening = self._listening(opened)
+            with announce(self._note(listening)):
+                self.ready(listening)
+                while not self.stopped():
+                    refuse_dead_ray()
+                    if answering.done():
+                        raise LandscapeError("the server has ended by itself; the same command begins it again")
+                    await asyncio.sleep(LOOK_SECONDS)
+            service.state = "draining"
+            await self._drain(service)
+        finally:
+            server.should_exit = True
+            await answering
+            if self.serving.address is not None:
+                replicas.end()
+            for served in service.served.values():
+                if served.kept is not None:
+                    served.kept.close()
+
+    async def _unless_stopped(self, work: Any) -> None:
+        """Carry out work that takes long.
+
+        Raises:
+            Interrupted: a signal has come meanwhile.
+        """
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            if self.stopped():
+                task.cancel()
+                raise Interrupted("the service was ended before it began; the same command begins it again")
+            await asyncio.wait([task], timeout=LOOK_SECONDS)
+        task.result()
+
+    async def _begin(self, service: LandscapeService, replicas: _Later) -> None:
+        """Start the replicas, and learn what is known of every landscape."""
+        sources = self.catalog.sources()
+        stage(f"starting {self.scale.fewest} replica{'s' if self.scale.fewest > 1 else ''}")
+        replicas.those = await asyncio.to_thread(self.start, sources)
+        stage("preparing the landscapes")
+        for number, source in enumerate(sources):
+            try:
+                service.served[source.key] = await self._served(source, replicas, warm=number < WARMED)
+            except Refusal as refusal:
+                kind = NotFoundError if refusal.status == 404 else JobError
+                raise kind(
+                    f"{source.key}: {refusal}" if source.landscape not in str(refusal) else str(refusal)
+                ) from None
+
+    async def _served(self, source: Source, replicas: Replicas, *, warm: bool) -> ServedLandscape:
+        store = LandscapeStore.find(source.run, source.landscape)
+        described: Described | None = None
+        if store is not None and source.job is None and not store.refusal:
+            described = describe_stored(store)
+        if warm or described is None:
+            described = await replicas.describe(source.key)
+        folder = self.folders.get(source.run)
+        kept = None if folder is None else KeptPoints(folder, source.landscape, described)
+        served = ServedLandscape(source, described, kept=kept)
+        await asyncio.to_thread(served.look_now)
+        return served
+
+    def _listening(self, opened: socket.socket) -> Listening:
+        host = self.serving.host
+        name = socket.gethostname() if host in ("0.0.0.0", "::", "") else f"[{host}]" if ":" in host else host
+        return Listening(f"http://{name}:{opened.getsockname()[1]}", "", self.guard.token)
+
+    def _note(self, listening: Listening) -> Service:
+        runs = tuple(
+            ServedRun(version.model, version.number, version.run, tuple(version.landscapes)) for version in self.catalog
+        )
+        return Service(listening.url, listening.grpc, listening.token, os.getpid(), runs)
+
+    async def _drain(self, service: LandscapeService) -> None:
+        """Wait for the answers under way."""
+        end = time.monotonic() + DRAIN_SECONDS
+        while service.resolver.under_way and time.monotonic() < end:
+            await asyncio.sleep(LOOK_SECONDS / 4)
+
+
+class _Later:
+    """Replicas that are there later: while the service starts nobody asks them."""
+
+    those: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        if self.those is None:
+            raise Refusal(UNAVAILABLE, "service: it is starting; ask again later", 2.0)
+        return getattr(self.those, name)
+
+
+def _runs(catalog: Catalog) -> list[str]:
+    return list(dict.fromkeys(version.run for version in catalog))
+
+
+@contextlib.contextmanager
+def _listen(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket at exactly this port, as clients are told of it.
+
+    Raises:
+        JobError: it is taken.
+    """
+    if not 0 <= port <= 65_535:
+        raise JobError(f"port: must be from 0 to 65535, not {port}; 0 is any free one")
+    with listen(host, port) as opened:
+        if port not in (0, opened.getsockname()[1]):
+            raise JobError(f"port: {port} is taken; give another one, or 0 for any free one")
+        yield opened

@@ -1,0 +1,133 @@
+"""What is served: models by name and version, each a run or a job, and the landscapes of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cluster.serving.refusals import NOT_FOUND, Refusal
+from landscape.errors import JobError, NotFoundError, nearest, shown
+from landscape.folders import open_folder
+from landscape.preparation.asked import asked_of
+from landscape.results import open_run
+from landscape.spec import Job, read_job
+from landscape.store import landscape_names
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a replica gets a landscape from.
+
+    Attributes:
+        key: what it is called among all that are served: MODEL/VERSION/LANDSCAPE.
+        job: None where it is the one that the run has recorded.
+        problem, folder: the callback in place of the recorded one, and where it is looked up.
+    """
+
+    key: str
+    run: str
+    landscape: str
+    job: Job | None = None
+    problem: str | None = None
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a model: a run or a job, and its landscapes by name."""
+
+    model: str
+    number: int
+    place: str
+    run: str
+    landscapes: Mapping[str, Source] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All that is served."""
+
+    models: Mapping[str, tuple[Version, ...]]
+
+    def __iter__(self) -> Iterator[Version]:
+        return (version for versions in self.models.values() for version in versions)
+
+    def sources(self) -> list[Source]:
+        """Every landscape that is served."""
+        return [source for version in self for source in version.landscapes.values()]
+
+    def find(self, model: str, version: str, landscape: str) -> Source:
+        """The landscape that an address names.
+
+        Raises:
+            Refusal: there is none; names those that there are.
+        """
+        versions = self.models.get(model)
+        if versions is None:
+            raise Refusal(NOT_FOUND, f"model: {shown(model)} is not served here; {nearest(model, self.models)}")
+        numbers = {str(each.number): each for each in versions}
+        found = versions[-1] if version == LATEST else numbers.get(version)
+        if found is None:
+            known = ", ".join([*numbers, LATEST])
+            raise Refusal(NOT_FOUND, f"version: {shown(model)} has no version {shown(version)}; known: {known}")
+        if landscape not in found.landscapes:
+            known = nearest(landscape, found.landscapes)
+            raise Refusal(NOT_FOUND, f"landscape: {shown(model)} has no {shown(landscape)}; {known}")
+        return found.landscapes[landscape]
+
+
+def catalog_of(places: Sequence[str], problem: str | None = None, folder: Path | None = None) -> Catalog:
+    """The models of the places that a command names: RUN, JOB or FILE, with NAME= before it where it gets a name.
+
+    Args:
+        problem: the callback of runs; default: the one that each landscape was computed with.
+        folder: where it is looked up first.
+
+    Raises:
+        NotFoundError: a place does not exist, or holds no landscape.
+        JobError: a name is malformed, or a job file cannot be read.
+    """
+    models: dict[str, tuple[Version, ...]] = {}
+    for given in places:
+        name, place = _named(given)
+        run, job = _opened(place)
+        name = name or _name_of(run)
+        number = len(models.get(name, ())) + 1
+        names = list(landscape_names(run)) if job is None else [each.name for each in asked_of(job).landscapes]
+        if not names:
+            raise NotFoundError(f"run {shown(run, 300)} holds no landscape; `landscape run JOB` computes one")
+        landscapes = {
+            each: Source(f"{name}/{number}/{each}", run, each, job, problem if job is None else None, folder)
+            for each in names
+        }
+        models[name] = (*models.get(name, ()), Version(name, number, place, run, landscapes))
+    return Catalog(models)
+
+
+def _named(given: str) -> tuple[str | None, str]:
+    """The name that a place is given, and the place; a path may hold an equals sign too."""
+    name, sign, place = given.partition("=")
+    if not sign or Path(given).exists() or "/" in name:
+        return None, given
+    if not NAME.fullmatch(name):
+        raise JobError(f"name: must be letters, digits, '.', '_' and '-', not {shown(name)}; write NAME=RUN")
+    return name, place
+
+
+def _opened(place: str) -> tuple[str, Job | None]:
+    """The run of a place, and the job where it is a file."""
+    if Path(place).is_file():
+        job = read_job(place)
+        return open_folder(job.run_path).name, job
+    return open_run(place).path, None
+
+
+def _name_of(run: str) -> str:
+    """The last part of a run's path or URL, with what an address cannot hold replaced."""
+    found = re.sub(r"[^A-Za-z0-9_.-]+", "-", run.rstrip("/").rpartition("/")[2]).strip("-.")
+    return found[:100] or "model"

@@ -1,0 +1,251 @@
+"""The service over HTTP, its replica in this process: values to the bit, where they come from, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from landscape.choosing import make_evaluator
+from landscape.preparation import prepare
+from landscape.results import open_run
+from landscape.spec import read_job
+
+PLANE = "/v1/models/lenet/versions/latest/landscapes/plane"
+RAW = "application/octet-stream"
+
+
+@pytest.fixture(scope="module")
+def reference(scene: Path):
+    """The serial evaluator's values at points of the plane, float64 [P, 2] of loss and accuracy."""
+    prepared = prepare(read_job(scene / "job.yaml"))
+    evaluator = make_evaluator(prepared, prepared.landscapes[0])
+
+    def values(points):
+        found = evaluator.evaluate(np.array(points, np.float64))
+        return {"loss": found.mean["loss"].tolist(), "accuracy": found.mean["accuracy"].tolist()}
+
+    return values
+
+
+def test_points_between_those_of_the_grid_are_the_serial_evaluators_to_the_bit(asker, reference):
+    points = [[0.31, 0.7], [-0.2, 0.11], [0.31, 0.7], [0.31, 0.12]]
+    answer = asker.post(f"{PLANE}/points", {"points": points}).json
+    expected = reference(points)
+    assert {name: answer["values"][name] for name in expected} == expected
+    assert answer["points"] == points
+    assert answer["source"] == ["computed"] * 4
+    assert asker.post(f"{PLANE}/points", {"points": points[:1]}).json["source"] == ["cache"]
+    assert [len(each) for each in asker.replicas.asked] == [3]  # the point that stands twice is computed once
+
+
+def test_points_of_the_grid_come_from_the_store(asker, scene):
+    surface = open_run(scene / "lenet")["plane"]
+    patch = {"low": [-1, 0], "high": [1, 1.5], "shape": [5, 4], "rise": True}
+    answer = asker.post(f"{PLANE}/patch", patch).json
+    assert answer["values"] == {name: values.tolist() for name, values in surface.observables.items()}
+    assert np.array(answer["source"]).ravel().tolist() == ["store"] * 20
+    assert answer["coordinates"] == {"alpha": surface.alpha.tolist(), "beta": surface.beta.tolist()}
+    assert not asker.replicas.asked
+
+
+def test_a_job_that_is_not_computed_is_served_too(make_asker, reference, tmp_path):
+    job = Path("job.yaml").read_text().replace("run: lenet", f"run: {tmp_path}/none")
+    Path("other.yaml").write_text(job)
+    asker = make_asker("new=other.yaml")
+    answer = asker.post("/v1/models/new/versions/1/landscapes/plane/points", {"points": [[0, 0], [1, 1.5]]}).json
+    assert answer["values"]["loss"] == reference([[0, 0], [1, 1.5]])["loss"]
+    assert answer["source"] == ["computed"] * 2
+
+
+def test_a_line_hits_both_ends_exactly_and_a_patch_is_streamed_row_by_row(asker, reference):
+    line = asker.post(f"{PLANE}/line", {"from": [-0.3, 0.1], "to": [0.7, 0.4], "count": 4}).json
+    assert (line["points"][0], line["points"][-1]) == ([-0.3, 0.1], [0.7, 0.4])
+    assert line["values"]["loss"] == reference(line["points"])["loss"]
+    patch = {"low": [0.1, 0.1], "high": [0.3, 0.2], "shape": [3, 6], "stream": True}
+    rows = [json.loads(row) for row in asker.post(f"{PLANE}/patch", patch).body.splitlines()]
+    whole = asker.post(f"{PLANE}/patch", patch | {"stream": False}).json
+    assert [row["row"] for row in rows] == [[number] for number in range(6)]
+    assert [row["beta"] for row in rows] == whole["coordinates"]["beta"]
+    assert [row["values"]["loss"] for row in rows] == whole["values"]["loss"]
+
+
+def test_one_axis_is_served_like_two(asker, scene):
+    line = "/v1/models/lenet/versions/1/landscapes/line"
+    surface = open_run(scene / "lenet")["line"]
+    answer = asker.post(f"{line}/points", {"points": surface.alpha[:, None].tolist()}).json
+    assert answer["values"]["loss"] == surface.loss.tolist()
+    patch = asker.post(f"{line}/patch", {"low": [-1], "high": [1], "shape": [9], "stream": True})
+    assert json.loads(patch.body)["values"]["loss"] == surface.loss.tolist()
+
+
+def test_raw_numbers_have_the_bits_of_json(asker):
+    points = np.array([[0.25, 0.5], [-0.7, 0.3]])
+    raw = asker.post(f"{PLANE}/points?rise=true", points.astype("<f8").tobytes(), content_type=RAW, accept=RAW)
+    names = raw.headers["x-observables"].split(",")
+    values = asker.post(f"{PLANE}/points", {"points": points.tolist(), "rise": True}).json["values"]
+    assert names == list(values)
+    assert np.frombuffer(raw.body, "<f8").reshape(2, -1).T.tolist() == [values[name] for name in names]
+
+
+def test_gradient_and_curvature_are_those_of_differences(asker, reference):
+    (a, b), step = (0.31, 0.7), 1e-3
+    around = reference([[a - step, b], [a + step, b], [a, b - step], [a, b + step], [a, b]])["loss"]
+    found = asker.post(f"{PLANE}/gradient", {"point": [a, b]}).json
+    differences = [(around[1] - around[0]) / 2 / step, (around[3] - around[2]) / 2 / step]
+    np.testing.assert_allclose(found["gradient"], differences, rtol=1e-3, atol=1e-4)
+    assert found["loss"] == around[4]
+    assert all(0 < error < 1 for error in found["stderr"])
+    curvature = asker.post(f"{PLANE}/curvature", {"point": [a, b]}).json
+    slopes = [asker.post(f"{PLANE}/gradient", {"point": [a, b + sign * 0.01]}).json["gradient"] for sign in (1, -1)]
+    column = (np.array(slopes[0]) - slopes[1]) / 0.02
+    np.testing.assert_allclose(np.array(curvature["curvature"])[1], column, rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(np.trace(curvature["curvature"]), sum(curvature["eigenvalues"]))
+
+
+def test_many_clients_at_once_get_their_own_answers(asker, reference):
+    points = np.random.default_rng(0).uniform(-1, 1, (40, 2)).round(2).tolist()
+
+    async def ask_all():
+        asked = (asker.send("POST", f"{PLANE}/points", {"points": [point]}) for point in points)
+        return await asyncio.gather(*asked)
+
+    answers = asker.run(ask_all())
+    assert [each.json["values"]["loss"][0] for each in answers] == reference(points)["loss"]
+
+
+BAD = {
+    b"{": (400, "body: must be JSON"),
+    b"[1]": (400, "body: must be a JSON object"),
+    b'{"points": [[0.1, 0.2, 0.3]]}': (400, "points[0]: must be 2 finite numbers [alpha, beta], not [0.1, 0.2, 0.3]"),
+    b'{"points": [[0.1, 0.2], [NaN, 0]]}': (400, "points[1]: must be finite numbers"),
+    b'{"points": [[0.1, 0.2], [1]]}': (400, "points[1]: must be 2 finite numbers"),
+    b'{"points": [[0.1, "a"]]}': (400, "points[0]: must be 2 finite numbers"),
+    b'{"points": []}': (400, "points: must be a list of points"),
+    b'{"points": [[0, 0]], "rise": 1}': (400, "rise: must be true or false"),
+    b'{"point": [[0, 0]]}': (400, "did you mean 'points'?"),
+    b'{"points": [[1e999, 0]]}': (400, "points[0]: must be finite numbers"),
+    b'{"points": [[true, 0]]}': (400, "points[0]: must be 2 finite numbers"),
+    b'{"points": ' + b"[" * 5000 + b"]" * 5000 + b"}": (400, "body: must be JSON"),
+}
+
+
+@pytest.mark.parametrize("body", BAD, ids=range(len(BAD)))
+def test_malformed_points_are_refused_by_one_sentence(asker, body):
+    status, sentence = BAD[body]
+    reply = asker.post(f"{PLANE}/points", body)
+    assert (reply.status, sentence in reply.json["error"]) == (status, True), reply.json
+    assert "\n" not in reply.json["error"]
+
+
+@pytest.mark.parametrize(
+    ("question", "body", "status", "sentence"),
+    [
+        ("line", {"from": [0, 0], "to": [1, 1], "count": 10**9}, 413, "count: must be at most 1000 points"),
+        ("line", {"from": [0, 0], "to": [1, 1], "count": 1}, 400, "count: must be a whole number from 2 on"),
+        ("line", {"from": [0, 0]}, 400, "to: must be 2 finite numbers"),
+        ("patch", {"low": [0, 0], "high": [1, 1], "shape": [10**6, 10**6]}, 413, "shape: must be at most 1000"),
+        ("patch", {"low": [0, 0], "high": [1, 1], "shape": [3]}, 400, "shape: must be points along each axis"),
+        ("patch", {"low": [0, 0], "high": [1, 1], "shape": [1, 2]}, 400, "one point along alpha needs low equal"),
+        ("gradient", {"point": [0]}, 400, "point: must be 2 finite numbers"),
+        ("points", {"points": [[0, 0]] * 1001}, 413, "points: must be at most 1000 points"),
+        ("poinst", {}, 404, "did you mean 'points'?"),
+    ],
+)
+def test_requests_for_too_much_or_nothing_are_refused(asker, question, body, status, sentence):
+    reply = asker.post(f"{PLANE}/{question}", body)
+    assert (reply.status, sentence in reply.json["error"]) == (status, True), reply.json
+
+
+def test_a_large_body_is_refused_before_it_is_read(asker):
+    reply = asker.post(f"{PLANE}/points", b"[" * 300_000)
+    assert (reply.status, reply.json["error"][:24]) == (413, "body: must be at most 12")
+
+
+def test_raw_points_of_another_length_are_refused(asker):
+    reply = asker.post(f"{PLANE}/points", b"\0" * 20, content_type=RAW)
+    assert (reply.status, "16 bytes a point, not 20 bytes" in reply.json["error"]) == (400, True)
+    reply = asker.post(f"{PLANE}/points", np.array([np.nan, 0]).tobytes(), content_type=RAW)
+    assert (reply.status, "points[0]: must be finite" in reply.json["error"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("/v1/models/lennet/versions/1/landscapes/plane/points", "did you mean 'lenet'?"),
+        ("/v1/models/lenet/versions/3/landscapes/plane/points", "known: 1, latest"),
+        ("/v1/models/lenet/versions/1/landscapes/plan/points", "known: plane, line"),
+        ("/v2/models", "address: '/v2/models' is none of this service"),
+    ],
+)
+def test_unknown_names_are_answered_by_those_there_are(asker, address, sentence):
+    reply = asker.post(address, {"points": [[0, 0]]})
+    assert (reply.status, sentence in reply.json["error"]) == (404, True), reply.json
+
+
+def test_a_request_needs_the_token_and_health_does_not(asker, make_asker):
+    for authorization in ("", "Bearer wrong", f"Basic {asker.service}"):
+        reply = asker.get("/v1/models", authorization=authorization)
+        assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
+        assert asker.post(f"{PLANE}/points", {}, authorization=authorization).status == 401
+    assert asker.get("/v1/health", authorization="").json["status"] == "ready"
+    free = make_asker(token="")
+    assert free.get("/v1/models", authorization="").status == 200
+    assert free.get("/v1/models", authorization="", host="evil.example").status == 401
+
+
+def test_what_is_served_is_listed_with_its_versions(make_asker):
+    asker = make_asker("lenet", "lenet=job.yaml", "other=lenet")
+    models = asker.get("/v1/models").json["models"]
+    assert [(each["name"], each["latest"], len(each["versions"])) for each in models] == [
+        ("lenet", 2, 2), ("other", 1, 1),
+    ]  # fmt: skip
+    plane = next(each for each in models[0]["versions"][0]["landscapes"] if each["name"] == "plane")
+    assert plane["axes"] == [
+        {"name": "alpha", "low": -1.0, "high": 1.0, "size": 5}, {"name": "beta", "low": 0.0, "high": 1.5, "size": 4},
+    ]  # fmt: skip
+    assert (plane["observables"], plane["num_samples"], plane["engine"]) == (["loss", "accuracy"], 40, "eager")
+    assert asker.post("/v1/models/lenet/versions/1/landscapes/plane/points", {"points": [[0, 0]]}).json["version"] == 1
+    assert asker.post(f"{PLANE}/points", {"points": [[0, 0]]}).json["version"] == 2
+
+
+def test_a_full_queue_says_when_to_ask_again(make_asker):
+    asker = make_asker(queue=1)
+    queue = asker.service.resolver.queue
+    with queue.place():
+        busy = asker.post(f"{PLANE}/points", {"points": [[0.3, 0.3]]})
+        held = asker.post(f"{PLANE}/points", {"points": [[0, 0]]})
+    assert (busy.status, busy.headers["retry-after"], "ask again later" in busy.json["error"]) == (429, "1", True)
+    assert held.json["source"] == ["store"]  # for which nobody computes
+    assert asker.post(f"{PLANE}/points", {"points": [[0.3, 0.3]]}).json["source"] == ["computed"]
+    assert queue.waiting == asker.service.resolver.under_way == 0
+
+
+def test_a_service_that_starts_or_ends_says_so(asker):
+    for state, word in (("starting", "is starting"), ("draining", "is ending")):
+        asker.service.state = state
+        reply = asker.post(f"{PLANE}/points", {"points": [[0, 0]]})
+        assert (reply.status, word in reply.json["error"], "retry-after" in reply.headers) == (503, True, True)
+        assert (asker.get("/v1/health").status, asker.get("/v1/health").json["status"]) == (503, state)
+
+
+def test_the_document_and_the_page_name_every_question(asker):
+    document = asker.get("/openapi.json").json
+    questions = {path.rpartition("/")[2] for path in document["paths"]}
+    assert questions == {"health", "models", "points", "line", "patch", "gradient", "curvature"}
+    for path, methods in document["paths"].items():
+        if "{model}" in path:
+            content = methods["post"]["requestBody"]["content"]["application/json"]
+            address = path.format(model="lenet", version="1", landscape="plane")
+            assert asker.post(address, content["example"]).status == 200
+    page = asker.get("/docs").body.decode()
+    assert all(f"/{question}" in page for question in questions)
+    assert "<script" not in page
+
+
+def test_another_method_is_refused(asker):
+    reply = asker.get(f"{PLANE}/points")
+    assert (reply.status, reply.json["error"]) == (405, "method: must be POST at this address, not GET")
