@@ -14,11 +14,17 @@ from landscape.plan import Plan
 from landscape.problem.observables import Observe
 from landscape.problem.samples import Samples
 from landscape.problem.structure import moved
+from landscape.problem.user_code import in_words
 
 SIZES = (1, 2, 7, 64)  # samples of a batch
 STEP = 0.01  # of weights, relative to their size, to the second point of comparison
 TOLERANCES = {"float64": 1e-12, "bfloat16": 2e-2}
 TOLERANCE = 1e-6
+OTHERWISE = "model: computes otherwise when it is exported"
+REMEDY = (
+    "; something in it depends on more than its weights and its batch, such as int() of a shape, which becomes a "
+    "constant; run the job from its source"
+)
 CPU = torch.device("cpu")
 
 
@@ -56,13 +62,14 @@ def compare(
                 _move(model, step)
             for size in SIZES:
                 batch = moved(samples.batch(0, min(size, samples.length)), CPU, dtype)
-                mine, other = (_observed(observe, model, batch) for model, observe in (source, packed))
+                mine = _observed(source[1], source[0], batch)
+                try:
+                    other = _observed(packed[1], packed[0], batch)
+                except Exception as error:
+                    raise JobError(f"{OTHERWISE}: of {size} samples it {in_words(error)[:200]}{REMEDY}") from error
                 worst, count = max(worst, _difference(mine, other)), count + 1
     if worst > TOLERANCES.get(plan.precision, TOLERANCE):
-        raise JobError(
-            f"model: gives other values when it is exported, by {worst:.2g}: something in it depends on more than its "
-            "weights and its batch, such as the batch size as a constant; run the job from its source"
-        )
+        raise JobError(f"{OTHERWISE}, by {worst:.2g}{REMEDY}")
     return Compared(worst, count)
 
 

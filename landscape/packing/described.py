@@ -26,9 +26,9 @@ DROPPED = re.compile(r"(_assert_\w+|sym_constrain_range\w*|_functional_sym_const
 # The operation that a layer of torch's calls, and how many of its arguments are the layer's own tensors.
 CALLS = {
     "Linear": ("linear.default", ("weight", "bias")),
-    "Conv1d": ("conv1d.default", ("weight", "bias")),
-    "Conv2d": ("conv2d.default", ("weight", "bias")),
-    "Conv3d": ("conv3d.default", ("weight", "bias")),
+    "Conv1d": ("conv1d.", ("weight", "bias")),
+    "Conv2d": ("conv2d.", ("weight", "bias")),
+    "Conv3d": ("conv3d.", ("weight", "bias")),
     "BatchNorm1d": ("batch_norm.default", ("weight", "bias", "running_mean", "running_var")),
     "BatchNorm2d": ("batch_norm.default", ("weight", "bias", "running_mean", "running_var")),
     "BatchNorm3d": ("batch_norm.default", ("weight", "bias", "running_mean", "running_var")),
@@ -181,7 +181,7 @@ class _Writer:
         if module is None or kind not in CALLS or options_of(module) is None or _has_hooks(module):
             return None
         operation, own = CALLS[kind]
-        if f"{node.target}" != f"aten.{operation}" or getattr(module, "padding_mode", "zeros") != "zeros":
+        if not f"{node.target}".startswith(f"aten.{operation}") or getattr(module, "padding_mode", "zeros") != "zeros":
             return None
         given = [*node.args[1 : 1 + len(own)], *[None] * len(own)]
         for name, value in zip(own, given, strict=False):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
@@ -13,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from landscape.errors import JobError
 from landscape.packing.described import Exported
-from landscape.packing.refusals import refusal
+from landscape.packing.refusals import decides, refusal
 from landscape.portable.structure import filled, leaves_of, structure_of
 
 Function = Callable[[nn.Module, Any], Any]
@@ -44,6 +47,8 @@ def exported(function: Function, model: nn.Module, batch: Any, what: str = "obse
         except JobError:
             raise
         except Exception as error:
+            if decides(error):
+                raise refusal(error, lambda: function(model, batch)) from error
             try:
                 found = _by_tracing(calling, leaves)
             except Exception:
@@ -95,13 +100,16 @@ def _noting(
 @contextlib.contextmanager
 def _settled() -> Iterator[None]:
     """Without the kernels of whole attention layers, which do not export, and without warnings."""
-    fast = torch.backends.mha.get_fastpath_enabled()
+    fast, disabled = torch.backends.mha.get_fastpath_enabled(), logging.root.manager.disable
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with warnings.catch_warnings():
+        # torch prints the graph as far as it came, beside what it raises.
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
+            logging.disable(logging.CRITICAL)
             yield
     finally:
+        logging.disable(disabled)
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
@@ -114,11 +122,13 @@ def _by_export(calling: _Calling, leaves: tuple[Tensor, ...]) -> Exported:
             f"model: must not change its buffers in eval mode to be packed, as it does {next(iter(changed.values()))}"
         )
     tensors: dict[str, str | Tensor] = {}
+    held = (calling.model.named_parameters(remove_duplicate=False), calling.model.named_buffers(remove_duplicate=False))
+    named = {f"model.{name}" for each in held for name, _ in each}
     for spec in program.graph_signature.input_specs:
         if spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
             target = str(spec.target)
             known: Mapping[str, Any] = {**program.constants, **program.state_dict}
-            tensors[spec.arg.name] = target.removeprefix("model.") if target.startswith("model.") else known[target]
+            tensors[spec.arg.name] = target.removeprefix("model.") if target in named else known[target]
     return Exported(program.graph, tensors, program.graph_module)
 
 

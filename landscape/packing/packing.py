@@ -155,6 +155,7 @@ class _Exporting:
             "derived": dict(problem.derived),
             "expected": dict(problem.expected),
             "precision": self.plan.precision,
+            "names_types": any(_names_types(graph) for name, graph in self.graphs.items() if name[:6] != "metric"),
             "parameters": described_parameters(problem.model),
             "modules": entries,
             "graphs": graphs,
@@ -179,6 +180,13 @@ class _Exporting:
         theirs = _settled_copy(packed, self.plan)
         mine = _settled_copy(self.problem, self.plan)
         return compare((mine, self.problem.observe), (theirs, packed.observe), self.samples, self.plan)
+
+
+def _names_types(values: Any) -> bool:
+    """Whether a graph names a floating-point type, which was that of the job's precision."""
+    if isinstance(values, dict):
+        return "float" in str(values.get("dtype")) or any(map(_names_types, values.values()))
+    return isinstance(values, list) and any(map(_names_types, values))
 
 
 def _settled_copy(problem: Problem, plan: Plan) -> nn.Module:

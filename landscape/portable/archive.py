@@ -13,6 +13,7 @@ import mmap
 import re
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,14 @@ def _sha256(view: memoryview) -> str:
     return hashed.hexdigest()
 
 
+def _read(opened: Any, start: int, size: int) -> bytes:
+    if size > MOST_TEXT:
+        raise ValueError(f"it has a text of {size} bytes, more than {MOST_TEXT}")
+    opened.seek(start)
+    data: bytes = opened.read(size)
+    return data
+
+
 def _places(opened: Any) -> dict[str, tuple[int, int]]:
     """Where each member's bytes begin, and how many there are.
 
@@ -157,6 +166,8 @@ def _places(opened: Any) -> dict[str, tuple[int, int]]:
             if start + info.file_size > end:
                 raise ValueError(f"{shown(info.filename)} ends behind the end of the file")
             places[info.filename] = start, info.file_size
+            if info.filename == MANIFEST and zlib.crc32(_read(opened, start, info.file_size)) != info.CRC:
+                raise ValueError(f"{MANIFEST} is not what was packed")  # it lists the digests of all others
     if MANIFEST not in places:
         raise ValueError(f"it has no {MANIFEST}")
     following = sorted(places.values())

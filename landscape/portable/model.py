@@ -24,6 +24,10 @@ class PortableModel(nn.Module):
         constants: tensors that graphs hold beside these.
         graphs: by name, each with the structures of what it is given and returns.
 
+    Attributes:
+        described: what directions must know of the parameters, in their order.
+        only_in: the precision that the graphs name types of; empty where they name none.
+
     Raises:
         ValueError: something of these cannot be.
     """
@@ -34,6 +38,7 @@ class PortableModel(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.described: tuple[ParameterInfo, ...] = ()
+        self.only_in = ""
         build_tree(self, entries, tensors)
         self.constants = tuple(constants)
         self._programs = {

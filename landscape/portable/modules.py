@@ -43,7 +43,8 @@ LARGEST = 1 << 40  # of a number of channels, as the layers are made without mem
 def options_of(module: nn.Module) -> dict[str, Any] | None:
     """What a layer is made from again; None where it is no plain layer of torch's, or has more than its class."""
     kind = type(module).__name__
-    if kind not in LAYERS or type(module) is not LAYERS[kind][0] or "forward" in vars(module):
+    plain = kind in LAYERS and type(module) is LAYERS[kind][0] and "forward" not in vars(module)
+    if not plain or getattr(module, "padding_mode", "zeros") != "zeros":
         return None
     return {name: getattr(module, name) for name in LAYERS[kind][1]}
 

@@ -15,6 +15,10 @@ from typing import Any
 import torch
 
 NAME = re.compile(r"[a-z_][a-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+# Operators that torch calls by their names in Python; other names of this form are no operations.
+OPERATORS = {
+    "__and__", "__or__", "__xor__", "__lshift__", "__rshift__", "__iand__", "__ior__", "__ixor__",
+}  # fmt: skip
 # Arithmetic of sizes and numbers, which the graph does outside of tensors. Powers are left out: they grow without end.
 PYTHON: dict[str, Callable[..., Any]] = {
     "getitem": operator.getitem, "add": operator.add, "sub": operator.sub, "mul": operator.mul,
@@ -41,7 +45,7 @@ REFUSED = re.compile(r"(^|_)(set|resize|file|save|load|storage|rename|refine|pin
 TAKING_TEXT = {
     "gelu", "gelu_backward", "div", "div_", "pad", "einsum", "meshgrid", "searchsorted", "bucketize", "scatter_reduce",
     "scatter_reduce_", "index_reduce", "index_reduce_", "scatter", "scatter_", "linalg_norm", "linalg_matrix_norm",
-    "linalg_svd", "linalg_qr", "norm",
+    "linalg_svd", "linalg_qr", "norm", "conv1d", "conv2d", "conv3d",
 }  # fmt: skip
 TYPES = re.compile(
     r"(Optional\[|List\[)*(Tensor|number|int|float|bool|complex|Device|Layout|MemoryFormat|ScalarType|SymInt|Scalar|t)\]*"
@@ -70,14 +74,16 @@ def overload(name: str) -> Any:
     if not NAME.fullmatch(name):
         return None
     packet, _, which = name.partition(".")
-    found = getattr(getattr(torch.ops.aten, packet, None), which, None) if not packet.startswith("__") else None
+    if packet.startswith("__") and packet not in OPERATORS:
+        return None
+    found = getattr(getattr(torch.ops.aten, packet, None), which, None)
     return found if isinstance(found, torch._ops.OpOverload) and found.namespace == "aten" else None
 
 
 def why_refused(found: Any) -> str:
     """Why no graph may hold an operation of `aten`; empty where it may."""
     packet = found._schema.name.removeprefix("aten::")
-    if packet.startswith("_") and packet not in PRIVATE:
+    if packet.startswith("_") and packet not in PRIVATE | OPERATORS:
         return ": it is a private one of torch"
     if packet not in PRIVATE and REFUSED.search(packet):
         return ": it does more than compute"

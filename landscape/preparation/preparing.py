@@ -46,6 +46,7 @@ from landscape.preparation.warnings import data_warnings, origin_warnings, threa
 from landscape.preparation.weights import Weights
 from landscape.problem.callback import load_problem
 from landscape.problem.collated import length_by_observing
+from landscape.problem.portable import refuse_other_precision
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
 from landscape.problem.selection import select_samples
 from landscape.problem.user_code import in_folder
@@ -90,6 +91,7 @@ def prepare(
     network = network_of(job, asked.landscapes)
     with in_folder(job.folder):
         problem = load_problem(job.problem, job.folder, network)
+        refuse_other_precision(problem.model, job.precision)
         job, of_batch_norm = with_batch_norm(job, problem.model, asked.landscapes)
         chosen = select_samples(
             problem.data, asked.num_samples, job.seed, at_most=asked.at_most, ascending=reduction == "whole",

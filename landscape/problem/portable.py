@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from landscape.errors import JobError
 from landscape.portable.manifest import PortableFile
 from landscape.portable.model import PortableModel
 from landscape.problem.observables import Observe
@@ -25,6 +26,7 @@ def portable_problem(path: str | Path) -> Problem:
     file = PortableFile(path)
     said, model, samples = file.problem, file.model(), file.samples()
     try:
+        _refuse_without_graphs(file, said)
         observe: Observe = _OBSERVING[said["kind"]](model, said)
         weights = said["term_weights"]
         names = None if weights is not None else [name for name in said["observables"] if name != "weight"]
@@ -33,6 +35,30 @@ def portable_problem(path: str | Path) -> Problem:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise file.archive.damaged(f"its manifest has no {str(error)[:60]}") from None
+
+
+def _refuse_without_graphs(file: PortableFile, said: Mapping[str, Any]) -> None:
+    """Refuse a file that lacks a graph of what it says that it observes."""
+    weights = said["term_weights"]
+    needed = {"model"} if said["kind"] != "terms" else {f"term_{name}" for name in weights}
+    if said["kind"] == "supervised":
+        needed |= {"loss", *(f"metric_{name}" for name in said["observables"] if name != "loss")}
+    if missing := needed - set(said["graphs"]):
+        raise file.archive.damaged(f"it has no graph {min(missing)!r}")
+
+
+def refuse_other_precision(model: nn.Module, precision: str) -> None:
+    """Refuse float64 for graphs that name smaller types, and the other way round.
+
+    Raises:
+        JobError: names the precision that they were packed in.
+    """
+    packed = model.only_in if isinstance(model, PortableModel) else ""
+    if packed and (packed == "float64") != (precision == "float64"):
+        raise JobError(
+            f"precision: must be {packed}, in which the problem was packed and whose types it names, not {precision}; "
+            f"pack the job anew by landscape pack JOB --precision {precision}"
+        )
 
 
 def _whole(model: PortableModel, said: Mapping[str, Any]) -> Observe:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from landscape.errors import JobError, shown
-from landscape.problem.batches import Batch, batch_length, map_tensors
+from landscape.problem.batches import Batch, batch_length, map_tensors, tensors_of
 from landscape.problem.observables import check_term_weights
 from landscape.problem.points import PointData
 from landscape.problem.reading import as_rows
@@ -38,8 +38,8 @@ class Terms:
         wanted = torch.is_grad_enabled()
         with torch.enable_grad():
             losses = self.functions[name](model, map_tensors(_differentiable, points))
-        count = batch_length(points)
-        if not isinstance(losses, Tensor) or losses.shape[:1] != (count,):
+        count = tensors_of(points)[0].shape[0]  # not by a set of lengths: they are symbols while it is exported
+        if not isinstance(losses, Tensor) or not losses.dim() or losses.shape[0] != count:
             returned = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise JobError(
                 f"terms: the function of {shown(name)} must return a loss per point, shape ({count},), not {returned}; "

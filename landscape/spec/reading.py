@@ -72,8 +72,8 @@ def _packed_job(file: Path, overrides: dict[str, Any]) -> Job:
         data = parse_yaml(packed.job_text())
     except ValueError as error:
         raise packed.archive.damaged(f"its job: {error}") from None
-    if not isinstance(data, dict):
-        raise packed.archive.damaged("its job is none")
+    if not isinstance(data, dict) or {"run", "problem"} & set(data):
+        raise packed.archive.damaged("its job is none, or names a run or a problem of its own")
     run = overrides.pop("run", None) or f"runs/{file.stem}"
     data |= {key: value for key, value in overrides.items() if value is not None}
     return Job(**data, run=locate(run, Path.cwd()), problem=str(file.absolute()))

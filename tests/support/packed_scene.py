@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tempfile
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,3 +68,33 @@ def packed(problem: Callable[[], Problem], name: str, **fields: Any) -> Packed:
 def small_file() -> Path:
     """The small network, packed once."""
     return packed(small_problem, "small").path
+
+
+def members_of(file: Path) -> dict[str, bytes]:
+    """The members of a file by their names."""
+    with zipfile.ZipFile(file) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def written(place: Path, members: Mapping[str, bytes], *, sealed: bool = True, compressed: bool = False) -> Path:
+    """A file of these members; sealed, its manifest has their digests, as one who tampers with it would see to."""
+    members = dict(members)
+    if sealed:
+        manifest = json.loads(members["manifest.json"])
+        others = {name: data for name, data in members.items() if name != "manifest.json"}
+        manifest["members"] = {
+            name: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)} for name, data in others.items()
+        }
+        members["manifest.json"] = json.dumps(manifest).encode()
+    with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return place
+
+
+def with_json(file: Path, name: str, change: Callable[[Any], object]) -> dict[str, bytes]:
+    """The members of a file, one of whose JSON was changed."""
+    members = members_of(file)
+    values = json.loads(members[name])
+    change(values)
+    return {**members, name: json.dumps(values).encode()}

@@ -1,0 +1,202 @@
+"""Files of other people: what is damaged, newer or foreign is refused in a line, and nothing of its sender's is run."""
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from packed_scene import members_of, small_file, with_json, written
+
+from landscape import JobError, NotFoundError
+from landscape.portable.manifest import PortableFile
+from landscape.problem.callback import load_problem
+from landscape.spec import read_job
+
+GRAPH = "graphs/0.json"
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "other.landscape"
+
+
+class Bomb:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self):
+        return (Path.touch, (self.place,))
+
+
+def refusal(file: Path) -> str:
+    with pytest.raises(JobError) as refused:
+        load_problem(str(file))
+    text = str(refused.value)
+    assert len(text.splitlines()) == 1
+    return text
+
+
+def test_a_file_that_is_not_there_is_not_found(place):
+    with pytest.raises(NotFoundError, match="does not exist; `landscape pack JOB -o FILE` writes such a file"):
+        load_problem(str(place))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
+def test_a_truncated_file_is_refused(place, share):
+    whole = small_file().read_bytes()
+    place.write_bytes(whole[: int(len(whole) * share)])
+    assert "copy the file again, or have it packed anew" in refusal(place)
+
+
+def test_every_byte_that_is_changed_is_noticed(place):
+    whole = bytearray(small_file().read_bytes())
+    for at in range(40, len(whole), 997):
+        place.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        try:
+            load_problem(str(place))
+            read_job(place)
+        except (JobError, NotFoundError):
+            continue
+        # Between members nothing is stored, and what it has beside its members is not read.
+        archive = PortableFile(place).archive
+        assert {name: bytes(archive.bytes_of(name)) for name in members_of(small_file())} == members_of(small_file())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda manifest: manifest.update(version=2), "version 2 of the format, and this landscape reads 1; install"),
+        (lambda manifest: manifest.update(version="x"), "have it packed anew"),
+        (lambda manifest: manifest.update(format="zip"), "is no portable problem"),
+        (lambda manifest: manifest.pop("problem"), "its manifest says nothing of its problem"),
+        (lambda manifest: manifest["problem"].update(kind="pickle"), "its manifest has no 'pickle'"),
+        (lambda manifest: manifest["problem"]["graphs"].pop("model"), "it has no graph 'model'"),
+        (lambda manifest: manifest["problem"]["modules"][1].update(path="../x"), "a module at '../x'"),
+        (lambda manifest: manifest["problem"]["modules"][1].update(layer="Bilinear"), "a layer 'Bilinear'"),
+        (lambda manifest: manifest["problem"]["modules"][1]["options"].update(in_channels="x"), "in_channels"),
+        (lambda manifest: manifest["problem"]["modules"][1]["options"].update(device="cuda"), "a layer 'Conv2d'"),
+        (lambda manifest: manifest["problem"]["modules"][1]["options"].update(in_channels=1 << 60), "in_channels"),
+        (lambda manifest: manifest["samples"].update(sets=[["", "float"]]), "a batch of a structure that is none"),
+    ],
+)
+def test_a_manifest_that_says_something_else_is_refused(place, change, words):
+    written(place, with_json(small_file(), "manifest.json", change))
+    assert words in refusal(place)
+
+
+# What would run code, read files, or go beyond what computing needs, by whatever a graph can name.
+@pytest.mark.parametrize(
+    "node",
+    [
+        ["aten", "from_file.default", ["/etc/passwd"], {}],
+        ["aten", "save.default", [{"input": 0}, "stolen"], {}],
+        ["aten", "set_.source_Tensor", [{"input": 0}, {"input": 0}], {}],
+        ["aten", "resize_.default", [{"input": 0}, [1 << 40]], {}],
+        ["aten", "_foobar.default", [{"input": 0}], {}],
+        ["aten", "__class__.mro", [], {}],
+        ["aten", "relu.__class__", [{"input": 0}], {}],
+        ["aten", "relu", [{"input": 0}], {}],
+        ["aten", "relu.default(exit())", [{"input": 0}], {}],
+        ["mkldnn", "linear_pointwise.default", [{"input": 0}], {}],
+        ["python", "eval", ["exit()"], {}],
+        ["python", "pow", [10, 10], {}],
+        ["python", "__import__", ["os"], {}],
+        ["layer", "__class__", [{"input": 0}], {}],
+        ["layer", "conv.register_forward_hook", [{"input": 0}], {}],
+        ["layer", "conv(exit())", [{"input": 0}], {}],
+        ["call_method", "numpy", [{"input": 0}], {}],
+        ["aten", "relu.default", [{"node": 10**6}], {}],
+        ["aten", "relu.default", [{"tensor": "conv.__class__"}], {}],
+        ["aten", "relu.default", [{"constant": 0}], {}],
+        ["aten", "relu.default", [{"dtype": "__class__"}], {}],
+        ["aten", "relu.default", [{"import": "os"}], {}],
+        ["aten", "relu.default", [{"input": 0}], {"self; exit()": 1}],
+        ["aten", "relu.default", [[[[[[[[[[1]]]]]]]]]], {}],
+        ["aten", "relu.default", ["x" * 201], {}],
+        ["aten", "relu.default", {"self": 1}, {}],
+        "exit()",
+    ],
+)
+def test_a_graph_that_does_more_than_compute_is_refused(place, node):
+    written(place, with_json(small_file(), GRAPH, lambda graph: graph["nodes"].insert(0, node)))
+    assert "cannot be taken: its model holds" in refusal(place)
+
+
+def test_a_pickle_in_the_place_of_tensors_is_not_loaded(place, tmp_path):
+    """torch's own format keeps inputs, constants and weights as pickles, and loads them with all that they name."""
+    mark = tmp_path / "executed"
+    buffer = io.BytesIO()
+    torch.save({"conv.weight": Bomb(mark)}, buffer)
+    for data in (buffer.getvalue(), pickle.dumps(Bomb(mark))):
+        for name in ("tensors/weights.safetensors", "tensors/samples.safetensors", GRAPH, "job.yaml", "manifest.json"):
+            written(place, {**members_of(small_file()), name: data}, sealed=name != "manifest.json")
+            if name == "job.yaml":
+                with pytest.raises(JobError):
+                    read_job(place)
+            else:
+                refusal(place)
+    assert not mark.exists()
+
+
+def test_a_program_of_torch_is_no_portable_problem(place, tmp_path):
+    """Its sample inputs are a pickle, and its expressions are evaluated."""
+    mark = tmp_path / "executed"
+    with zipfile.ZipFile(place, "w") as archive:
+        archive.writestr("model/data/sample_inputs/model.pt", pickle.dumps(Bomb(mark)))
+        archive.writestr("model/models/model.json", '{"range_constraints": {"exit()": {}}}')
+    assert "is no whole portable problem" in refusal(place)
+    assert not mark.exists()
+
+
+def test_the_job_of_a_file_names_no_code(place):
+    members = members_of(small_file())
+
+    for text in (b"!!python/object/apply:os.system ['exit']", b'{"problem": "os:system", "run": "elsewhere"}'):
+        written(place, {**members, "job.yaml": text})
+        with pytest.raises(JobError):
+            read_job(place)
+
+
+def renamed(name: str) -> dict[str, bytes]:
+    return {name if each == GRAPH else each: data for each, data in members_of(small_file()).items()}
+
+
+@pytest.mark.parametrize("name", ["../graph.json", "/etc/passwd", "graphs/../../x.json", "C:\\x.json", "a b.json"])
+def test_a_member_of_another_name_is_refused(place, name):
+    written(place, renamed(name))
+    assert "is no whole portable problem: a member is called" in refusal(place)
+
+
+def test_a_member_that_is_compressed_is_refused(place):
+    """A few bytes would otherwise become as many as the memory holds."""
+    written(place, members_of(small_file()), compressed=True)
+    assert "is compressed or encrypted" in refusal(place)
+
+
+def test_a_member_that_is_missing_or_more_is_refused(place):
+    members = members_of(small_file())
+    written(place, {**members, "graphs/extra.json": b"{}"}, sealed=False)
+    assert "its members are not those that its manifest lists" in refusal(place)
+    without = {name: data for name, data in members.items() if name != "tensors/weights.safetensors"}
+    written(place, without)
+    assert "it has no 'tensors/weights.safetensors'" in refusal(place)
+
+
+def test_tensors_beyond_their_member_are_refused(place):
+    members = members_of(small_file())
+    weights = members["tensors/weights.safetensors"]
+    members["tensors/weights.safetensors"] = weights.replace(b'"shape":[4,12]', b'"shape":[9,99]')
+    written(place, members)
+    assert "does not have the bytes of its shape" in refusal(place)
+
+
+def test_the_tensors_of_a_file_are_mapped():
+    samples = PortableFile(small_file()).samples()
+    first = samples.sets[""][0]
+    before = small_file().read_bytes()
+    first.zero_()  # a copy of its own pages: the file stays as it is
+    assert small_file().read_bytes() == before
