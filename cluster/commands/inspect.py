@@ -49,10 +49,9 @@ def inspect(
 
     bind(run=run)
     point = None if at is None else _coordinates(at)
-    asked = None if rules is None else rules_of(rules)
     with diverted():
         found = inspect_point(
-            run, name, at=point, gradients=gradients, rules=asked, problem=callback.problem, folder=callback.folder,
+            run, name, at=point, gradients=gradients, rules=rules, problem=callback.problem, folder=callback.folder,
             calculator=who.calculator,
         )  # fmt: skip
     show(plain_inspection(found), json, inspection_text(found))
@@ -69,19 +68,3 @@ def _coordinates(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise JobError(f"at: must be a number for each axis, such as --at=0.3,-0.7, not {shown(text)}") from None
-
-
-def rules_of(text: str, field: str = "rules") -> dict[str, float | None]:
-    """The rules of `weights,gradient_vanishing=1e-12`, each with its threshold or None.
-
-    Raises:
-        JobError: a threshold is no number.
-    """
-    found: dict[str, float | None] = {}
-    for part in text.split(","):
-        rule, equals, threshold = part.strip().partition("=")
-        try:
-            found[rule] = float(threshold) if equals else None
-        except ValueError:
-            raise JobError(f"{field}.{rule}: must be a finite number, not {shown(threshold)}") from None
-    return found

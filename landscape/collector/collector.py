@@ -13,15 +13,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from landscape.arguments import check_whole
 from landscape.collector.description import describe_run, kept_of, learning_rate
 from landscape.collector.network import refuse_incomplete, unwrap
 from landscape.collector.options import check_starts, checked_options
 from landscape.collector.start import INTERRUPTED, begin, go_on, refuse_existing, steps_and_epochs
+from landscape.collector.watching import EVERY, TrainingWatch
 from landscape.errors import JobError, shown
 from landscape.fields import Unit
 from landscape.folders import Place, open_folder
@@ -31,8 +34,9 @@ from landscape.trajectory.history import HistoryWriter, kept_beside, recorded_nu
 from landscape.trajectory.replacement import finish, remove_leftovers
 from landscape.trajectory.run_files import read_info, refusing_disk_errors, write_info
 from landscape.trajectory.snapshots import snapshot_files, versions, write_snapshot
+from landscape.watch.asked import asked_rules
 
-RESERVED = ("step", "epoch", "learning_rate", "epoch_end")  # keys of a line of the history that are not metrics
+RESERVED = ("step", "epoch", "learning_rate", "epoch_end", "watch")  # keys of the history that are not metrics
 
 
 class TrajectoryCollector:
@@ -73,6 +77,11 @@ class TrajectoryCollector:
             tells the step.
         start_epoch: how many epochs are done already; `start_step` alone is enough where the history tells the epoch.
             A 0 beside a `start_step` says that the first epoch has not ended, whatever the history tells.
+        watch: rules that are asked about the training, by name, such as ["weights", "gradients", "tensor_overflow"], or
+            {name: threshold}; `landscape.watch.rules` has them. What fires is in the line of the step, under "watch",
+            and each is warned of once. Default: none.
+        watch_every: after how many steps one is watched again: the first step, those that are multiples of this, and
+            those listed in `intervals`. Other steps cost nothing.
         overwrite: remove the trajectory and the history that the run holds. Without it, and without a start, such a
             run is refused. With a start it changes nothing.
 
@@ -96,17 +105,26 @@ class TrajectoryCollector:
         problem: str | None = None,
         start_step: int = 0,
         start_epoch: int | None = None,
+        watch: Any = None,
+        watch_every: int = EVERY,
         overwrite: bool = False,
     ) -> None:
         self.options = checked_options(intervals, landscape_size, unit, create_landscape, num_samples)
         check_starts(start_step, start_epoch)
+        check_whole("watch_every", watch_every, 1)
+        rules = asked_rules("watch", watch)
         self._model, self._optimizer, self._told = unwrap(model), optimizer, (network or {}, problem)
         refuse_incomplete(self._model)
         self._folder, self._writes = open_folder(run), _is_writer()
         self._listed = frozenset(self.options.snapshots)
         self._step, self._epoch = start_step, start_epoch or 0
+        self._watch: TrainingWatch | None = None
         if self._writes:
             self._prepare_run(start_step, start_epoch, overwrite)
+            if rules:
+                listed = self._listed if unit == "step" else ()
+                self._watch = TrainingWatch(self._model, model, optimizer, rules, watch_every, listed)
+                self._watch.prepare(self._step + 1)
 
     @property
     def steps_done(self) -> int:
@@ -155,10 +173,15 @@ class TrajectoryCollector:
         self._step += 1
         if not self._writes:
             return
-        if loss is not None or metrics:
-            self._record({"step": self._step, "epoch": self._epoch + 1}, {"loss": loss, **metrics})
+        found = [] if self._watch is None else self._watch.judge(self._step)
+        if loss is not None or metrics or found:
+            place = {"step": self._step, "epoch": self._epoch + 1}
+            numbers = {"loss": loss, **metrics} if loss is not None or metrics else {}
+            self._record(place, numbers, {"watch": found} if found else {})
         if self.options.unit == "step":
             self._keep_if_listed()
+        if self._watch is not None:
+            self._watch.prepare(self._step + 1)
 
     def end_epoch(self, **metrics: Any) -> None:
         """Record the end of an epoch with its metrics, and keep the weights if it is a listed one.
@@ -192,12 +215,14 @@ class TrajectoryCollector:
     def _number(self) -> int:
         return self._epoch if self.options.unit == "epoch" else self._step
 
-    def _record(self, place: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    def _record(
+        self, place: Mapping[str, Any], values: Mapping[str, Any], more: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
         for name in values:
             if name in RESERVED:
                 raise JobError(f"metrics: {shown(name)} is a name the collector fills in itself; choose another")
         numbers = {name: recorded_number(name, value) for name, value in values.items()}
-        self._history.append({**place, "learning_rate": learning_rate(self._optimizer), **numbers})
+        self._history.append({**place, "learning_rate": learning_rate(self._optimizer), **numbers, **more})
 
     def _keep_if_listed(self) -> None:
         if self._number in self._listed:

@@ -60,7 +60,8 @@ def history_answer(runs: Sequence[RunReader], asked: HistoryQuery) -> Answer:
     if history is None:
         raise NotFoundError("no history was recorded in training")
     name = file_name(runs[0].found.name.rpartition("/")[2], "history")
-    head = json.dumps({"file": name, "columns": list(history.columns), "notes": list(history.notes)})
+    told = {"columns": list(history.columns), "notes": list(history.notes), "unit": history.unit}
+    head = json.dumps({"file": name, **told})
     return pack(utf8(f'{head[:-1]},"figure":{figure_json(draw_history(history, asked.theme))}}}'))
 
 

@@ -46,6 +46,8 @@ class LoopOptions(TypedDict, total=False):
     loss_scale: float
     checkpoint_steps: int | None
     log_every: int
+    watch: str | Sequence[str] | Mapping[str, float] | None
+    watch_every: int
     intervals: Sequence[Sequence[int]] | None
     unit: Unit
     landscape_size: int

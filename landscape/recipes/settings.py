@@ -17,6 +17,7 @@ from landscape.recipes.precision import PRECISIONS
 from landscape.training import schedules
 from landscape.training.schedules import Schedule
 from landscape.trajectory.snapshots import ranges
+from landscape.watch.asked import asked_rules
 
 LARGEST_RATE = 1000.0  # that anybody is known to use
 log = logging.getLogger("landscape")
@@ -48,6 +49,7 @@ class Settings:
         loss_scale: by which the loss is multiplied, and its gradients divided again; for "float16".
         checkpoint_steps: steps between checkpoints within an epoch; None: one after each epoch.
         log_every: steps whose mean accuracy the history gets at the last of them.
+        watch, watch_every: rules that are asked about the training, see `TrajectoryCollector`.
         collect: the options of `TrajectoryCollector`.
         network: what model and data were made with.
 
@@ -82,6 +84,8 @@ class Settings:
     loss_scale: float = 1.0
     checkpoint_steps: int | None = None
     log_every: int = 100
+    watch: Any = None
+    watch_every: int = 100
     collect: Mapping[str, Any] = field(default_factory=dict)
     network: Mapping[str, Any] = field(default_factory=dict)
 
@@ -98,7 +102,8 @@ class Settings:
         return next((each.default for each in fields(cls) if each.name == name and each.default is not MISSING), None)
 
 
-UNDECIDING = ("checkpoint_steps", "log_every")  # they change no weight, and may be changed when a training goes on
+# They change no weight, and may be changed when a training goes on.
+UNDECIDING = ("checkpoint_steps", "log_every", "watch", "watch_every")
 
 
 def _named(function: Callable[..., Any]) -> str:
@@ -109,8 +114,9 @@ def _named(function: Callable[..., Any]) -> str:
 
 def _check(settings: Settings) -> None:
     given = [name for name in ("base_batch", "checkpoint_steps") if getattr(settings, name) is not None]
-    for name in ("epochs", "batch_size", "frequency", "log_every", *given):
+    for name in ("epochs", "batch_size", "frequency", "log_every", "watch_every", *given):
         check_whole(name, getattr(settings, name), 1)
+    asked_rules("watch", settings.watch)
     for name in ("momentum", "weight_decay", "warmup_epochs", "final", "factor", "power", "label_smoothing"):
         value = getattr(settings, name)
         if not is_number(value) or value < 0:

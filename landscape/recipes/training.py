@@ -118,8 +118,9 @@ def fit(
             if training.is_first:
                 warn_of(settings, steps_per_epoch)
             collector = training.collector(
-                model, optimizer, network={**settings.network, **told}, problem=problem, **settings.collect
-            )
+                model, optimizer, network={**settings.network, **told}, problem=problem, watch=settings.watch,
+                watch_every=settings.watch_every, **settings.collect,
+            )  # fmt: skip
             network = training.prepare(model)
             loop = Loop(training, network, optimizer, collector, data, settings, kept, progress)
         with _closing(optimizer):

@@ -48,8 +48,9 @@ from landscape.training.shares import Share, epoch_order, shares
 from landscape.training.starting import mark_start
 from landscape.trajectory.checkpoint_names import checkpoint_numbers
 from landscape.trajectory.run_files import HISTORY_FILE, INFO_FILE
+from landscape.watch.asked import asked_rules
 
-UNCHECKED = ("network", "problem")  # options of the collector that are recorded as they are
+UNCHECKED = ("network", "problem", "watch", "watch_every")  # options of the collector that are recorded as they are
 log = logging.getLogger("landscape")
 
 
@@ -239,6 +240,7 @@ class Training:
             JobError: an option is not usable, or the run holds a trajectory that this training did not make.
         """
         checked_options(**{name: value for name, value in options.items() if name not in UNCHECKED})
+        asked_rules("watch", options.get("watch"))
         made: list[TrajectoryCollector] = []
         ranks.on_first(lambda: made.append(self._first_collector(model, optimizer, options)))
         if not self.is_first:

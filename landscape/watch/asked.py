@@ -18,7 +18,8 @@ def asked_rules(field: str, value: Any) -> dict[str, float]:
     Args:
         field: what an error calls the value.
         value: names, of rules, of targets (`weights`, `outputs`, `gradients`, `changes`), or `all`; or {name:
-            threshold}, None for the default; true is `all`, and False or None none.
+            threshold}, None for the default; or a text of such names, `NAME=THRESHOLD` among them, with commas
+            between. True is `all`, and False or None none.
 
     Example:
         >>> asked_rules("watch", {"gradient_vanishing": 1e-12, "tensor_overflow": None})
@@ -32,7 +33,7 @@ def asked_rules(field: str, value: Any) -> dict[str, float]:
     if value is True:
         value = [ALL]
     if isinstance(value, str):
-        value = [value]
+        value = _of_text(field, value)
     if not isinstance(value, (Mapping, list, tuple, set, frozenset)):
         raise JobError(f"{field}: must list rules, such as [weights, tensor_overflow], not {shown(value)}")
     given = value if isinstance(value, Mapping) else dict.fromkeys(value)
@@ -46,6 +47,17 @@ def asked_rules(field: str, value: Any) -> dict[str, float]:
         for rule in _named(field, name):
             asked[rule] = DEFAULTS[rule] if threshold is None else float(threshold)
     return {name: asked[name] for name in RULES if name in asked}
+
+
+def _of_text(field: str, text: str) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    for part in text.split(","):
+        rule, equals, threshold = part.strip().partition("=")
+        try:
+            found[rule] = float(threshold) if equals else None
+        except ValueError:
+            raise JobError(f"{field}.{rule}: must be a finite number, not {shown(threshold)}") from None
+    return found
 
 
 def _named(field: str, name: Any) -> list[str]:

@@ -24,6 +24,7 @@ ACTIVATIONS = {
     "relu": "relu", "threshold": "relu", "sigmoid": "sigmoid", "hardsigmoid": "sigmoid", "tanh": "tanh",
 }  # fmt: skip
 CLAMPS = ("clamp_min", "clamp", "hardtanh")  # a ReLU where they clamp at 0
+MODULES = {"ReLU": "relu", "ReLU6": "relu", "Sigmoid": "sigmoid", "Hardsigmoid": "sigmoid", "Tanh": "tanh"}
 # Operations that only move, make or choose values: what they give is not a layer's output.
 MOVING = frozenset((
     "alias", "arange", "bernoulli", "cat", "clone", "constant_pad_nd", "contiguous", "copy", "detach", "dropout",
@@ -97,19 +98,23 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
     Args:
         model: the network, in eval mode; what is called outside it counts as `observe`.
         operations: whether operations between modules are seen, beside modules.
+        numbered: whether the calls of a module that is called again are told apart.
+        when: whether a call counts.
 
     Attributes:
         layers: in the order in which they were first computed.
     """
 
-    def __init__(self, model: nn.Module, *, operations: bool = True) -> None:
+    def __init__(
+        self, model: nn.Module, *, operations: bool = True, numbered: bool = True,
+        when: Callable[[], bool] = lambda: True,
+    ) -> None:  # fmt: skip
         self._names = {id(module): name for name, module in model.named_modules()}
         self.layers: dict[str, Layer] = {}
         self.on = True
         self._busy, self._stack = False, list[_Call]()
         self._numbers, self._last = Counter[str](), (0, 0)
-        self._innermost = ""
-        self._operations = operations
+        self._operations, self._told_apart, self._when = operations, numbered, when
         self._opened = contextlib.ExitStack()
 
     def __enter__(self) -> NetworkWatcher:
@@ -143,7 +148,7 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
     # -- modules ----------------------------------------------------------------------------------------------
 
     def _called(self, module: nn.Module, _: Any) -> None:
-        if not self.on or id(module) not in self._names:
+        if not self.on or id(module) not in self._names or self._busy or not self._when():
             return
         name = self._numbered(self._names[id(module)])
         parent = next(module.children(), None) is not None
@@ -167,6 +172,8 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
             name = f"{call.name or 'the model'}{place}"
             kind = type(call.module).__name__
             activation = call.last if leaf and len(named) == 1 else ""
+            if not self._operations:
+                activation = MODULES.get(kind, "")
             layer = self._add(name, kind, True, activation, tensor)
             layer.born = layer.born or call.born
         if self._stack and call.born:
@@ -211,7 +218,7 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
 
     def _numbered(self, name: str) -> str:
         self._numbers[name] += 1
-        return name if self._numbers[name] == 1 else f"{name} #{self._numbers[name]}"
+        return name if self._numbers[name] == 1 or not self._told_apart else f"{name} #{self._numbers[name]}"
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:

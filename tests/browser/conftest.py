@@ -36,7 +36,8 @@ def compute(folder: Path, seed: int) -> None:
     """A training of five epochs, its landscapes, and others of one, two and three axes."""
     torch.manual_seed(seed)
     model, samples = nn.Linear(3, 2), torch.randn(16, 3)
-    collector = TrajectoryCollector(folder, model, unit="epoch", intervals=[[1, 2, 3], [3, 4, 5]])
+    watch = {"weight_change_too_large": 1e-9}  # which fires whenever anything moves
+    collector = TrajectoryCollector(folder, model, unit="epoch", intervals=[[1, 2, 3], [3, 4, 5]], watch=watch)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.2)
     for _ in range(5):
         loss = observe(model, samples)["loss"].mean()

@@ -243,6 +243,15 @@ def test_the_history_chooses_the_landscape_of_an_interval(look: Look):
 
 
 @pytest.mark.page
+def test_rules_that_fired_in_training_are_beside_the_curve(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="epochs-1-3", histunit="step")
+    look.page.wait_for_selector(".training .watched li")
+    assert look.page.inner_text(".training .watched li") == "step 1: weight: weight_change_too_large"
+    where = "document.querySelector('.training .plot')._fullData.filter(trace => trace.name === 'watch')"
+    assert look.page.evaluate(f"{where}.map(trace => Array.from(trace.x))") == [[1]]
+
+
+@pytest.mark.page
 def test_the_history_counts_what_is_chosen_and_keeps_it_in_the_address(look: Look):
     title = "document.querySelector('.training .plot')?._fullLayout?.xaxis.title.text"
     look.show("run", run=look.run_id("net"), landscape="epochs-1-3")

@@ -22,7 +22,8 @@ export class History {
     this.plot = el("div", { class: "plot" });
     this.words = el("p", { class: "quiet" }, WORDS.historyHint);
     this.plot.addEventListener("click", event => this.clicked(event));
-    fill(this.place, el("h2", {}, WORDS.training), el("figure", {}, this.plot, this.words), this.options());
+    this.watched = el("div", { class: "watched" });
+    fill(this.place, el("h2", {}, WORDS.training), el("figure", {}, this.plot, this.words), this.watched, this.options());
     return this.ask();
   }
 
@@ -79,9 +80,17 @@ export class History {
     try {
       this.answer = await ask("history", { run: [this.run.id, ...this.others], log: this.log ? "1" : undefined, unit: this.unit });
       await this.draw();
+      this.showWatched();
     } catch (error) {
       fill(this.words, error.message);
     }
+  }
+
+  /** Which rules fired in training, the first ones. */
+  showWatched() {
+    const marks = (this.answer.figure.layout.meta.watch || []).filter(mark => mark.run === 0);
+    const lines = marks.flatMap(mark => mark.texts.map(text => `${this.answer.unit} ${Number(mark.x.toPrecision(6))}: ${text}`));
+    fill(this.watched, lines.length ? [el("p", {}, WORDS.watched(lines.length)), el("ul", {}, lines.slice(0, 6).map(line => el("li", {}, line)))] : null);
   }
 
   async draw() {

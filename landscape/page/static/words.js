@@ -120,6 +120,7 @@ export const WORDS = {
   training: "Training",
   trained: "What was trained",
   historyHint: "Shaded: the stretches that landscapes cover. Click one to see its landscape.",
+  watched: count => count === 1 ? "One rule that watched the training fired:" : `${count} times a rule that watched the training fired; the first:`,
   historyLog: "Loss on a logarithmic scale",
   historyUnit: "Count steps or epochs",
   byUnit: unit => `By ${unit}`,

@@ -18,10 +18,11 @@ from landscape.views.figures.colours import CURVES, DARK_CURVES
 from landscape.views.figures.layout import NEEDLESS_BUTTONS, legend_rows, text
 from landscape.views.figures.overlay_looks import look
 from landscape.views.figures.theme import TEMPLATES
-from landscape.views.prepared.history import HistoryData, Interval, Series, is_loss, name_rows
+from landscape.views.prepared.history import HistoryData, Interval, Mark, Series, is_loss, name_rows
 
 PLOT_PX, TALLEST_PX, PANEL_PX, GAP_PX, BELOW_PX, LEGEND_ROW_PX = 620.0, 210.0, 110.0, 18.0, 48.0, 22.0
 SHADES = ("rgba(214,51,108,0.16)", "rgba(47,93,155,0.16)", "rgba(58,125,68,0.18)", "rgba(179,92,0,0.16)")
+WATCHED = "#d6336c"  # where rules fired
 MOST_NAME_ROWS = 6  # of intervals: further names would take more room than the curves, and are shown by the pointer
 LONGEST_NAME = 40  # characters of a run's name in the legend
 POINTS_PER_INTERVAL = 100  # places where the pointer finds an interval
@@ -54,6 +55,7 @@ def draw_history(history: HistoryData, theme: str = "light") -> go.Figure:
         traces += [_trace(one, panel.y, _colours(history, one, number), history, theme) for one in series]
     layout["xaxis"] |= {"anchor": panels[-1].y, "title": {"text": history.unit}}
     traces += [_target(interval, history) for interval in history.intervals]
+    traces += [_watched(marks, history) for run in range(len(history.runs)) if (marks := _marks_of(history, run))]
     return go.Figure(_first_of_each_run(traces, history), layout)
 
 
@@ -88,6 +90,7 @@ def _layout(history: HistoryData, total: float, theme: str) -> dict[str, Any]:
             "equal": False,
             "caption": "".join(f"{note}. " for note in history.notes).strip(),
             "intervals": [_found(interval, history) for interval in history.intervals],
+            "watch": [{"x": mark.x, "texts": list(mark.texts), "run": mark.run} for mark in history.marks],
         },
         "shapes": [_shade(interval, k, history, theme) for k, interval in enumerate(history.intervals)],
         "annotations": [
@@ -205,6 +208,30 @@ def _target(interval: Interval, history: HistoryData) -> go.Scatter:
         xaxis="x",
         yaxis="y",
         meta={"role": "interval", "landscape": interval.name, "runs": list(interval.runs)},
+    )
+
+
+def _marks_of(history: HistoryData, run: int) -> list[Mark]:
+    return [mark for mark in history.marks if mark.run == run]
+
+
+def _watched(marks: Sequence[Mark], history: HistoryData) -> go.Scatter:
+    """Crosses on the first curve of a run where rules fired; the pointer reads which."""
+    curve = next((one for one in history.series if one.run == marks[0].run), history.series[0])
+    panel, order = history.columns.index(curve.name), np.argsort(curve.x, kind="stable")
+    x = [mark.x for mark in marks]
+    return go.Scatter(
+        x=x,
+        y=np.interp(x, curve.x[order], curve.y[order]),
+        mode="markers",
+        marker={"symbol": "x", "size": 8, "color": WATCHED},
+        name="watch",
+        text=["<br>".join(map(text, mark.texts)) for mark in marks],
+        hovertemplate="%{text}<extra>watch</extra>",
+        showlegend=False,
+        xaxis="x",
+        yaxis=f"y{panel + 1}" if panel else "y",
+        meta={"role": "watch", "run": marks[0].run},
     )
 
 

@@ -17,6 +17,7 @@ from landscape.views.prepared.wording import finite
 Floats = NDArray[np.float64]
 
 MOST_POINTS = 3000
+MOST_MARKS, MOST_TEXTS = 200, 8
 UNITS = ("step", "epoch")
 PLACES = (*UNITS, "epoch_end", "seconds")  # what a row says of its place in training, and not what was measured there
 PACE = "samples_per_second"  # of the machine, and not of the training: it has no panel
@@ -42,13 +43,22 @@ class Interval:
     runs: tuple[int, ...] = (0,)
 
 
+@dataclass(frozen=True)
+class Mark:
+    """Rules that fired in the training of the run with number `run`, at a place `x`: one line of `texts` each."""
+
+    x: float
+    texts: tuple[str, ...]
+    run: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class HistoryData(Comparable):
     """What the history figure shows; `unit` is what x counts, "step" or "epoch".
 
     `series` are in the order of the panels, those of one quantity in the order of the runs. `runs` are the runs'
     names in the legend. `log` asks for a logarithmic axis of the losses. `notes` are sentences without full stops on
-    what is left out.
+    what is left out. `marks` are where rules that watched the training fired.
     """
 
     unit: str
@@ -57,6 +67,7 @@ class HistoryData(Comparable):
     runs: tuple[str, ...] = ("",)
     log: bool = False
     notes: tuple[str, ...] = ()
+    marks: tuple[Mark, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -139,6 +150,7 @@ def prepare_histories(
         runs=tuple(record.label for record in records),
         log=log,
         notes=tuple(_notes(records, {one.run for one in series}, unit)),
+        marks=tuple(mark for number, record in enumerate(records) for mark in _marks(record, unit, number)),
     )
 
 
@@ -183,6 +195,19 @@ def _series(record: TrainingRecord, name: str, unit: str, number: int) -> list[S
     array = np.array(points, np.float64).reshape(-1, 2)
     kept = array[spread_with_extremes(array[:, 1], MOST_POINTS)]
     return [Series(name, kept[:, 0], kept[:, 1], number)] if points else []
+
+
+def _marks(record: TrainingRecord, unit: str, number: int) -> list[Mark]:
+    """Where rules fired, at most `MOST_MARKS` places; those of the beginning, as what follows comes of it."""
+    per_epoch, marks = _steps_per_epoch(record), list[Mark]()
+    for row in record.rows:
+        watched, x = row.get("watch"), _place(row, unit, per_epoch)
+        if not isinstance(watched, list) or x is None:
+            continue
+        texts = [f"{each.get('layer')}: {each.get('rule')}" for each in watched if isinstance(each, Mapping)]
+        if texts and len(marks) < MOST_MARKS:
+            marks.append(Mark(x, tuple(texts[:MOST_TEXTS]), number))
+    return marks
 
 
 def spread_with_extremes(values: Floats, most: int) -> NDArray[np.intp]:

@@ -13,6 +13,7 @@ from landscape.errors import JobError
 from landscape.views.figures.history import draw_history
 from landscape.views.prepared.history import (
     Interval,
+    Mark,
     TrainingRecord,
     prepare_histories,
     prepare_history,
@@ -88,6 +89,22 @@ def test_a_run_without_a_place_on_the_axis_is_told_of(two: list[TrainingRecord])
     assert history is not None
     assert history.notes == ("epochs has no step by which to place its history", "empty recorded no history")
     assert "epochs has no step" in draw_history(history).layout.meta["caption"]
+
+
+def test_rules_that_fired_are_marked_on_the_first_curve() -> None:
+    rows: list[dict[str, Any]] = [{"step": k, "epoch": 1, "loss": 4.0 - k, "accuracy": 0.5} for k in range(1, 4)]
+    rows[1]["watch"] = [
+        {"layer": "fc<1>", "rule": "relu_zeros", "value": 1.0},
+        {"layer": "b", "rule": "c", "value": None},
+    ]
+    rows[2]["watch"] = "damaged"
+    history = prepare_history(rows)
+    assert history is not None
+    assert history.marks == (Mark(2.0, ("fc<1>: relu_zeros", "b: c")),)
+    (trace,) = [trace for trace in draw_history(history).data if trace.name == "watch"]
+    assert (list(trace.x), list(trace.y), trace.yaxis) == ([2.0], [2.0], "y")
+    assert trace.text == ("fc&lt;1&gt;: relu_zeros<br>b: c",)
+    assert history.columns == ("loss", "accuracy")
 
 
 def test_nothing_recorded_and_an_unknown_unit() -> None:
