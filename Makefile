@@ -10,7 +10,7 @@ FRAMEWORKS := .venv-frameworks
 # The suite stops Ray sessions of its own only. A third process computes while the others wait for Ray, S3 or a child.
 JOBS ?= 3
 
-.PHONY: compiled demo test test-quick lint types docs suite test-page test-slow test-frameworks chaos fuzz bench-peers bench-page pictures notebooks format install clean help
+.PHONY: compiled proto demo test test-quick lint types docs suite test-page test-slow test-frameworks chaos fuzz bench-peers bench-page pictures notebooks format install clean help
 
 help:
 	@echo "Use"
@@ -27,6 +27,7 @@ help:
 	@echo "  make lint types   ruff and mypy alone"
 	@echo "  make pictures     the pictures of docs/howto/trust.md anew, and whether the checks say what it shows"
 	@echo "  make notebooks    the studies of notebooks/ executed in full, and their findings in the README; ARGS=02 for one of them"
+	@echo "  make proto        the messages of gRPC anew, after a change of cluster/serving/landscape.proto"
 	@echo "  make format       let ruff format the sources"
 	@echo "Measure"
 	@echo "  make bench-peers  time per point of public packages and of this one; ARGS=--quick to try, ARGS=--help"
@@ -62,6 +63,10 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy
+
+# The messages of `landscape serve`, after a change of their file; what it writes is committed.
+proto: $(READY)
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. cluster/serving/landscape.proto
 
 # Without a network; a link that leads nowhere, or a name that a docstring spells wrongly, fails it.
 docs: $(READY)

@@ -72,6 +72,8 @@ def serve(
     for name, number in (("max-points", max_points), ("queue", queue)):
         if number < 1:
             raise JobError(f"{name}: must be from 1 on, not {number}")
+    if not 0 <= grpc_port <= 65_535:
+        raise JobError(f"grpc-port: must be from 0 to 65535, not {grpc_port}; 0 is no gRPC")
     if cache < 0:
         raise JobError(f"cache: must be from 0 on, not {cache}")
     from cluster.serving.refusing import refuse_open_service, refuse_without_serve

@@ -97,7 +97,15 @@ def fields_of(body: bytes, known: Sequence[str]) -> Mapping[str, Any]:
 def points_of_json(body: bytes, described: Described, limits: Limits) -> AskedPoints:
     """The request {"points": [[a, b], …], "rise": false}."""
     fields = fields_of(body, ("points", "rise"))
-    given = fields.get("points")
+    return AskedPoints(checked_points(fields.get("points"), described, limits), _flag(fields, "rise"))
+
+
+def checked_points(given: Any, described: Described, limits: Limits) -> Floats:
+    """A list of points, each a list of coordinates.
+
+    Raises:
+        Refusal: it is none, or longer than a request may be.
+    """
     if not isinstance(given, list) or not given:
         raise Refusal(BAD_REQUEST, f"points: must be a list of points [{_names(described)}], not {shown(given)}")
     limits.refuse_many("points", len(given))
@@ -110,7 +118,7 @@ def points_of_json(body: bytes, described: Described, limits: Limits) -> AskedPo
     if not good:
         for place, point in enumerate(given):
             checked_point(f"points[{place}]", point, described)
-    return AskedPoints(checked_table(np.asarray(given, np.float64), described), _flag(fields, "rise"))
+    return checked_table(np.asarray(given, np.float64), described)
 
 
 def points_of_bytes(body: bytes, described: Described, limits: Limits) -> Floats:

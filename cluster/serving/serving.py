@@ -148,11 +148,15 @@ class _Run:
             timeout_graceful_shutdown=1,
         )  # fmt: skip
         server = Server(config, lambda: None)
-        answering = asyncio.create_task(server.serve(sockets=[opened]))
+        answering, rpc, rpc_port = asyncio.create_task(server.serve(sockets=[opened])), None, 0
         try:
+            if self.serving.grpc_port:
+                from cluster.serving.rpc import start_rpc
+
+                rpc, rpc_port = await start_rpc(service, self.guard, self.serving.host, self.serving.grpc_port)
             await self._unless_stopped(self._begin(service, replicas))
             service.state = "ready"
-            listening = self._listening(opened)
+            listening = self._listening(opened.getsockname()[1], rpc_port)
             with announce(self._note(listening)):
                 self.ready(listening)
                 while not self.stopped():
@@ -163,6 +167,8 @@ class _Run:
             service.state = "draining"
             await self._drain(service)
         finally:
+            if rpc is not None:
+                await rpc.stop(1.0)
             server.should_exit = True
             await answering
             if self.serving.address is not None:
@@ -213,10 +219,10 @@ class _Run:
         await asyncio.to_thread(served.look_now)
         return served
 
-    def _listening(self, opened: socket.socket) -> Listening:
+    def _listening(self, port: int, rpc_port: int) -> Listening:
         host = self.serving.host
         name = socket.gethostname() if host in ("0.0.0.0", "::", "") else f"[{host}]" if ":" in host else host
-        return Listening(f"http://{name}:{opened.getsockname()[1]}", "", self.guard.token)
+        return Listening(f"http://{name}:{port}", f"{name}:{rpc_port}" if rpc_port else "", self.guard.token)
 
     def _note(self, listening: Listening) -> Service:
         runs = tuple(

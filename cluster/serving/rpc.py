@@ -1,0 +1,215 @@
+"""The service over gRPC: the same questions, values and sentences as over HTTP."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import wraps
+from typing import Any
+
+import grpc
+from google.protobuf.json_format import ParseDict
+
+from cluster.serving import landscape_pb2 as messages
+from cluster.serving.answers import Named
+from cluster.serving.refusals import (
+    BAD_REQUEST,
+    BUSY,
+    NOT_FOUND,
+    TOO_LARGE,
+    UNAUTHORIZED,
+    UNAVAILABLE,
+    Refusal,
+    refusal_of,
+)
+from cluster.serving.requests import AskedPoints, asked_line, asked_patch, asked_place, checked_points
+from cluster.serving.resolver import Found
+from cluster.serving.served import ServedLandscape
+from cluster.serving.service import LandscapeService
+from cluster.serving.sources import LATEST
+from cluster.serving.stub import handler_of
+from landscape.errors import JobError, shown
+from landscape.page.security import Guard
+from landscape.tasks import Floats
+
+CODES = {
+    BAD_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
+    TOO_LARGE: grpc.StatusCode.INVALID_ARGUMENT,
+    UNAUTHORIZED: grpc.StatusCode.UNAUTHENTICATED,
+    NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+}
+MARGIN = 1 << 20  # bytes of an answer beside its numbers
+COLUMNS = 64  # numbers of a point's answer, at most about
+
+log = logging.getLogger("landscape")
+
+
+def _refusing(answer: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """The method, whose errors become a status of gRPC with their sentence."""
+
+    @wraps(answer)
+    async def call(self: Rpc, request: Any, context: Any) -> Any:
+        try:
+            self.refuse_strangers(context)
+            with self.service.answering():
+                return await answer(self, request, context)
+        except Exception as error:
+            await _abort(context, error)
+
+    return call
+
+
+async def _abort(context: Any, error: Exception) -> None:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    refusal = refusal_of(error)
+    code = CODES.get(refusal.status, grpc.StatusCode.INTERNAL)
+    if code == grpc.StatusCode.INTERNAL:
+        log.warning("%s", refusal, exc_info=error)
+    after = tuple((name, value) for name, value in refusal.headers.items() if name == "retry-after")
+    await context.abort(code, refusal.sentence, after)
+
+
+class Rpc:
+    """Answers requests over gRPC."""
+
+    def __init__(self, service: LandscapeService, guard: Guard) -> None:
+        self.service, self._guard = service, guard
+
+    def refuse_strangers(self, context: Any) -> None:
+        """Refuse who does not bring the token."""
+        if not self._guard.token:
+            return
+        given = dict(context.invocation_metadata() or ()).get("authorization", "")
+        scheme, _, token = str(given).partition(" ")
+        if scheme.lower() != "bearer" or not self._guard.is_token(token.strip()):
+            raise Refusal(
+                UNAUTHORIZED,
+                "token: must be sent as the metadata 'authorization: Bearer TOKEN'; `landscape serve` has printed it",
+            )
+
+    def _find(self, request: Any) -> tuple[Named, ServedLandscape]:
+        target = request.target
+        return self.service.find(target.model, target.version or LATEST, target.landscape)
+
+    @_refusing
+    async def Points(self, request: Any, context: Any) -> Any:
+        """The values at points."""
+        named, served = self._find(request)
+        points = [tuple(point.coordinates) for point in request.points]
+        asked = AskedPoints(checked_points(points, named.described, self.service.limits), request.rise)
+        return _points_answer(named, asked, await self.service.points(served, asked))
+
+    @_refusing
+    async def Line(self, request: Any, context: Any) -> Any:
+        """The values at even steps between two points."""
+        named, served = self._find(request)
+        fields = {
+            "from": tuple(getattr(request, "from").coordinates), "to": tuple(request.to.coordinates),
+            "count": request.count or 101, "rise": request.rise,
+        }  # fmt: skip
+        asked = asked_line(fields, named.described, self.service.limits)
+        return _points_answer(named, asked, await self.service.points(served, asked))
+
+    async def Patch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """The rows of a grid between two corners."""
+        try:
+            self.refuse_strangers(context)
+            with self.service.answering():
+                named, served = self._find(request)
+                fields = {
+                    "low": tuple(request.low.coordinates), "high": tuple(request.high.coordinates),
+                    "shape": tuple(request.shape), "rise": request.rise,
+                }  # fmt: skip
+                asked = asked_patch(fields, named.described, self.service.limits)
+                async for index, found in self.service.rows(served, asked):
+                    place = [float(asked.coordinates[-1 - k][at]) for k, at in enumerate(index)]
+                    yield messages.PatchRow(
+                        row=index, place=place, values=_values(named, found, asked.rise), status=found.status.tolist(),
+                        source=found.source.tolist(),
+                    )  # fmt: skip
+        except Exception as error:
+            await _abort(context, error)
+
+    @_refusing
+    async def Gradient(self, request: Any, context: Any) -> Any:
+        """The slopes at a point."""
+        named, served = self._find(request)
+        point = asked_place({"point": tuple(request.point.coordinates)}, named.described)
+        found = await self.service.gradient(served, point)
+        return messages.GradientAnswer(
+            **_of(named), point=_point(found.point), loss=found.loss, gradient=found.gradient, stderr=found.stderr
+        )
+
+    @_refusing
+    async def Curvature(self, request: Any, context: Any) -> Any:
+        """The second derivatives at a point."""
+        named, served = self._find(request)
+        point = asked_place({"point": tuple(request.point.coordinates)}, named.described)
+        found = await self.service.curvature(served, point)
+        table = [number for row in found.curvature for number in row]
+        return messages.CurvatureAnswer(
+            **_of(named), point=_point(found.point), curvature=table, eigenvalues=found.eigenvalues, method=found.method
+        )
+
+    @_refusing
+    async def Models(self, request: Any, context: Any) -> Any:
+        """All that is served."""
+        return ParseDict(self.service.models(), messages.ModelsAnswer())
+
+    async def Health(self, request: Any, context: Any) -> Any:
+        """Whether requests are answered."""
+        return messages.HealthAnswer(**self.service.health())
+
+
+async def start_rpc(service: LandscapeService, guard: Guard, host: str, port: int) -> tuple[Any, int]:
+    """A server that answers, and its port.
+
+    Args:
+        port: 0 for any free one.
+
+    Raises:
+        JobError: it cannot listen there.
+    """
+    points, most = service.limits.points, service.limits.body()
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", most),
+            ("grpc.max_send_message_length", points * COLUMNS * 8 + MARGIN),
+            ("grpc.so_reuseport", 0),
+        ]
+    )
+    server.add_generic_rpc_handlers((handler_of(Rpc(service, guard)),))
+    name = f"[{host}]" if ":" in host else host
+    try:
+        bound = server.add_insecure_port(f"{name}:{port}")
+    except RuntimeError:
+        bound = 0
+    if not bound:
+        raise JobError(f"grpc-port: cannot listen at {shown(f'{host}:{port}')}; give another one, or 0 for no gRPC")
+    await server.start()
+    return server, bound
+
+
+def _of(named: Named) -> dict[str, Any]:
+    """The fields that every answer begins with."""
+    target = messages.Target(model=named.model, version=str(named.version), landscape=named.landscape)
+    return {"target": target, "axes": [axis.name for axis in named.described.axes]}
+
+
+def _point(coordinates: Any) -> Any:
+    return messages.Point(coordinates=coordinates)
+
+
+def _values(named: Named, found: Found, rise: bool) -> list[Any]:
+    columns: dict[str, Floats] = named.values(found, rise)
+    return [messages.Observable(name=name, values=column) for name, column in columns.items()]
+
+
+def _points_answer(named: Named, asked: AskedPoints, found: Found) -> Any:
+    return messages.PointsAnswer(
+        **_of(named), points=[_point(point) for point in asked.points.tolist()],
+        values=_values(named, found, asked.rise), status=found.status.tolist(), source=found.source.tolist(),
+    )  # fmt: skip

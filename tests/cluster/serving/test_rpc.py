@@ -1,0 +1,102 @@
+"""The service over gRPC, by a client of grpcio: the values, sources and sentences that REST has."""
+
+from __future__ import annotations
+
+import grpc
+import numpy as np
+import pytest
+
+from cluster.serving.landscape_pb2 import (
+    COMPUTED,
+    STORE,
+    HealthRequest,
+    LineRequest,
+    ModelsRequest,
+    PatchRequest,
+    PlaceRequest,
+    Point,
+    PointsRequest,
+    Target,
+)
+from cluster.serving.rpc import start_rpc
+from cluster.serving.stub import LandscapeStub
+from landscape.page.security import Guard
+
+PLANE = "/v1/models/lenet/versions/latest/landscapes/plane"
+TARGET = Target(model="lenet", landscape="plane")
+
+
+@pytest.fixture
+def stub(asker):
+    """A client of the service, and its token."""
+    server, port = asker.run(start_rpc(asker.service, Guard("secret"), "127.0.0.1", 0))
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield LandscapeStub(channel)
+    asker.run(server.stop(None))
+
+
+KNOWN = {"metadata": (("authorization", "Bearer secret"),)}
+
+
+def point(*coordinates):
+    return Point(coordinates=coordinates)
+
+
+def test_values_are_those_of_rest(asker, stub):
+    points = [[0.31, 0.7], [1.0, 1.5], [-0.4, 0.25]]
+    answer = stub.Points(PointsRequest(target=TARGET, points=[point(*each) for each in points], rise=True), **KNOWN)
+    expected = asker.post(f"{PLANE}/points", {"points": points, "rise": True}).json
+    assert {each.name: list(each.values) for each in answer.values} == expected["values"]
+    assert list(answer.source) == [COMPUTED, STORE, COMPUTED]
+    assert (list(answer.axes), answer.target.version) == (["alpha", "beta"], "1")
+    line = stub.Line(LineRequest(target=TARGET, **{"from": point(0, 0)}, to=point(1, 1), count=3), **KNOWN)
+    assert [list(each.coordinates) for each in line.points] == [[0, 0], [0.5, 0.5], [1, 1]]
+
+
+def test_a_patch_comes_row_by_row(asker, stub):
+    asked = {"low": [0, 0], "high": [1, 1], "shape": [3, 2]}
+    request = PatchRequest(target=TARGET, low=point(0, 0), high=point(1, 1), shape=[3, 2])
+    rows = list(stub.Patch(request, **KNOWN))
+    expected = asker.post(f"{PLANE}/patch", asked).json["values"]["loss"]
+    assert [list(row.values[0].values) for row in rows] == expected
+    assert [(list(row.row), list(row.place)) for row in rows] == [([0], [0.0]), ([1], [1.0])]
+
+
+def test_derivatives_models_and_health(asker, stub):
+    request = PlaceRequest(target=TARGET, point=point(0.3, 0.7))
+    body = {"point": [0.3, 0.7]}
+    assert list(stub.Gradient(request, **KNOWN).gradient) == asker.post(f"{PLANE}/gradient", body).json["gradient"]
+    curvature = asker.post(f"{PLANE}/curvature", body).json["curvature"]
+    assert list(stub.Curvature(request, **KNOWN).curvature) == np.ravel(curvature).tolist()
+    (model,) = stub.Models(ModelsRequest(), **KNOWN).models
+    assert (model.name, [each.name for each in model.versions[0].landscapes]) == ("lenet", ["plane", "line"])
+    assert stub.Health(HealthRequest()).status == "ready"
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "sentence"),
+    [
+        (PointsRequest(target=TARGET, points=[point(1)]), "INVALID_ARGUMENT", "points[0]: must be 2 finite numbers"),
+        (PointsRequest(target=TARGET, points=[point(np.nan, 1)]), "INVALID_ARGUMENT", "points[0]: must be finite"),
+        (PointsRequest(target=TARGET, points=[point(1, 1)] * 1001), "INVALID_ARGUMENT", "points: must be at most 1000"),
+        (PointsRequest(target=Target(model="lennet")), "NOT_FOUND", "did you mean 'lenet'?"),
+    ],
+)
+def test_what_is_refused_has_the_sentence_as_its_details(stub, request_, code, sentence):
+    with pytest.raises(grpc.RpcError) as refused:
+        stub.Points(request_, **KNOWN)
+    assert refused.value.code().name == code
+    assert sentence in refused.value.details()
+    with pytest.raises(grpc.RpcError, match="token: must be sent"):
+        stub.Points(request_)
+
+
+def test_a_large_patch_is_refused_before_its_first_row(asker, stub):
+    with pytest.raises(grpc.RpcError, match="shape: must be at most 1000 points"):
+        list(stub.Patch(PatchRequest(target=TARGET, low=point(0, 0), high=point(1, 1), shape=[10**9, 9]), **KNOWN))
+    with asker.service.resolver.queue.place():
+        asker.service.resolver.queue.most = 1
+        with pytest.raises(grpc.RpcError, match="busy: 1 requests") as refused:
+            stub.Points(PointsRequest(target=TARGET, points=[point(0.11, 0.12)]), **KNOWN)
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert ("retry-after", "1") in [tuple(each) for each in refused.value.trailing_metadata()]
