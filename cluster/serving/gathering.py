@@ -2,7 +2,8 @@
 
 `serve.batch` of Ray closes a batch after a time, also while the one before is still computed: with a short time its
 batches are small when the replica is busy, with a long one an idle replica waits for nothing. So what it hands over is
-gathered here again. A batch begins as soon as the one before has ended, with all that is there by then.
+gathered here again. A batch begins as soon as the one before has ended, with all that is there by then. The process
+that clients ask gathers in the same way what it asks of replicas, as each question to Ray takes a millisecond of both.
 """
 
 from __future__ import annotations
@@ -37,20 +38,24 @@ class Gathering:
     Args:
         compute: is given the landscape and the points of each request, and returns an answer for each; an answer that
             is an exception is raised to its request alone.
+        at_once: how many batches may be computed at the same time.
     """
 
-    def __init__(self, compute: Compute, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._compute, self._clock = compute, clock
+    def __init__(self, compute: Compute, at_once: int = 1, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._compute, self._at_once, self._clock = compute, at_once, clock
         self._waiting: deque[_Waiting] = deque()
-        self._running: asyncio.Task[None] | None = None
+        self._running, self._tasks = 0, set[asyncio.Task[None]]()
         self._most: dict[str, int] = {}
 
     async def add(self, key: str, points: Floats) -> object:
         """The answer for points [P, axes] of a landscape; raises what was raised while they were computed."""
         waiting = _Waiting(key, points, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
-        if self._running is None:
-            self._running = asyncio.get_running_loop().create_task(self._run())
+        if self._running < self._at_once:
+            self._running += 1
+            task = asyncio.get_running_loop().create_task(self._run())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         return await waiting.answer
 
     async def _run(self) -> None:
@@ -58,7 +63,7 @@ class Gathering:
             while self._waiting:
                 await self._answer(self._next())
         finally:
-            self._running = None
+            self._running -= 1  # in the same step in which nothing was left, so that what comes next begins anew
 
     def _next(self) -> list[_Waiting]:
         """The requests of the landscape that has waited longest, in their order, as many as make a batch."""

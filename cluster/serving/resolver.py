@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cluster.serving.cache import PointCache
 from cluster.serving.derivatives import Curvature, Gradient
+from cluster.serving.gathering import Gathering
 from cluster.serving.loaded import Computed
 from cluster.serving.refusals import BUSY, Refusal
 from cluster.serving.served import Replicas, ServedLandscape, plain_bytes
@@ -91,6 +92,7 @@ class Resolver:
     def __init__(self, replicas: Replicas, cache: PointCache, queue: Queue, count: int = 1) -> None:
         self._replicas, self._cache, self.queue = replicas, cache, queue
         self._at_once = CHUNKS_AT_ONCE * count
+        self._gathering = Gathering(self._asked, self._at_once)
         self._writer = ThreadPoolExecutor(1, "keeping")
         self.under_way = 0
 
@@ -154,7 +156,8 @@ class Resolver:
 
         async def part(chunk: Floats) -> Floats:
             async with gate:
-                computed = await self._replicas.points(served.source.key, chunk)
+                computed = await self._gathering.add(served.source.key, chunk)
+            assert isinstance(computed, Computed)
             if computed.whole:
                 await self._hold(served, chunk, computed)
             return computed.table
@@ -168,6 +171,18 @@ class Resolver:
         finally:
             for task in tasks:  # where one has failed, or nobody waits any more
                 task.cancel()
+
+    async def _asked(self, key: str, asked: Sequence[Floats]) -> Sequence[object]:
+        """The values of each of several requests, by one question to a replica; where it refuses, one by one."""
+        points, back = np.unique(np.concatenate(asked), axis=0, return_inverse=True)
+        try:
+            computed = await self._replicas.points(key, points)
+        except Refusal as refusal:
+            if len(asked) == 1:
+                return [refusal]
+            return [(await self._asked(key, [each]))[0] for each in asked]
+        ends = np.cumsum([len(each) for each in asked])
+        return [Computed(table, computed.whole) for table in np.split(computed.table[back.reshape(-1)], ends[:-1])]
 
     async def _hold(self, served: ServedLandscape, points: Floats, computed: Computed) -> None:
         rows = list(zip(plain_bytes(points), plain_bytes(computed.table), strict=True))

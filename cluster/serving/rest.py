@@ -66,8 +66,7 @@ def make_app(service: LandscapeService, guard: Guard) -> ASGIApp:
             "/v1/models/{model}/versions/{version}/landscapes/{landscape}/{question}", rest.ask, methods=["POST"]
         ),
     ]  # fmt: skip
-    handlers: Mapping[Any, Any] = {Exception: rest.on_error, Refusal: rest.on_error, HTTPException: rest.on_error}
-    return Starlette(routes=routes, exception_handlers=handlers)
+    return Starlette(routes=routes, exception_handlers={HTTPException: rest.on_error})
 
 
 class Rest:
@@ -97,14 +96,27 @@ class Rest:
 
     async def models(self, request: Request) -> Response:
         """All that is served."""
+        return await self._answered(request, self._models)
+
+    async def ask(self, request: Request) -> Response:
+        """One of the questions about a landscape."""
+        return await self._answered(request, self._ask)
+
+    async def _answered(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        """The answer, also where that is an error: as an exception of the application it would end the connection."""
+        try:
+            return await answer(request)
+        except Exception as error:
+            return await self.on_error(request, error)
+
+    async def _models(self, request: Request) -> Response:
         self._refuse_strangers(request)
         with self._service.answering():
             return _json(self._service.models())
 
     # -- questions about a landscape --------------------------------------------------------------------------
 
-    async def ask(self, request: Request) -> Response:
-        """One of the questions about a landscape."""
+    async def _ask(self, request: Request) -> Response:
         self._refuse_strangers(request)
         question = request.path_params["question"]
         with self._service.answering():

@@ -1,0 +1,178 @@
+"""Where values come from: grid, refinement, what was served, a replica; and what follows when the disk changes."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+
+import numpy as np
+import pytest
+
+from cluster.serving.cache import OVERHEAD, PointCache
+from cluster.serving.kept import KeptPoints
+from cluster.serving.replica import Replica
+from cluster.serving.scale import scale_of
+from cluster.serving.sources import catalog_of
+from cluster.serving.stored import StoredPoints
+from landscape.axes import Axis
+from landscape.errors import JobError, NotFoundError
+from landscape.refining import refine
+from landscape.results import open_run
+from landscape.surface import NOT_COMPUTED, NOT_FINITE, OK, QUARANTINED, Surface
+
+PLANE = "/v1/models/lenet/versions/latest/landscapes/plane"
+
+
+@pytest.fixture
+def copied(scene, tmp_path, monkeypatch):
+    """A copy of the run, which a test may change."""
+    shutil.copytree(scene, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def at(asker, *points, **more):
+    return asker.post(f"{PLANE}/points", {"points": [list(each) for each in points], **more}).json
+
+
+def test_points_of_a_level_come_from_it(make_asker, copied):
+    asker = make_asker()
+    assert at(asker, (0.25, 0.25))["source"] == ["computed"]
+    before = at(asker, (0.25, 0.25))["values"]
+    refine("lenet", "plane", box=[[0.0, 1.0], [0.0, 1.0]])
+    asker.service.served["lenet/1/plane"].look_now()
+    merged = open_run("lenet")["plane"].merged()
+    place = np.argwhere(merged.interpolated == 0)
+    points = [(float(merged.alpha[a]), float(merged.beta[b])) for b, a in place]
+    answer = at(asker, *points)
+    assert answer["source"] == ["store"] * len(points)
+    assert len(points) > 20
+    assert answer["values"]["loss"] == merged.loss[merged.interpolated == 0].tolist()
+    assert at(asker, (0.25, 0.25))["values"] == before  # which is a point of the level now
+    loaded = Replica(catalog_of(["lenet"]).sources()).make("lenet/1/plane")
+    assert loaded.points(np.array(points)).table[:, 0].tolist() == answer["values"]["loss"]
+
+
+def test_only_what_was_evaluated_comes_from_a_surface():
+    status = np.array([[OK, NOT_FINITE, NOT_COMPUTED], [QUARANTINED, OK, OK]], np.uint8)
+    axes = (Axis("alpha", np.array([0.0, 0.1, 0.2])), Axis("beta", np.array([-1.0, 1.0])))
+    interpolated = np.array([[0, 0, 0], [0, 0, 1]], np.uint8)
+    loss = np.arange(6.0).reshape(2, 3)
+    surface = Surface("plane", axes, {"loss": loss}, status, interpolated=interpolated)
+    points = np.array(
+        [[0, -1], [0.1, -1], [0.2, -1], [0, 1], [0.1, 1], [0.2, 1], [0.05, 1], [0.3, 0], [0.1, 1.0000001]]
+    )
+    held, values = StoredPoints(surface, ("loss", "loss_rise_stderr")).find(points)
+    assert np.flatnonzero(held).tolist() == [0, 1, 4]
+    assert values[:, 0].tolist() == [0.0, 1.0, 4.0]
+    assert np.isnan(values[:, 1]).all()
+
+
+def test_the_cache_drops_what_was_asked_for_longest_ago():
+    size = OVERHEAD + 16 + 8
+    cache = PointCache(2 * size)
+    for number in (1, 2):
+        cache.put("a", struct.pack("<2d", number, 0), struct.pack("<d", number))
+    assert cache.get("a", struct.pack("<2d", 1, 0))
+    assert cache.get("b", struct.pack("<2d", 1, 0)) is None
+    cache.put("a", struct.pack("<2d", 3, 0), b"12345678")
+    assert [cache.get("a", struct.pack("<2d", number, 0)) is not None for number in (1, 2, 3)] == [True, False, True]
+    assert (len(cache), cache.bytes) == (2, 2 * size)
+    nothing = PointCache(0)
+    nothing.put("a", b"", b"")
+    assert len(nothing) == 0
+
+
+def test_what_was_served_is_kept_and_found_by_the_next_service(make_asker, copied):
+    values = None
+    for source in ("computed", "cache"):
+        asker = make_asker()
+        served = asker.service.served["lenet/1/plane"]
+        served.kept = KeptPoints(copied / "served", "plane", served.described)
+        answer = at(asker, (0.3, 0.4), rise=True)
+        assert answer["source"] == [source]
+        served.kept.close()
+        values = values or answer["values"]
+        assert answer["values"] == values
+    assert not asker.replicas.asked
+
+
+def test_a_run_that_is_gone_is_not_answered_for(make_asker, copied):
+    asker = make_asker()
+    at(asker, (0.3, 0.4))
+    shutil.rmtree("lenet")
+    asker.service.served["lenet/1/plane"].clock = lambda: 1e12
+    reply = asker.post(f"{PLANE}/points", {"points": [[0.3, 0.4]]})
+    assert (reply.status, "is gone; put it back" in reply.json["error"]) == (404, True)
+
+
+def test_a_landscape_that_was_computed_anew_is_not_answered_for(make_asker, copied):
+    asker = make_asker()
+    shutil.rmtree("lenet")
+    job = (copied / "job.yaml").read_text()
+    (copied / "job.yaml").write_text(job.replace("size: [5, 4]", "size: [3, 3]"))
+    from landscape.pipeline import run
+    from landscape.spec import read_job
+
+    run(read_job("job.yaml"))
+    asker.service.served["lenet/1/plane"].clock = lambda: 1e12
+    reply = asker.post(f"{PLANE}/points", {"points": [[0.3, 0.4]]})
+    assert (reply.status, "was computed anew since this service began" in reply.json["error"]) == (404, True)
+
+
+def test_a_replica_that_computes_other_values_does_not_serve(make_asker, copied):
+    problem = (copied / "small_problem.py").read_text()
+    (copied / "small_problem.py").write_text(problem.replace("torch.nn.Tanh()", "torch.nn.ReLU()"))
+    import sys
+
+    sys.modules.pop("small_problem", None)
+    replica = Replica(catalog_of(["lenet"], folder=copied).sources())
+    try:
+        with pytest.raises(JobError, match="landscape 'plane' was computed on this processor"):
+            replica.make("lenet/1/plane")
+    finally:
+        sys.modules.pop("small_problem", None)
+
+
+def test_user_code_that_raises_at_a_point_fails_its_request_alone(make_asker, copied, monkeypatch):
+    asker = make_asker()
+    loaded = asker.run(asker.replicas.replica.loading("lenet/1/plane"))
+    evaluate = loaded.evaluator.evaluate
+
+    def raising(points, **given):
+        if (points[:, 0] == 0.77).any():
+            raise ValueError("no such weights")
+        return evaluate(points, **given)
+
+    monkeypatch.setattr(loaded.evaluator, "evaluate", raising)
+
+    async def ask_all():
+        import asyncio
+
+        asked = ([[0.1, 0.2]], [[0.77, 0.2]], [[0.3, 0.2]])
+        return await asyncio.gather(*(asker.send("POST", f"{PLANE}/points", {"points": each}) for each in asked))
+
+    answers = asker.run(ask_all())
+    assert [each.status for each in answers] == [200, 400, 200]
+    assert answers[1].json["error"] == "observe: ValueError: no such weights"
+
+
+def test_places_have_names_and_versions(copied, tmp_path):
+    catalog = catalog_of(["lenet", "mine=job.yaml", "lenet=job.yaml"])
+    assert [(each.model, each.number, each.place) for each in catalog] == [
+        ("lenet", 1, "lenet"), ("lenet", 2, "job.yaml"), ("mine", 1, "job.yaml"),
+    ]  # fmt: skip
+    (tmp_path / "a=b").mkdir()
+    for place, error, message in (
+        ("none", NotFoundError, "run 'none' does not exist"),
+        ("a b=lenet", JobError, "name: must be letters"),
+        (str(tmp_path / "a=b"), NotFoundError, "holds no landscape"),
+    ):
+        with pytest.raises(error, match=message):
+            catalog_of([place])
+
+
+@pytest.mark.parametrize("text", ["0", "2,1", "1,", "a", "1,2,3", "-1"])
+def test_numbers_of_replicas_that_cannot_be_are_refused(text):
+    with pytest.raises(JobError, match="replicas: must be MIN or MIN,MAX"):
+        scale_of(text, 1)
