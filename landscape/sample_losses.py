@@ -145,3 +145,25 @@ def _bounds_of(part: Any, size: int) -> tuple[int, int, bool]:
     if not 0 <= place < size:
         raise IndexError(f"loss_samples: {part} is out of bounds for a dimension of {size}")
     return place, place + 1, True
+
+
+def paired_stderr(differences: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The standard error of the weighted mean m of differences d [..., samples] → [...]; NaN of one sample.
+
+    √(Σw²(d - m)²) / Σw · √(n / (n - 1)): that of a mean of one quantity, as the pairs are what is drawn.
+    """
+    count = differences.shape[-1]
+    if count < 2:
+        return np.full(differences.shape[:-1], np.nan)
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = (weights * differences).sum(-1, keepdims=True) / weights.sum()
+        spread = (np.square(weights * (differences - mean))).sum(-1)
+        return np.asarray(np.sqrt(spread * (count / (count - 1.0))) / weights.sum(), np.float64)
+
+
+def stored_stderr(first: SampleLosses, second: SampleLosses) -> NDArray[np.float64]:
+    """The paired error at every point of a grid, from the losses that both landscapes keep; NaN where not computed."""
+    slabs = first.slabs()
+    return np.concatenate(
+        [paired_stderr(second[slab].astype(np.float64) - first[slab], first.weights) for slab in slabs]
+    )

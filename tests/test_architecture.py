@@ -32,7 +32,7 @@ LAYERS = [
     "landscape: calculation listing recipes takeover",
     "landscape: curvature inspection ranging",
     "landscape: tasks",
-    "landscape: checks measures pipeline; cluster: planning submit viewing workers",
+    "landscape: checks comparison measures pipeline; cluster: planning submit viewing workers",
     "landscape: bench connectivity extending refining; cluster: templates",
     "landscape: adapting",
     "landscape: studies; cluster: driver serving",

@@ -1,29 +1,107 @@
-"""`landscape compare`: whether two sets of weights, or two ways of training, differ in their measures."""
+"""`landscape compare`: two landscapes of one plane, or two sets of weights by their measures."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
+from cluster.commands.computing_options import ANYONE, AS_RECORDED, Callback, Workers
 from cluster.commands.output import Json, show
+from cluster.options import MaybeWhole
+from cluster.process.logs import write_remark
 from cluster.process.streams import diverted
+from landscape.errors import JobError, shown
 
 
-def compare(first: str, second: str, *, json: Json = False) -> None:
-    """Compare what `landscape measure` has kept: differences with intervals, paired over the same samples and lines.
+def compare(
+    first: str,
+    second: str,
+    *,
+    bits: str | None = None,
+    points: MaybeWhole = None,
+    steps: MaybeWhole = None,
+    out: Path | None = None,
+    to: str | None = None,
+    json: Json = False,
+    callback: Callback = AS_RECORDED,
+    who: Workers = ANYONE,
+) -> None:
+    """Compare two landscapes of one plane, such as a network before and after it is rounded, or two sets of weights.
 
-    What is not comparable is refused with the list why: other samples, precision, batch-norm mode, lines. Measures that
-    one side alone has are named, with the command that gives them; those of single layers are not compared.
+    Of two landscapes, RUN:NAME each: their difference at every point, with the standard error of the pairs over the
+    same samples; where one is quantised, also the loss at the origin per bit width, and the steps of rounding on a
+    short line. Landscapes of other planes or samples are refused with the list why.
+
+    Of two sets of weights: what `landscape measure` has kept of them, differences with intervals, paired over the same
+    samples and lines. What is not comparable is refused with the list why: other samples, precision, batch-norm mode,
+    lines. Measures that one side alone has are named, with the command that gives them; those of single layers are not
+    compared.
 
     Parameters
     ----------
     first
-        RUN or RUN:ORIGIN, such as runs/a:epoch-3; default: the last snapshot that was measured. Of at least three runs,
-        separated by commas, the spread over runs counts.
+        RUN:NAME for a landscape; RUN or RUN:ORIGIN, such as runs/a:epoch-3, for weights; default: the last snapshot
+        that was measured. Of at least three runs, separated by commas, the spread over runs counts.
     second
         What it is compared with, as many runs or more.
+    bits
+        Bit widths of the curve, such as 1-16, 2,4,8 or none; default: 1-16 where a landscape is quantised.
+    points
+        Points of the grid, at most, at which the paired error is evaluated where `keep_samples` has not stored the
+        losses; default: 25.
+    steps
+        Points of the short line; default: 61, 0 for none.
+    out
+        Folder for pictures; default: none are drawn.
+    to
+        Formats of these, separated by commas: html, png, svg or pdf; default: html.
     """
+    who.check()
+    from landscape.comparison import sides_of
+
+    sides = sides_of(first, second)
+    given = {"bits": bits, "points": points, "steps": steps, "out": out, "to": to}
+    if sides is None:
+        _compare_measures(first, second, given, json)
+        return
+    from landscape.comparison.comparing import Compare, asked_bits, compare_landscapes
+    from landscape.comparison.pictures import write_pictures
+    from landscape.comparison.telling import document, lines_of
+    from landscape.views.exports.drawn import check_formats
+
+    if to is not None and out is None:
+        raise JobError("to: goes with --out, the folder of the pictures; name one")
+    formats = (to or "html").split(",")
+    check_formats(formats)
+    usual = Compare()
+    asked = Compare(
+        _at_least("points", points, usual.points), usual.bits if bits is None else asked_bits(bits),
+        _at_least("steps", steps, usual.steps),
+    )  # fmt: skip
+    with diverted():
+        found = compare_landscapes(
+            *sides, asked, problem=callback.problem, folder=callback.folder, calculator=who.calculator
+        )
+        written = [] if out is None else write_pictures(found, out, formats)
+    show(document(found), json, "\n".join(lines_of(found)))
+    for path in written:
+        write_remark(str(path))
+
+
+def _at_least(name: str, value: int | None, usual: int) -> int:
+    if value is not None and value < 0:
+        raise JobError(f"{name}: must be at least 0, not {value}")
+    return usual if value is None else value
+
+
+def _compare_measures(first: str, second: str, given: Mapping[str, object], json: bool) -> None:
     from landscape.measures.comparing import compare as compare_targets
     from landscape.measures.targets import targets_of
     from landscape.views.prepared.measures import comparison_lines
 
+    odd = next((name for name, value in given.items() if value is not None), None)
+    if odd is not None:
+        raise JobError(f"{odd}: goes with two landscapes, RUN:NAME each, and {shown(first)} names none; leave it out")
     with diverted():
         found = compare_targets(targets_of(first), targets_of(second)).document()
     show(found, json, "\n".join(comparison_lines(found)))

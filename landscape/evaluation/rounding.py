@@ -59,6 +59,13 @@ class WeightRounding:
         rounded = round_rows(rows, scales, self.quantise.bits)
         tensor.copy_(rounded.reshape(info.shape) if self._whole else filter_unview(rounded, info))
 
+    def changes_per_length(self, name: str, origin: Tensor, direction: Tensor) -> float:
+        """About how many weights of a tensor change their level per unit of length along a direction: Σ abs(d) / s."""
+        scales = scales_of(self._rows(name, origin), self.quantise.bits)
+        steps = 2 * scales if self.quantise.bits == 1 else scales
+        rates = self._rows(name, direction).abs() / steps
+        return float(rates[steps.expand_as(rates) > 0].sum(dtype=torch.float64))
+
     @property
     def _whole(self) -> bool:
         return self.quantise.scheme == "per-tensor"

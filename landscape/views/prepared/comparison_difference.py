@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.errors import JobError, shown
-from landscape.surface import OK, RISE_STDERR, Axis, Surface
+from landscape.surface import OK, Axis, Surface
 from landscape.views.prepared import wording
 from landscape.views.prepared.comparable import Comparable
-from landscape.views.prepared.comparison import Compared, check_mode, contrasts, same_origin, same_samples
+from landscape.views.prepared.comparison import Compared, check_mode, contrasts
+from landscape.views.prepared.comparison_errors import IN_WORDS, error_of, moved_to
 from landscape.views.prepared.comparison_grid import (
     ROUNDING,
     GridValues,
     common_grid,
     coordinates_agree,
-    resampled,
     worse,
 )
 from landscape.views.prepared.figure_data import AxisView, FigureData
@@ -36,7 +36,6 @@ from landscape.views.prepared.uncertainty import standard_error
 
 Floats = NDArray[np.float64]
 
-PAIRED, COMBINED = "paired", "combined"
 MOST_DECADES = 300.0  # of a ratio on either side: beyond that a float has no room
 
 
@@ -45,7 +44,7 @@ class DifferenceData(Comparable):
     """What a figure of the difference of `labels[1]` from `labels[0]` shows.
 
     `field` has the differences as its values, or the ratios where its scale is logarithmic. Its error is the standard
-    error of these, of the kind `error_kind`: "paired", "combined", or "" where it is not known. `within` are the points
+    error of these, of the kind `error_kind`, see `comparison_errors`; "" where it is not known. `within` are the points
     at which the two differ by at most two standard errors. `paths` are the trajectories of both where they have one.
     """
 
@@ -69,9 +68,10 @@ def prepare_difference(
 ) -> DifferenceData:
     """The difference of `other` from `first`, at the points of both or, where these differ, of the coarser grid.
 
-    The standard error is paired where both landscapes have the same samples and the same origin and the errors of
-    their rises are known: then d = R_B − R_A, and se(d) <= se(R_A) + se(R_B), whatever their covariance. Elsewhere it
-    is √(se_A² + se_B²), which is right for independent samples.
+    The standard error is paired where both landscapes have the same samples: from the losses of the samples where both
+    keep them, else by a bound where they have the same origin, rounded alike, and the errors of their rises are known:
+    then d = R_B − R_A, and se(d) <= se(R_A) + se(R_B), whatever their covariance. Elsewhere it is √(se_A² + se_B²),
+    which is right for independent samples.
 
     Args:
         log: the ratio in place of the difference.
@@ -87,7 +87,7 @@ def prepare_difference(
     sides = tuple(_on_grid(surface, observable, log, grid) for surface in (one, two))
     states = worse(sides[0].states, sides[1].states)
     values = np.where(states == OK, _difference(sides[0], sides[1], log), np.nan)
-    error, kind = _error(one, two, observable, (sides[0], sides[1]), log, grid)
+    error, kind = error_of(one, two, observable, (sides[0], sides[1]), log, grid)
     field = _field(first, other, observable, one, grid, log)
     drawn = _log_ratio(sides[0], sides[1]) if log else values
     limit = _limit_without_difference(drawn, error, log) if limit is None else limit
@@ -154,13 +154,7 @@ def _axis(axis: Axis, points: Floats) -> AxisView:
 def _on_grid(surface: Surface, observable: str, log: bool, grid: Sequence[Floats]) -> GridValues:
     values = np.asarray(surface[observable], np.float64)
     given = GridValues(values, standard_error(surface, observable), point_states(values, surface.status, log))
-    return _moved(given, surface, grid)
-
-
-def _moved(given: GridValues, surface: Surface, grid: Sequence[Floats]) -> GridValues:
-    """The values at the points of `grid`, which are untouched where these are the surface's own."""
-    coordinates = [axis.coordinates for axis in surface.axes]
-    return given if coordinates_agree(coordinates, grid) else resampled(given, coordinates, grid)
+    return moved_to(given, surface, grid)
 
 
 def _interpolated(pair: tuple[Surface, Surface], grid: Sequence[Floats]) -> NDArray[np.uint8] | None:
@@ -169,7 +163,7 @@ def _interpolated(pair: tuple[Surface, Surface], grid: Sequence[Floats]) -> NDAr
     for surface in pair:
         if surface.interpolated is not None:
             levels = GridValues(surface.interpolated.astype(np.float64), None, np.full_like(surface.status, OK))
-            found = np.maximum(found, np.ceil(_moved(levels, surface, grid).values))
+            found = np.maximum(found, np.ceil(moved_to(levels, surface, grid).values))
     return found.astype(np.uint8) if found.any() else None
 
 
@@ -182,42 +176,6 @@ def _log_ratio(one: GridValues, other: GridValues) -> Floats:
     """log10 of the ratio, also where the ratio itself is beyond what a float can hold; NaN where a side is missing."""
     known = (one.states == OK) & (other.states == OK)
     return np.log10(np.where(known, other.values, np.nan)) - np.log10(np.where(known, one.values, np.nan))
-
-
-def _error(
-    one: Surface,
-    other: Surface,
-    observable: str,
-    sides: tuple[GridValues, GridValues],
-    log: bool,
-    grid: Sequence[Floats],
-) -> tuple[Floats | None, str]:
-    """The standard error of the difference, or of the ratio to first order, and its kind."""
-    paired = _paired(one, other, observable, grid)
-    (a, b), errors = sides, (sides[0].error, sides[1].error)
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        if paired is not None:
-            return paired / np.abs(a.values) if log else paired, PAIRED
-        if errors[0] is None or errors[1] is None:
-            return None, ""
-        if not log:
-            return np.hypot(errors[0], errors[1]), COMBINED
-        return np.abs(b.values / a.values) * np.hypot(errors[0] / a.values, errors[1] / b.values), COMBINED
-
-
-def _paired(one: Surface, other: Surface, observable: str, grid: Sequence[Floats]) -> Floats | None:
-    """The bound of the paired standard error of the difference; None where it cannot be known."""
-    errors = [surface.observables.get(RISE_STDERR) for surface in (one, other)]
-    if observable != "loss" or errors[0] is None or errors[1] is None:
-        return None
-    if not (same_samples(one, other) and same_origin(one, other)):
-        return None
-    given = zip((one, other), errors, strict=True)
-    sides = [
-        _moved(GridValues(np.asarray(error, np.float64), None, surface.status), surface, grid).values
-        for surface, error in given
-    ]
-    return sides[0] + sides[1]
 
 
 def _within(values: Floats, error: Floats | None, log: bool) -> NDArray[np.bool_]:
@@ -291,7 +249,7 @@ def _error_notes(data: DifferenceData) -> list[str]:
     known = field.error[np.isfinite(field.error) & there]
     if not known.size:
         return ["standard error not known"]
-    how = "paired over the same samples, an upper bound" if data.error_kind == PAIRED else "of both combined"
+    how = IN_WORDS[data.error_kind]
     middle = number(float(np.median(known)), 2)
     count, total = int((data.within & there).sum()), int(there.sum())
     return [

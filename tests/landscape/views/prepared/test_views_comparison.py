@@ -18,7 +18,8 @@ from landscape.views.prepared.comparison import (
     contrasts,
     item_labels,
 )
-from landscape.views.prepared.comparison_difference import COMBINED, PAIRED, prepare_difference, symmetric_scale
+from landscape.views.prepared.comparison_difference import prepare_difference, symmetric_scale
+from landscape.views.prepared.comparison_errors import COMBINED, PAIRED
 from landscape.views.prepared.comparison_grid import GridValues, common_grid, coordinates_agree, resampled
 from landscape.views.prepared.comparison_overlay import prepare_overlay, share_scale
 

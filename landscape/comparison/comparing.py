@@ -1,0 +1,233 @@
+"""Two landscapes compared from the beginning to the end: what is asked for, what it costs, what is found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscape.calculation import Calculator, Calculators, Setting, here, setting_of
+from landscape.comparison.paired import Floats, Pairs, answers_at, evaluated, of_pair
+from landscape.comparison.sides import Side, refuse_apart
+from landscape.comparison.steps import in_double, length_with_changes, points_of_line
+from landscape.errors import JobError
+from landscape.evaluation.reduction import terms_of
+from landscape.preparation import PreparedJob, prepare
+from landscape.preparation.recorded_job import Callback, recorded_job
+from landscape.quantisation import MOST_BITS, Quantisation
+from landscape.sample_losses import stored_stderr
+from landscape.surface import NOT_COMPUTED
+
+ALL_BITS = tuple(range(1, MOST_BITS + 1))
+HERE = here()
+
+
+@dataclass(frozen=True)
+class Compare:
+    """What is asked of two landscapes.
+
+    Args:
+        points: of the grid, at most, at which the paired error is evaluated where the losses of samples are not stored.
+        bits: widths for the curve of the loss at the origin; none: no curve.
+        steps: points of the line on which the steps of rounding are shown; 0: none.
+    """
+
+    points: int = 25
+    bits: tuple[int, ...] = ALL_BITS
+    steps: int = 61
+
+
+@dataclass(frozen=True)
+class AtBits:
+    """The loss at the origin with so many bits, and how far it is from that of the network before it is rounded."""
+
+    bits: int
+    values: Mapping[str, float]  # observables
+    difference: float
+    stderr: float
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Both losses along a short line through the origin; the first one is the network before it is rounded."""
+
+    axis: str
+    at: Floats
+    plain: Floats
+    rounded: Floats
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was found; arrays over the grid, NaN where not known.
+
+    Attributes:
+        stderr: the paired error of the difference at each point.
+        stored: whether that comes from stored losses, at every point.
+        origin: at the origin, both evaluated.
+        evaluations: of all samples, which it took.
+    """
+
+    first: Side
+    second: Side
+    difference: Floats
+    stderr: Floats
+    unpaired: Floats
+    stored: bool
+    origin: Pairs
+    plain: Mapping[str, float] = field(default_factory=dict)
+    bits: tuple[AtBits, ...] = ()
+    quantise: Quantisation | None = None
+    steps: Steps | None = None
+    evaluations: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller the paired error is than the unpaired one: the median where both are known."""
+        known = np.isfinite(self.stderr) & (self.stderr > 0) & np.isfinite(self.unpaired)
+        return float(np.median(self.unpaired[known] / self.stderr[known])) if known.any() else math.nan
+
+
+def compare_landscapes(
+    first: Side,
+    second: Side,
+    asked: Compare | None = None,
+    *,
+    problem: Callback | None = None,
+    folder: Path | None = None,
+    calculator: Calculators = HERE,
+) -> Comparison:
+    """Compare two landscapes of one plane and the same samples; reads both runs, and writes nothing.
+
+    Args:
+        problem: the callback; default: the one that the first landscape was computed with, by its name.
+        folder: where the callback is looked up first; default: where it was then.
+
+    Raises:
+        JobError: they have other planes or samples, with a list of what differs; or nothing that is asked for.
+    """
+    asked = asked or Compare()
+    refuse_apart(first, second)
+    prepared = [_prepared(side, problem, folder) for side in (first, second)]
+    landscapes = [each.landscapes[0] for each in prepared]
+    quantise = landscapes[1].plan.quantise or landscapes[0].plan.quantise
+    stored = None not in (first.surface.loss_samples, second.surface.loss_samples)
+    spots = np.empty((0, len(first.store.shape)), np.int64) if stored else _spots(first, second, asked.points)
+    lines = asked.steps if quantise is not None and quantise.weights else 0
+    widths = asked.bits if quantise is not None else ()
+    cost = 4 * len(spots) + 4 + 2 * len(widths) + 4 * lines + 2  # of each the origin too, for the rise
+    with calculator(prepared[0], landscapes[0], cost) as answers:
+        asker = _Asker(prepared[0], answers, [setting_of(each) for each in landscapes])
+        return asker.compare(first, second, stored, spots, quantise, widths, lines)
+
+
+def _prepared(side: Side, problem: Callback | None, folder: Path | None) -> PreparedJob:
+    return prepare(recorded_job(side.path, side.store, problem, folder))
+
+
+def _spots(first: Side, second: Side, most: int) -> NDArray[np.int64]:
+    """Places of the grid, evenly spaced with both ends, at most so many, at which both landscapes have values."""
+    shape = first.store.shape
+    per_axis = max(2, math.floor(most ** (1 / len(shape)) + 1e-9)) if most else 0
+    if not per_axis:
+        return np.empty((0, len(shape)), np.int64)
+    places = [np.unique(np.linspace(0, n - 1, min(n, per_axis)).round().astype(int)) for n in shape]
+    table = np.stack(np.meshgrid(*places, indexing="ij"), -1).reshape(-1, len(shape))
+    there = (first.surface.status != NOT_COMPUTED) & (second.surface.status != NOT_COMPUTED)
+    return np.asarray(table[there[tuple(table.T)]], np.int64)
+
+
+@dataclass
+class _Asker:
+    prepared: PreparedJob
+    calculator: Calculator
+    settings: Sequence[Setting]
+    evaluations: int = 0
+
+    def compare(
+        self, first: Side, second: Side, stored: bool, spots: NDArray[np.int64], quantise: Quantisation | None,
+        widths: Sequence[int], lines: int,
+    ) -> Comparison:  # fmt: skip
+        one, two = first.surface, second.surface
+        unpaired = np.hypot(*(np.asarray(each.observables["loss_stderr"], np.float64) for each in (one, two)))
+        if stored:
+            assert one.loss_samples is not None
+            assert two.loss_samples is not None
+            stderr = stored_stderr(one.loss_samples, two.loss_samples)
+            stderr[(one.status == NOT_COMPUTED) | (two.status == NOT_COMPUTED)] = np.nan
+        else:
+            stderr = np.full(one.loss.shape, np.nan)
+            if len(spots):
+                grid = np.stack([one.axes[k].coordinates[spots[:, -1 - k]] for k in range(len(one.axes))], -1)
+                stderr[tuple(spots.T)] = self._pairs(grid).stderr
+        axes = len(one.axes)
+        origin = self._pairs(np.zeros((1, axes)))
+        plain, curve = self._curve(quantise, widths, axes)
+        steps = self._steps(quantise, lines, one.axes[0].name) if quantise is not None and lines else None
+        difference = np.asarray(two.loss, np.float64) - np.asarray(one.loss, np.float64)
+        return Comparison(
+            first, second, difference, stderr, unpaired, stored, origin, plain, curve, quantise, steps, self.evaluations
+        )
+
+    def _pairs(self, points: Floats) -> Pairs:
+        self.evaluations += 2 * len(points)
+        return evaluated(self.calculator, self.settings, points, self.prepared.problem.observe)
+
+    def _curve(
+        self, quantise: Quantisation | None, widths: Sequence[int], axes: int
+    ) -> tuple[dict[str, float], tuple[AtBits, ...]]:
+        """The observables at the origin without rounding, and with each of these widths."""
+        if quantise is None or not widths:
+            return {}, ()
+        origin, factors = np.zeros((1, axes)), terms_of(self.prepared.problem.observe) or {}
+        own = self.settings[1] if self.settings[1].plan.quantise is not None else self.settings[0]
+        self.evaluations += 1 + len(widths)
+        (plain,) = answers_at(self.calculator, replace(own, plan=own.plan.rounding(None)), origin)
+        found = []
+        for bits in widths:
+            setting = replace(own, plan=own.plan.rounding(replace(quantise, bits=bits)))
+            (values,) = answers_at(self.calculator, setting, origin)
+            numbers = {name: float(mean[0]) for name, mean in values.mean.items()}
+            stderr = float(of_pair(plain, values, factors)[0])
+            found.append(AtBits(bits, numbers, numbers["loss"] - float(plain.mean["loss"][0]), stderr))
+        return {name: float(mean[0]) for name, mean in plain.mean.items()}, tuple(found)
+
+    def _steps(self, quantise: Quantisation, count: int, axis: str) -> Steps:
+        own = next(each for each in reversed(self.settings) if each.plan.quantise == quantise)
+        length = length_with_changes(self.prepared.problem, own.origin, own.directions[0].tensors, quantise)
+        points = points_of_line(length, count, len(own.directions))
+        double = in_double(own)
+        plain = replace(double, plan=double.plan.rounding(None))
+        self.evaluations += 2 * count
+        losses = [
+            np.concatenate([values.mean["loss"] for values in answers_at(self.calculator, setting, points)])
+            for setting in (plain, double)
+        ]
+        return Steps(axis, points[:, 0], *losses)
+
+
+def asked_bits(text: str) -> tuple[int, ...]:
+    """The widths that a text names, such as `1-16`, `2,4,8`; `none` for none.
+
+    Raises:
+        JobError: it is no such list, or a width is not from 1 to 16.
+
+    >>> asked_bits("1-3,8")
+    (1, 2, 3, 8)
+    """
+    if text == "none":
+        return ()
+    found: set[int] = set()
+    for part in text.split(","):
+        ends = part.split("-")
+        if not 1 <= len(ends) <= 2 or not all(end.strip().isdecimal() for end in ends):
+            raise JobError(f"bits: must be such as 1-16, 2,4,8 or none, not {text!r}")
+        low, high = int(ends[0]), int(ends[-1])
+        if not 1 <= low <= high <= MOST_BITS:
+            raise JobError(f"bits: must be from 1 to {MOST_BITS}, the smaller first, not {part.strip()!r}")
+        found.update(range(low, high + 1))
+    return tuple(sorted(found))

@@ -1,0 +1,131 @@
+"""What was found of two landscapes, as a document and as lines of text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from landscape.comparison.comparing import AtBits, Comparison
+from landscape.views.prepared.levels import number
+
+SAYING = "the difference is the second less the first; errors are standard errors of pairs over the same samples"
+
+
+def document(found: Comparison) -> dict[str, Any]:
+    """Everything, as JSON values; arrays over the grid have the last axis first, null where not known."""
+    surface, origin = found.first.surface, found.origin
+    steps = found.steps
+    return {
+        "first": {"landscape": found.first.label, "rounding": found.first.rounding},
+        "second": {"landscape": found.second.label, "rounding": found.second.rounding},
+        "samples": surface.record.num_samples,
+        "axes": {axis.name: axis.coordinates.tolist() for axis in surface.axes},
+        "difference": _nested(found.difference),
+        "difference_stderr": _nested(found.stderr),
+        "stderr_from": "stored losses" if found.stored else "evaluated points",
+        "unpaired_over_paired": _known(found.ratio),
+        "origin": {
+            "first": _known(origin.first[0]),
+            "second": _known(origin.second[0]),
+            "difference": _known(origin.difference[0]),
+            "stderr": _known(origin.stderr[0]),
+            "unpaired_stderr": _known(origin.unpaired[0]),
+        },
+        "unrounded": {name: _known(value) for name, value in found.plain.items()},
+        "bits": [
+            {
+                "bits": each.bits,
+                **{name: _known(value) for name, value in each.values.items()},
+                "difference": _known(each.difference),
+                "stderr": _known(each.stderr),
+            }
+            for each in found.bits
+        ],
+        "steps": None
+        if steps is None
+        else {
+            "axis": steps.axis,
+            "at": steps.at.tolist(),
+            "unrounded": _nested(steps.plain),
+            "rounded": _nested(steps.rounded),
+        },
+        "evaluations": found.evaluations,
+    }
+
+
+def lines_of(found: Comparison) -> list[str]:
+    """The main numbers, for a terminal."""
+    origin, samples = found.origin, found.first.surface.record.num_samples
+    lines = [
+        f"first:  {found.first.label}, {found.first.rounding}",
+        f"second: {found.second.label}, {found.second.rounding}",
+        f"at the origin: loss {number(float(origin.first[0]), 6)} and {number(float(origin.second[0]), 6)}, difference "
+        f"{_with_error(float(origin.difference[0]), float(origin.stderr[0]))} over the same {samples} samples; "
+        f"unpaired it would be ± {number(2 * float(origin.unpaired[0]), 2)}",
+        *_of_grid(found),
+    ]
+    if found.bits:
+        lines += ["loss at the origin by bits:", *_aligned(found)]
+    if found.steps is not None:
+        jumps = np.abs(np.diff(found.steps.rounded - found.steps.plain))
+        lines.append(
+            f"steps along {found.steps.axis}, {len(found.steps.at)} points within ±{found.steps.at[-1]:.3g}: from one "
+            f"point to the next the loss changes by up to {number(float(np.nanmax(jumps)), 2)} beside the network that "
+            "is not rounded"
+        )
+    return [*lines, f"{found.evaluations} evaluations of all samples; {SAYING}"]
+
+
+def _of_grid(found: Comparison) -> Iterator[str]:
+    difference = found.difference
+    if not np.isfinite(difference).any():
+        yield "over the grid: no point has a finite loss in both"
+        return
+    surface = found.first.surface
+    place = np.unravel_index(int(np.nanargmax(np.abs(difference))), difference.shape)
+    at = ", ".join(
+        f"{axis.name} {axis.coordinates[index]:.3g}" for axis, index in zip(surface.axes, reversed(place), strict=True)
+    )
+    low, high = (number(float(end)) for end in (np.nanmin(difference), np.nanmax(difference)))
+    yield f"over the grid: difference from {low} to {high}, the largest at {at}"
+    known = np.isfinite(found.stderr)
+    if known.any():
+        clear = int((np.abs(difference[known]) > 2 * found.stderr[known]).sum())
+        where = "all from stored losses" if found.stored else "evaluated; keep_samples: true would store them for all"
+        yield (
+            f"paired errors at {int(known.sum())} points ({where}): {clear} differ by more than two of them, and the "
+            f"unpaired error is {number(found.ratio, 3)} times as large"
+        )
+
+
+def _aligned(found: Comparison) -> Iterator[str]:
+    names = [name for name in found.plain if name != "loss"]
+    rows = [("bits", "loss", *names, "difference")]
+    rows += [(str(each.bits), *_values(each, names), _with_error(each.difference, each.stderr)) for each in found.bits]
+    rows.append(("none", *(number(found.plain[name], 5) for name in ("loss", *names)), ""))
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    for row in rows:
+        yield "  " + "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _values(each: AtBits, names: list[str]) -> list[str]:
+    return [number(each.values[name], 5) if math.isfinite(each.values[name]) else "–" for name in ("loss", *names)]
+
+
+def _with_error(value: float, error: float) -> str:
+    if not math.isfinite(value):
+        return "–"
+    return f"{number(value, 3)} ± {number(2 * error, 2)}" if math.isfinite(error) else number(value, 3)
+
+
+def _nested(values: Any) -> Any:
+    if np.ndim(values) == 0:
+        return _known(float(values))
+    return [_nested(each) for each in values]
+
+
+def _known(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,60 @@
+"""`landscape compare` of two landscapes as a user gives it: the numbers, the pictures, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from cluster.commands.app import command
+from landscape import run
+from landscape.spec import read_job
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, logging_as_it_was):
+    def give(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["landscape", *map(str, words)])
+        capsys.readouterr()
+        return command(), *capsys.readouterr()
+
+    return give
+
+
+JOB = """\
+run: {run}
+problem: landscape.recipes.digits:problem
+num_samples: 64
+landscapes:
+  - {{name: float, size: 3, range: [-0.1, 0.1]}}
+  - {{name: small, like: float, quantise: {{bits: 4}}}}
+"""
+
+
+def test_two_landscapes_are_compared_by_their_names(call, tmp_path):
+    (tmp_path / "job.yaml").write_text(JOB.format(run=tmp_path / "run"))
+    run(read_job(tmp_path / "job.yaml"))
+    pair = (f"{tmp_path / 'run'}:float", f"{tmp_path / 'run'}:small")
+    cheap = ("--bits", "2,8", "--points", 4, "--steps", 3, "--serial")
+    code, out, err = call("compare", *pair, *cheap, "--out", tmp_path / "pictures")
+    assert code == 0, err
+    assert "weights rounded to 4 bits per channel" in out
+    assert "loss at the origin by bits:" in out
+    assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == [
+        "bits.html", "difference.html", "steps.html",
+    ]  # fmt: skip
+    code, out, _ = call("compare", *pair, *cheap, "--json")
+    found = json.loads(out)
+    assert [each["bits"] for each in found["bits"]] == [2, 8]
+    assert found["origin"]["stderr"] < found["origin"]["unpaired_stderr"]
+    for words, message in (
+        ((*pair, "--bits", "0-4"), "bits: must be from 1 to 16"),
+        ((*pair, "--steps", "-1"), "steps: must be at least 0, not -1"),
+        ((*pair, "--to", "png"), "to: goes with --out"),
+        ((*pair, "--out", tmp_path, "--to", "gif"), "to: unknown 'gif'"),
+        ((tmp_path / "run", tmp_path / "run", "--bits", "2"), "bits: goes with two landscapes"),
+    ):
+        code, _, err = call("compare", *words)
+        assert code == 2
+        assert message in err

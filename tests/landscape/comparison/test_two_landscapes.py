@@ -1,0 +1,204 @@
+"""Comparisons of landscapes against plain loops over the samples of models that are rounded by hand."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from small_models import conv_problem, make_job
+from torch import nn
+
+from landscape import JobError, Problem, open_run, run
+from landscape.comparison import Compare, compare_landscapes, sides_of
+from landscape.comparison.comparing import asked_bits
+from landscape.comparison.pictures import pictures_of
+from landscape.comparison.steps import length_with_changes
+from landscape.comparison.telling import document, lines_of
+from landscape.parameters import describe_parameters, filter_unview, filter_view, state_of
+from landscape.preparation import prepare
+from landscape.quantisation import Quantisation
+from landscape.sample_losses import paired_stderr
+from landscape.views import compare
+
+FLOAT = {"name": "float", "size": 5, "range": [-0.5, 0.5]}
+SMALL = {"name": "small", "like": "float", "quantise": {"bits": 3}}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Both landscapes in one run, with the losses of the samples in a second one."""
+    folder = tmp_path_factory.mktemp("compared")
+    for name, fields in (("plain", {}), ("kept", {"keep_samples": True})):
+        run(make_job(folder / name, conv_problem, [FLOAT, SMALL], num_samples=29, **fields))
+    return SimpleNamespace(plain=str(folder / "plain"), kept=str(folder / "kept"))
+
+
+def sides(place: str, first: str = "float", second: str = "small"):
+    found = sides_of(f"{place}:{first}", f"{place}:{second}")
+    assert found is not None
+    return found
+
+
+def given(problem=conv_problem):
+    return {"problem": problem}
+
+
+def losses(problem: Problem, bits: int | None) -> np.ndarray:
+    """The loss of every sample at the origin, of the network as it is or rounded by torch's own operator."""
+    model, state = copy.deepcopy(problem.model).eval(), state_of(problem.model)
+    for info in describe_parameters(problem.model):
+        if bits is not None and bits > 1 and info.role == "weight" and len(info.shape) > 1:
+            rows, most = filter_view(state[info.name], info), 2 ** (bits - 1) - 1
+            scales, zeros = rows.abs().amax(1) / most, torch.zeros(len(rows), dtype=torch.int32)
+            rows = torch.fake_quantize_per_channel_affine(rows, scales, zeros, 0, -most, most)
+            state[info.name] = filter_unview(rows, info)
+    model.load_state_dict(state)
+    with torch.no_grad():
+        return problem.observe(model, problem.data)["loss"].double().numpy()
+
+
+def test_the_difference_at_the_origin_has_the_error_of_the_pairs(runs):
+    found = compare_landscapes(*sides(runs.plain), Compare(points=0, bits=(), steps=0), **given())
+    one, two = losses(conv_problem(), None), losses(conv_problem(), 3)
+    assert found.origin.difference[0] == pytest.approx((two - one).mean(), rel=1e-5)
+    assert found.origin.stderr[0] == pytest.approx((two - one).std(ddof=1) / np.sqrt(29), rel=1e-5)
+    assert found.origin.unpaired[0] == pytest.approx(np.hypot(one.std(ddof=1), two.std(ddof=1)) / np.sqrt(29), rel=1e-5)
+    np.testing.assert_array_equal(found.difference, found.second.surface.loss - found.first.surface.loss)
+    assert not np.isfinite(found.stderr).any()
+    assert found.evaluations == 2
+
+
+def test_stored_losses_give_the_errors_that_evaluating_gives(runs):
+    kept = compare_landscapes(*sides(runs.kept), Compare(bits=(), steps=0), **given())
+    assert kept.stored
+    evaluated = compare_landscapes(*sides(runs.plain), Compare(points=25, bits=(), steps=0), **given())
+    assert not evaluated.stored
+    np.testing.assert_allclose(evaluated.stderr, kept.stderr, rtol=1e-5)
+    assert np.isfinite(kept.stderr).all()
+    assert kept.ratio == pytest.approx(evaluated.ratio, rel=1e-5)
+    few = compare_landscapes(*sides(runs.plain), Compare(points=9, bits=(), steps=0), **given())
+    there = np.isfinite(few.stderr)
+    assert there.sum() == 9
+    assert there[0, 0]
+    assert there[2, 2]
+    np.testing.assert_array_equal(few.stderr[there], evaluated.stderr[there])
+    assert (kept.evaluations, few.evaluations) == (2, 20)
+
+
+def test_the_curve_over_bits_is_that_of_rounded_networks(runs):
+    found = compare_landscapes(*sides(runs.plain), Compare(points=0, bits=(1, 2, 4, 8, 16), steps=0), **given())
+    one = losses(conv_problem(), None)
+    assert found.plain["loss"] == pytest.approx(one.mean(), rel=1e-6)
+    for each in found.bits[1:]:
+        two = losses(conv_problem(), each.bits)
+        assert each.values["loss"] == pytest.approx(two.mean(), rel=2e-6)
+        assert each.difference == pytest.approx((two - one).mean(), abs=2e-6)
+        assert each.stderr == pytest.approx((two - one).std(ddof=1) / np.sqrt(29), abs=1e-6)
+    assert [each.bits for each in found.bits] == [1, 2, 4, 8, 16]
+    assert abs(found.bits[-1].difference) < abs(found.bits[1].difference)
+    # Either order: the curve is that of the one which is rounded.
+    turned = compare_landscapes(*sides(runs.plain, "small", "float"), Compare(points=0, bits=(4,), steps=0), **given())
+    assert turned.bits[0].values == found.bits[2].values
+    assert turned.origin.difference[0] == -found.origin.difference[0]
+
+
+class Line(nn.Module):
+    """One matrix, whose loss is what it gives: a sum of its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 16, generator=torch.Generator().manual_seed(1)))
+
+    def forward(self, x):
+        return x @ self.weight.T
+
+
+def line_problem() -> Problem:
+    def observe(model, batch):
+        return {"loss": model(batch).sum(1)}
+
+    return Problem(Line(), torch.ones(3, 16), observe)
+
+
+def test_the_short_line_shows_about_as_many_steps_as_were_asked_for(tmp_path):
+    axis = {"kind": "random", "seed": 1, "ignore": []}
+    asked = {"bits": 3, "scale": "origin"}
+    landscapes = [{"name": "float", "directions": [axis], "size": 3}, {**SMALL, "quantise": asked}]
+    job = make_job(tmp_path / "run", line_problem, landscapes, num_samples=3)
+    run(job)
+    found = compare_landscapes(*sides(str(tmp_path / "run")), Compare(0, (), 801), **given(line_problem))
+    assert found.steps is not None
+    levels = np.abs(np.diff(found.steps.rounded)) > 1e-9
+    # Scales of the origin: the loss changes only where a weight goes to another level. It is a sum of all of them.
+    assert 12 <= levels.sum() <= 36
+    np.testing.assert_allclose(np.diff(found.steps.plain), np.diff(found.steps.plain)[0], rtol=1e-6)
+    landscape = prepare(job).landscapes[0]
+    length = length_with_changes(
+        line_problem(), landscape.origin, landscape.directions[0].tensors, Quantisation(3, scale="origin"), 48
+    )
+    assert length == pytest.approx(4 * found.steps.at[-1], rel=1e-9)
+
+
+def test_a_line_that_moves_nothing_rounded_is_refused(tmp_path):
+    (tmp_path / "run").mkdir()
+    with pytest.raises(JobError, match="steps: the first axis must move weights that are rounded"):
+        length_with_changes(conv_problem(), state_of(conv_problem().model), {}, Quantisation(4))
+
+
+def test_the_whole_is_told_as_a_document_as_lines_and_as_figures(runs):
+    found = compare_landscapes(*sides(runs.plain), Compare(4, (2, 8), 5), **given())
+    told = document(found)
+    assert told["bits"][0]["bits"] == 2
+    assert told["difference_stderr"][2][2] is None
+    assert len(told["steps"]["rounded"]) == 5
+    assert told["evaluations"] == found.evaluations
+    text = "\n".join(lines_of(found))
+    assert "weights rounded to 3 bits per channel" in text
+    assert f"difference {found.origin.difference[0]:.3g}"[:14] in text
+    figures = pictures_of(found)
+    assert list(figures) == ["difference", "bits", "steps"]
+    assert figures["bits"].data[1].x == (2, 8)
+    assert figures["steps"].data[1].line.shape == "hvh"
+
+
+def test_figures_take_the_error_of_the_pairs_where_the_losses_are_kept(runs):
+    captions = {}
+    for place in (runs.plain, runs.kept):
+        opened = open_run(place)
+        captions[place] = str(compare([opened["float"], opened["small"]], "difference").to_dict()).replace("<br>", " ")
+    assert "of the pairs of the same samples" in captions[runs.kept]
+    # Of another rounding the origin is another network: errors of rises over it are no bound.
+    assert "of both combined" in captions[runs.plain]
+    assert "ounding differs: nothing rounded, weights rounded to 3 bits per channel" in captions[runs.plain]
+
+
+def test_other_planes_and_samples_are_refused_with_what_differs(runs, tmp_path):
+    other = [{"name": "other", "size": 7, "directions": [{"kind": "random", "seed": 5}, {"kind": "random", "seed": 6}]}]
+    run(make_job(tmp_path / "run", conv_problem, other, num_samples=20, seed=2))
+    pair = sides_of(f"{runs.plain}:float", f"{tmp_path / 'run'}:other")
+    words = "num_samples .29 and 20., seed .0 and 2., directions .other axes., coordinates .other points."
+    with pytest.raises(JobError, match=f"differ in samples .other data., {words}; compute the second one with"):
+        compare_landscapes(*pair, **given())
+    assert sides_of(runs.plain, runs.kept) is None
+    with pytest.raises(JobError, match="must be two landscapes or two sets of weights"):
+        sides_of(f"{runs.plain}:float", f"{runs.plain}:epoch-3")
+
+
+def test_weighted_pairs_have_the_error_of_their_weighted_mean():
+    generator = np.random.default_rng(0)
+    differences, weights = generator.normal(size=40), generator.uniform(0.5, 2, 40)
+    mean = np.average(differences, weights=weights)
+    expected = np.sqrt((weights**2 * (differences - mean) ** 2).sum() * 40 / 39) / weights.sum()
+    assert paired_stderr(differences, weights) == pytest.approx(expected, rel=1e-12)
+    assert np.isnan(paired_stderr(differences[:1], weights[:1]))
+
+
+def test_bits_are_read_as_ranges_and_lists():
+    assert asked_bits("1-3,8") == (1, 2, 3, 8)
+    assert asked_bits("none") == ()
+    for wrong in ("0-4", "3-40", "5-2", "x", "1--2", "2.5", ""):
+        with pytest.raises(JobError, match="bits: must be"):
+            asked_bits(wrong)
