@@ -38,6 +38,7 @@ from landscape.tasks import (
     task_points,
     try_task,
 )
+from landscape.trajectory.packed_snapshots import bring_snapshots
 from landscape.work import Task, make_work
 
 # A landscape of the job that is on disk, open for writing; None for one that is new.
@@ -55,6 +56,7 @@ def run(
     prepared = prepare(job, solver=serial_solver(stop), finder=serial_finder(stop))
     try:
         with run_lock(prepared.run):
+            bring_snapshots(prepared.run, prepared.job.problem, prepared.job.folder)
             run_prepared(prepared, observer or (lambda progress: None), stop, limits)
     except OSError as error:
         raise write_error(prepared.run, error) from error

@@ -33,6 +33,7 @@ from landscape.results import Run
 from landscape.spec import Job
 from landscape.store import write_error
 from landscape.tasks import OpenLandscape, open_landscape
+from landscape.trajectory.packed_snapshots import bring_snapshots
 
 ALONE: AbstractContextManager[Workers] = nullcontext(in_this_process)
 
@@ -122,6 +123,7 @@ def _while_locked(
         prepared = prepare(job, mapping, solver_of(calculators), finder_of(calculators))
     try:
         with run_lock(prepared.run):
+            bring_snapshots(prepared.run, prepared.job.problem, prepared.job.folder)
             compute(prepared)
     except LandscapeError:
         raise

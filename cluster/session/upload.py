@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from cluster.process.logs import write_remark
@@ -12,7 +13,9 @@ from cluster.session.asking import Shipped
 from cluster.session.attach import IN_A_RAY_JOB
 from cluster.shipping.archive import archived
 from cluster.shipping.listing import omitted_line
+from cluster.shipping.packed import is_packed, packed_listing
 from cluster.shipping.walk import list_folder
+from landscape.portable.archive import names_a_file
 
 
 @contextlib.contextmanager
@@ -28,7 +31,10 @@ def upload(job: Shipped) -> Iterator[dict[str, Any]]:
     if not required or IN_A_RAY_JOB in os.environ:
         yield {}
         return
-    listing = list_folder(job.folder, job.run_path, required=required)
+    if is_packed(job.folder):
+        listing = packed_listing(job.folder, job.run_path)
+    else:
+        listing = list_folder(job.folder, job.run_path, required=required)
     if line := omitted_line(listing):
         write_remark(line, "files")
     with archived(listing) as path:
@@ -36,8 +42,11 @@ def upload(job: Shipped) -> Iterator[dict[str, Any]]:
 
 
 def callback_files(job: Shipped) -> list[str]:
-    """The callback's module or package in the job file's folder; empty where it is installed."""
+    """The callback's module or package, or the portable problem, in the job's folder; empty where it is installed."""
     if not isinstance(job.problem, str):
         return []
+    if names_a_file(job.problem):
+        inside = not Path(job.problem).is_absolute() or is_packed(job.folder)
+        return [Path(job.problem).name if is_packed(job.folder) else job.problem] if inside else []
     top = job.problem.partition(":")[0].partition(".")[0]
     return [name for name in (f"{top}.py", top) if (job.folder / name).is_file() or (job.folder / name).is_dir()]

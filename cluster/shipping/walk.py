@@ -73,6 +73,23 @@ def list_folder(folder: Path, run: str, include: Iterable[str] = (), required: I
     return walk.listing
 
 
+def list_files(folder: Path, run: str, names: Iterable[str]) -> Listing:
+    """List files of a folder by their names, and nothing else of it.
+
+    Args:
+        run: the run's folder or URL.
+
+    Raises:
+        JobError: one cannot be sent, or they are more than can be shipped.
+    """
+    root = folder.resolve()
+    walk = _Walk(root, _inside(run, folder, root), Listing(folder))
+    for name in names:
+        walk.add_although_ignored(name, "job")
+    _refuse_large(walk.listing)
+    return walk.listing
+
+
 def _inside(run: str, folder: Path, root: Path) -> str:
     """The run's name in the folder, '' where it lies elsewhere."""
     if "://" in run:

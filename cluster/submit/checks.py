@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cluster.session.upload import callback_files
 from cluster.shipping.listing import Listing
+from cluster.shipping.packed import is_packed, packed_listing
 from cluster.shipping.walk import list_folder
 from cluster.submit.work import SentTraining, Work, has_files
 from landscape.errors import JobError, shown
@@ -62,7 +63,7 @@ def refuse_missing_files(job: Work) -> None:
     Raises:
         JobError: names the file that is not there.
     """
-    for name in _relative_files(job):
+    for name in () if is_packed(job.folder) else _relative_files(job):
         if not Path(locate(name, job.folder)).is_file():
             raise JobError(f"job: the file {shown(name)} does not exist in {shown(str(job.folder))}; mend its path")
 
@@ -75,6 +76,8 @@ def refuse_files_left_behind(job: Work) -> None:
     Raises:
         JobError: names the file or the run; also where a file of the folder does not exist.
     """
+    if is_packed(job.folder):
+        return
     folder = job.folder.resolve()
     for run in named_runs(job):
         if "://" not in run and not Path(run).is_absolute():
@@ -104,6 +107,8 @@ def folder_listing(job: Work, file: Path, run: str, include: Iterable[str] = ())
     Raises:
         JobError: one of these cannot, or all is more than can be shipped.
     """
+    if is_packed(job.folder):
+        return packed_listing(job.folder, run, include)
     refuse_files_left_behind(job)
     named = [os.path.relpath(locate(name, job.folder), job.folder) for name in _relative_files(job)]
     if not has_files(job):

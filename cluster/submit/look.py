@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.shipping.listing import SECRET, THE_RUN, Listing
+from cluster.shipping.packed import travelling_folder
 from landscape.errors import JobError, flat, shown
 from landscape.spec import Job
 
@@ -55,7 +56,7 @@ def look(job: Job, file: Path, run: str) -> Seen:
             "fresh": folder,
             "store_seconds": STORE_SECONDS,
         }
-        code = _prepare_in_child(job.folder, given, words)
+        code = _prepare_in_child(travelling_folder(job.folder), given, words)
         seen = _read_report(report)
         last = flat(words.read_text(errors="replace")[-1000:].strip().rpartition("\n")[2])
     if code is None:

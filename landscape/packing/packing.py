@@ -17,6 +17,7 @@ from landscape.evaluation.private import private_copy
 from landscape.packing.compared import Compared, compare
 from landscape.packing.described import Constants, described_graph
 from landscape.packing.exported import Function, example_of, exported
+from landscape.packing.named import Named
 from landscape.packing.tree import described_parameters, described_tree
 from landscape.packing.writing import ArchiveWriter
 from landscape.plan import Plan
@@ -38,7 +39,7 @@ from landscape.problem.user_code import in_folder
 from landscape.spec import Job
 from landscape.trajectory.snapshots import versions
 
-MACHINE = {"run", "problem", "landscapes", "workers", "num_gpus", "device_ids", "threads", "engine"}
+MACHINE = {"run", "problem", "landscapes", "workers", "num_gpus", "device_ids"}
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class _Exporting:
         self.sets = _sets_of(self.samples)
         self.graphs: dict[str, dict[str, Any]] = {}
         self.constants = Constants()
+        self.named = Named(prepared.job, asked_of(prepared.job).landscapes)
         self.kind: dict[str, Any] = {}
 
     def export(self) -> None:
@@ -143,6 +145,7 @@ class _Exporting:
         writer.tensors(WEIGHTS, tensors)
         if self.constants.tensors:
             writer.tensors(CONSTANTS, {str(place): each for place, each in enumerate(self.constants.tensors)})
+        self.named.write(writer)
         index = self.prepared.sample_index
         assert index is not None
         leaves = [leaf for rows in self.sets.values() for leaf in leaves_of(structure_of(rows), rows)]
@@ -170,9 +173,10 @@ class _Exporting:
     def _job(self) -> Mapping[str, Any]:
         """The job without what is of this machine alone."""
         job = self.prepared.job
-        fields = job.model_dump(mode="json", exclude_unset=True, exclude=MACHINE)
-        landscapes = [each.model_dump(mode="json", exclude_unset=True) for each in asked_of(job).landscapes]
-        return {**fields, "landscapes": landscapes}
+        left = MACHINE | ({"engine"} if "/" in job.engine else set())  # that of a run, which stays here
+        fields = job.model_dump(mode="json", exclude_unset=True, exclude=left)
+        specs = [each.model_dump(mode="json", exclude_none=True) for each in self.named.landscapes]
+        return {**fields, "landscapes": [self.named.renamed(spec) for spec in specs]}
 
     def compared(self, path: Path) -> Compared:
         """The packed problem beside its source."""

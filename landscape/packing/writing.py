@@ -79,6 +79,12 @@ class ArchiveWriter:
         text += b" " * (-(len(text) + 8) % ALIGNED)
         self._add(name, _pieces(text, tensors))
 
+    def file(self, name: str, path: Path) -> None:
+        """Add a member of named tensors that is a file already."""
+        self.tensor_bytes += path.stat().st_size
+        with open(path, "rb") as opened:
+            self._add(name, iter(lambda: opened.read(PIECE), b""))
+
     def manifest(self, values: Mapping[str, Any]) -> None:
         """Add the manifest, last, as it has the digests of all the others."""
         whole = {"format": FORMAT, "version": VERSION, **values, "members": self._members}

@@ -23,9 +23,8 @@ from landscape.errors import JobError, NotFoundError, message_of, shown
 SUFFIX = ".landscape"
 FORMAT, VERSION = "landscape-portable", 1
 MANIFEST = "manifest.json"
-NAME = re.compile(
-    r"(manifest\.json|job\.yaml|(graphs/\w{1,80}\.json)|((tensors|trajectory|files)/[\w-]{1,80}\.safetensors))"
-)
+_TENSORS = r"(tensors|trajectory|files|runs/[\w-]{1,80})/[\w-]{1,80}\.safetensors"
+NAME = re.compile(rf"manifest\.json|job\.yaml|graphs/\w{{1,80}}\.json|{_TENSORS}", re.ASCII)
 MOST_MEMBERS = 20_000
 MOST_TEXT = 256 << 20  # bytes of a JSON or YAML member
 AT_ONCE = 1 << 22  # bytes that are hashed at a time
@@ -35,6 +34,18 @@ REMEDY = "; copy the file again, or have it packed anew"
 def names_a_file(reference: object) -> bool:
     """Whether a job's `problem` names the file of a portable problem, and no function."""
     return isinstance(reference, str) and reference.endswith(SUFFIX)
+
+
+def part_of(place: str | Path) -> tuple[Path, str] | None:
+    """The file and the name of a member, or of a run in it, of a place that lies in a portable problem; else None.
+
+    There is none where there is no such file:
+
+    >>> part_of("/jobs/x.landscape/files/a.safetensors"), part_of("/jobs/x.landscape")
+    (None, None)
+    """
+    file, suffix, member = str(place).partition(f"{SUFFIX}/")
+    return (Path(f"{file}{SUFFIX}"), member) if suffix and member and Path(f"{file}{SUFFIX}").is_file() else None
 
 
 class Archive:

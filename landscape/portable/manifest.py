@@ -14,9 +14,8 @@ from landscape.errors import JobError, message_of
 from landscape.parameters import ParameterInfo
 from landscape.portable.archive import Archive
 from landscape.portable.model import PortableModel
-from landscape.portable.modules import kept_apart
 from landscape.portable.structure import checked_structure, count_of, filled
-from landscape.portable.tensors import read_tensors
+from landscape.portable.tensors import copied_tensors, read_tensors
 
 JOB, WEIGHTS, CONSTANTS, SAMPLES = (
     "job.yaml", "tensors/weights.safetensors", "tensors/constants.safetensors", "tensors/samples.safetensors",
@@ -76,8 +75,8 @@ class PortableFile:
             JobError: it holds something that no portable model may hold.
         """
         try:
-            tensors = kept_apart(read_tensors(self.archive, WEIGHTS))
-            constants = kept_apart(read_tensors(self.archive, CONSTANTS)) if CONSTANTS in self.archive else {}
+            tensors = copied_tensors(self.archive, WEIGHTS)
+            constants = copied_tensors(self.archive, CONSTANTS) if CONSTANTS in self.archive else {}
             graphs = {
                 str(name): {
                     "graph": self.archive.json_of(f"graphs/{said['member']}.json"),

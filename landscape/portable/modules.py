@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 PATH = re.compile(r"\w{1,200}(\.\w{1,200})*", re.ASCII)
@@ -136,9 +135,3 @@ def _fill(
 def _refuse_name(name: Any) -> None:
     if not isinstance(name, str) or not re.fullmatch(r"\w{1,200}", name, re.ASCII):
         raise ValueError(f"a parameter called {str(name)[:60]!r}")
-
-
-def kept_apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in memory, so that nothing keeps the file open, and each begins where torch would have put it."""
-    with torch.no_grad():
-        return {name: tensor.clone() for name, tensor in tensors.items()}

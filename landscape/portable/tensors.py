@@ -41,6 +41,15 @@ def read_tensors(archive: Archive, member: str) -> dict[str, Tensor]:
         raise archive.damaged(f"{shown(member)} holds no tensors: {str(error)[:80]}") from None
 
 
+def copied_tensors(archive: Archive, member: str) -> dict[str, Tensor]:
+    """The tensors of a member in memory, which keep nothing of the file open.
+
+    Raises:
+        JobError: the member is damaged.
+    """
+    return {name: tensor.clone() for name, tensor in read_tensors(archive, member).items()}
+
+
 def _tensor(view: memoryview, start: int, name: str, entry: Mapping[str, Any]) -> Tensor:
     if not TENSOR_NAME.fullmatch(name):
         raise ValueError("a name that no tensor has")

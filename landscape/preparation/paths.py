@@ -13,6 +13,7 @@ from landscape.fields import OF_RUN
 from landscape.folders import open_folder
 from landscape.folders.places import locate, real_place, run_labels
 from landscape.parameters import State
+from landscape.portable.archive import part_of
 from landscape.preparation.weights import Weights
 from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
@@ -26,7 +27,8 @@ TRACKED = re.compile(r"(^|\.)num_batches_tracked$")  # of which a network may ha
 def network_of(job: Job, landscapes: Sequence[Landscape]) -> Mapping[str, Any]:
     """The options that the training of the job's run made its network with; else those of the first path drawn."""
     named = [job.run_path, *(locate(path.run, job.folder) for spec in landscapes for path in spec.paths or ())]
-    return next((options for run in named if (options := read_network(run))), {})
+    outside = (run for run in named if part_of(run) is None)  # a portable problem needs no options
+    return next((options for run in outside if (options := read_network(run))), {})
 
 
 def paths_of(spec: Landscape, weights: Weights) -> tuple[RunPath, ...]:

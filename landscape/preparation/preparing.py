@@ -56,8 +56,8 @@ from landscape.spec.job import Job
 from landscape.spec.landscape import Landscape
 from landscape.store import LandscapeStore, landscape_names, refuse_unwritable
 from landscape.store.levels_left import grid_of_level
+from landscape.trajectory.packed_snapshots import trajectory_of
 from landscape.trajectory.run_files import read_problem
-from landscape.trajectory.snapshots import read_trajectory
 
 log = logging.getLogger("landscape")
 
@@ -104,7 +104,7 @@ def prepare(
             randomness = look_for_randomness(problem.data, asked.num_samples, job.seed)
         look, looked = look_at(problem, samples, job, here)
         folder = Path.cwd()
-    weights = Weights(problem, read_trajectory(run), job.folder)
+    weights = Weights(problem, trajectory_of(run, job.problem, job.folder), job.folder)
     device = here.type if job.device == "auto" else job.device
     bare = PreparedJob(job, run, problem, samples, (), looked, (), folder)
     common = Common(

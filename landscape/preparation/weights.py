@@ -12,7 +12,8 @@ from landscape.fields import OF_RUN
 from landscape.folders.places import locate, real_place, run_labels
 from landscape.parameters import match_state, state_digest, state_of
 from landscape.problem.problem import Problem
-from landscape.trajectory.snapshots import Trajectory, read_trajectory
+from landscape.trajectory.packed_snapshots import trajectory_at
+from landscape.trajectory.snapshots import Trajectory
 from landscape.trajectory.weight_files import load_weights
 
 
@@ -35,7 +36,7 @@ class Weights:
     def run(self, place: str) -> Trajectory:
         """The trajectory of the run at an absolute folder or a URL, read once."""
         if place not in self._runs:
-            self._runs[place] = read_trajectory(place)
+            self._runs[place] = trajectory_at(place)
         return self._runs[place]
 
     def resolve(self, reference: int | str | RunSnapshot) -> int | str | RunSnapshot:

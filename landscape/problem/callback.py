@@ -37,7 +37,7 @@ def load_problem(
         JobError: the callback cannot be imported, raises, or returns something that is not a usable `Problem`.
     """
     if isinstance(reference, str) and names_a_file(reference):
-        return portable_problem((folder or Path.cwd()) / reference)
+        return portable_problem(_file_of(reference, folder or Path.cwd()))
     with fixed_seeds(CALLBACK_SEED):  # also while the module is imported, since it may make its model then
         callback = import_callback(reference, folder) if isinstance(reference, str) else reference
     name = reference if isinstance(reference, str) else getattr(callback, "__qualname__", repr(callback))
@@ -51,6 +51,13 @@ def load_problem(
         )
     _check_parts(problem, name)
     return problem
+
+
+def _file_of(reference: str, folder: Path) -> Path:
+    """The file of a portable problem; on another machine it lies in the working directory that was shipped."""
+    place = folder / reference
+    here = Path.cwd() / place.name
+    return here if here.is_file() and not place.is_file() else place
 
 
 def _check_parts(problem: Problem, name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from landscape.errors import JobError, NotFoundError, message_of, shown
 from landscape.folders.places import locate
@@ -11,6 +11,9 @@ from landscape.portable.archive import names_a_file
 from landscape.spec.job import Job
 from landscape.spec.strict_yaml import MAX_BYTES, parse_yaml
 from landscape.trajectory.run_files import read_problem
+
+if TYPE_CHECKING:
+    from landscape.portable.manifest import PortableFile
 
 YAML_TYPES = {
     type(None): "nothing",
@@ -65,7 +68,7 @@ def read_job(path: str | Path, **overrides: Any) -> Job:
 
 def _packed_job(file: Path, overrides: dict[str, Any]) -> Job:
     """The job of a portable problem, whose run is called as the file is, unless another one is given."""
-    from landscape.portable.manifest import PortableFile  # which needs torch, and other jobs are read without
+    from landscape.portable.manifest import PortableFile  # which needs torch; other jobs are read without
 
     packed = PortableFile(file)
     try:
@@ -76,4 +79,16 @@ def _packed_job(file: Path, overrides: dict[str, Any]) -> Job:
         raise packed.archive.damaged("its job is none, or names a run or a problem of its own")
     run = overrides.pop("run", None) or f"runs/{file.stem}"
     data |= {key: value for key, value in overrides.items() if value is not None}
-    return Job(**data, run=locate(run, Path.cwd()), problem=str(file.absolute()))
+    job = Job(**data, run=locate(run, Path.cwd()), problem=str(file.absolute()))
+    job._folder = file.absolute()  # the files and runs that the job names lie in it
+    _refuse_other_places(job, packed)
+    return job
+
+
+def _refuse_other_places(job: Job, packed: PortableFile) -> None:
+    """Refuse a packed job that names weights or runs outside its file: these would be of the machine that runs it."""
+    for landscape in job.landscapes:
+        for name in (*landscape.named_files(), *landscape.named_runs()):
+            members = (each for each in packed.archive.names if each == name or each.startswith(f"{name}/"))
+            if next(members, None) is None:
+                raise packed.archive.damaged(f"its job names {shown(name)}, which it does not hold")

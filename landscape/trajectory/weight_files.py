@@ -15,6 +15,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from landscape.errors import JobError, NotFoundError, message_of, shown
+from landscape.portable.archive import Archive, part_of
+from landscape.portable.tensors import copied_tensors
 from landscape.trajectory.run_files import SNAPSHOT_FORMAT
 
 log = logging.getLogger("landscape")
@@ -43,6 +45,8 @@ def load_weights(path: str | Path, *, again: bool = False) -> dict[str, Tensor]:
     file = Path(path)
     if "://" in str(path):
         raise JobError(f"weights {shown(str(path))} must be a file of this machine; fetch it first")
+    if (part := part_of(path)) is not None:
+        return copied_tensors(Archive(part[0]), part[1])
     if not file.exists():
         raise NotFoundError(f"weights file {shown(str(path))} does not exist")
     if not file.is_file():

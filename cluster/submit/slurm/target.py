@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cluster.options import Whole
 from cluster.process.logs import write_remark
+from cluster.shipping.packed import travelling_folder
 from cluster.submit.options import SubmitOptions
 from landscape.errors import JobError, shown
 
@@ -53,9 +54,8 @@ class SlurmTarget:
         if asked.include:
             raise JobError("include: nothing travels to Slurm, whose nodes read the folder itself; leave it out")
         if asked.dry_run:
-            write_remark(
-                f"nothing travels: the nodes read {shown(str(job.folder))} itself, and must see it under this name"
-            )
+            folder = shown(str(travelling_folder(job.folder)))
+            write_remark(f"nothing travels: the nodes read {folder} itself, and must see it under this name")
         asked.look(job, file, submission.run)
         if asked.dry_run:
             sys.stdout.write(script)

@@ -1,0 +1,146 @@
+"""`landscape pack`, and a packed job as other commands are given it, in a folder without its code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from packed_scene import small_file
+
+import cluster
+from cluster.commands.app import command
+from landscape import open_run, run
+from landscape.spec import read_job
+
+Called = Callable[..., tuple[int, str, str]]
+
+PROBLEM = """
+import torch
+from torch import nn
+from landscape import Problem
+
+
+class Twice(nn.Module):
+    def forward(self, inputs):
+        return self.LINE
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+
+def problem():
+    torch.manual_seed(0)
+    inputs = torch.randn(30, 3)
+    return Problem.supervised(Twice(), (inputs, (inputs[:, 0] > 0).long()))
+"""
+JOB = """
+run: runs/source
+problem: own_problem:problem
+num_samples: 20
+landscapes: [{name: plane, size: 3, directions: [{kind: random, seed: 1}, {kind: random, seed: 2}]}]
+"""
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, logging_as_it_was) -> Called:
+    """Give a command; its exit code, and what it said on stdout and stderr."""
+
+    def give(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["landscape", *map(str, words)])
+        capsys.readouterr()
+        return command(), *capsys.readouterr()
+
+    return give
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path
+
+
+def write_problem(folder: Path, line: str) -> None:
+    (folder / "own_problem.py").write_text(PROBLEM.replace("self.LINE", line))
+
+
+def test_a_job_is_packed_and_run_where_its_code_is_not(folder, call):
+    write_problem(folder, "self.layer(inputs * 2)")
+    source = run(read_job("job.yaml"))["plane"]
+    code, out, _ = call("pack", "job.yaml", "-o", "there/packed.landscape")
+    assert code == 0
+    assert "its values are equal to the bit; landscape run there/packed.landscape" in out
+    (folder / "own_problem.py").unlink()
+    sys.modules.pop("own_problem", None)
+    code, out, err = call("plan", "there/packed.landscape")
+    assert (code, (folder / "runs" / "packed").exists()) == (0, False), err
+    assert call("run", "there/packed.landscape", "--serial")[0] == 0
+    packed = open_run(folder / "runs" / "packed")["plane"]
+    assert all(np.array_equal(values, packed.observables[name]) for name, values in source.observables.items())
+    assert "no module" not in call("check", "runs/packed", "plane")[2]
+    assert call("extend", "runs/packed", "plane", "--range", "-2,2", "--serial")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "self.layer(inputs if inputs.sum() > 0 else -inputs)",
+            "model: must do the same operations whatever the data are to be packed, and a value decides at "
+            "own_problem.py:9; write it with tensors alone",
+        ),
+        (
+            "self.layer(inputs.view(len(inputs), 3))",
+            "the batch size becomes a constant by len() of a tensor (own_problem.py:9); write tensor.shape[0]",
+        ),
+        (
+            "self.layer(torch.from_numpy(inputs.numpy()))",
+            "model: cannot be exported by torch to be packed",
+        ),
+    ],
+)
+def test_a_model_that_does_not_export_is_refused_by_its_line(folder, call, line, words):
+    write_problem(folder, line)
+    sys.modules.pop("own_problem", None)
+    code, out, err = call("pack", "job.yaml", "-o", "packed.landscape")
+    assert (code, out) == (2, "")
+    assert words in err
+    assert "(own_problem.py:9)" in err or "own_problem.py:9;" in err
+    assert len(err.strip().splitlines()) == 1
+    assert not list(folder.glob("*.landscape*"))
+
+
+def test_another_ending_is_refused(folder, call):
+    code, _, err = call("pack", "job.yaml", "-o", "packed.zip")
+    assert code == 2
+    assert "out: must end in .landscape, not 'packed.zip'; write -o packed.landscape" in err
+
+
+def test_exit_codes_of_files_that_cannot_be_taken(folder, call):
+    assert call("run", "missing.landscape", "--serial")[0] == 3
+    (folder / "torn.landscape").write_bytes(small_file().read_bytes()[:1000])
+    code, _, err = call("run", "torn.landscape", "--serial")
+    assert code == 2
+    assert err.strip().endswith("copy the file again, or have it packed anew")
+
+
+def test_the_file_travels_and_nothing_else(folder, call):
+    (folder / "small.landscape").write_bytes(small_file().read_bytes())
+    (folder / "more.txt").write_text("stays")
+    code, out, err = call("submit", "small.landscape", "--dry-run", "--run", "/shared/small", "--no-look")
+    assert code == 0, err
+    rendered = json.loads(out)
+    assert rendered["files"] == {"small.landscape": small_file().stat().st_size}
+    assert rendered["entrypoint"].startswith("landscape run small.landscape --run /shared/small")
+
+
+def test_workers_compute_what_the_serial_run_does(folder, local_ray):
+    job = read_job(small_file(), run=str(folder / "ray"))
+    serial = run(job.replace(run=str(folder / "serial")))["plane"]
+    on_ray = cluster.run(job, workers=2)["plane"]
+    assert all(np.array_equal(values, on_ray.observables[name]) for name, values in serial.observables.items())
