@@ -171,8 +171,8 @@ class _Run:
                 await rpc.stop(1.0)
             server.should_exit = True
             await answering
-            if self.serving.address is not None:
-                replicas.end()
+            if (self.serving.address or os.environ.get("RAY_ADDRESS")) and replicas.those is not None:
+                replicas.those.end()  # a private Ray takes them along
             for served in service.served.values():
                 if served.kept is not None:
                     served.kept.close()
