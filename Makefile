@@ -10,7 +10,7 @@ FRAMEWORKS := .venv-frameworks
 # The suite stops Ray sessions of its own only. A third process computes while the others wait for Ray, S3 or a child.
 JOBS ?= 3
 
-.PHONY: compiled proto demo test test-quick lint types docs suite test-page test-slow test-frameworks chaos fuzz bench-peers bench-page pictures notebooks format install clean help
+.PHONY: compiled proto test-serve bench-serve demo test test-quick lint types docs suite test-page test-slow test-frameworks chaos fuzz bench-peers bench-page pictures notebooks format install clean help
 
 help:
 	@echo "Use"
@@ -22,6 +22,7 @@ help:
 	@echo "  make test-quick   what needs no Ray, no browser and no second each: a minute, while you write"
 	@echo "  make test-slow    submission for real, the whole ResNet plane, a kill and a power cut at every change of the disk"
 	@echo "  make test-page    the page of \`landscape view\` in a browser: every view, every control, faults"
+	@echo "  make test-serve   \`landscape serve\` on Ray Serve: curl, grpcio, load, replicas and services that are killed"
 	@echo "  make test-frameworks  every example beside PyTorch Geometric, transformers, Lightning's and Hugging Face's own loops"
 	@echo "  make docs         the documentation, in build/docs/index.html"
 	@echo "  make lint types   ruff and mypy alone"
@@ -31,6 +32,7 @@ help:
 	@echo "  make format       let ruff format the sources"
 	@echo "Measure"
 	@echo "  make bench-peers  time per point of public packages and of this one; ARGS=--quick to try, ARGS=--help"
+	@echo "  make bench-serve  points per second of many clients over the serial evaluator's, latency; ARGS=--help"
 	@echo "  make bench-page   how quick the page is, with its goals; ARGS=--quick to try, ARGS=--help"
 	@echo "  make chaos        a job whose workers, nodes and driver are killed; FAULTS=200 for a long one"
 	@echo "  make fuzz         bad input and damaged runs, judged by rule; N=5000 for a long one, SEED=1 for another"
@@ -98,6 +100,14 @@ test-slow: $(READY) compiled
 # One process: a page draws on one core and is served by another.
 test-page: $(READY) $(BROWSER) compiled
 	$(BIN)/python -m pytest -q -m page
+
+# Ray Serve starts for them, and is loaded and killed; what needs no Ray of `landscape serve` is in the suite.
+test-serve: $(READY) compiled
+	$(BIN)/python -m pytest -q -m serve tests/serving
+
+# On quiet cores: throughput and latency beside the serial evaluator; ARGS="--models tiny --chaos 180 --clients 200" kills.
+bench-serve: $(READY) compiled
+	$(BIN)/python -W ignore tests/serving/bench_serve.py $(ARGS)
 
 # Data and models of other frameworks, in an environment of their own; where one is missing it fails. They warn of each other.
 test-frameworks: $(FRAMEWORKS)/.ready

@@ -136,7 +136,7 @@ def pytest_collection_modifyitems(config, items):
             item.get_closest_marker("long") is None,
         )
     )  # fmt: skip
-    for mark in ("slow", "page", "frameworks"):
+    for mark in ("slow", "page", "frameworks", "serve"):
         if mark not in (config.option.markexpr or ""):
             for item in items:
                 if item.get_closest_marker(mark):

@@ -113,4 +113,5 @@ def right(expected: Mapping[Point, Mapping[str, float]]) -> Callable[[Point, Any
 
 def table_of(points: Sequence[Point], arrays: Mapping[str, Any]) -> dict[Point, dict[str, float]]:
     """The values of points by point and by name."""
-    return {point: {name: float(values[row]) for name, values in arrays.items()} for row, point in enumerate(points)}
+    flat = {name: values for name, values in arrays.items() if values.ndim == 1}
+    return {point: {name: float(values[row]) for name, values in flat.items()} for row, point in enumerate(points)}

@@ -103,6 +103,7 @@ def serving(places: Sequence[str], folder: Path, *options: str, seconds: float =
             process.wait(60)
         process.kill()
         process.wait()
+        process.stdout.close()
 
 
 def percentile(numbers: Sequence[float], share: float) -> float:

@@ -1,0 +1,254 @@
+"""`landscape serve` on Ray Serve, by real clients: curl, grpcio, many at once; replicas, services and clients die."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from load import load, table_of
+from served import Running, serving
+
+from cluster.serving.landscape_pb2 import Point, PointsRequest, Target
+from cluster.serving.stub import LandscapeStub
+from landscape.choosing import make_evaluator
+from landscape.pipeline import run
+from landscape.preparation import prepare
+from landscape.results import open_run
+from landscape.services import services_of
+from landscape.spec import read_job
+
+pytestmark = pytest.mark.serve
+
+PROBLEM = """
+import time
+
+import torch
+
+from landscape import Problem
+from landscape.bench.problems import synthetic_problem
+
+
+class Slow(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(8, 3)
+
+    def forward(self, inputs):
+        time.sleep(0.05)
+        return self.inner(inputs)
+
+
+def problem():
+    return synthetic_problem("mlp", 64)
+
+
+def slow():
+    generator = torch.Generator().manual_seed(0)
+    model = Slow()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    data = torch.randn(16, 8, generator=generator), torch.randint(0, 3, (16,), generator=generator)
+    return Problem.supervised(model, data)
+"""
+JOB = """
+run: {name}
+problem: serving_problem:{problem}
+num_samples: {samples}
+engine: eager
+device: cpu
+landscapes: [{{name: plane, size: [5, 4]}}]
+"""
+PLANE = "/v1/models/mlp/versions/latest/landscapes/plane"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two job files and the run of the first one."""
+    made = tmp_path_factory.mktemp("serving")
+    (made / "serving_problem.py").write_text(PROBLEM)
+    (made / "job.yaml").write_text(JOB.format(name="mlp", problem="problem", samples=64))
+    (made / "slow.yaml").write_text(JOB.format(name="slow", problem="slow", samples=16))
+    run(read_job(made / "job.yaml"))
+    return made
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    """The serial evaluator's values of points, by point and name."""
+    prepared = prepare(read_job(folder / "job.yaml"))
+    evaluator = make_evaluator(prepared, prepared.landscapes[0])
+
+    def values(points):
+        return table_of(points, evaluator.evaluate(np.array(points), rise=True).arrays())
+
+    return values
+
+
+@pytest.fixture(scope="module")
+def service(folder):
+    """A service of two versions of a model, and a model whose job is not computed."""
+    places = ["mlp", "mlp=job.yaml", "slow=slow.yaml"]
+    with serving(places, folder, "--grpc-port", "18801", "--replicas", "2", "--cache", "1") as running:
+        yield running
+
+
+def drawn(count: int, seed: int) -> list[tuple[float, float]]:
+    return [(a, b) for a, b in np.random.default_rng(seed).uniform(-1, 1, (count, 2)).round(3).tolist()]
+
+
+def test_curl_gets_the_bits_of_the_serial_evaluator(service: Running, expected):
+    points = drawn(20, 1)
+    curl = shutil.which("curl")
+    if curl is None:
+        pytest.skip("there is no curl")
+    command = [
+        curl, "-sS", "-H", f"Authorization: Bearer {service.token}", f"{service.url}{PLANE}/points",
+        "--data", json.dumps({"points": points, "rise": True}),
+    ]  # fmt: skip
+    values = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["values"]
+    known = expected(points)
+    names = [name for name in values if name in known[points[0]]]
+    assert "loss_rise_stderr" in names
+    assert {name: values[name] for name in names} == {
+        name: [known[point][name] for point in points] for name in names
+    }  # fmt: skip
+
+
+def test_grpcio_gets_them_too_and_the_store_its_own(service: Running, folder, expected):
+    surface = open_run(folder / "mlp")["plane"]
+    points = [*drawn(5, 2), (float(surface.alpha[1]), float(surface.beta[2]))]
+    with grpc.insecure_channel(service.grpc) as channel:
+        answer = LandscapeStub(channel).Points(
+            PointsRequest(
+                target=Target(model="mlp", version="1", landscape="plane"),
+                points=[Point(coordinates=point) for point in points],
+            ),
+            metadata=(("authorization", f"Bearer {service.token}"),),
+        )
+    losses = next(list(each.values) for each in answer.values if each.name == "loss")
+    assert losses[:5] == [each["loss"] for each in expected(points[:5]).values()]
+    assert losses[5] == surface.loss[2, 1]
+    assert list(answer.source) == [2] * 5 + [0]
+
+
+def test_the_service_is_found_by_its_run(service: Running, folder):
+    (found,) = services_of(folder / "mlp")
+    assert (found.url, found.grpc, found.token) == (service.url, service.grpc, service.token)
+    assert [each.address("plane") for each in found.runs][:2] == [
+        f"/v1/models/mlp/versions/{number}/landscapes/plane" for number in (1, 2)
+    ]
+
+
+def test_derivatives_and_a_streamed_patch(service: Running):
+    asker = service.asker()
+    gradient = asker.ask(f"{PLANE}/gradient", {"point": [0.2, 0.3]})[2]
+    ends = [asker.ask(f"{PLANE}/points", {"points": [[0.2 + step, 0.3]]})[2] for step in (-1e-3, 1e-3)]
+    slope = (ends[1]["values"]["loss"][0] - ends[0]["values"]["loss"][0]) / 2e-3
+    np.testing.assert_allclose(gradient["gradient"][0], slope, rtol=0.05, atol=1e-3)
+    assert np.array(asker.ask(f"{PLANE}/curvature", {"point": [0.2, 0.3]})[2]["curvature"]).shape == (2, 2)
+    asker.close()
+
+
+def test_many_clients_lose_nothing_while_replicas_are_killed(service: Running, expected):
+    points, ended, kills = drawn(400, 3), threading.Event(), []
+
+    def kill() -> None:
+        while not ended.wait(4.0):
+            for replica in service.replicas()[:1]:
+                replica.kill()
+                kills.append(replica.pid)
+
+    # More points than the cache of 1 MiB holds would take long: those of the second version have no cache in common.
+    killer = threading.Thread(target=kill)
+    killer.start()
+    fresh = ((a + 1e-6 * number, b) for number in itertools.count() for a, b in points)
+    seen: list[tuple[float, float]] = []
+    answers: dict[tuple[float, float], float] = {}
+
+    def check(point, values) -> bool:
+        seen.append(point)
+        answers[point] = values["loss"][0]
+        return True
+
+    tally = asyncio.run(load(service.url, service.token, f"{PLANE}/points", 50, fresh, check, 20.0))
+    ended.set()
+    killer.join()
+    assert len(kills) >= 2
+    assert (tally.failed, tally.wrong) == ([], [])
+    assert len(seen) == len(set(seen)) == tally.answered == len(tally.seconds)
+    some = seen[:: max(1, len(seen) // 300)]
+    known = expected(some)
+    assert [answers[point] for point in some] == [known[point]["loss"] for point in some]
+    assert service.asker().ask("/v1/health")[2]["requests"] == 0
+
+
+def test_locust_finds_no_failure(service: Running, tmp_path):
+    pytest.importorskip("locust")
+    script = Path(__file__).with_name("locustfile.py")
+    environment = {**os.environ, "LANDSCAPE_TOKEN": service.token, "LANDSCAPE_POINTS": f"{PLANE}/points"}
+    command = [
+        sys.executable, "-m", "locust", "-f", str(script), "--headless", "-u", "20", "-r", "20", "-t", "5s",
+        "-H", service.url, "--csv", str(tmp_path / "found"), "--only-summary",
+    ]  # fmt: skip
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    total = (tmp_path / "found_stats.csv").read_text().splitlines()[-1].split(",")
+    assert (total[1], int(total[3]), int(total[2]) > 10) == ("Aggregated", 0, True)
+
+
+def test_a_signal_lets_answers_under_way_finish_and_what_was_kept_survives_a_kill(folder, expected):
+    points = drawn(30, 5)
+    places, options = ["mlp", "slow=slow.yaml"], ("--grpc-port", "0", "--keep")
+    with serving(places, folder, *options) as running:
+        first = running.asker().ask(f"{PLANE}/points", {"points": points})[2]
+        assert first["source"] == ["computed"] * 30
+        for each in [*running.replicas()]:
+            each.kill()
+        running.process.kill()
+        running.process.wait()
+    with serving(places, folder, *options) as running:
+        again = running.asker().ask(f"{PLANE}/points", {"points": points})[2]
+        assert (again["source"], again["values"]) == (["cache"] * 30, first["values"])
+        slow = "/v1/models/slow/versions/1/landscapes/plane/line"
+        answers: list[int] = []
+
+        def ask() -> None:
+            body = {"from": [-1, -1], "to": [1, 1], "count": 60}
+            answers.append(running.asker().ask(slow, body)[0])
+
+        clients = [threading.Thread(target=ask) for _ in range(3)]
+        for client in clients:
+            client.start()
+        while running.asker().ask("/v1/health")[2]["requests"] < 3:
+            time.sleep(0.05)
+        assert running.stop(signal.SIGTERM) == 130
+        for client in clients:
+            client.join()
+        assert answers == [200] * 3
+        assert not services_of(folder / "mlp") or running.url not in [each.url for each in services_of(folder / "mlp")]
+        assert "the service has ended" in running.errors.read_text()
+
+
+def test_what_cannot_be_served_ends_the_command_with_a_sentence(folder):
+    (folder / "broken.yaml").write_text(JOB.format(name="none", problem="absent", samples=16))
+    command = [sys.executable, "-m", "cluster", "serve", "broken.yaml", "--port", "0", "--grpc-port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'absent'" in done.stderr
+    assert done.stderr.strip().count("\n") <= 2
