@@ -94,15 +94,16 @@ class TrainSending:
 class TrainScaling:
     """Measuring how several ranks speed a training up, instead of training."""
 
-    scaling: str | None = None
+    # Not `scaling`, which is an option of lenet-mnist: what is the command's own, it does not hand on.
+    measure_workers: str | None = None
     """Numbers of workers, such as 1,2,4: measures the same global batch with each."""
-    scaling_steps: Whole = 20
+    measure_steps: Whole = 20
     """How many steps are measured with each."""
 
     @property
     def is_asked(self) -> bool:
         """Whether something is to be measured."""
-        return self.scaling is not None
+        return self.measure_workers is not None
 
     @property
     def numbers(self) -> list[int]:
@@ -111,12 +112,12 @@ class TrainScaling:
         Raises:
             JobError: they are none, or one stands there twice.
         """
-        parts = [part.strip() for part in (self.scaling or "").split(",")]
+        parts = [part.strip() for part in (self.measure_workers or "").split(",")]
         if not all(part.isdecimal() for part in parts):
-            raise JobError(f"scaling: must be numbers of workers such as 1,2,4, not {shown(self.scaling)}")
+            raise JobError(f"measure_workers: must be numbers such as 1,2,4, not {shown(self.measure_workers)}")
         numbers = [int(part) for part in parts]
         if len(set(numbers)) < len(numbers):
-            raise JobError(f"scaling: must name each number of workers once, not {shown(self.scaling)}")
+            raise JobError(f"measure_workers: must name each number once, not {shown(self.measure_workers)}")
         return numbers
 
     def check(self, where: TrainWhere, sending: TrainSending, run: str | None) -> None:
@@ -128,9 +129,11 @@ class TrainScaling:
         if not self.is_asked:
             return
         if where.serial or sending.is_asked:
-            raise JobError("scaling: measures on Ray, here or at --address; leave out --serial, --target and --dry-run")
+            raise JobError(
+                "measure_workers: measures on Ray, here or at --address; leave out --serial, --target and --dry-run"
+            )
         if run is not None:
-            raise JobError("scaling: trains in folders that it removes; leave out --run")
+            raise JobError("measure_workers: trains in folders that it removes; leave out --run")
 
 
 WHERE, SENDING, SCALING = TrainWhere(), TrainSending(), TrainScaling()
@@ -247,7 +250,7 @@ def _measure(job: TrainingJob, where: TrainWhere, scaling: TrainScaling, as_json
 
     with diverted(), ProgressDisplay():
         measured = measure_scaling(
-            job, scaling.numbers, scaling.scaling_steps, address=where.address, allow_open=where.allow_open
+            job, scaling.numbers, scaling.measure_steps, address=where.address, allow_open=where.allow_open
         )
     show([asdict(each) for each in measured], as_json, scaling_text(measured))
     return 0

@@ -57,7 +57,7 @@ def measure_scaling(
     for number in workers:
         checked_workers(number)
     if steps < 1:
-        raise JobError(f"scaling_steps: must be at least 1, not {steps}")
+        raise JobError(f"measure_steps: must be at least 1, not {steps}")
     refuse_without_ray_train()
     measured: list[dict[int, dict[str, Any]]] = []
     most = replace(job, workers=max(workers))
@@ -78,7 +78,7 @@ def measure_scaling(
             train_on_ray(plan, placement, report, signalled)
             if not report.ranks or not report.ranks[0]["step_seconds"]:
                 raise LandscapeError(
-                    f"scaling: {shown(job.what.name)} ended before a step was measured; "
+                    f"measure_workers: {shown(job.what.name)} ended before a step was measured; "
                     f"have it take more than {WARM_STEPS} steps"
                 )
             measured.append(report.ranks)

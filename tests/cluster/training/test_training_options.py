@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from cluster.commands.train import train
-from cluster.training.function import named_function
+from cluster.commands.train import own_options, train
+from cluster.training.function import named_function, parameters_of
 from cluster.training.options import checked_options, described_options, option_lines, read_words
 from cluster.training.train import make_job
 from landscape.errors import JobError
@@ -252,3 +252,14 @@ def test_the_seed_goes_to_a_function_that_has_one():
         make_job(function, "r", {}, texts=False, workers=0)
     with pytest.raises(JobError, match="run: must name a folder or URL"):
         make_job(function, " ", {}, texts=False)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_command_hides_no_option_of_a_recipe_but_those_that_it_decides(name):
+    parameters = parameters_of(named_function(name).load(), name)
+    assert parameters.keys() & set(own_options()) == {"overwrite"}
+
+
+def test_the_words_of_a_recipe_reach_it():
+    job = make_job("lenet-mnist", "r", {"scaling": "pad"}, texts=True, own=own_options())
+    assert job.options["scaling"] == "pad"
