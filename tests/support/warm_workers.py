@@ -1,11 +1,12 @@
 """Ray's worker processes, forked from one that has imported torch: a fresh one spends two seconds of a core on that.
 
 One server forks for all processes of a run of the tests; it imports with the first request. This project and Ray are
-imported by each worker itself; Ray reads the environment of its session meanwhile. A worker's arguments, environment,
-folder, streams and module path are those that Ray gives it. Only, it is no child of Ray's: where tests look at the
-processes of a command, Ray starts its workers itself.
+imported by each worker itself; Ray reads the environment of its session meanwhile, and a worker of a server that had
+imported Ray died now and then. A worker's arguments, environment, folder, streams and module path are those that Ray
+gives it. Only, it is no child of Ray's: where tests look at the processes of a command, Ray starts its workers itself.
 
-As the file that Ray runs for a worker, this one hands the request over to the server and ends.
+As the file that Ray runs for a worker, also where it has an environment to set up first, this one hands the request
+over to the server and ends.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import os
 import runpy
 import select
+import shlex
 import shutil
 import signal
 import socket
@@ -33,6 +35,7 @@ TRAINING = ("pyarrow", "pandas", "torch.distributed", "torch._dynamo")  # the la
 PIECE = 1 << 16  # bytes that are read at once
 END = b"\n"
 STREAMS = (0, 1, 2)
+CONTEXT, LANGUAGE = "--serialized-runtime-env-context=", "--language="  # what Ray tells the file that sets up
 
 
 class WarmWorkers:
@@ -61,7 +64,7 @@ def warm_workers() -> Iterator[None]:
     plain = RayParams.update_if_absent
 
     def update_if_absent(self: object, **given: object) -> None:
-        plain(self, **given | ({"worker_path": __file__} if "worker_path" in given else {}))
+        plain(self, **given | {name: __file__ for name in ("worker_path", "setup_worker_path") if name in given})
 
     RayParams.update_if_absent = update_if_absent
     try:
@@ -133,13 +136,34 @@ def become_worker(request: dict, streams: Sequence[int]) -> None:
 
 def ask() -> None:
     """Have a worker forked with the arguments and the environment of this process."""
+    arguments = set_up(sys.argv[1:])
     environment = {name: value for name, value in os.environ.items() if name != ADDRESS}
-    request = {"arguments": sys.argv[1:], "environment": environment, "folder": os.getcwd(), "path": sys.path[1:]}
+    request = {"arguments": arguments, "environment": environment, "folder": os.getcwd(), "path": sys.path[1:]}
     message = json.dumps(request).encode() + END
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(os.environ[ADDRESS])
         sent = socket.send_fds(server, [message], STREAMS)
         server.sendall(message[sent:])
+
+
+def set_up(arguments: list[str]) -> list[str]:
+    """The arguments of the worker alone, once this process has the environment that they ask for.
+
+    What Ray does in a process of its own, which imports Ray for that; a folder is entered by a shell there and here.
+    """
+    if arguments[0] != __file__:  # which Ray's own process would run
+        return arguments
+    rest = [each for each in arguments[1:] if not each.startswith((CONTEXT, LANGUAGE))]
+    for asked in (each.removeprefix(CONTEXT) for each in arguments if each.startswith(CONTEXT)):
+        context = json.loads(asked)
+        assert context["py_executable"] == sys.executable
+        assert not context["override_worker_entrypoint"]
+        for name, value in context["env_vars"].items():
+            os.environ[name] = os.path.expandvars(value)
+        if context["command_prefix"]:
+            command = shlex.join([sys.executable, __file__, *rest])
+            os.execvp("bash", ["bash", "-c", " ".join([*context["command_prefix"], "exec", command])])
+    return rest
 
 
 if __name__ == "__main__":
