@@ -16,6 +16,7 @@ from cluster.shipping.listing import omitted_line
 from cluster.shipping.packed import is_packed, packed_listing
 from cluster.shipping.walk import list_folder
 from landscape.portable.archive import names_a_file
+from landscape.portable.onnx_names import onnx_files
 
 
 @contextlib.contextmanager
@@ -48,5 +49,7 @@ def callback_files(job: Shipped) -> list[str]:
     if names_a_file(job.problem):
         inside = not Path(job.problem).is_absolute() or is_packed(job.folder)
         return [Path(job.problem).name if is_packed(job.folder) else job.problem] if inside else []
+    if files := onnx_files(job.problem):
+        return [name for name in files if not Path(name).is_absolute()]
     top = job.problem.partition(":")[0].partition(".")[0]
     return [name for name in (f"{top}.py", top) if (job.folder / name).is_file() or (job.folder / name).is_dir()]

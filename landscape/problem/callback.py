@@ -14,7 +14,9 @@ from torch import nn
 from landscape.draws import fixed_seeds
 from landscape.errors import JobError, nearest, shown
 from landscape.portable.archive import names_a_file
+from landscape.portable.onnx_names import names_onnx
 from landscape.problem.network import knowing
+from landscape.problem.onnx_models import onnx_problem
 from landscape.problem.portable import portable_problem
 from landscape.problem.problem import Problem
 from landscape.problem.user_code import calling
@@ -38,6 +40,8 @@ def load_problem(
     """
     if isinstance(reference, str) and names_a_file(reference):
         return portable_problem(_file_of(reference, folder or Path.cwd()))
+    if isinstance(reference, str) and names_onnx(reference):
+        return onnx_problem(reference, folder or Path.cwd())
     with fixed_seeds(CALLBACK_SEED):  # also while the module is imported, since it may make its model then
         callback = import_callback(reference, folder) if isinstance(reference, str) else reference
     name = reference if isinstance(reference, str) else getattr(callback, "__qualname__", repr(callback))

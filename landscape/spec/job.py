@@ -21,6 +21,7 @@ from landscape.folders.places import locate
 from landscape.grid import AXIS_NAMES
 from landscape.plan import Engine, Precision
 from landscape.portable.archive import SUFFIX, names_a_file
+from landscape.portable.onnx_names import WRITTEN, names_onnx, onnx_files, reference_of
 from landscape.record import LevelRecord
 from landscape.spec.collect import DEFAULT_SAMPLES, CollectLandscape
 from landscape.spec.convexity import DEFAULT_SAMPLES as CONVEXITY_SAMPLES
@@ -63,7 +64,8 @@ class Job(Frozen):
     """Folder or URL that holds the trajectory and all landscapes."""
     problem: Annotated[str | Callable[[], Any], WithJsonSchema({"type": "string"})]
     """The callback, `module:function`; the module is looked up beside the job file first. Or the file of a portable
-    problem, `FILE.landscape`. Required, but for a job file of a run whose training recorded it, as the recipes do.
+    problem, `FILE.landscape`; or `MODEL.onnx with SAMPLES.npz and CRITERION`, also `{onnx: …, data: …, criterion: …}`.
+    Required, but for a job file of a run whose training recorded it, as the recipes do.
     """
     num_samples: Count = DEFAULT_SAMPLES
     """Samples that every value is the mean of; the same ones at every point. Default: 256 where all landscapes are
@@ -132,8 +134,12 @@ class Job(Frozen):
     @field_validator("problem", mode="before")
     @classmethod
     def _problem_reference(cls, value: Any) -> Any:
-        if names_a_file(value):
+        if isinstance(value, Mapping):
+            value = reference_of(value)
+        if names_a_file(value) or (names_onnx(value) and onnx_files(value)):
             return value
+        if names_onnx(value):
+            raise ValueError(f"must be written {WRITTEN}, not {shown(value)}; a model alone has no samples and no loss")
         if isinstance(value, str) and not MODULE_FUNCTION.fullmatch(value):
             raise ValueError(
                 f"must be 'module:function' or a file {SUFFIX}, not {shown(value)}{_remedy_of_reference(value)}"

@@ -12,6 +12,7 @@ from cluster.submit.checks import folder_listing, named_files
 from cluster.submit.work import Work
 from landscape.errors import JobError, shown
 from landscape.portable.archive import names_a_file
+from landscape.portable.onnx_names import onnx_files
 
 LARGEST_FILES = 900_000  # bytes in a ConfigMap, which holds 1 MiB with its names
 NOT_CARRIED = "not in a ConfigMap, which holds the Python files and what the job names or --include adds"
@@ -26,7 +27,7 @@ def job_files(job: Work, file: Path, include: Iterable[str] = (), listing: Listi
         JobError: it is more than a ConfigMap holds.
     """
     listing = listing or folder_listing(job, file, job.run_path, include)
-    packed = [str(job.problem)] if names_a_file(job.problem) else []
+    packed = [str(job.problem)] if names_a_file(job.problem) else onnx_files(str(job.problem))
     asked = {os.path.normpath(each) for each in (*named_files(job), *packed, *include)}
     package = str(job.problem).partition(":")[0].partition(".")[0]
 

@@ -1,0 +1,155 @@
+"""Models in ONNX's format: what onnx2torch carries is a problem, and what it does not is refused in a line."""
+
+import sys
+import types
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from landscape import Job, JobError, NotFoundError, run
+from landscape.errors import LandscapeError
+from landscape.parameters import describe_parameters
+from landscape.problem.callback import load_problem
+
+TEXT = "model.onnx with samples.npz and cross_entropy"
+PLANE = {"name": "plane", "size": 3, "directions": [{"kind": "random", "seed": 1}, {"kind": "random", "seed": 2}]}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    generator = np.random.default_rng(0)
+    inputs = generator.standard_normal((20, 3)).astype(np.float32)
+    np.savez(tmp_path / "samples.npz", inputs=inputs, targets=generator.integers(0, 4, 20))
+    (tmp_path / "model.onnx").write_bytes(b"")
+    return tmp_path
+
+
+class OnnxMatMul(nn.Module):
+    def forward(self, one, other):
+        return one @ other
+
+
+def converted(place):
+    """What onnx2torch makes of x·W + b, with a number beside."""
+    root = nn.Module()
+    root.MatMul, root.initializers = OnnxMatMul(), nn.Module()
+    generator = torch.Generator().manual_seed(1)
+    for place, shape in enumerate([(3, 4), (4,), ()]):
+        root.initializers.register_buffer(f"onnx_initializer_{place}", torch.randn(shape, generator=generator))
+    graph = torch.fx.Graph()
+    given = graph.placeholder("x")
+    matrix, bias = (graph.get_attr(f"initializers.onnx_initializer_{place}") for place in (0, 1))
+    product = graph.call_module("MatMul", (given, matrix))
+    graph.output(graph.call_function(torch.add, (product, bias)))
+    return torch.fx.GraphModule(root, graph)
+
+
+def with_convert(monkeypatch, convert):
+    module = types.ModuleType("onnx2torch")
+    module.convert = convert
+    monkeypatch.setitem(sys.modules, "onnx2torch", module)
+
+
+def test_its_arrays_are_weights(folder, monkeypatch):
+    with_convert(monkeypatch, converted)
+    problem = load_problem(TEXT, folder)
+    infos = {info.name.rpartition(".")[2]: info for info in describe_parameters(problem.model)}
+    assert [info.role for info in infos.values()] == ["weight", "bias"]
+    assert infos["onnx_initializer_0"].transposed_groups == 1  # [in, out]: a filter is a column
+    assert all(info.trainable for info in infos.values())
+
+
+@pytest.mark.parametrize("problem", [TEXT, {"onnx": "model.onnx", "data": "samples.npz", "criterion": "cross_entropy"}])
+def test_a_job_names_model_samples_and_criterion(folder, monkeypatch, problem):
+    with_convert(monkeypatch, converted)
+    job = Job(run=str(folder / "run"), problem=problem, num_samples=20, landscapes=[PLANE]).in_folder(folder)
+    surface = run(job)["plane"]
+    samples = np.load(folder / "samples.npz")
+    model = converted(None)
+    outputs = model(torch.from_numpy(samples["inputs"]))
+    expected = nn.functional.cross_entropy(outputs, torch.from_numpy(samples["targets"]))
+    assert surface.origin_loss == pytest.approx(float(expected), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        ("model.onnx", "must be written MODEL.onnx with SAMPLES.npz and CRITERION, not 'model.onnx'; a model alone"),
+        ("model.onnx with samples.txt and cross_entropy", "must be written MODEL.onnx"),
+        ({"onnx": "model.onnx"}, "must be {onnx: MODEL.onnx, data: SAMPLES.npz, criterion: NAME}"),
+    ],
+)
+def test_what_a_job_must_say(problem, words):
+    with pytest.raises(JobError) as refused:
+        Job(run="run", problem=problem)
+    assert words in str(refused.value)
+
+
+def raising(error):
+    def convert(_):
+        raise error
+
+    return convert
+
+
+REFUSED = [
+    (NotImplementedError("Converter is not implemented (OperationDescription(operation_type='Loop', version=13))"),
+     "holds the operation Loop, which onnx2torch does not carry; export the model without it"),
+    (ValueError("Error parsing message"), "cannot be read as ONNX: ValueError: Error parsing message"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "words"), REFUSED)
+def test_what_is_not_carried_is_named(folder, monkeypatch, error, words):
+    with_convert(monkeypatch, raising(error))
+    with pytest.raises(JobError) as refused:
+        load_problem(TEXT, folder)
+    assert words in str(refused.value)
+
+
+def test_what_is_missing_is_named(folder, monkeypatch):
+    with_convert(monkeypatch, converted)
+    with pytest.raises(NotFoundError, match=r"other.onnx' does not exist"):
+        load_problem("other.onnx with samples.npz and cross_entropy", folder)
+    with pytest.raises(JobError, match="criterion: unknown criterion 'crossentropy'; did you mean 'cross_entropy'"):
+        load_problem("model.onnx with samples.npz and crossentropy", folder)
+    np.savez(folder / "others.npz", x=np.zeros(3))
+    with pytest.raises(JobError, match=r"'others.npz' must hold the arrays 'inputs' and 'targets'"):
+        load_problem("model.onnx with others.npz and cross_entropy", folder)
+    np.savez(folder / "objects.npz", inputs=np.array([object()]), targets=np.zeros(1))
+    with pytest.raises(JobError, match=r"'objects.npz' must hold the arrays"):
+        load_problem("model.onnx with objects.npz and cross_entropy", folder)
+    monkeypatch.setitem(sys.modules, "onnx2torch", None)
+    with pytest.raises(LandscapeError, match=r"pip install 'loss-landscape-cluster\[onnx\]'"):
+        load_problem(TEXT, folder)
+
+
+def test_a_real_model_is_carried(folder):
+    """Beside torch's own operations; skipped where the extra is not installed."""
+    onnx = pytest.importorskip("onnx")
+    if find_spec("onnx2torch") is None:  # importing it by itself needs torchvision
+        pytest.skip("onnx2torch is not installed")
+    generator = np.random.default_rng(0)
+    arrays = {
+        name: generator.standard_normal(shape).astype(np.float32)
+        for name, shape in {"w": (3, 8), "b": (8,), "gw": (4, 8), "gb": (4,)}.items()
+    }
+    make = onnx.helper.make_node
+    nodes = [
+        make("MatMul", ["x", "w"], ["m"]), make("Add", ["m", "b"], ["a"]), make("Tanh", ["a"], ["t"]),
+        make("Gemm", ["t", "gw", "gb"], ["y"], transB=1),
+    ]  # fmt: skip
+    value = onnx.helper.make_tensor_value_info
+    given, returned = value("x", onnx.TensorProto.FLOAT, ["N", 3]), value("y", onnx.TensorProto.FLOAT, ["N", 4])
+    initializers = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = onnx.helper.make_graph(nodes, "g", [given], [returned], initializers)
+    opset = [onnx.helper.make_opsetid("", 13)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), folder / "model.onnx")
+    problem, tensors = load_problem(TEXT, folder), {name: torch.from_numpy(each) for name, each in arrays.items()}
+    inputs = torch.from_numpy(np.load(folder / "samples.npz")["inputs"])
+    expected = torch.tanh(inputs @ tensors["w"] + tensors["b"]) @ tensors["gw"].T + tensors["gb"]
+    assert torch.allclose(problem.model(inputs), expected, rtol=1e-6, atol=1e-6)
+    assert sum(info.trainable for info in describe_parameters(problem.model)) == 4
