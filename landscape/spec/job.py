@@ -5,7 +5,6 @@ Unknown keys, wrong types and impossible values are refused with one line that n
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from numbers import Integral
@@ -20,16 +19,13 @@ from landscape.fields import Count, Frozen, GpuNumber, Gpus, Seed, Threads, Tile
 from landscape.folders.places import locate
 from landscape.grid import AXIS_NAMES
 from landscape.plan import Engine, Precision
-from landscape.portable.archive import SUFFIX, names_a_file
-from landscape.portable.onnx_names import WRITTEN, names_onnx, onnx_files, reference_of
 from landscape.record import LevelRecord
 from landscape.spec.collect import DEFAULT_SAMPLES, CollectLandscape
 from landscape.spec.convexity import DEFAULT_SAMPLES as CONVEXITY_SAMPLES
 from landscape.spec.landscape import Landscape
 from landscape.spec.like import with_likes
+from landscape.spec.problem_reference import problem_reference
 from landscape.spec.quantise import NO_CURVATURE, QUANTISE_SCHEMA, Quantise, asked_quantise
-
-MODULE_FUNCTION = re.compile(r"(?!\S*\.py:)[^\W\d][\w-]*(\.[^\W\d][\w-]*)*:[^\W\d]\w*")
 
 
 def _require_the_run_alone(schema: dict[str, Any]) -> None:
@@ -134,19 +130,7 @@ class Job(Frozen):
     @field_validator("problem", mode="before")
     @classmethod
     def _problem_reference(cls, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            value = reference_of(value)
-        if names_a_file(value) or (names_onnx(value) and onnx_files(value)):
-            return value
-        if names_onnx(value):
-            raise ValueError(f"must be written {WRITTEN}, not {shown(value)}; a model alone has no samples and no loss")
-        if isinstance(value, str) and not MODULE_FUNCTION.fullmatch(value):
-            raise ValueError(
-                f"must be 'module:function' or a file {SUFFIX}, not {shown(value)}{_remedy_of_reference(value)}"
-            )
-        if not isinstance(value, str) and not callable(value):
-            raise ValueError(f"must be 'module:function' or a function, not {shown(value)}")
-        return value
+        return problem_reference(value)
 
     @field_serializer("problem")
     def _problem_name(self, value: Any) -> str:
@@ -288,15 +272,6 @@ class Job(Frozen):
         copy._folder, copy._extends, copy._adds = self._folder, self._extends, self._adds
         copy._level = self._level
         return copy
-
-
-def _remedy_of_reference(reference: str) -> str:
-    """What ends the refusal of a callback's name: how it is written, where that can be told."""
-    if ".py:" in reference:
-        return "; leave out '.py'"
-    module, _, function = reference.rpartition(".")
-    written = f"{module}:{function}"
-    return f"; write {shown(written)}" if function != "py" and MODULE_FUNCTION.fullmatch(written) else ""
 
 
 def names_a_run(engine: str) -> bool:
