@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from landscape.batch_norm import STATISTICS, BatchNorm, Statistics
 from landscape.errors import shown
-from landscape.quantisation import Quantisation
+from landscape.quantisation import Quantisation, suiting
 
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 # Of samples to means: planned batches merged in order, or all samples at once, as in landscapes of earlier versions.
@@ -79,8 +79,7 @@ class Option:
         combined: whether a search tries it with every combination of the other such options; the others are tried
             one after the other on the best engine so far.
         along: options that a search sets together with this one where the model allows them.
-        rounded: what may be rounded to a few bits under it: no weights where outputs are summed, as rounded ones are
-            not linear in the coordinates; no activations where a kernel takes over a layer's call.
+        suits, without: what may be rounded to a few bits under it, and options that contradict it.
     """
 
     needs: frozenset[Hook] = frozenset()
@@ -88,7 +87,8 @@ class Option:
     shares_rows: bool = False
     combined: bool = True
     along: tuple[str, ...] = ()
-    rounded: frozenset[str] = frozenset({"weights", "activations"})
+    suits: suiting.Suiting = suiting.ANYTHING
+    without: tuple[str, ...] = ()
 
     @property
     def bases(self) -> tuple[str, ...]:
@@ -96,8 +96,8 @@ class Option:
         return tuple(name for name, base in BASES.items() if self.needs <= base.hooks)
 
 
-WEIGHTS = frozenset({"weights"})
-EAGER_ALONE = "must be eager to be fused or superposed"
+EAGER_ALONE = "must be eager to be fused, superposed or int8"
+EAGER: frozenset[Hook] = frozenset({"refresh", "calls"})
 # In the order in which they stand in an engine's name. The classes that do them are in engines/table.py.
 OPTIONS: dict[str, Option] = {
     "channels_last": Option(),
@@ -105,10 +105,10 @@ OPTIONS: dict[str, Option] = {
     "folded": Option(frozenset({"refresh"}), "must not fold under vmap, which stacks the weights as they are"),
     # Its kernels are called from Python: the compiler has its own, and `vmap` has no rule for them. A batch
     # normalisation between a convolution and its ReLU would keep them apart, so it is folded first.
-    "fused": Option(frozenset({"calls"}), EAGER_ALONE, combined=False, along=("folded",), rounded=WEIGHTS),
-    "superposed": Option(
-        frozenset({"refresh", "calls"}), EAGER_ALONE, combined=False, shares_rows=True, rounded=frozenset()
-    ),
+    "fused": Option(frozenset({"calls"}), EAGER_ALONE, combined=False, along=("folded",), suits=suiting.WEIGHTS),
+    "superposed": Option(EAGER, EAGER_ALONE, combined=False, shares_rows=True, suits=suiting.NOTHING),
+    # Layers in integers, whose kernels are called from Python too.
+    "int8": Option(EAGER, EAGER_ALONE, combined=False, suits=suiting.INTEGERS, without=("fused", "superposed")),
 }
 
 
@@ -119,7 +119,8 @@ class Engine:
     channels_last: convolution weights (and so activations) with the channel as their innermost dimension · maxima:
     max-pooling by elementwise maxima, the same bits · folded: batch normalisation in eval mode folded into the
     convolution before it · fused: a layer and the addition and ReLU after it by one kernel of the CPU · superposed: the
-    first moved layers by sums of outputs that are computed once per batch of samples. The last two are for eager.
+    first moved layers by sums of outputs that are computed once per batch of samples · int8: layers whose weights and
+    inputs have 8 bits, in integers. The last three are for eager.
 
     As text: `eager`, `eager+channels_last+folded`, `vmap:8`, …
 
@@ -168,6 +169,8 @@ class Engine:
             ValueError: the base's hooks do not suffice for one of the options, see `Hook`.
         """
         for name, option in OPTIONS.items():
+            if name in self.options and (both := self.options.intersection(option.without)):
+                raise ValueError(f"must not be {name} and {' or '.join(sorted(both))}, not {shown(text or str(self))}")
             if name in self.options and self.base not in option.bases:
                 rule = option.refusal or f"must be {' or '.join(option.bases)} to be {name}"
                 raise ValueError(f"{rule}, not {shown(text or str(self))}")
@@ -196,11 +199,8 @@ class Engine:
         return Engine(base, frozenset(name for name in self.options if base in OPTIONS[name].bases), points)
 
     def against(self, quantise: Quantisation | None) -> tuple[str, ...]:
-        """The names of its options under which what is quantised would not be rounded."""
-        if quantise is None:
-            return ()
-        rounded = {name for name in ("weights", "activations") if getattr(quantise, name)}
-        return tuple(name for name in OPTIONS if name in self.options and not rounded <= OPTIONS[name].rounded)
+        """The names of its options that do not go with what is quantised."""
+        return tuple(name for name in OPTIONS if name in self.options and not OPTIONS[name].suits.allows(quantise))
 
     def suiting(self, quantise: Quantisation | None) -> Engine:
         """This engine without the options that rule out what is quantised."""

@@ -27,6 +27,7 @@ class ActivationRounding:
         self._bits, self._watching = bits, False
         self._seen: dict[str, tuple[Tensor, Tensor]] = {}
         self._ranges: dict[str, AffineRange] | None = None
+        self.left: frozenset[str] = frozenset()  # layers that round their inputs themselves
         for name, module in rounded_layers(model).items():
             self._hook(name, module)
 
@@ -35,7 +36,7 @@ class ActivationRounding:
             if self._watching:
                 self._see(name, args[0] if args else kwargs["input"])
                 return None
-            over = None if self._ranges is None else self._ranges.get(name)
+            over = None if name in self.left else self.range_of(name)
             if over is None:
                 return None
             if args:
@@ -52,6 +53,10 @@ class ActivationRounding:
         before = self._seen.get(name, (low, high))
         # Not Python's min and max, which would lose a NaN.
         self._seen[name] = torch.minimum(before[0], low), torch.maximum(before[1], high)
+
+    def range_of(self, name: str) -> AffineRange | None:
+        """The range of the input of a layer; None where it is not known."""
+        return None if self._ranges is None else self._ranges.get(name)
 
     @property
     def knows_ranges(self) -> bool:

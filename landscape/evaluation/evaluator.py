@@ -232,12 +232,12 @@ class Evaluator:
         return self._current
 
     def _started(self, weights: MovingWeights) -> RunningModel:
-        feed = self._feed  # and not this evaluator, which nothing that it holds may keep alive
+        feed, loaded = self._feed, self._loaded  # and not this evaluator, which nothing that it holds may keep alive
         target = Target(
-            self._loaded.model, self._loaded.state, weights, self.observe, self.plan, self.device,
-            lambda: next(feed.batches(1))[1], feed.resident, self._loaded.hides_writes, feed.counts, feed.same_shapes,
+            loaded.model, loaded.state, weights, self.observe, self.plan, self.device, lambda: next(feed.batches(1))[1],
+            feed.resident, loaded.hides_writes, feed.counts, feed.same_shapes, loaded.activations,
         )  # fmt: skip
-        return RunningModel(self._loaded, target)
+        return RunningModel(loaded, target)
 
     def _walk(self, before: Before | None = None) -> Walk:
         if self._running().lacks_ranges:

@@ -75,6 +75,11 @@ class MovingWeights:
         return self._moved_tensors
 
     @property
+    def rounding(self) -> WeightRounding:
+        """What is rounded of the weights that are set."""
+        return self._rounding
+
+    @property
     def parameters(self) -> int:
         """How many numbers a point sets."""
         return sum(flat.count for flat in self._flats)

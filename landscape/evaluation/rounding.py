@@ -59,6 +59,14 @@ class WeightRounding:
         rounded = round_rows(rows, scales, self.quantise.bits)
         tensor.copy_(rounded.reshape(info.shape) if self._whole else filter_unview(rounded, info))
 
+    def levels_of_rows(self, name: str, rounded: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each output channel the largest rounded weight, and how many steps that is: [channels] each."""
+        scales = self.scales.get(name)
+        if scales is None:
+            scales = scales_of(self._rows(name, rounded), self.quantise.bits)
+        largest = filter_view(rounded, self.infos[name]).abs().amax(1)
+        return largest, (largest / scales[:, 0]).nan_to_num(0.0).round()
+
     def changes_per_length(self, name: str, origin: Tensor, direction: Tensor) -> float:
         """About how many weights of a tensor change their level per unit of length along a direction: Σ abs(d) / s."""
         scales = scales_of(self._rows(name, origin), self.quantise.bits)

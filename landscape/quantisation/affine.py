@@ -42,8 +42,12 @@ class AffineRange:
 
 def fake_quantise(values: Tensor, over: AffineRange) -> Tensor:
     """x̂ of every value, in the type of the values; computed in the type of the range where that is larger."""
+    return ((levels(values, over) - over.zero_point) * over.scale).to(values.dtype)
+
+
+def levels(values: Tensor, over: AffineRange) -> Tensor:
+    """clamp(round(x · (1/s)) + z, 0, m) of every value, whole numbers in the type of the range or a larger one."""
     inverse = 1.0 / over.scale
     inverse = torch.where(inverse.isinf(), torch.zeros_like(inverse), inverse)
     given = values.to(torch.promote_types(values.dtype, over.scale.dtype))
-    levels = (given * inverse).round().add(over.zero_point).clamp(0, over.most).sub(over.zero_point)
-    return (levels * over.scale).to(values.dtype)
+    return (given * inverse).round().add(over.zero_point).clamp(0, over.most)

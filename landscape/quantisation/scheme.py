@@ -31,6 +31,11 @@ class Quantisation:
     activations: bool = False
     scale: Scale = "point"
 
+    @property
+    def is_int8(self) -> bool:
+        """Whether both weights and activations have 8 bits, as integer kernels take them."""
+        return self.bits == 8 and self.weights and self.activations
+
     def record(self) -> dict[str, Any]:
         """The fields as they are recorded with a landscape."""
         return dict(vars(self))

@@ -171,7 +171,7 @@ REFUSED = {
     ),
     "an engine that cannot": (
         conv_problem, [{"name": "a", "quantise": {"bits": 4}}], {"engine": "eager+superposed"},
-        "engine: must do without superposed where weights are quantised",
+        "engine: must do without superposed where anything is quantised",
     ),
     "like what is not there": (
         conv_problem, [FLOAT, {"name": "b", "like": "flaot"}], {}, "like: must name a landscape .* 'flaot'; .*float",

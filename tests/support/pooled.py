@@ -26,11 +26,14 @@ def drawn(model, seed):
     return random_direction(state_of(model), describe_parameters(model), seed, ignore=())
 
 
-def evaluator(problem, samples, engine="eager", batch_size=8, directions=None, precision="float32", batch_norm="eval"):
+def evaluator(
+    problem, samples, engine="eager", batch_size=8, directions=None, precision="float32", batch_norm="eval",
+    quantise=None,
+):  # fmt: skip
     count = len(samples[0] if isinstance(samples, tuple) else samples)
     plan = default_plan(count, "cpu", precision, batch_norm, 0, batch_size, None)
     found = [drawn(problem.model, 1), drawn(problem.model, 2)] if directions is None else directions
-    planned = replace(plan, engine=Engine.parse(engine))
+    planned = replace(plan, engine=Engine.parse(engine), quantise=quantise)
     return Evaluator(problem.model, samples, problem.observe, planned, CPU, state_of(problem.model), found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.values import Values
 from landscape.memory import is_out_of_memory
-from landscape.plan import in_float32
+from landscape.plan import Plan, in_float32
 
 TOLERANCE = 1e-5  # relative, of the mean loss
 LARGEST_LOSS = 0.02  # relative, of a low precision at one point, that is granted at the others
@@ -38,10 +39,28 @@ def allowed_error(reference: Values, exact: Values, samples: int) -> dict[str, P
     return allowed
 
 
+def exact_values(evaluator: Evaluator, points: Points) -> Values | None:
+    """What a candidate is compared with where another precision tells how far its values may be; None where none does.
+
+    Where activations are quantised, rounding takes some of them to the next level, by other engines others. How much
+    that changes the values is seen by those in float64.
+    """
+    plan = evaluator.plan
+    if plan.precision not in ("float32", "float64"):
+        return values_in_float32(evaluator, points)
+    if plan.precision == "float32" and plan.quantise is not None and plan.quantise.activations:
+        return _values_with(replace(in_float32(plan), precision="float64"), evaluator, points)
+    return None
+
+
 def values_in_float32(evaluator: Evaluator, points: Points) -> Values | None:
     """The values with all weights in float32; None where these do not fit the device beside the evaluator."""
+    return _values_with(in_float32(evaluator.plan), evaluator, points)
+
+
+def _values_with(plan: Plan, evaluator: Evaluator, points: Points) -> Values | None:
     try:
-        return evaluator.twin(in_float32(evaluator.plan)).evaluate(points)
+        return evaluator.twin(plan).evaluate(points)
     except Exception as error:
         if not is_out_of_memory(error):
             raise

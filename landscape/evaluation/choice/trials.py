@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from landscape.errors import Interrupted, JobError, one_line
 from landscape.evaluation.choice.circumstances import key_of
 from landscape.evaluation.choice.kept import KeptChoices
-from landscape.evaluation.choice.precision import allowed_error, precision_error, values_in_float32
+from landscape.evaluation.choice.precision import allowed_error, exact_values, precision_error
 from landscape.evaluation.choice.questions import (
     Candidate,
     Check,
@@ -176,9 +176,7 @@ class Trials:
         first = request.first
         evaluator.use(first.engine, first.batch_size)
         reference = evaluator.evaluate(points)
-        exact = reference
-        if evaluator.plan.precision not in ("float32", "float64"):
-            exact = values_in_float32(evaluator, points) or reference
+        exact = exact_values(evaluator, points) or reference
         allowed = allowed_error(reference, exact, evaluator.samples)
         refused: list[str] = []
         for candidate in request.candidates:

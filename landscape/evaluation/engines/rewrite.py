@@ -11,6 +11,7 @@ from typing import ClassVar, Self
 import torch
 from torch import fx, nn
 
+from landscape.evaluation.activations import ActivationRounding
 from landscape.evaluation.counts import Counts
 from landscape.evaluation.module_state import ModuleState
 from landscape.evaluation.moving import MovingWeights
@@ -34,6 +35,7 @@ class Target:
         hides_writes: whether user code writes to the model past torch's version counters.
         counts: how many values `observe` returns for a batch; None: one for each row.
         same_shapes: whether the batches have so few shapes that code can be compiled for each.
+        activations: what rounds the inputs of layers; None where nothing does.
     """
 
     model: nn.Module
@@ -47,6 +49,7 @@ class Target:
     hides_writes: bool = False
     counts: Counts | None = None
     same_shapes: bool = True
+    activations: ActivationRounding | None = None
 
     def restore(self) -> None:
         """Put back what user code has changed: the value of a point depends on the point alone."""

@@ -11,6 +11,7 @@ from torch import fx, nn
 from landscape.evaluation.engines.folding import Folded
 from landscape.evaluation.engines.forward import Forward
 from landscape.evaluation.engines.fusion import Fused
+from landscape.evaluation.engines.integers import Integers
 from landscape.evaluation.engines.layout import ChannelsLast
 from landscape.evaluation.engines.pooling import Maxima
 from landscape.evaluation.engines.reuse import Reuse
@@ -26,6 +27,7 @@ REWRITES: dict[str, type[Rewrite]] = {
     "superposed": Superposition,
     "folded": Folded,
     "fused": Fused,
+    "int8": Integers,
     "maxima": Maxima,
     "channels_last": ChannelsLast,
 }
@@ -52,22 +54,18 @@ def layouts_of(engine: Engine) -> dict[int, torch.memory_format]:
 
 def possible_options(target: Target) -> tuple[str, ...]:
     """The names of the options that would change how this model is computed, in the order of `OPTIONS`."""
-    possible = Engine(options=frozenset(OPTIONS)).suiting(target.plan.quantise).options
-    return tuple(name for name in OPTIONS if name in possible and applies(REWRITES[name], target))
+    suiting = (name for name, option in OPTIONS.items() if option.suits.allows(target.plan.quantise))
+    return tuple(name for name in suiting if applies(REWRITES[name], target))
 
 
 def refuse_unrounded(engine: Engine, quantise: Quantisation | None) -> None:
-    """Refuse an engine under which what is quantised would not be rounded.
+    """Refuse an engine that does not go with what is quantised.
 
     Raises:
-        ValueError: it has such options; names them and what they rule out.
+        ValueError: one of its options does not; names it and says where.
     """
-    against = engine.against(quantise)
-    if against:
-        what = "weights" if "superposed" in against else "activations"
-        raise ValueError(
-            f"must do without {' and '.join(against)} where {what} are quantised, which it cannot round, not {engine}"
-        )
+    for name in engine.against(quantise):
+        raise ValueError(f"must do without {name} {OPTIONS[name].suits.against}, not {engine}")
 
 
 def make_forward(target: Target, engine: Engine, *, remembering: bool = True) -> Forward:

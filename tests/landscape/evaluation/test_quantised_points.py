@@ -12,9 +12,13 @@ from small_models import wandering
 from torch import nn
 from torch.nn import functional as F
 
+from landscape.evaluation.choice.questions import Freedom
+from landscape.evaluation.choice.tuning import tune
 from landscape.evaluation.differentiation import Differentiation
+from landscape.evaluation.engines.integers import has_kernels
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.rounding import rounded_weights
+from landscape.grid import Grid
 from landscape.parameters import state_of
 from landscape.plan import Engine, Plan
 from landscape.quantisation import Quantisation
@@ -206,7 +210,7 @@ def test_weights_in_bfloat16_get_the_nearest_of_bfloat16():
 def test_what_cannot_round_is_refused_and_left_out_of_the_search():
     model, weights, both = Mixed(), Quantisation(4), Quantisation(4, activations=True)
     for quantise, engine in ((weights, "eager+superposed"), (both, "eager+fused"), (both, "eager+superposed")):
-        with pytest.raises(ValueError, match=f"must do without {engine[6:]} where"):
+        with pytest.raises(ValueError, match=f"must do without {engine[6:]} where (anything|activations)"):
             evaluator(model, quantise, engine)
     assert "superposed" not in evaluator(model, weights).possible_options()
     assert "superposed" in evaluator(model, None).possible_options()
@@ -276,3 +280,91 @@ def test_ranges_are_taken_anew_around_another_origin():
     np.testing.assert_array_equal(made.origin().mean["loss"], evaluator(other, quantise).origin().mean["loss"])
     made.load(state_of(model), axes(model))
     np.testing.assert_array_equal(made.origin().mean["loss"], first)
+
+
+# -- integers ------------------------------------------------------------------------------------------------------
+
+INT8 = Quantisation(8, activations=True)
+needs_kernels = pytest.mark.skipif(not has_kernels(), reason="this processor has no kernels for 8-bit integers")
+
+
+@pytest.mark.parametrize("engine", [pytest.param("eager+int8", marks=needs_kernels), "eager+folded"])
+def test_an_engine_is_taken_though_it_rounds_some_activations_to_other_levels(engine):
+    made = evaluator(Mixed(), INT8)
+    grid = Grid(("alpha", "beta"), (np.array([-0.5, 0.0, 0.5]), np.array([-0.5, 0.0, 0.5])))
+    tuned = tune(made, grid, Freedom(Engine.parse(engine)))
+    assert str(tuned.plan.engine) == engine, tuned.warning
+
+
+def first_layer_alone(layer: nn.Module, inputs: torch.Tensor, quantise: Quantisation, engine: str, point: float):
+    """The outputs of one layer at a point, sample by sample."""
+
+    def outputs(model, batch):
+        return {"loss": model(batch).flatten(1)[:, ::7].double().square().sum(1)}
+
+    plan = Plan(5, 1, "cpu", engine=Engine.parse(engine), quantise=quantise)
+    direction = {name: torch.full_like(each, 0.01) for name, each in layer.named_parameters()}
+    made = Evaluator(nn.Sequential(layer), inputs, outputs, plan, CPU, state_of(nn.Sequential(layer)),
+                     [{f"0.{name}": each for name, each in direction.items()}])  # fmt: skip
+    return made.evaluate(np.array([[point]]), keep=True).samples.losses[0]
+
+
+@needs_kernels
+@pytest.mark.parametrize("scheme", ["per-channel", "per-tensor"])
+@pytest.mark.parametrize("scale", ["point", "origin"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Linear(36, 9),
+        lambda: nn.Linear(36, 8, bias=False),
+        lambda: nn.Conv2d(4, 6, 3, padding=1),
+        lambda: nn.Conv2d(4, 8, 3, stride=2, groups=2),
+        lambda: nn.Conv2d(4, 4, 3, dilation=2, groups=4, bias=False),
+        lambda: nn.Conv2d(4, 5, (1, 3), padding=(0, 1)),
+    ],
+)
+def test_integers_are_the_numbers_that_they_stand_for(make, scale, scheme):
+    torch.manual_seed(0)
+    layer = make()
+    inputs = torch.randn(10, 36) if isinstance(layer, nn.Linear) else torch.randn(10, 4, 9, 9)
+    with torch.no_grad():
+        layer.weight[0] = 0  # a channel without a scale
+    quantise = replace(INT8, scheme=scheme, scale=scale)
+    for point in (0.0, 1.0, 30.0):  # at the last one weights are cut off at the scales of the origin
+        expected = first_layer_alone(layer, inputs, quantise, "eager", point)
+        found = first_layer_alone(layer, inputs, quantise, "eager+int8", point)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@needs_kernels
+def test_integers_are_found_by_the_search_where_both_have_eight_bits():
+    model = Mixed()
+    assert "int8" in evaluator(model, INT8).possible_options()
+    for quantise in (None, Quantisation(8), Quantisation(4, activations=True)):
+        assert "int8" not in evaluator(model, quantise).possible_options()
+        with pytest.raises(ValueError, match="must do without int8 where not both weights and activations"):
+            evaluator(model, quantise, "eager+int8")
+    with pytest.raises(ValueError, match="int8 needs a CPU with kernels"):
+        evaluator(model, INT8, "eager+int8", precision="float64")
+    assert Engine.parse("eager+folded+int8").suiting(None) == Engine.parse("eager+folded")
+
+
+@needs_kernels
+@pytest.mark.parametrize("engine", ["eager+int8", "eager+folded+int8"])
+def test_a_network_in_integers_is_the_quantised_one(engine):
+    model = Mixed()
+    expected = evaluator(model, INT8).evaluate(POINTS)
+    found = evaluator(model, INT8, engine).evaluate(POINTS)
+    np.testing.assert_allclose(found.mean["loss"], expected.mean["loss"], rtol=2e-4)
+
+
+@needs_kernels
+def test_what_is_not_finite_stays_so_in_integers():
+    model = Mixed()
+    with torch.no_grad():
+        model.convolution.weight[0, 0, 0, 0] = 1e30
+    spoilt = [{**axis, "linear.weight": axis["linear.weight"] * torch.inf} for axis in axes(model)]
+    for engine in ("eager", "eager+int8"):
+        plan = Plan(8, 1, "cpu", engine=Engine.parse(engine), quantise=INT8)
+        made = Evaluator(model, samples(), observe, plan, CPU, state_of(model), spoilt)
+        assert not np.isfinite(made.evaluate(np.array([[0.5, 0.5]])).mean["loss"]).any()
