@@ -1,26 +1,31 @@
-"""Trainings of two, three and four ranks with gloo: `python rank_scene.py FOLDER RANK`, four of these side by side.
+"""Trainings of two, three and four ranks with gloo: `python rank_scene.py FOLDER` forks the ranks.
 
-Ranks are started once, and make a process group for each case. What rank K finds is left in FOLDER/rank-K.pt.
+They are started once, and make a process group for each case. What rank K finds is left in FOLDER/rank-K.pt.
 """
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
+import os
 import shutil
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # which the first optimiser imports, in each rank if not here
 import torch.distributed as dist
 import users_training
 from torch import Tensor, nn
 
 from landscape.errors import JobError, LandscapeError
 from landscape.parameters import state_digest
+from landscape.processes import end_with_parent
 from landscape.recipes.sources import Arrays
 from landscape.recipes.training import Settings, Trained, evaluate, fit
 from landscape.training import Training, ranks
@@ -182,8 +187,8 @@ def prepare(folder: Path) -> None:
     shutil.rmtree(folder / "foreign" / "checkpoints")
 
 
-def main(folder: Path, rank: int) -> None:
-    torch.set_num_threads(1)
+def train_as_rank(folder: Path, rank: int) -> None:
+    """What one rank does."""
     found: dict[str, Any] = {}
     for number, (world, case) in enumerate(CASES):
         if rank < world:
@@ -192,6 +197,30 @@ def main(folder: Path, rank: int) -> None:
             found[f"{case.__name__}-{world}"] = case(folder, rank, world)
             dist.destroy_process_group()
     torch.save(found, folder / f"rank-{rank}.pt")
+
+
+def main(folder: Path) -> int:
+    """Fork the ranks, and wait for them; 0 where all have done their work."""
+    torch.set_num_threads(1)
+    gc.freeze()  # a collection in a rank leaves the pages shared
+    ranks = [_forked(folder, rank) for rank in range(RANKS)]
+    return max(abs(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])) for rank in ranks)
+
+
+def _forked(folder: Path, rank: int) -> int:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            end_with_parent()
+            train_as_rank(folder, rank)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    return child
 
 
 def steps_told(run: Path) -> list[tuple[int, bool]]:
@@ -208,4 +237,4 @@ def in_order(steps: int, per_epoch: int) -> list[tuple[int, bool]]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    sys.exit(main(Path(sys.argv[1])))

@@ -14,6 +14,7 @@ import sys
 from collections import OrderedDict
 
 import torch
+import torch._dynamo  # which the first optimiser imports, in each rank if not here
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
