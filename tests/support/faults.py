@@ -22,7 +22,7 @@ FAST = {
     "health_check_failure_threshold": 2,
 }
 
-SCRIPT = """
+NODES = """
 import json, logging, os, signal, sys, threading, time
 from contextlib import ExitStack
 from pathlib import Path
@@ -47,6 +47,20 @@ nodes = Cluster(
 extra = [nodes.add_node(num_cpus={cpus}) for _ in range({nodes})]
 nodes.wait_for_nodes()
 import cluster
+
+
+def kill_node(node):
+    nodes.remove_node(node, allow_graceful=False)
+
+
+{body}
+try:
+    nodes.shutdown()
+except Exception:
+    pass
+print(json.dumps(told))
+"""
+JOB = """
 from cluster.scheduling.schedule import Policy
 from landscape.spec import read_job
 from landscape.results import open_run
@@ -72,10 +86,6 @@ def when(points, act):
     return thread
 
 
-def kill_node(node):
-    nodes.remove_node(node, allow_graceful=False)
-
-
 class Marks(logging.StreamHandler):
     # Shows what is said, and leaves a file when a worker goes.
     def emit(self, record):
@@ -88,20 +98,24 @@ class Marks(logging.StreamHandler):
 logging.getLogger("landscape").addHandler(Marks())
 
 {body}
-try:
-    nodes.shutdown()
-except Exception:
-    pass
-print(json.dumps(open_run(job.run_path)["plane"].attributes["progress"]))
+told = open_run(job.run_path)["plane"].attributes["progress"]
 """
 
 
 def disturbed(job: Job, body: str, ray_folder: Path, nodes: int = 2, cpus: int = 2) -> dict[str, object]:
     """Run a script against a cluster of its own, in a process of its own; the landscape's progress at the end."""
-    text = SCRIPT.format(
-        folder=str(job.folder), support=str(Path(__file__).parent), fast=FAST, nodes=nodes, cpus=cpus,
-        body=textwrap.dedent(body),
-    )  # fmt: skip
+    return on_nodes(JOB.format(body=textwrap.dedent(body)), job.folder, ray_folder, nodes, cpus)
+
+
+def on_nodes(body: str, folder: Path, ray_folder: Path, nodes: int, cpus: int) -> dict[str, object]:
+    """Run a script in a process of its own that has started a cluster; what it leaves in `told`, and its stderr.
+
+    Args:
+        body: knows the folder as HERE, the cluster as `nodes`, those beside its head as `extra`, and `kill_node`.
+    """
+    text = NODES.format(
+        folder=str(folder), support=str(Path(__file__).parent), fast=FAST, nodes=nodes, cpus=cpus, body=body
+    )
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", text],
         env={**os.environ, "RAY_TMPDIR": str(ray_folder)}, capture_output=True, text=True, timeout=270, check=False,
