@@ -108,6 +108,8 @@ def serve(catalog: Catalog, serving: Serving, ready: Callable[[Listening], None]
     asked = Asked(None if scale is None else scale.most, Path.cwd(), first.run)
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(_listen(serving.host, serving.port))
+        # Serve's own threads, which outlive the session by a moment, would start another Ray.
+        stack.enter_context(in_environment("RAY_ENABLE_AUTO_CONNECT", "0"))
         folders = {run: stack.enter_context(keeping(run)) for run in _runs(catalog)} if serving.keep else {}
         placement = stack.enter_context(ray_session(asked, serving.address, asked.workers, serving.allow_open))
         stopped = stack.enter_context(graceful_stop())
@@ -250,6 +252,20 @@ class _Later:
 
 def _runs(catalog: Catalog) -> list[str]:
     return list(dict.fromkeys(version.run for version in catalog))
+
+
+@contextlib.contextmanager
+def in_environment(name: str, value: str) -> Iterator[None]:
+    """Within the block a variable of the environment has this value."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 @contextlib.contextmanager

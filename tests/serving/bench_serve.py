@@ -153,7 +153,7 @@ def chaos(folder: Path, model: str, asked: argparse.Namespace) -> dict[str, floa
         found = ask(service, asked.clients, itertools.cycle(points), right(expected), asked.chaos)
         ended.set()
         killer.join()
-        state = service.asker().ask("/v1/health")[2]
+        state = service.ask("/v1/health")[2]
     asked_for = len(found.seconds)
     return {
         "seconds": asked.chaos,
@@ -175,7 +175,7 @@ def ask(service: Running, clients: int, points, check, seconds: float = 1e9) -> 
 
 def warm(service: Running, points: list[tuple[float, float]]) -> None:
     for _ in range(5):
-        service.asker().ask(PATH, {"points": [[a + 1e-9, b] for a, b in points]})
+        service.ask(PATH, {"points": [[a + 1e-9, b] for a, b in points]})
 
 
 def used(service: Running) -> float:

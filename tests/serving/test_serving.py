@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import grpc
@@ -51,7 +52,7 @@ class Slow(torch.nn.Module):
 
 
 def problem():
-    return synthetic_problem("mlp", 64)
+    return synthetic_problem("tiny", 64)
 
 
 def slow():
@@ -166,7 +167,7 @@ def test_many_clients_lose_nothing_while_replicas_are_killed(service: Running, e
     points, ended, kills = drawn(400, 3), threading.Event(), []
 
     def kill() -> None:
-        while not ended.wait(4.0):
+        while len(kills) < 3 and not ended.wait(6.0):
             for replica in service.replicas()[:1]:
                 replica.kill()
                 kills.append(replica.pid)
@@ -192,11 +193,12 @@ def test_many_clients_lose_nothing_while_replicas_are_killed(service: Running, e
     some = seen[:: max(1, len(seen) // 300)]
     known = expected(some)
     assert [answers[point] for point in some] == [known[point]["loss"] for point in some]
-    assert service.asker().ask("/v1/health")[2]["requests"] == 0
+    assert service.ask("/v1/health")[2]["requests"] == 0
 
 
 def test_locust_finds_no_failure(service: Running, tmp_path):
-    pytest.importorskip("locust")
+    if find_spec("locust") is None:  # whose import would patch the sockets of this process
+        pytest.skip("locust is not installed: tests/serving/requirements.txt")
     script = Path(__file__).with_name("locustfile.py")
     environment = {**os.environ, "LANDSCAPE_TOKEN": service.token, "LANDSCAPE_POINTS": f"{PLANE}/points"}
     command = [
@@ -213,26 +215,26 @@ def test_a_signal_lets_answers_under_way_finish_and_what_was_kept_survives_a_kil
     points = drawn(30, 5)
     places, options = ["mlp", "slow=slow.yaml"], ("--grpc-port", "0", "--keep")
     with serving(places, folder, *options) as running:
-        first = running.asker().ask(f"{PLANE}/points", {"points": points})[2]
+        first = running.ask(f"{PLANE}/points", {"points": points})[2]
         assert first["source"] == ["computed"] * 30
         for each in [*running.replicas()]:
             each.kill()
         running.process.kill()
         running.process.wait()
     with serving(places, folder, *options) as running:
-        again = running.asker().ask(f"{PLANE}/points", {"points": points})[2]
+        again = running.ask(f"{PLANE}/points", {"points": points})[2]
         assert (again["source"], again["values"]) == (["cache"] * 30, first["values"])
         slow = "/v1/models/slow/versions/1/landscapes/plane/line"
         answers: list[int] = []
 
         def ask() -> None:
             body = {"from": [-1, -1], "to": [1, 1], "count": 60}
-            answers.append(running.asker().ask(slow, body)[0])
+            answers.append(running.ask(slow, body)[0])
 
         clients = [threading.Thread(target=ask) for _ in range(3)]
         for client in clients:
             client.start()
-        while running.asker().ask("/v1/health")[2]["requests"] < 3:
+        while running.ask("/v1/health")[2]["requests"] < 3:
             time.sleep(0.05)
         assert running.stop(signal.SIGTERM) == 130
         for client in clients:

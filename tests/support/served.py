@@ -48,6 +48,14 @@ class Running:
         """A client with a connection of its own."""
         return Asker(self.url, self.token)
 
+    def ask(self, path: str, body: Any = None) -> tuple[int, Mapping[str, str], Any]:
+        """Status, headers and JSON of an answer."""
+        asker = self.asker()
+        try:
+            return asker.ask(path, body)
+        finally:
+            asker.close()
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """End it by a signal; its exit code."""
         self.process.send_signal(number)
