@@ -20,6 +20,9 @@ SIZES = (1, 2, 7, 64)  # samples of a batch
 STEP = 0.01  # of weights, relative to their size, to the second point of comparison
 TOLERANCES = {"float64": 1e-12, "bfloat16": 2e-2}
 TOLERANCE = 1e-6
+GRADIENT_OF = 5  # samples whose losses are derived
+GRADIENT_TOLERANCES = {"float64": 1e-8, "bfloat16": 0.1}  # of the largest derivative of a parameter
+GRADIENT_TOLERANCE = 1e-3
 OTHERWISE = "model: computes otherwise when it is exported"
 REMEDY = (
     "; something in it depends on more than its weights and its batch, such as int() of a shape, which becomes a "
@@ -68,9 +71,46 @@ def compare(
                 except Exception as error:
                     raise JobError(f"{OTHERWISE}: of {size} samples it {in_words(error)[:200]}{REMEDY}") from error
                 worst, count = max(worst, _difference(mine, other)), count + 1
+        batch = moved(samples.batch(0, min(GRADIENT_OF, samples.length)), CPU, dtype)
+    with arithmetic(plan, CPU), autocast(plan, CPU):
+        _compare_gradients(source, packed, batch, plan)
     if worst > TOLERANCES.get(plan.precision, TOLERANCE):
         raise JobError(f"{OTHERWISE}, by {worst:.2g}{REMEDY}")
     return Compared(worst, count)
+
+
+def _compare_gradients(
+    source: tuple[nn.Module, Observe], packed: tuple[nn.Module, Observe], batch: object, plan: Plan
+) -> None:
+    """Refuse other derivatives, as where a part of the loss was computed without gradients."""
+    try:
+        mine = _gradients(*source, batch)
+    except (RuntimeError, NotImplementedError):  # the source has none itself
+        return
+    try:
+        other = _gradients(*packed, batch)
+    except Exception as error:
+        raise JobError(f"{OTHERWISE}: its derivative {in_words(error)[:200]}{REMEDY}") from error
+    tolerance = GRADIENT_TOLERANCES.get(plan.precision, GRADIENT_TOLERANCE)
+    for name, gradient in mine.items():
+        scale = float(gradient.abs().max()) if gradient.numel() else 0.0
+        apart = float((gradient - other[name]).abs().max()) if gradient.numel() else 0.0
+        if not apart <= tolerance * scale + 1e-12:
+            raise JobError(f"{OTHERWISE}: its derivative by {name} differs by {apart:.2g} of {scale:.2g}{REMEDY}")
+
+
+def _gradients(model: nn.Module, observe: Observe, batch: object) -> dict[str, Tensor]:
+    trained = {name: each for name, each in model.named_parameters() if each.is_floating_point()}
+    for each in trained.values():
+        each.requires_grad_(True)
+    try:
+        losses = [value for name, value in _observed(observe, model, batch).items() if value.requires_grad]
+        total = torch.stack([value.double().sum() for value in losses]).sum()
+        found = torch.autograd.grad(total, [*trained.values()], allow_unused=True, materialize_grads=True)
+        return dict(zip(trained, found, strict=True))
+    finally:
+        for each in trained.values():
+            each.requires_grad_(False)
 
 
 def _move(model: nn.Module, step: float) -> None:

@@ -11,8 +11,9 @@ from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 
 from landscape.errors import JobError
 from landscape.packing.described import Exported
@@ -134,7 +135,9 @@ def _by_export(calling: _Calling, leaves: tuple[Tensor, ...]) -> Exported:
 
 def _by_tracing(calling: _Calling, leaves: tuple[Tensor, ...]) -> Exported:
     """By the operations that run, those of derivatives among them; sizes stay symbols."""
-    traced = make_fx(calling, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*leaves)
+    with _CuttingByCopies():
+        traced = make_fx(calling, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*leaves)
+    _mend_cuts(traced.graph)
     named = (*calling.model.named_parameters(), *calling.model.named_buffers())
     paths = {id(tensor): name for name, tensor in named}
     for node in list(traced.graph.nodes):
@@ -142,3 +145,26 @@ def _by_tracing(calling: _Calling, leaves: tuple[Tensor, ...]) -> Exported:
         if isinstance(value, Tensor) and id(value) in paths:
             node.meta["stands_for"] = paths[id(value)]
     return Exported(traced.graph, {}, traced)
+
+
+class _CuttingByCopies(TorchFunctionMode):
+    """While it is active, what the user detaches is a copy, which tells it from what autograd detaches to save it.
+
+    A trace of derivatives has both, and with the latter it would have no second derivatives by the weights.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return torch.detach_copy(result) if func in (Tensor.detach, torch.detach) else result
+
+
+def _mend_cuts(graph: fx.Graph) -> None:
+    """Leave out what autograd detached, and detach what the user did."""
+    for node in list(graph.nodes):
+        if node.target is torch.ops.aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+        elif node.target is torch.ops.aten.detach_copy.default:
+            node.target = torch.ops.aten.detach.default

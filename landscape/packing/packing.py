@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +28,9 @@ from landscape.portable.structure import leaves_of, structure_of
 from landscape.preparation.asked import asked_of
 from landscape.preparation.prepared import PreparedJob
 from landscape.preparation.preparing import prepare
-from landscape.problem.callback import load_problem
 from landscape.problem.observables import Combination
 from landscape.problem.points import PointSets
+from landscape.problem.portable import portable_problem
 from landscape.problem.problem import Problem
 from landscape.problem.samples import Samples
 from landscape.problem.structure import moved
@@ -76,10 +77,15 @@ def pack(job: Job, path: str | Path) -> Packed:
     with in_folder(prepared.folder):
         made = _Exporting(prepared)
         made.export()
-    with ArchiveWriter(path) as writer:
-        made.write(writer)
-    with in_folder(prepared.folder):
-        compared = made.compared(path)
+    unproved = path.with_name(f".{path.stem}-{os.getpid()}{SUFFIX}")
+    try:
+        with ArchiveWriter(unproved) as writer:
+            made.write(writer)
+        with in_folder(prepared.folder):
+            compared = made.compared(unproved.absolute())
+        os.replace(unproved, path)
+    finally:
+        unproved.unlink(missing_ok=True)
     return Packed(path, path.stat().st_size, writer.tensor_bytes, compared)
 
 
@@ -180,7 +186,7 @@ class _Exporting:
 
     def compared(self, path: Path) -> Compared:
         """The packed problem beside its source."""
-        packed = load_problem(str(path.absolute()))
+        packed = portable_problem(path)
         theirs = _settled_copy(packed, self.plan)
         mine = _settled_copy(self.problem, self.plan)
         return compare((mine, self.problem.observe), (theirs, packed.observe), self.samples, self.plan)

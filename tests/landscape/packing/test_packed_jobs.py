@@ -5,6 +5,7 @@ import pytest
 from packed_scene import PLANE, packed, small_file, small_problem
 
 from landscape import Job, JobError, run
+from landscape.packing import pack
 from landscape.preparation import prepare
 from landscape.spec import read_job
 from landscape.store import LandscapeStore
@@ -64,3 +65,18 @@ def test_a_job_file_may_name_a_packed_problem(tmp_path):
     surface = run(read_job(place))["line"]
     assert surface.record.num_samples == 24  # all that the file holds
     assert np.isfinite(surface.loss).all()
+
+
+def test_a_packed_job_is_packed_again(tmp_path):
+    """With fewer samples, for one."""
+    again = pack(read_job(small_file(), run=str(tmp_path / "run"), num_samples=9), tmp_path / "again.landscape")
+    assert again.compared.equal
+    source, packed_job = prepare(source_job(tmp_path, {"num_samples": 9})), prepare(read_job(again.path))
+    assert packed_job.landscapes[0].identity == source.landscapes[0].identity
+
+
+def test_a_file_whose_values_are_others_is_not_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("landscape.packing.compared.TOLERANCE", -1.0)
+    with pytest.raises(JobError, match="model: computes otherwise when it is exported"):
+        pack(source_job(tmp_path, {}), tmp_path / "other.landscape")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,247 @@
+"""Every kind of problem, packed: the same values as its source, derivatives, engines, devices, precisions."""
+
+import copy
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from packed_scene import PLANE, images_and_labels, members_of, new_folder, packed, small_file, small_problem
+from torch import nn
+from torch.nn import functional as F
+
+from landscape import Job, JobError, Problem, run
+from landscape.parameters import describe_parameters
+from landscape.portable.model import PortableModel
+from landscape.preparation import prepare
+from landscape.problem.callback import load_problem
+from landscape.problem.supervised import Supervised
+from landscape.spec import read_job
+
+
+class Language(nn.Module):
+    """A transformer of one block: tied weights, a buffer that is not saved, positions made where the tokens are."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.norm = nn.Embedding(11, 8), nn.LayerNorm(8)
+        self.attention, self.out, self.head = nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(8, 11, bias=False)
+        self.head.weight = self.tokens.weight
+        self.register_buffer("scale", torch.tensor(1.5), persistent=False)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, ids):
+        count, length = ids.shape
+        positions = torch.arange(length, device=ids.device)[None, :, None] * torch.tensor([0.01] * 8)
+        hidden = self.tokens(ids) * self.scale + positions
+        parts = self.attention(self.norm(hidden)).view(count, length, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(*parts.unbind(), is_causal=True)
+        return self.head(hidden + self.dropout(self.out(mixed.transpose(1, 2).reshape(count, length, 8))))
+
+
+def language():
+    torch.manual_seed(0)
+    return Problem.causal_lm(Language(), torch.randint(11, (20, 6)))
+
+
+def residual(model, points):
+    value = model(points)
+    slope = torch.autograd.grad(value.sum(), points, create_graph=True)[0]
+    second = torch.autograd.grad(slope[:, 1].sum(), points, create_graph=True)[0][:, 1]
+    return (slope[:, 0] + value[:, 0] * slope[:, 1] - 0.01 * second).square()
+
+
+def physics():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+    edge = torch.rand(9, 2), lambda model, points: (model(points) - points[:, :1]).square(), 10.0
+    return Problem.terms(model, {"inside": (torch.rand(24, 2), residual, 1.0), "edge": edge})
+
+
+def observe_weighted(model, batch):
+    outputs = model(batch["inputs"])
+    loss = F.cross_entropy(outputs, batch["labels"], reduction="none")
+    return {"loss": loss, "margin": outputs.amax(1) - outputs.amin(1), "weight": batch["weight"]}
+
+
+def weighted():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 3))
+    data = {"inputs": torch.randn(24, 4), "labels": torch.randint(3, (24,)), "weight": torch.rand(24) + 0.5}
+    return Problem(model, data, observe_weighted, derived={"perplexity": "exp(loss)"})
+
+
+class Shared(nn.Module):
+    """One layer under two names, a parameter that is not trained, and a plain one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.others = nn.ModuleList([self.first, nn.Linear(4, 4)])
+        self.scale, self.fixed = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4), requires_grad=False)
+
+    def forward(self, inputs):
+        for layer in (self.first, *self.others):
+            inputs = torch.tanh(layer(inputs)) * self.scale + self.fixed
+        return inputs
+
+
+CLASSES = nn.CrossEntropyLoss(torch.tensor([0.5, 1.0, 2.0, 0.1]))
+
+
+def shared():
+    torch.manual_seed(0)
+    return Problem.supervised(
+        Shared(), (torch.randn(24, 4), torch.randint(4, (24,))), nn.CrossEntropyLoss(torch.rand(4))
+    )
+
+
+class Pictures(nn.Module):
+    """What `LAYERS` of portable problems has beside the small network: transposed, grouped, padded as the size asks."""
+
+    def __init__(self):
+        super().__init__()
+        self.down, self.same = nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.Conv2d(4, 4, 3, padding="same", groups=2)
+        self.around = nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular")
+        self.norm, self.up = nn.GroupNorm(2, 4), nn.ConvTranspose2d(4, 4, 2, stride=2)
+
+    def forward(self, images):
+        hidden = F.gelu(self.norm(self.around(self.same(self.down(images)))))
+        return self.up(F.relu(hidden, inplace=True))
+
+
+def pictures():
+    torch.manual_seed(0)
+    return Problem.supervised(Pictures(), (images_and_labels(24)[0], torch.randint(4, (24, 4, 4))))
+
+
+def recurrent():
+    torch.manual_seed(0)
+    return Problem(nn.GRU(3, 4, batch_first=True), torch.randn(24, 5, 3), observe_recurrent)
+
+
+def observe_recurrent(model, batch):
+    return {"loss": model(batch)[0].square().mean((1, 2))}
+
+
+KINDS = {each.__name__: each for each in (language, physics, weighted, shared, pictures, recurrent)}
+
+
+@cache
+def packed_kind(name):
+    return packed(KINDS[name], name, num_samples=20)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_values_are_those_of_the_source(tmp_path, name):
+    made = packed_kind(name)
+    assert made.compared.equal
+    source = Job(run=str(tmp_path / "source"), problem=KINDS[name], num_samples=20, landscapes=[PLANE], batch_size=8)
+    mine = run(source)["plane"]
+    theirs = run(read_job(made.path, run=str(tmp_path / "packed"), batch_size=8))["plane"]
+    assert list(mine.observables) == list(theirs.observables)
+    for observable, values in mine.observables.items():
+        assert np.array_equal(values, theirs.observables[observable]), observable
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_directions_know_of_the_parameters_is_kept(name):
+    mine, theirs = KINDS[name]().model, load_problem(str(packed_kind(name).path)).model
+    assert describe_parameters(theirs) == describe_parameters(mine)
+    assert list(theirs.state_dict()) == list(mine.state_dict())
+    assert [each for each, _ in theirs.named_buffers()] == [each for each, _ in mine.named_buffers()]
+    assert [each for each, _ in theirs.named_parameters()] == [each for each, _ in mine.named_parameters()]
+
+
+@pytest.mark.parametrize("name", ["language", "physics"])
+def test_it_has_derivatives(name):
+    gradients = []
+    for problem in (KINDS[name](), load_problem(str(packed_kind(name).path))):
+        samples = prepare(
+            Job(run="nowhere", problem=lambda problem=problem: problem, num_samples=20, landscapes=[PLANE])
+        ).samples
+        model = copy.deepcopy(problem.model).eval()
+        observed = problem.observe(model, samples.batch(0, 7))
+        sum(value.sum() for key, value in observed.items() if value.requires_grad).backward()
+        gradients.append({key: each.grad for key, each in model.named_parameters() if each.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    assert all(torch.allclose(gradients[0][key], gradients[1][key], rtol=1e-5, atol=1e-7) for key in gradients[0])
+
+
+def test_outputs_and_losses_stay_apart():
+    """As products with the Gauss-Newton matrix need them, and the check against guessing."""
+    observe = load_problem(str(small_file())).observe
+    assert isinstance(observe, Supervised)
+    assert observe.classifies
+
+
+@pytest.mark.parametrize("engine", ["vmap:3", "eager+superposed", "eager+folded", "eager+fused+folded+maxima"])
+def test_engines_change_the_packed_model_as_its_source(tmp_path, engine):
+    source = Job(run=str(tmp_path / "source"), problem=small_problem, num_samples=24, landscapes=[PLANE], engine=engine)
+    mine = run(source)["plane"]
+    theirs = run(read_job(small_file(), run=str(tmp_path / "packed"), engine=engine))["plane"]
+    assert np.array_equal(mine.loss, theirs.loss)
+
+
+def test_another_precision(tmp_path):
+    precision = "bfloat16"
+    made = packed(small_problem, precision, precision=precision)
+    assert made.compared.equal
+    source = Job(
+        run=str(tmp_path / "source"), problem=small_problem, num_samples=24, landscapes=[PLANE], precision=precision
+    )
+    assert np.array_equal(run(source)["plane"].loss, run(read_job(made.path, run=str(tmp_path / "x")))["plane"].loss)
+
+
+def test_a_graph_that_names_types_keeps_its_precision(tmp_path):
+    with pytest.raises(JobError, match="precision: must be float32, in which the problem was packed and whose types"):
+        prepare(read_job(packed_kind("language").path, run=str(tmp_path / "run"), precision="float64"))
+    prepare(read_job(small_file(), run=str(tmp_path / "run"), precision="float64"))  # names none
+
+
+def test_what_it_makes_itself_is_made_where_its_inputs_are():
+    problem = load_problem(str(packed_kind("language").path))
+    assert isinstance(problem.model, PortableModel)
+    ids = torch.zeros(3, 6, dtype=torch.long, device="meta")
+    observed = problem.model.to("meta")({"input_ids": ids})
+    assert {value.device.type for value in observed.values()} == {"meta"}
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_any_number_of_samples_is_taken(count):
+    problem = load_problem(str(packed_kind("language").path))
+    observed = problem.observe(problem.model, {"input_ids": torch.zeros(count, 6, dtype=torch.long)})
+    assert all(value.shape == (count,) for value in observed.values())
+
+
+def test_layers_of_torch_stay_layers():
+    nodes = json.loads(members_of(small_file())["graphs/0.json"])["nodes"]
+    assert [name for kind, name, *_ in nodes if kind == "layer"] == ["conv", "norm", "head"]
+
+
+class Ours(nn.Module):
+    def forward(self, inputs):
+        return torch.ops.aten.resize_(inputs.clone(), [inputs.shape[0], 4])
+
+
+def test_an_operation_that_no_graph_may_hold_is_named():
+    model, words = Ours(), "model: must be made of operations of torch's aten to be packed, not 'aten.resize_.default'"
+    model.layer = nn.Linear(4, 2)
+    data = torch.randn(24, 4), torch.randint(2, (24,))
+    with pytest.raises(JobError) as refused:
+        packed(lambda: Problem.supervised(nn.Sequential(model, model.layer), data), "ours")
+    assert words in str(refused.value)
+    assert "test_packed_kinds.py:" in str(refused.value)
+    assert not (new_folder() / "ours.landscape").exists()
+
+
+def test_samples_that_are_collated_are_refused():
+    lists = [(torch.ones(1 + k % 3), k % 2) for k in range(24)]
+    loader = torch.utils.data.DataLoader(lists, collate_fn=lambda items: torch.tensor([len(each[0]) for each in items]))
+
+    def observe(model, batch):
+        return {"loss": model(batch.float()[:, None])[:, 0]}
+
+    with pytest.raises(JobError, match="data: samples must be tensors of one shape to be packed"):
+        packed(lambda: Problem(nn.Linear(1, 1), loader, observe), "collated")
