@@ -115,7 +115,7 @@ def connect(
     if first == second:
         raise JobError(f"connect: must be given two networks, not {shown(first)} twice; name another one")
     line = {"name": f"{name}.line", "origin": first, "directions": [{"kind": "towards", "target": second}], "size": 3}
-    prepared = prepare(job.replace(landscapes=[line]))
+    prepared = prepare(job.replace(landscapes=[{**line, "quantise": False}]))  # which a curve is not trained with
     weights = Weights(prepared.problem, read_trajectory(prepared.run), job.folder)
     ends: list[State] = [weights.state(first), weights.state(second)]
     matched, products = None, None
@@ -133,7 +133,13 @@ def connect(
     if not read_made(file, made_of, "bend"):
         _train(prepared, ends, kind, plan, file, made_of, calculators, on_epoch)
     target = second if matched is None else str(matched.absolute())
-    plane = {"name": name, "plane": [first, target, str(file.absolute())], "curve": kind, "size": size}
+    plane = {
+        "name": name,
+        "plane": [first, target, str(file.absolute())],
+        "curve": kind,
+        "size": size,
+        "quantise": False,
+    }
     asked = job.replace(landscapes=[{key: value for key, value in plane.items() if value is not None}])
     compute(asked)
     epochs = read_losses(file)

@@ -75,7 +75,8 @@ def job_of_file(job: Job) -> Job:
 
 def job_to_measure(fields: Mapping[str, Any], folder: Path, origin: int | str | None = None) -> Job:
     """A job with one small landscape that no run has: it says how weights are evaluated, and none of it is stored."""
-    left_out = ("landscapes", "tile", "keep_samples")
+    # Slopes and curvatures are of the network before it is rounded, and so is all that stands beside them.
+    left_out = ("landscapes", "tile", "keep_samples", "quantise")
     usable = {key: value for key, value in fields.items() if key in Job.model_fields and key not in left_out}
     taken = {name.lower() for name in landscape_names(locate(str(usable["run"]), folder))}
     name = NAME

@@ -10,10 +10,11 @@ import torch
 from small_models import conv_problem, make_job, quadratic_problem
 from torch import nn
 
-from landscape import JobError, Problem, open_run, run
+from landscape import JobError, Problem, extend, open_run, run
 from landscape.checks import check_landscape
 from landscape.digests import digest
 from landscape.errors import Interrupted
+from landscape.measures.asking import job_of_file, job_of_run
 from landscape.parameters import describe_parameters, filter_unview, filter_view, state_of
 from landscape.plan import Plan
 from landscape.preparation import prepare
@@ -220,3 +221,27 @@ def test_a_circle_is_refused_and_a_map_of_a_job_that_rounds():
         Job(run="r", problem="a:b", landscapes=circle)
     with pytest.raises(JobError, match="give the landscape `quantise: false`"):
         Job(run="r", problem="a:b", quantise={"bits": 4}, landscapes=[{"name": "a", "convexity": True}])
+
+
+def test_more_samples_and_points_give_the_bits_of_asking_at_once(tmp_path):
+    landscapes = [{**FLOAT, "quantise": {"bits": 3}}]
+    job = make_job(tmp_path / "run", conv_problem, landscapes, num_samples=16, batch_size=8)
+    run(job)
+    extend(tmp_path / "run", "float", num_samples=29, problem=conv_problem)
+    at_once = run(make_job(tmp_path / "once", conv_problem, landscapes, num_samples=29, batch_size=8))
+    np.testing.assert_array_equal(open_run(tmp_path / "run")["float"].loss, at_once["float"].loss)
+    assert open_run(tmp_path / "run")["float"].record.rounding_in_words == "weights rounded to 3 bits per channel"
+
+
+def test_more_samples_of_calibrated_activations_are_refused(tmp_path):
+    landscapes = [{**FLOAT, "quantise": {"bits": 8, "activations": "calibrated"}}]
+    run(make_job(tmp_path / "run", conv_problem, landscapes, num_samples=16, batch_size=8))
+    with pytest.raises(JobError, match="num_samples: landscape 'float' has activations calibrated over its samples"):
+        extend(tmp_path / "run", "float", num_samples=29, problem=conv_problem)
+
+
+def test_measures_are_of_the_network_before_it_is_rounded(tmp_path):
+    job = make_job(tmp_path / "run", conv_problem, [{**FLOAT, "quantise": {"bits": 2}}], quantise={"bits": 3})
+    assert prepare(job_of_file(job.replace(num_samples=29))).landscapes[0].plan.quantise is None
+    run(job.replace(num_samples=29))
+    assert prepare(job_of_run(job.run_path, conv_problem)).landscapes[0].plan.quantise is None
