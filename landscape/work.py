@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,18 +48,23 @@ class Work:
     convexity: ConvexityRecord | None = None
 
 
+def work_at(landscape: PreparedLandscape, points: Floats) -> Work:
+    """What a process evaluates for points [points, axes] of the plane, those of the grid as any others."""
+    return Work(points, convexity=landscape.record.convexity)
+
+
 def make_work(landscape: PreparedLandscape, store: LandscapeStore, task: Task) -> Work:
     """What a process evaluates for a task: coordinates on the plane and, for the path, the weights of its snapshots."""
     extension = landscape.extension
     adds_samples = extension is not None and extension.blocks is not None
     if task.tile is not None:
         tile, keep = store.tile(task.tile), store.record.keep_samples
-        points, convexity = landscape.grid.tile_points(tile), landscape.record.convexity
+        points = landscape.grid.tile_points(tile)
         if extension is None:
-            return Work(points, keep=keep, convexity=convexity)
+            return replace(work_at(landscape, points), keep=keep)
         if adds_samples:
             return Work(points, before=extension.before(tile), keep=keep)
-        return Work(points[~extension.known(tile)], keep=keep, convexity=convexity)
+        return replace(work_at(landscape, points[~extension.known(tile)]), keep=keep)
     assert task.path is not None
     assert landscape.path is not None
     window = slice(*task.path)

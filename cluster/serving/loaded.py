@@ -23,7 +23,7 @@ from landscape.retries import NotRetried
 from landscape.spec import Job
 from landscape.store import LandscapeStore
 from landscape.tasks import Floats, GivenUp, try_task
-from landscape.work import Work
+from landscape.work import work_at
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,8 @@ class LoadedLandscape:
             JobError: user code raised there, as often as it was tried.
         """
         places, back = np.unique(points, axis=0, return_inverse=True)
-        work = Work(places, convexity=self.landscape.record.convexity)
         with in_folder(self.prepared.folder):
-            outcome = try_task(self.evaluator, work)
+            outcome = try_task(self.evaluator, work_at(self.landscape, places))
         if isinstance(outcome, GivenUp):
             raise JobError(f"observe: {outcome.cause}")
         arrays = outcome.points.arrays()

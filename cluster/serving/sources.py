@@ -13,7 +13,7 @@ from landscape.folders import open_folder
 from landscape.preparation.asked import asked_of
 from landscape.results import open_run
 from landscape.spec import Job, read_job
-from landscape.store import landscape_names
+from landscape.store import LandscapeStore, landscape_names
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 LATEST = "latest"
@@ -98,15 +98,22 @@ def catalog_of(places: Sequence[str], problem: str | None = None, folder: Path |
         run, job = _opened(place)
         name = name or _name_of(run)
         number = len(models.get(name, ())) + 1
-        names = list(landscape_names(run)) if job is None else [each.name for each in asked_of(job).landscapes]
+        names = _computed(run) if job is None else [each.name for each in asked_of(job).landscapes]
         if not names:
-            raise NotFoundError(f"run {shown(run, 300)} holds no landscape; `landscape run JOB` computes one")
+            raise NotFoundError(
+                f"run {shown(run, 300)} holds no landscape that a job computed; `landscape run JOB` computes one"
+            )
         landscapes = {
             each: Source(f"{name}/{number}/{each}", run, each, job, problem if job is None else None, folder)
             for each in names
         }
         models[name] = (*models.get(name, ()), Version(name, number, place, run, landscapes))
     return Catalog(models)
+
+
+def _computed(run: str) -> list[str]:
+    """The landscapes of a run but for imported ones, of which no point can be computed."""
+    return [name for name in landscape_names(run) if not LandscapeStore.open(run, name).record.is_imported]
 
 
 def _named(given: str) -> tuple[str | None, str]:
