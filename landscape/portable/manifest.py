@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,23 +22,35 @@ JOB, WEIGHTS, CONSTANTS, SAMPLES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
 class PackedSamples:
-    """The samples that were packed, in the order in which the job drew them.
+    """The samples that were packed, in the order in which the job drew them; read when they are first asked for.
+
+    Workers are sent the samples by their driver, and read none.
 
     Attributes:
-        sets: rows by the name of their term, or the one batch of rows under ''.
-        indices: of every sample in the data that it was drawn from.
         num_samples: how many the job asked for.
         seed: of the job.
         name: of the file, for messages.
     """
 
-    sets: Mapping[str, Any]
-    indices: Tensor
-    num_samples: int
-    seed: int
-    name: str
+    def __init__(
+        self, num_samples: int, seed: int, name: str, read: Callable[[], tuple[dict[str, Any], Tensor]]
+    ) -> None:
+        self.num_samples, self.seed, self.name, self._read = num_samples, seed, name, read
+
+    @cached_property
+    def _known(self) -> tuple[dict[str, Any], Tensor]:
+        return self._read()
+
+    @property
+    def sets(self) -> Mapping[str, Any]:
+        """Rows by the name of their term, or the one batch of rows under ''."""
+        return self._known[0]
+
+    @property
+    def indices(self) -> Tensor:
+        """Of every sample in the data that it was drawn from."""
+        return self._known[1]
 
     @property
     def length(self) -> int:
@@ -94,22 +106,30 @@ class PortableFile:
             raise self.archive.damaged(f"its model holds {_words(error)}") from None
 
     def samples(self) -> PackedSamples:
-        """The samples, mapped from the file.
+        """The samples, to be mapped from the file.
 
         Raises:
-            JobError: they are not as they were packed.
+            JobError: the manifest does not describe them; where they are read, also where they are damaged.
         """
         said = self._part("samples")
         try:
+            number, seed = (int(said[key]) for key in ("num_samples", "seed"))
+            for _, structure in said["sets"]:
+                checked_structure(structure)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise self.archive.damaged(f"its samples hold {_words(error)}") from None
+        return PackedSamples(number, seed, self.archive.name, lambda: self._sets(said["sets"]))
+
+    def _sets(self, said: Any) -> tuple[dict[str, Any], Tensor]:
+        try:
             tensors = read_tensors(self.archive, SAMPLES)
-            leaves, sets = 0, {}
-            for name, structure in said["sets"]:
+            leaves, sets = 0, dict[str, Any]()
+            for name, structure in said:
                 checked = checked_structure(structure)
                 count = count_of(checked)
                 sets[str(name)] = filled(checked, iter([tensors[str(leaves + place)] for place in range(count)]))
                 leaves += count
-            number, seed = (int(said[key]) for key in ("num_samples", "seed"))
-            return PackedSamples(sets, tensors["indices"].clone(), number, seed, self.archive.name)
+            return sets, tensors["indices"].clone()
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise self.archive.damaged(f"its samples hold {_words(error)}") from None
 

@@ -7,6 +7,8 @@ from packed_scene import PLANE, packed, small_file, small_problem
 from landscape import Job, JobError, run
 from landscape.packing import pack
 from landscape.preparation import prepare
+from landscape.problem.callback import load_problem
+from landscape.problem.selection import select_samples
 from landscape.spec import read_job
 from landscape.store import LandscapeStore
 
@@ -80,3 +82,11 @@ def test_a_file_whose_values_are_others_is_not_left_behind(tmp_path, monkeypatch
     with pytest.raises(JobError, match="model: computes otherwise when it is exported"):
         pack(source_job(tmp_path, {}), tmp_path / "other.landscape")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_samples_that_are_larger_than_the_memory_stay_in_the_file():
+    data = load_problem(str(small_file())).data
+    mapped, copied = (select_samples(data, 20, 0, limit=limit).samples for limit in (0, 1 << 30))
+    assert mapped.digest() == copied.digest()
+    assert mapped.rows[0].data_ptr() == data.sets[""][0].data_ptr()
+    assert copied.rows[0].data_ptr() != data.sets[""][0].data_ptr()
