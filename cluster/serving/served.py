@@ -21,7 +21,8 @@ from landscape.errors import shown
 from landscape.store import LandscapeStore
 from landscape.tasks import Floats
 
-LOOK_SECONDS = 2.0  # between two looks at the disk
+LOOK_SECONDS = 2.0  # between two looks at the disk, for which a request does not wait
+STALE_SECONDS = 10.0  # after which it does
 
 
 class Replicas(Protocol):
@@ -57,23 +58,34 @@ class ServedLandscape:
     clock: Callable[[], float] = time.monotonic
     _looked: float = field(default=-1e9, init=False)
     _state: Sequence[object] = field(default=(), init=False)
-    _looking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _looking: asyncio.Task[None] | None = field(default=None, init=False)
+    _failure: Exception | None = field(default=None, init=False)
 
     async def look(self) -> None:
-        """Take in what the disk has by now, where the last look was some seconds ago.
+        """Have the disk looked at where the last look was some seconds ago; wait for it where that was long ago.
 
         Raises:
             NotFoundError: the run is gone.
             Refusal: the landscape is gone, or another one has its name.
         """
-        if self.clock() - self._looked < LOOK_SECONDS:
-            return
-        async with self._looking:
-            if self.clock() - self._looked >= LOOK_SECONDS:
-                await asyncio.to_thread(self.look_now)
+        age = self.clock() - self._looked
+        if age >= LOOK_SECONDS or self._failure is not None:
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(asyncio.to_thread(self._try_to_look))
+            if age >= STALE_SECONDS or self._failure is not None:
+                await asyncio.shield(self._looking)
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+
+    def _try_to_look(self) -> None:
+        try:
+            self.look_now()
+            self._failure = None
+        except Exception as error:  # which the next request gets
+            self._failure = error
 
     def look_now(self) -> None:
-        """The same at once."""
+        """Take in what the disk has by now."""
         refuse_gone(self.source)
         store = LandscapeStore.find(self.source.run, self.source.landscape)
         if store is None:

@@ -176,3 +176,13 @@ def test_places_have_names_and_versions(copied, tmp_path):
 def test_numbers_of_replicas_that_cannot_be_are_refused(text):
     with pytest.raises(JobError, match="replicas: must be MIN or MIN,MAX"):
         scale_of(text, 1)
+
+
+def test_a_run_that_comes_back_is_answered_for_again(make_asker, copied):
+    asker = make_asker()
+    (copied / "lenet").rename(copied / "away")
+    asker.service.served["lenet/1/plane"].clock = lambda: 1e12
+    body = {"points": [[0.3, 0.4]]}
+    assert asker.post(f"{PLANE}/points", body).status == 404
+    (copied / "away").rename(copied / "lenet")
+    assert asker.post(f"{PLANE}/points", body).status == 200
