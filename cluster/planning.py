@@ -22,6 +22,7 @@ from landscape.grid import tile_counts
 from landscape.preparation import PreparedJob, PreparedLandscape, prepare
 from landscape.preparation.convexity import convexity_cost, convexity_text
 from landscape.preparation.kept import bytes_of_losses
+from landscape.preparation.layered import layers_cost
 from landscape.preparation.origin_point import origin_remedy, without_zero
 from landscape.preparation.prepared import kept_samples
 from landscape.problem.points import PointSets
@@ -62,6 +63,7 @@ def plan_job(job: Job, workers: int | None = None) -> dict[str, Any]:
     missing = sum(each["missing_points"] * each["sample_share"] for each in landscapes)
     missing += sum(each["curvature"]["evaluations"] for each in landscapes if each["curvature"])
     missing += sum(each["convexity"]["all_evaluations"] for each in landscapes if each["convexity"])
+    missing += sum(each["layers"]["all_evaluations"] for each in landscapes if each["layers"])
     missing += sum(each["range_evaluations"] for each in landscapes)
     return {
         "run": prepared.run,
@@ -120,6 +122,7 @@ def _plan_landscape(
         "axes": _axes(landscape),
         "curvature": _curvature(prepared, landscape),
         "convexity": convexity_cost(landscape, missing),
+        "layers": layers_cost(landscape, missing),
         "quantised": landscape.record.rounding_in_words or None,
         "rounded": list(landscape.record.rounded),
         "range_evaluations": _range_evaluations(landscape),
@@ -249,6 +252,8 @@ def plan_text(plan: dict[str, Any]) -> str:
             )
         if each["convexity"]:
             lines += [f"  {line}" for line in convexity_text(each["convexity"])]
+        if each["layers"]:
+            lines += [f"  {line}" for line in each["layers"]["text"]]
         if each["range_evaluations"]:
             lines.append(f"  range: found first, by bisection: about {each['range_evaluations']} evaluations")
         if each["refined_points"]:

@@ -240,9 +240,10 @@ def _refuse(store: LandscapeStore, step: More) -> None:
         )
     if (why := why_incomplete(store)) is not None:
         raise JobError(f"landscape {name} cannot be extended: {why}; run its own job first")
-    if step.num_samples is not None and record.convexity is not None:
+    if step.num_samples is not None and record.of_points:
+        what = "eigenvalues" if record.convexity is not None else "layers"
         raise JobError(
-            f"landscape {name} cannot be extended by samples: its eigenvalues would all be computed anew; compute it "
+            f"landscape {name} cannot be extended by samples: its {what} would all be computed anew; compute it "
             "under another name"
         )
     if step.num_samples is not None:

@@ -17,10 +17,10 @@ from landscape.errors import Interrupted, JobError, shown
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.values import Values
 from landscape.grid import Index, coarse_to_fine_order, tile_counts
+from landscape.inspection.points import with_layers
 from landscape.preparation import PreparedJob, PreparedLandscape, create_store, reopen_store
 from landscape.preparation.extension import Extension
 from landscape.problem.user_code import cause_of
-from landscape.record import EIGENVALUES
 from landscape.retries import NotRetried, RetryRule
 from landscape.sample_losses import LOSS_SAMPLES, OVER_SAMPLES
 from landscape.store import LandscapeStore
@@ -195,6 +195,8 @@ def evaluate(evaluator: Evaluator, work: Work) -> Outcome:
     points = evaluator.evaluate(work.points, rise=True, before=work.before, keep=work.keep)
     if work.convexity is not None:
         points = with_eigenvalues(evaluator, work.points, points, work.convexity)
+    if work.layers is not None:
+        points = with_layers(evaluator, work.points, points, work.layers)
     return Outcome(points, states)
 
 
@@ -225,8 +227,8 @@ def commit_all(
 def _refuse_other_names(store: LandscapeStore, task: Task, outcome: Outcome) -> None:
     """Refuse observables that the landscape does not hold, or that are missing."""
     names, held = set(outcome.points.mean), set(store.observables)
-    if task.path is not None and store.record.convexity is not None:
-        held -= set(EIGENVALUES)  # which are those of the grid's points alone
+    if task.path is not None:
+        held -= set(store.record.of_points)
     if names != held:
         raise JobError(
             f"observe: returned {sorted(names)}, the landscape {shown(store.name)} holds {sorted(held)}; return "

@@ -11,7 +11,7 @@ from landscape.evaluation.reduction import Before
 from landscape.grid import Index
 from landscape.parameters import State
 from landscape.preparation import PreparedLandscape
-from landscape.record import ConvexityRecord
+from landscape.record import ConvexityRecord, LayersRecord
 from landscape.store import LandscapeStore
 
 Floats = NDArray[np.float64]
@@ -35,7 +35,7 @@ class Task:
 class Work:
     """A task as plain arrays, all that is needed to evaluate it: points on the plane, and whole weights.
 
-    `convexity` asks for the ends of the Hessian's spectrum at the points, too.
+    `convexity` asks for the ends of the Hessian's spectrum at the points, too, and `layers` for which layer breaks.
     `before` and `states_before` are what is known of the two over the first blocks of samples. `keep` asks for the
     losses of the single samples at the points.
     """
@@ -46,11 +46,12 @@ class Work:
     states_before: Before | None = None
     keep: bool = False
     convexity: ConvexityRecord | None = None
+    layers: LayersRecord | None = None
 
 
 def work_at(landscape: PreparedLandscape, points: Floats) -> Work:
     """What a process evaluates for points [points, axes] of the plane, those of the grid as any others."""
-    return Work(points, convexity=landscape.record.convexity)
+    return Work(points, convexity=landscape.record.convexity, layers=landscape.record.layers)
 
 
 def make_work(landscape: PreparedLandscape, store: LandscapeStore, task: Task) -> Work:

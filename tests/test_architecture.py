@@ -57,6 +57,7 @@ INNER = {
         "walks",
         "evaluator",
         "choice differentiation first_look",
+        "layers",
     ],
 }
 # The only places that import a module by its name: what it gives is asked for by users of the values here.

@@ -118,7 +118,13 @@ PARTS = {
     "CollectLandscape": "Options of the collector",
     "CreateLandscape": "Landscapes of a collected run",
 }
-TYPES = {"string": "text", "boolean": "`true`, `false`", "number": "number", "integer": "a whole number"}
+TYPES = {
+    "string": "text",
+    "boolean": "`true`, `false`",
+    "number": "number",
+    "integer": "a whole number",
+    "object": "a mapping",
+}
 SCHEMA_FILE = "job.schema.json"
 
 

@@ -63,7 +63,7 @@ class TrainingWatch:
             self._before = {name: tensor.detach().clone() for name, tensor in self._trained()}
         if self._sees_outputs:
             self._watcher = NetworkWatcher(self._model, operations=False, numbered=False, when=torch.is_grad_enabled)
-            self._watcher.__enter__()
+            self._watcher.__enter__().begin()
             # A training that ends before this step leaves no hooks behind.
             weakref.finalize(self, self._watcher.__exit__)
 

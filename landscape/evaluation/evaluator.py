@@ -103,7 +103,7 @@ class Evaluator:
 
         def compute() -> Values:
             reduction = self._reduction(self._known_at_origin() if rise else None, known, keep)
-            walk = self._walk(known)
+            walk = self.walk(known)
             return self._gather(partial(walk.points, points[order].tolist()), np.argsort(order), reduction)
 
         values = self._settled(compute)
@@ -113,7 +113,7 @@ class Evaluator:
         """The observables at whole sets of weights, such as the snapshots of a trajectory."""
         try:
             order, reduction = np.arange(len(states)), partial(self._reduction, None, before)
-            return self._settled(lambda: self._gather(partial(self._walk(before).states, states), order, reduction()))
+            return self._settled(lambda: self._gather(partial(self.walk(before).states, states), order, reduction()))
         finally:
             self._running().leave_states()
 
@@ -145,7 +145,7 @@ class Evaluator:
         Args:
             neighbours: points of a row that are computed together, where the engine gains by it.
         """
-        walk = self._walk()
+        walk = self.walk()
         # Statistics that are taken anew at a point cost the same with every engine.
         walk = replace(walk, batches=partial(self._feed.batches, count), recalibrates=False)
         points = [list(point)] * walk.together(neighbours)
@@ -160,9 +160,7 @@ class Evaluator:
     def twin(self, plan: Plan) -> Evaluator:
         """Another evaluator of the same landscape, with another plan; the samples are shared where it can be."""
         of_problem = self.model, self._feed.samples, self.observe
-        return Evaluator(
-            *of_problem, plan, self.device, self._origin, self.directions, self.on_point, self._limit
-        )  # fmt: skip
+        return Evaluator(*of_problem, plan, self.device, self._origin, self.directions, self.on_point, self._limit)
 
     @property
     def held_samples(self) -> ChosenSamples:
@@ -239,7 +237,8 @@ class Evaluator:
         )  # fmt: skip
         return RunningModel(loaded, target)
 
-    def _walk(self, before: Before | None = None) -> Walk:
+    def walk(self, before: Before | None = None) -> Walk:
+        """How it goes through points, beginning after the blocks of samples that are known."""
         if self._running().lacks_ranges:
             with arithmetic(self.plan, self.device), torch.no_grad():
                 self._walk_from(None).take_ranges()
@@ -257,7 +256,7 @@ class Evaluator:
     def _at_origin(self) -> Pieces:
         if self.batch_size not in self._origin_pieces:
             with arithmetic(self.plan, self.device), torch.no_grad():
-                (pieces,) = self._walk().points([[0.0] * len(self.directions)])
+                (pieces,) = self.walk().points([[0.0] * len(self.directions)])
             self._origin_pieces[self.batch_size] = pieces
         return self._origin_pieces[self.batch_size]
 

@@ -12,7 +12,7 @@ import numpy as np
 from landscape.arguments import is_number
 from landscape.calculation import AtPoints, Calculators, here, setting_of
 from landscape.errors import JobError, shown
-from landscape.inspection.layers import LayersSeen
+from landscape.evaluation.layers import LayersSeen
 from landscape.inspection.question import LayersAt
 from landscape.preparation import prepare
 from landscape.preparation.recorded_job import Callback, recorded_job

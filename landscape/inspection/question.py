@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from landscape.calculation import Question, Station
-from landscape.inspection.layers import LayersSeen, layers_at
+from landscape.evaluation.layers import LayersSeen, layers_at
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +26,4 @@ class LayersAt(Question[LayersSeen]):
 
     def answer(self, station: Station) -> LayersSeen:
         """Go through the network there."""
-        with torch.no_grad():
-            weights = station.evaluator.weights.state_at(self.point)
-        return layers_at(station.evaluator, weights, gradients=self.gradients)
+        return layers_at(station.evaluator, self.point, gradients=self.gradients)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from landscape.errors import flat
+from landscape.evaluation.layers import LayersSeen
 from landscape.inspection.inspecting import Inspection
-from landscape.inspection.layers import LayersSeen
 from landscape.watch.network import Layer
 from landscape.watch.rules import Finding, Tensors
 from landscape.watch.statistics import Statistics

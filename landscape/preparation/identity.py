@@ -47,6 +47,7 @@ def identity_of(
         "batch_norm": job.batch_norm,
         **({"quantise": context.spec.quantise.value.record()} if context.spec.quantise else {}),
         **({} if convexity is None else {"convexity": convexity.model_dump(mode="json")}),
+        **({} if context.spec.layers is None else {"layers": context.spec.layers.model_dump(mode="json")}),
         **({"paths": _paths(context)} if context.paths else {}),
     }
 
@@ -114,7 +115,7 @@ def _options_that_extend(
     has, asks = recorded.get("num_samples"), identity["num_samples"]
     fixed = not any(kind in FOLLOW_SAMPLES for kind in _kinds(recorded.get("directions")))
     quantise = identity.get("quantise") or {}
-    fixed = fixed and "convexity" not in identity and not quantise.get("activations")
+    fixed = fixed and not {"convexity", "layers"} & set(identity) and not quantise.get("activations")
     if isinstance(has, int) and asks > has and recorded.get("batch_norm") == "eval" and fixed:
         options["num_samples"] = ["--samples", str(asks)]
     held, returned = set(recorded.get("observables", [])), set(identity["observables"])

@@ -27,6 +27,8 @@ from landscape.store import PathPlan
 
 log = logging.getLogger("landscape")
 
+WATCHED_EVALUATIONS = 4  # forward passes in whose time the layers of a network are watched at a point, about
+
 
 @dataclass(frozen=True)
 class PreparedLandscape:
@@ -90,8 +92,9 @@ class PreparedLandscape:
     @property
     def evaluations_per_point(self) -> int:
         """As many evaluations of all samples a point of the grid takes about as long as, at most."""
-        convexity = self.record.convexity
-        return 1 if convexity is None else 1 + convexity.products * PRODUCT_EVALUATIONS
+        convexity, layers = self.record.convexity, self.record.layers
+        products = 0 if convexity is None else convexity.products
+        return 1 + products * PRODUCT_EVALUATIONS + (0 if layers is None else WATCHED_EVALUATIONS)
 
     @property
     def points(self) -> int:

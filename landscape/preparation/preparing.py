@@ -32,6 +32,7 @@ from landscape.preparation.extendable import extension_of
 from landscape.preparation.extension import Extension
 from landscape.preparation.identity import coordinates_asked, identity_of, refuse_another
 from landscape.preparation.kept import keeps_samples
+from landscape.preparation.layered import layers_of
 from landscape.preparation.looking import look_at
 from landscape.preparation.path import path_of, states_on
 from landscape.preparation.paths import check_paths, network_of
@@ -142,7 +143,9 @@ def _prepare_landscape(common: Common, asked: Landscape, position: int) -> Prepa
     check_paths(context.paths, weights)
     for direction in spec.directions:
         direction.check(context)
-    observables = (*common.observables, *(EIGENVALUES if spec.convexity else ()))
+    layers = layers_of(common.bare, spec.layers, context.origin, common.observables, like)
+    of_layers = () if layers is None else layers.observables
+    observables = (*common.observables, *(EIGENVALUES if spec.convexity else ()), *of_layers)
     identity = identity_of(job, context, common.samples_digest, common.num_samples, observables)
     if level is not None:
         identity["level"] = level.number
@@ -172,6 +175,8 @@ def _prepare_landscape(common: Common, asked: Landscape, position: int) -> Prepa
         record = record.changed(rounded=[info.name for info in rounded_weights(common.problem.model)])
     if convexity is not None:
         record = record.changed(convexity=convexity, derived={**common.problem.derived, **RATIO})
+    if layers is not None:
+        record = record.changed(layers=layers)
     if found is not None:
         record = record.changed(found_range=found)
     if level is not None:

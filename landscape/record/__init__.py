@@ -4,6 +4,7 @@ from landscape.record.checks import MARKS, Check, Checks, CheckState
 from landscape.record.connection import BarrierRecord, ConnectionRecord, WayRecord, finite_or_none
 from landscape.record.convexity import EIG_MAX, EIG_MIN, EIGENVALUES, RATIO, ConvexityRecord
 from landscape.record.document import Record, parse, parse_axis, plain
+from landscape.record.layers import BREAKING, LAYER_STATISTICS, LayersRecord
 from landscape.record.parts import (
     AxisRecord,
     CheckRecord,
@@ -25,9 +26,11 @@ from landscape.record.paths import PathRecord, path_records
 from landscape.record.ranges import AxisEnd, FoundAxis, FoundRange, TargetRule
 
 __all__ = [
+    "BREAKING",
     "EIGENVALUES",
     "EIG_MAX",
     "EIG_MIN",
+    "LAYER_STATISTICS",
     "MARKS",
     "RATIO",
     "AxisEnd",
@@ -45,6 +48,7 @@ __all__ = [
     "IdentityRecord",
     "ImportRecord",
     "JobRecord",
+    "LayersRecord",
     "LevelRecord",
     "PathRecord",
     "PlanRecord",

@@ -17,7 +17,8 @@ from landscape.progress import Failure
 from landscape.quantisation import Quantisation
 from landscape.record.checks import Checks
 from landscape.record.connection import ConnectionRecord
-from landscape.record.convexity import ConvexityRecord
+from landscape.record.convexity import EIGENVALUES, ConvexityRecord
+from landscape.record.layers import LayersRecord
 from landscape.record.parts import (
     OMITTED,
     AxisRecord,
@@ -73,6 +74,7 @@ class Record:
     rounded: tuple[Text, ...] = ()  # names of the weights that are rounded at every point
     derived: dict[Text, Text] = field(default_factory=dict)  # surfaces computed from these when they are read
     convexity: ConvexityRecord | None = None  # of a convexity map
+    layers: LayersRecord | None = None  # where it is told at every point which layer breaks
     cosine: tuple[tuple[Real, ...], ...] | None = None  # between the axes
     origin: Text | None = None
     origin_step: Whole | None = None
@@ -120,6 +122,12 @@ class Record:
     def surfaces(self) -> tuple[str, ...]:
         """The names of all surfaces that are shown: the observables, and those derived from them."""
         return (*self.observables, *(name for name in self.derived if name not in self.observables))
+
+    @property
+    def of_points(self) -> tuple[str, ...]:
+        """The observables that only the points of the grid have, and no snapshot of the path."""
+        of_layers = () if self.layers is None else self.layers.observables
+        return (*(EIGENVALUES if self.convexity is not None else ()), *of_layers)
 
     @property
     def samples_in_words(self) -> str:

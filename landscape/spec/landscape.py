@@ -32,6 +32,7 @@ from landscape.fields import (
 from landscape.grid import AXIS_NAMES
 from landscape.spec.convexity import CONVEXITY_SCHEMA, Convexity, asked_convexity
 from landscape.spec.convexity import DEFAULT_SIZE as CONVEXITY_SIZE
+from landscape.spec.layers import LAYERS_SCHEMA, Layers, asked_layers
 from landscape.spec.paths import PATHS_SCHEMA, PathOfRun, listed_paths
 from landscape.spec.quantise import NO_CURVATURE, QUANTISE_SCHEMA, Quantise, asked_quantise, refuse_with_like
 from landscape.spec.refine import Refine
@@ -84,6 +85,10 @@ class Landscape(Frozen):
     """Also the largest and the smallest eigenvalue of the Hessian at every point, and their ratio: `true`, or
     `{steps: 60}`; default: none.
     """
+    layers: Annotated[Layers | None, WithJsonSchema(LAYERS_SCHEMA)] = None
+    """Also which layer of the network breaks first at every point, and by which rule: `true`, or
+    `{rules: {tensor_too_large: 1e6}, statistics: [abs_mean]}`; default: none.
+    """
     like: str | None = None
     """Take origin, directions, size and range from this landscape of the job, or of the run on disk."""
     quantise: Annotated[Quantise | None, WithJsonSchema(QUANTISE_SCHEMA)] = None
@@ -124,6 +129,11 @@ class Landscape(Frozen):
     @classmethod
     def _listed_paths(cls, value: Any) -> Any:
         return listed_paths(value)
+
+    @field_validator("layers", mode="before")
+    @classmethod
+    def _layers(cls, value: Any) -> Any:
+        return asked_layers(value)
 
     @field_validator("convexity", mode="before")
     @classmethod

@@ -93,7 +93,8 @@ class _Call:
 class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
     """Keeps the statistics of every layer of a network while it is entered.
 
-    Call `begin` before each batch: calls of a module that is used again are told apart by their number in the batch.
+    Nothing is kept before `begin`, which is called at each batch: calls of a module that is used again are told apart
+    by their number in the batch.
 
     Args:
         model: the network, in eval mode; what is called outside it counts as `observe`.
@@ -111,7 +112,7 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
     ) -> None:  # fmt: skip
         self._names = {id(module): name for name, module in model.named_modules()}
         self.layers: dict[str, Layer] = {}
-        self.on = True
+        self.on = False
         self._busy, self._stack = False, list[_Call]()
         self._numbers, self._last = Counter[str](), (0, 0)
         self._operations, self._told_apart, self._when = operations, numbered, when

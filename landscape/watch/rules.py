@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from landscape.watch.statistics import Change, Statistics
+if TYPE_CHECKING:  # which needs torch; the table is read without it
+    from landscape.watch.statistics import Change, Statistics
 
 Target = Literal["weights", "outputs", "gradients", "changes"]
 Thresholds = Mapping[str, float]  # by the names of rules

@@ -9,12 +9,14 @@ import plotly.graph_objects as go
 
 from landscape.errors import JobError, nearest, shown
 from landscape.surface import Surface
+from landscape.views.figures.categories import draw_categories
 from landscape.views.figures.colours import DEFAULT_SCALE, check_scale, scale_warning
 from landscape.views.figures.kinds import KIND_TABLE, kinds_of
 from landscape.views.figures.layout import Style
 from landscape.views.figures.paper import choose_paper, choose_preset
 from landscape.views.figures.paper_layout import fit_to_paper
 from landscape.views.figures.theme import TEMPLATES
+from landscape.views.prepared.categories import categories_of
 from landscape.views.prepared.figure_data import prepare_figure
 from landscape.views.prepared.wording import file_name
 
@@ -90,7 +92,8 @@ def figure(
     if unknown:
         wrong = next(iter(unknown))
         raise JobError(f"figure: unknown option {shown(wrong)}; {nearest(wrong, figure.__kwdefaults__ or ())}")
-    surface = surface.merged()
+    if categories_of(surface, observable) is None:  # what stands for names is not interpolated
+        surface = surface.merged()
     chosen = KIND_TABLE[choose_kind(surface, kind)]
     if theme not in TEMPLATES:
         raise JobError(f"theme: unknown {shown(theme)}; {nearest(str(theme), TEMPLATES)}")
@@ -122,7 +125,7 @@ def figure(
         data = replace(data, title=title)
     if len(data.axes) > 1:
         data = replace(data, caption=(*data.caption, *scale_warning(style.colour_scale)))
-    drawn = chosen.draw(data, style)
+    drawn = draw_categories(data, style) if data.categories and len(data.axes) == 2 else chosen.draw(data, style)
     if paper is not None:
         fit_to_paper(drawn, paper)
     return drawn

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from landscape.surface import OK, Surface
 from landscape.views.prepared import wording
+from landscape.views.prepared.categories import categories_of, status_of
 from landscape.views.prepared.comparable import Comparable
 from landscape.views.prepared.extrema import Extrema, prepare_extrema
 from landscape.views.prepared.finer import evaluated_text
@@ -59,7 +60,8 @@ class FigureData(Comparable):
     standard errors each value differs from that at the origin, where the layer of uncertainty is asked for and the
     errors are known. `extrema` are the minima above the noise and their saddles, where these are asked for. `beside`
     are further observables, each for a panel of its own. `interpolated` is that of the surface: None where every point
-    was evaluated. `seeds` is what lines of other seeds would show, where a line was checked.
+    was evaluated. `seeds` is what lines of other seeds would show, where a line was checked. `categories` are what the
+    values 0, 1, 2, … stand for, where they stand for names.
     """
 
     name: str
@@ -82,6 +84,7 @@ class FigureData(Comparable):
     beside: tuple[FigureData, ...] = ()
     interpolated: NDArray[np.uint8] | None = None
     seeds: SeedBand | None = None
+    categories: tuple[str, ...] | None = None
 
     @property
     def shape_error(self) -> Floats | None:
@@ -188,11 +191,12 @@ def _decades(surface: Surface, observable: str, zmin: float | None, zmax: float 
 
 def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureData:
     full[observable]  # refuses an unknown name
-    decades = _decades(full, observable, choice.zmin, choice.zmax)
-    log = decades > LOG_DECADES if choice.log is None else choice.log
+    categories = categories_of(full, observable)
+    decades = 0.0 if categories else _decades(full, observable, choice.zmin, choice.zmax)
+    log = decades > LOG_DECADES if choice.log is None or categories else choice.log
     surface = thinned(full, choice.max_points or MAX_POINTS[len(full.axes)])
     values = np.asarray(surface[observable], np.float64)
-    states = point_states(values, surface.status, log)
+    states = point_states(values, status_of(surface, observable), log)
     drawn = drawn_values(values, states, log)
     scale = choose_scale(
         drawn, log, choice.zmin, choice.zmax, choice.levels, exact_levels=choice.exact_levels, clip=choice.clip
@@ -236,6 +240,7 @@ def _one_observable(full: Surface, observable: str, choice: Choice) -> FigureDat
         extrema=extrema,
         interpolated=surface.interpolated if evaluated_text(surface) else None,
         seeds=prepare_seeds(full, observable),
+        categories=categories,
     )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscape.problem.derived import bases_of
-from landscape.record import EIGENVALUES, Record
+from landscape.record import BREAKING, EIGENVALUES, LayersRecord, Record
 from landscape.surface import RISE_STDERR
 
 
@@ -27,6 +27,8 @@ def mean_in_words(record: Record, observable: str, title: str) -> str:
     if record.convexity is not None and base in EIGENVALUES:  # not a mean: the mean loss is what is differentiated
         formula = f" = {record.derived[name]}" if name in record.derived else ""
         return f"{title}{formula} of the Hessian of the {_mean_of(record, 'loss').replace('mean', 'mean loss', 1)}"
+    if record.layers is not None and base in record.layers.observables:
+        return _of_layers(record.layers, base, title)
     mean = _mean_of(record, base)
     if not mean:
         return title
@@ -35,6 +37,14 @@ def mean_in_words(record: Record, observable: str, title: str) -> str:
     if name in record.derived:  # such as the perplexity, which is no mean of perplexities
         return f"{title} = {record.derived[name]} with the {mean}"
     return f"{title}: {mean}" if mean.startswith("weighted sum") else mean.replace("mean", f"mean {title}", 1)
+
+
+def _of_layers(layers: LayersRecord, observable: str, title: str) -> str:
+    """What an observable of layers is, such as 'abs mean of fc2'."""
+    known = layers.layer_of(observable)
+    if known is not None:
+        return f"{known[1].replace('_', ' ')} of {known[0]}"
+    return f"{title} that breaks" if observable == BREAKING[0] else f"{title} that fires"
 
 
 def _mean_of(record: Record, observable: str) -> str:

@@ -8,8 +8,8 @@ from planted_faults import CNN, FAULTS, MLP, RNN, Fault, Transformer, problem_of
 from torch import nn
 
 from landscape.evaluation.evaluator import Evaluator
+from landscape.evaluation.layers import LayersSeen, layers_at
 from landscape.evaluation.moving import targets_of
-from landscape.inspection.layers import LayersSeen, layers_at
 from landscape.plan import default_plan
 from landscape.problem.problem import Problem
 from landscape.recipes.cnn import CNN as RecipeCNN
@@ -24,7 +24,7 @@ def seen_at_origin(problem: Problem, *, gradients: bool = False, batch_size: int
     origin = {name: tensor.detach().clone() for name, tensor in targets_of(problem.model).items()}
     plan = default_plan(len(inputs), "cpu", "float32", "eval", 0, batch_size, 1)
     evaluator = Evaluator(problem.model, problem.data, problem.observe, plan, torch.device("cpu"), origin, ())
-    return layers_at(evaluator, origin, gradients=gradients)
+    return layers_at(evaluator, (), gradients=gradients)
 
 
 def fired(seen: LayersSeen) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,16 +11,11 @@ from torch import Tensor, nn
 
 from landscape.errors import JobError, LandscapeError, message_of
 from landscape.evaluation.arithmetic import arithmetic
-from landscape.evaluation.batching import batching_of
 from landscape.evaluation.differentiation import Differentiation
-from landscape.evaluation.engines.rewrite import Target
 from landscape.evaluation.evaluator import Evaluator
 from landscape.evaluation.factors import loss_factors
-from landscape.evaluation.feed import make_feed
-from landscape.evaluation.loaded import LoadedModel
 from landscape.evaluation.moving import targets_of
-from landscape.evaluation.running import RunningModel
-from landscape.evaluation.walks import Singles
+from landscape.evaluation.walks import Walk
 from landscape.memory import is_out_of_memory
 from landscape.parameters import State, describe_parameters
 from landscape.plan import Engine
@@ -70,16 +65,20 @@ class LayersSeen:
         return 0.0 if self.layers else 1.0
 
 
-def layers_at(evaluator: Evaluator, weights: State, *, gradients: bool = False) -> LayersSeen:
-    """What every layer gives at these weights, over all samples of an evaluator, operation by operation.
+def layers_at(evaluator: Evaluator, point: Sequence[float], *, gradients: bool = False) -> LayersSeen:
+    """What every layer gives at a point of an evaluator's axes, over all of its samples, operation by operation.
 
     The arithmetic is that of the evaluator's plan. Its engine is left out, as most do not call the layers one by one.
 
     Raises:
         JobError: the network cannot be watched, or raises; says in which layer.
     """
-    model = evaluator.model
-    seen = LayersSeen(tuple(_outputs(evaluator, weights)), tuple(_weights(model, weights)))
+    plan = replace(evaluator.plan, engine=Engine(), batch_size=evaluator.batch_size)
+    walk = evaluator.twin(plan).walk()
+    outputs = tuple(_outputs(walk, point, evaluator))
+    with torch.no_grad():
+        weights = walk.running.target.weights.state_at(point)
+    seen = LayersSeen(outputs, tuple(_weights(evaluator.model, weights)))
     if not gradients:
         return seen
     try:
@@ -92,34 +91,20 @@ def layers_at(evaluator: Evaluator, weights: State, *, gradients: bool = False) 
         return replace(seen, no_gradients=in_words(error))
 
 
-def _outputs(evaluator: Evaluator, weights: State) -> list[Layer]:
-    plan = replace(evaluator.plan, engine=Engine())
-    loaded = LoadedModel(evaluator.model, plan, evaluator.device)
-    feed = make_feed(evaluator.held_samples, evaluator.device, loaded.dtype)
-    batching = batching_of(feed.samples.length, plan, evaluator.batch_size, feed.samples.cuts)
-    feed.split(batching.edges)
-    placed = loaded.place(weights, (), plan.engine)
-    target = Target(
-        loaded.model, loaded.state, placed, evaluator.observe, plan, evaluator.device, lambda: next(feed.batches(1))[1],
-        feed.resident, loaded.hides_writes, feed.counts, feed.same_shapes,
-    )  # fmt: skip
-    watcher, passes = NetworkWatcher(loaded.model), list[None]()
+def _outputs(walk: Walk, point: Sequence[float], evaluator: Evaluator) -> list[Layer]:
+    watcher, passes = NetworkWatcher(walk.running.target.model), list[None]()
 
     def batches() -> Iterator[tuple[int, Batch]]:
         passes.append(None)
         # Statistics of normalisation that are taken anew have a pass of their own, which comes first.
-        counts = len(passes) > 1 or not plan.statistics.recalibrated
-        for index, batch in feed.batches():
+        counts = len(passes) > 1 or not walk.recalibrates
+        for index, batch in walk.batches():
             watcher.begin(on=counts)
             yield index, batch
 
-    running = RunningModel(loaded, target)
-    walk = Singles(
-        running, batches, feed.samples.length, batching.begins, evaluator.on_point, plan.statistics.recalibrated
-    )
     try:
-        with arithmetic(plan, evaluator.device), torch.no_grad(), watcher:
-            for _ in walk.states([weights]):
+        with arithmetic(evaluator.plan, evaluator.device), torch.no_grad(), watcher:
+            for _ in replace(walk, batches=batches).points([list(point)]):
                 pass
     except Exception as error:
         if isinstance(error, LandscapeError) or is_out_of_memory(error):
@@ -127,17 +112,15 @@ def _outputs(evaluator: Evaluator, weights: State) -> list[Layer]:
         where = f" in layer {watcher.where}" if watcher.where else ""
         raise JobError(f"the network{where} {in_words(error)}") from error
     finally:
-        running.close()
+        walk.running.close()
     return list(watcher.layers.values())
 
 
 def _weights(model: nn.Module, weights: State) -> Iterator[Tensors]:
     for name, tensor in targets_of(model).items():
-        value = weights.get(name, tensor)
-        parameter = not name.endswith(VARIANCE)
-        if not (isinstance(tensor, nn.Parameter) or not parameter) or not _has_values(value):
-            continue
-        yield Tensors(name, statistics_of(value), dimensions=value.dim() if parameter else 2)
+        value, variance = weights.get(name, tensor), name.endswith(VARIANCE)
+        if (variance or isinstance(tensor, nn.Parameter)) and _has_values(value):
+            yield Tensors(name, statistics_of(value), dimensions=2 if variance else value.dim())
 
 
 def _has_values(tensor: Tensor) -> bool:
