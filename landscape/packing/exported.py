@@ -6,7 +6,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
@@ -24,7 +24,9 @@ Function = Callable[[nn.Module, Any], Any]
 LEAST = 3  # samples of an example: torch takes sizes of 0 and 1 for constants
 
 
-def exported(function: Function, model: nn.Module, batch: Any, what: str = "observe") -> tuple[Exported, Any, Any]:
+def exported(
+    function: Function, model: nn.Module, batch: Any, what: str = "observe", free: Sequence[int] = (0,)
+) -> tuple[Exported, Any, Any]:
     """A function as a graph, and the structures of what it takes and returns.
 
     Args:
@@ -32,6 +34,7 @@ def exported(function: Function, model: nn.Module, batch: Any, what: str = "obse
         model: in eval mode, whose parameters require no gradients.
         batch: a few samples, see `example_of`.
         what: how messages call the function.
+        free: the dimensions of the batch's tensors that differ from batch to batch.
 
     Raises:
         JobError: it does not export; says why, where, and what to do.
@@ -44,7 +47,7 @@ def exported(function: Function, model: nn.Module, batch: Any, what: str = "obse
     leaves = tuple(leaves_of(takes, batch))
     with _settled():
         try:
-            found = _by_export(calling, leaves)
+            found = _by_export(calling, leaves, free)
         except JobError:
             raise
         except Exception as error:
@@ -114,8 +117,8 @@ def _settled() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def _by_export(calling: _Calling, leaves: tuple[Tensor, ...]) -> Exported:
-    dynamic = (tuple({0: torch.export.Dim.DYNAMIC} for _ in leaves),)
+def _by_export(calling: _Calling, leaves: tuple[Tensor, ...], free: Sequence[int]) -> Exported:
+    dynamic = (tuple(dict.fromkeys(free, torch.export.Dim.DYNAMIC) for _ in leaves),)
     program = torch.export.export(calling, leaves, dynamic_shapes=dynamic, strict=False)
     changed = program.graph_signature.buffers_to_mutate
     if changed:

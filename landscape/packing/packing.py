@@ -19,6 +19,7 @@ from landscape.packing.compared import Compared, compare
 from landscape.packing.described import Constants, described_graph
 from landscape.packing.exported import Function, example_of, exported
 from landscape.packing.named import Named
+from landscape.packing.sequences import are_sequences, described_sequences, example_of_sequences
 from landscape.packing.tree import described_parameters, described_tree
 from landscape.packing.writing import ArchiveWriter
 from landscape.plan import Plan
@@ -96,7 +97,8 @@ class _Exporting:
         self.prepared, self.problem, self.samples = prepared, prepared.problem, prepared.samples
         self.plan: Plan = prepared.landscapes[0].plan
         self.model = _settled_copy(self.problem, self.plan)
-        self.sets = _sets_of(self.samples)
+        self.sequences = are_sequences(self.samples)
+        self.sets = {} if self.sequences else _sets_of(self.samples)
         self.graphs: dict[str, dict[str, Any]] = {}
         self.constants = Constants()
         self.named = Named(prepared.job, asked_of(prepared.job).landscapes)
@@ -131,14 +133,15 @@ class _Exporting:
         return True
 
     def _add(self, name: str, function: Function, batch: Any, what: str = "observe") -> None:
-        found, takes, returns = exported(function, self.model, batch, what)
+        found, takes, returns = exported(function, self.model, batch, what, (0, 1) if self.sequences else (0,))
         lowered = self.plan.precision == "bfloat16"
         graph = described_graph(found, self.model, self.constants, lowered=lowered)
         self.graphs[name] = {"graph": graph, "takes": takes, "returns": returns}
 
     def _example(self, name: str) -> Any:
         dtype = torch.float64 if self.plan.precision == "float64" else torch.float32
-        return moved(example_of(self.sets[name]), torch.device("cpu"), dtype)
+        batch = example_of_sequences(self.samples) if self.sequences else example_of(self.sets[name])
+        return moved(batch, torch.device("cpu"), dtype)
 
     def write(self, writer: ArchiveWriter) -> None:
         """Write all members."""
@@ -156,6 +159,10 @@ class _Exporting:
         assert index is not None
         leaves = [leaf for rows in self.sets.values() for leaf in leaves_of(structure_of(rows), rows)]
         named = {"indices": torch.from_numpy(index), **{str(place): leaf for place, leaf in enumerate(leaves)}}
+        about = None
+        if self.sequences:
+            about, joined = described_sequences(self.samples)
+            named |= joined
         writer.tensors(SAMPLES, named)
         said: dict[str, Any] = {
             **self.kind,
@@ -171,6 +178,7 @@ class _Exporting:
         }
         samples = {
             "sets": [[name, structure_of(rows)] for name, rows in self.sets.items()],
+            "sequences": about,
             "num_samples": asked_of(self.prepared.job).num_samples,
             "seed": self.prepared.job.seed,
         }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from landscape.errors import JobError, message_of
@@ -31,12 +32,15 @@ class PackedSamples:
         num_samples: how many the job asked for.
         seed: of the job.
         name: of the file, for messages.
+        sequences: of a language model's sequences of different lengths their fields, and what their reader knows.
+        collate_fn: makes a batch of these; None for rows.
     """
 
-    def __init__(
-        self, num_samples: int, seed: int, name: str, read: Callable[[], tuple[dict[str, Any], Tensor]]
-    ) -> None:
-        self.num_samples, self.seed, self.name, self._read = num_samples, seed, name, read
+    def __init__(self, said: Mapping[str, Any], name: str, read: Callable[[], tuple[dict[str, Any], Tensor]]) -> None:
+        self.num_samples, self.seed = int(said["num_samples"]), int(said["seed"])
+        self.name, self._read = name, read
+        self.sequences: Mapping[str, Any] | None = said["sequences"]
+        self.collate_fn: Any = None
 
     @cached_property
     def _known(self) -> tuple[dict[str, Any], Tensor]:
@@ -113,24 +117,25 @@ class PortableFile:
         """
         said = self._part("samples")
         try:
-            number, seed = (int(said[key]) for key in ("num_samples", "seed"))
             for _, structure in said["sets"]:
                 checked_structure(structure)
+            return PackedSamples(said, self.archive.name, lambda: self._sets(said))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise self.archive.damaged(f"its samples hold {_words(error)}") from None
-        return PackedSamples(number, seed, self.archive.name, lambda: self._sets(said["sets"]))
 
     def _sets(self, said: Any) -> tuple[dict[str, Any], Tensor]:
         try:
             tensors = read_tensors(self.archive, SAMPLES)
             leaves, sets = 0, dict[str, Any]()
-            for name, structure in said:
+            if said["sequences"] is not None:
+                return {"": _sequences(said["sequences"]["fields"], tensors)}, tensors["indices"].clone()
+            for name, structure in said["sets"]:
                 checked = checked_structure(structure)
                 count = count_of(checked)
                 sets[str(name)] = filled(checked, iter([tensors[str(leaves + place)] for place in range(count)]))
                 leaves += count
             return sets, tensors["indices"].clone()
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, RuntimeError) as error:
             raise self.archive.damaged(f"its samples hold {_words(error)}") from None
 
     def _part(self, name: str) -> Mapping[str, Any]:
@@ -138,6 +143,15 @@ class PortableFile:
         if not isinstance(part, dict):
             raise self.archive.damaged(f"its manifest says nothing of its {name}")
         return part
+
+
+def _sequences(fields: Sequence[str], tensors: Mapping[str, Tensor]) -> list[Any]:
+    """The items as they were packed: tensors, or dicts of tensors."""
+    lengths = tensors["lengths"].tolist()
+    columns = [torch.split(tensors[str(place)], lengths) for place in range(len(fields))]
+    if list(fields) == [""]:
+        return [each.clone() for each in columns[0]]
+    return [dict(zip(fields, (each.clone() for each in row), strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _info(said: Mapping[str, Any]) -> ParameterInfo:

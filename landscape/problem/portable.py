@@ -15,6 +15,7 @@ from landscape.portable.model import PortableModel
 from landscape.problem.observables import Observe
 from landscape.problem.problem import Problem
 from landscape.problem.supervised import Supervised
+from landscape.problem.tokens import Padding, Reader
 
 
 def portable_problem(path: str | Path) -> Problem:
@@ -27,13 +28,19 @@ def portable_problem(path: str | Path) -> Problem:
     said, model, samples = file.problem, file.model(), file.samples()
     try:
         _refuse_without_graphs(file, said)
+        if samples.sequences is not None:
+            about = samples.sequences
+            vocabulary = None if about["vocabulary"] is None else int(about["vocabulary"])
+            samples.collate_fn = Padding(Reader(vocabulary, about["takes_mask"] is True))
         observe: Observe = _OBSERVING[said["kind"]](model, said)
         weights = said["term_weights"]
         names = None if weights is not None else [name for name in said["observables"] if name != "weight"]
         return Problem(
             model, samples, observe, names, term_weights=weights, derived=said["derived"], expected=said["expected"]
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except JobError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise file.archive.damaged(f"its manifest has no {str(error)[:60]}") from None
 
 

@@ -8,6 +8,7 @@ from landscape.errors import JobError
 from landscape.portable.manifest import PackedSamples
 from landscape.problem.batches import batch_bytes, map_tensors
 from landscape.problem.choice import Choice, Chosen
+from landscape.problem.collated import Collated
 from landscape.problem.points import PointSets
 from landscape.problem.samples import Rows
 
@@ -26,6 +27,12 @@ def chosen_of(data: PackedSamples, choice: Choice) -> Chosen:
     choice.check(data.length)
     count = min(choice.num_samples, data.length)
     order = data.indices[:count].argsort() if choice.ascending else None
+
+    if data.sequences is not None:
+        places = range(count) if order is None else order.tolist()
+        items = [data.sets[""][place] for place in places]
+        kept = data.indices[:count] if order is None else data.indices[:count][order]
+        return Chosen(Collated(items, data.collate_fn, choice.seed, data.name), kept.numpy())
 
     def taken(tensor: Tensor) -> Tensor:
         first = tensor[:count]

@@ -45,6 +45,11 @@ def language():
     return Problem.causal_lm(Language(), torch.randint(11, (20, 6)))
 
 
+def sequences():
+    torch.manual_seed(0)
+    return Problem.causal_lm(Language(), [torch.randint(11, (3 + k % 5,)) for k in range(24)])
+
+
 def residual(model, points):
     value = model(points)
     slope = torch.autograd.grad(value.sum(), points, create_graph=True)[0]
@@ -125,7 +130,7 @@ def observe_recurrent(model, batch):
     return {"loss": model(batch)[0].square().mean((1, 2))}
 
 
-KINDS = {each.__name__: each for each in (language, physics, weighted, shared, pictures, recurrent)}
+KINDS = {each.__name__: each for each in (language, sequences, physics, weighted, shared, pictures, recurrent)}
 
 
 @cache

@@ -85,6 +85,8 @@ def test_every_byte_that_is_changed_is_noticed(place):
         (lambda manifest: manifest["problem"]["modules"][1]["options"].update(in_channels="x"), "in_channels"),
         (lambda manifest: manifest["problem"]["modules"][1]["options"].update(device="cuda"), "a layer 'Conv2d'"),
         (lambda manifest: manifest["problem"]["modules"][1]["options"].update(in_channels=1 << 60), "in_channels"),
+        (lambda manifest: manifest["samples"].update(sequences={"fields": ["x"]}), "its manifest has no 'vocabulary'"),
+        (lambda manifest: manifest["samples"].update(seed="x"), "its samples hold"),
         (lambda manifest: manifest["samples"].update(sets=[["", "float"]]), "a batch of a structure that is none"),
     ],
 )
