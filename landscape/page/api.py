@@ -15,10 +15,12 @@ from landscape.errors import JobError, LandscapeError, StoreError
 from landscape.page.answers import THREADS, Answer, Keeper, in_thread, pack_json
 from landscape.page.comparing import Readable, compare_answer, compare_query, differences_answer, readable
 from landscape.page.describing import run_description
+from landscape.page.exact import exact_answer, point_query, slopes_answer
 from landscape.page.figures import figure_answer
 from landscape.page.jobs import box_job, box_query
 from landscape.page.listing import SEARCH_SECONDS, Listing
 from landscape.page.looks import looks
+from landscape.page.patches import Patch, PatchResponse, patch_query
 from landscape.page.places import Directory, GoneError, Place
 from landscape.page.queries import MOST_POINTS, Item, Query, figure_query, items_of, log_of
 from landscape.page.runs import OpenRuns, RunReader
@@ -35,7 +37,7 @@ T = TypeVar("T")
 Answering = Callable[[Query], Awaitable[Answer | Response]]
 
 KEPT_BYTES = 64 << 20  # of answers
-REMOTE_THREADS, WATCHING_THREADS = 12, 4
+REMOTE_THREADS, WATCHING_THREADS, SERVICE_THREADS = 12, 4, 8
 
 
 class Api:
@@ -51,6 +53,7 @@ class Api:
         # What waits for an object store, or reads many runs, holds up nobody else.
         self._remote = ThreadPoolExecutor(REMOTE_THREADS, "landscape-remote")
         self._watching = ThreadPoolExecutor(WATCHING_THREADS, "landscape-watch")
+        self._service = ThreadPoolExecutor(SERVICE_THREADS, "landscape-service")  # which a patch may take for minutes
         self._background = ThreadPoolExecutor(1, "landscape-list")
         self._keeper = Keeper(KEPT_BYTES)
         self._listing = Listing(Directory(places), partial(in_thread, self._background), search_seconds)
@@ -70,6 +73,9 @@ class Api:
             "job": self.job,
             "compare": self.compare,
             "differences": self.differences,
+            "exact": self.exact,
+            "slopes": self.slopes,
+            "patch": self.patch,
             "events": self.events,
         }
 
@@ -82,7 +88,7 @@ class Api:
         finally:
             listing.cancel()
             await asyncio.gather(listing, return_exceptions=True)
-            for threads in (self._threads, self._remote, self._watching, self._background):
+            for threads in (self._threads, self._remote, self._watching, self._service, self._background):
                 threads.shutdown(wait=False, cancel_futures=True)
 
     def end(self) -> None:
@@ -181,6 +187,26 @@ class Api:
                 runs[run] = error
         remote = any(isinstance(run, RunReader) and run.is_remote for run in runs.values())
         return await in_thread(self._remote if remote else self._threads, partial(readable, items, runs))
+
+    async def exact(self, query: Query) -> Answer:
+        """The values of one point, as a service computes them."""
+        asked = point_query(query)
+        reader = await self._reader(asked.run)
+        return await in_thread(self._service, lambda: pack_json(exact_answer(reader, asked)))
+
+    async def slopes(self, query: Query) -> Answer:
+        """Gradient and curvature at one point, as a service computes them."""
+        asked = point_query(query)
+        reader = await self._reader(asked.run)
+        return await in_thread(self._service, lambda: pack_json(slopes_answer(reader, asked)))
+
+    async def patch(self, query: Query) -> Response:
+        """The values of a patch, row by row as a service computes them."""
+        asked = patch_query(query)
+        reader = await self._reader(asked.run)
+        patch = await in_thread(self._service, lambda: Patch(reader, asked, partial(in_thread, self._service)))
+        await patch.begin()
+        return PatchResponse(patch)
 
     async def events(self, query: Query) -> Response:
         """The stream of what is new: of the list, or of one run."""

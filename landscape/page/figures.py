@@ -133,6 +133,7 @@ def figure_answer(run: RunReader, query: FigureQuery) -> Answer:
         "zmin": scale.real(scale.low),
         "zmax": scale.real(scale.high),
         "index": None if shown.view.picks is None else [pick.tolist() for pick in shown.view.picks],
+        "slices": data.axes[2].coordinates.tolist() if len(data.axes) == 3 else None,
         "generation": shown.view.generation,
         "states": encoded(data.states) if data.states.ndim == 2 and (data.states != OK).any() else None,
     }

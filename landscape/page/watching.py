@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from landscape.errors import LandscapeError
 from landscape.page.describing import state_facts
+from landscape.page.forwarding import landscapes_served, serve_command
 from landscape.page.logs import LogTails
 from landscape.page.places import GoneError
 from landscape.page.runs import RunChange, RunReader
@@ -32,6 +33,7 @@ RESTING_SECONDS = 20.0  # without a change, after which looks become slower
 LOOK_SHARE = 0.03  # of a processor's time that looks take which find nothing, at most
 STATE_SECONDS = 0.5  # between two events of the state
 LOG_SECONDS = 1.0
+SERVICE_SECONDS = 1.0  # between two looks for a service
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,13 @@ class Interest:
 
 @dataclass(frozen=True)
 class News:
-    """What a look has found, as events: `tiles` for those who want them, `state` where it is due, else empty."""
+    """What a look has found, as events: `tiles` for those who want them; `state` and `serving`, empty where not due."""
 
     change: RunChange
     tiles: Mapping[Interest | None, bytes]
     state: bytes
     logs: tuple[bytes, ...]
+    serving: bytes
 
 
 @dataclass(eq=False)
@@ -66,17 +69,16 @@ class RunWatch:
     def __post_init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
         self._logs = LogTails(self.reader.found.path)
-        self._state = b""
+        self._state = self._serving = b""
         self._state_due = True
         self._idle_cost = 0.0  # seconds of a processor that a look takes which finds nothing
-        self._changed = self._state_told = self._logs_read = 0.0
+        self._changed = self._state_told = self._logs_read = self._services_read = 0.0
 
     def join(self, interest: Interest | None) -> Viewer:
         """A new viewer, who is told the state at once."""
         viewer = Viewer()
         self.viewers[viewer] = interest
-        if self._state:
-            viewer.put(self._state)
+        viewer.put(*(told for told in (self._state, self._serving) if told))
         self._changed = time.monotonic()
         if self._task is None:
             self.reader.rest()
@@ -138,7 +140,15 @@ class RunWatch:
         if now - self._logs_read >= LOG_SECONDS:
             self._logs_read = now
             logs = [event("log", tail) for tail in self._logs.news()]
-        return News(change, told, state, tuple(logs))
+        return News(change, told, state, tuple(logs), self._served(now))
+
+    def _served(self, now: float) -> bytes:
+        """The event that says which landscapes a service answers for, where that has changed."""
+        if now - self._services_read < SERVICE_SECONDS:
+            return b""
+        self._services_read, path = now, self.reader.found.path
+        told = event("serving", {"landscapes": landscapes_served(path), "command": serve_command(path)})
+        return b"" if told == self._serving else told
 
     def _tiles(self, interest: Interest, tiles: Iterable[Any], alive: bool) -> bytes:
         reader = self.reader.reader(interest.landscape)
@@ -160,8 +170,11 @@ class RunWatch:
             self._state, self._state_told, self._state_due = news.state, now, False
             self._put_all(news.state)
         self._put_all(*news.logs)
+        if news.serving:
+            self._serving = news.serving
+            self._put_all(news.serving)
         for viewer in self.viewers:
-            viewer.catch_up(self._state)
+            viewer.catch_up(*(told for told in (self._state, self._serving) if told))
 
     def _put_all(self, *events: bytes) -> None:
         for viewer in self.viewers:

@@ -86,19 +86,42 @@ class Client:
             "server": ("127.0.0.1", 80),
         }
 
+    def leave(self, address: str, lines: int) -> list[Any]:
+        """The first lines of an answer in lines of JSON, after which the client goes away."""
+        return asyncio.run_coroutine_threadsafe(self._leave(address, lines), self._loop).result(60)
+
     async def _get(self, address: str, method: str, headers: Mapping[str, str]) -> Reply:
-        messages: list[Message] = []
+        messages, asked = list[Message](), iter([{"type": "http.request", "body": b"", "more_body": False}])
 
         async def send(message: Message) -> None:
             messages.append(message)
 
         async def receive() -> Message:
-            return {"type": "http.request", "body": b"", "more_body": False}
+            message = next(asked, None)
+            if message is None:
+                await asyncio.Event().wait()  # the client stays until it has the answer
+            return message or {}
 
         await self._app(self._scope(address, method, headers), receive, send)
         start = messages[0]
         found = {name.decode(): value.decode("latin-1") for name, value in start["headers"]}
         return Reply(start["status"], found, b"".join(message.get("body", b"") for message in messages[1:]))
+
+    async def _leave(self, address: str, lines: int) -> list[Any]:
+        taken, gone = list[bytes](), asyncio.Event()
+
+        async def send(message: Message) -> None:
+            if body := message.get("body", b""):
+                taken.append(body)
+            if len(taken) >= lines:
+                gone.set()
+
+        async def receive() -> Message:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        await self._app(self._scope(address, "GET", {}), receive, send)
+        return [json.loads(line) for line in taken[:lines]]
 
     @contextmanager
     def stream(self, address: str) -> Iterator[Stream]:

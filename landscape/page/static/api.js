@@ -33,6 +33,22 @@ export async function ask(route, parameters = {}, signal) {
   throw failure;
 }
 
+/** The lines of an answer, each a value in JSON, as they come. */
+export async function* askLines(route, parameters, signal) {
+  const failed = error => { throw error.name === "AbortError" ? error : new Error(WORDS.unreachable); };
+  const answer = await fetch(address(route, parameters), { signal, credentials: "same-origin" }).catch(failed);
+  if (!answer.ok) throw new Error((await answer.json().catch(() => null))?.error || WORDS.badAnswer(answer.status));
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read().catch(failed);
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) yield JSON.parse(line);
+  }
+}
+
 const names = new Map();
 /** The name of a run by its id, as far as an answer has told it. */
 export function nameOf(id) {

@@ -5,7 +5,7 @@ const LEAST = 2000, LEAST_WHOLE = 700, MOST = 10000; // milliseconds between two
 const COST = 20; // times the last drawing: the page draws at most a twentieth of the time
 
 export class Follower {
-  /** @param page has `run`, `view`, `landscape`, `asked()`, `draw()`; @param on listeners: changed(), reread(), log(body), trouble(sentence). */
+  /** @param page has `run`, `view`, `landscape`, `asked()`, `draw()`; @param on listeners: changed(), reread(), serving(body), log(body), trouble(sentence). */
   constructor(page, on) {
     this.page = page;
     this.on = on;
@@ -24,6 +24,7 @@ export class Follower {
       state: body => this.changed(body),
       tiles: body => this.arrived(body),
       landscape: () => this.on.reread(),
+      serving: this.on.serving,
       log: this.on.log,
       gone: body => this.on.trouble(body.error),
       problem: body => this.on.trouble(body.error),

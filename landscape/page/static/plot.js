@@ -30,7 +30,7 @@ export function copy(value) {
 }
 
 export class FigureView {
-  /** @param place the element to draw in; @param on listeners: hover(point), click(point), box(ranges), camera(camera), zoom(ranges). */
+  /** @param place the element to draw in; @param on listeners: hover(point), click(point), touch(place), box(ranges), camera(camera), zoom(ranges). */
   constructor(place, on = {}) {
     this.place = place;
     this.on = on;
@@ -41,6 +41,7 @@ export class FigureView {
     this.tallest = 640;
     this.drawn = 0;
     this.milliseconds = 0; // of the last drawing
+    this.overlay = () => []; // the traces that lie over a figure
     this.queue = Promise.resolve();
     this.begun = new Promise(done => { this.begin = done; }); // kept when the first picture, or a sentence, is to be seen
     fill(place, this.plot);
@@ -77,6 +78,7 @@ export class FigureView {
     figure.layout.datarevision = this.drawn;
     this.live = null; // what was patched belongs to the figure before
     if (this.options.live) this.prepareLive(figure);
+    figure.data.push(...this.overlay(figure));
     if (this.options.dragmode) Object.assign(figure.layout, { dragmode: this.options.dragmode, selectdirection: this.options.selectdirection });
     const space = Boolean(figure.layout.meta?.space);
     if (this.space !== undefined && this.space !== space) plotly.purge(this.plot); // gives the old WebGL context back
@@ -124,6 +126,7 @@ export class FigureView {
     this.listening = this.plot;
     this.plot._landscapeListening = true;
     const point = event => this.pointOf(event);
+    this.plot.addEventListener("click", event => { const at = this.placeOf(event); if (at) this.on.touch?.(at); });
     this.plot.on("plotly_hover", event => this.on.hover?.(point(event)));
     this.plot.on("plotly_unhover", () => this.on.hover?.(null));
     this.plot.on("plotly_click", event => this.on.click?.(point(event)));
@@ -150,6 +153,14 @@ export class FigureView {
   zoomed(ranges) {
     this.options.zoom = ranges;
     this.on.zoom?.(ranges);
+  }
+
+  /** The coordinates that were clicked in a flat figure, also where nothing is drawn; null beside its axes. */
+  placeOf(event) {
+    const pane = event.target.closest?.(".nsewdrag"), [, across, up] = pane?.dataset.subplot?.match(/^x(\d*)y(\d*)$/) || [];
+    if (across === undefined || event.detail > 1) return null; // the second click of two turns the zoom back
+    const { [`xaxis${across}`]: x, [`yaxis${up}`]: y } = this.plot._fullLayout, { left, top } = pane.getBoundingClientRect();
+    return { x: x.p2d(event.clientX - left), y: y.p2d(event.clientY - top), pixel: [Math.abs(x.p2d(1) - x.p2d(0)), Math.abs(y.p2d(1) - y.p2d(0))] };
   }
 
   /** The grid point under the pointer: indices of the drawn grid and coordinates; null beside it. */
@@ -225,8 +236,26 @@ export class FigureView {
   async redraw() {
     const plotly = await getPlotly();
     if (!this.figure || !this.live) return;
-    const begun = performance.now(), { states, width, height, x, y } = this.live;
+    const { states, width, height, x, y } = this.live;
     if (states) mark(this.figure, states, width, height, x, y);
+    await this.repaint(plotly);
+  }
+
+  /** Draws what lies over the figure anew; what is asked for meanwhile is drawn together. */
+  relay() {
+    this.laying ??= this.queue = this.queue.catch(() => null).then(async () => {
+      this.laying = null;
+      const plotly = this.figure && await getPlotly();
+      if (!this.figure) return;
+      this.figure.data = [...this.figure.data.filter(trace => role(trace) !== "exact"), ...this.overlay(this.figure)];
+      await this.repaint(plotly);
+    });
+    return this.laying;
+  }
+
+  /** Draws the figure again that was changed in place, in the view that a user has turned to. */
+  async repaint(plotly) {
+    const begun = performance.now();
     this.figure.layout.datarevision = `${this.drawn}.${begun}`;
     if (this.space && this.plot.layout?.scene?.camera) this.figure.layout.scene.camera = this.plot.layout.scene.camera;
     else if (this.plot.layout?.xaxis) {

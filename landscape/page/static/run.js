@@ -4,6 +4,7 @@ import { address, ask, getLooks } from "./api.js";
 import { controls } from "./controls.js";
 import { dataTable } from "./datatable.js";
 import { choice, el, fill, perFrame, settled } from "./dom.js";
+import { Exact } from "./exact.js";
 import { Follower } from "./follow.js";
 import { History } from "./history.js";
 import { jobDialog } from "./jobbox.js";
@@ -57,6 +58,7 @@ export class RunPage {
     this.asking?.abort();
     this.player?.stop();
     this.follower?.end();
+    this.exact?.close();
     this.view?.dispose();
     for (const closer of this.closers) closer();
   }
@@ -67,9 +69,9 @@ export class RunPage {
     const { run } = this, training = el("section", { class: "training", "aria-label": WORDS.training });
     document.title = `${run.name}: ${WORDS.title.toLowerCase()}`;
     fill(document.querySelector("#trail span:last-child"), run.name);
-    for (const name of ["heading", "tabs", "tools", "playing", "pointing", "table", "checks", "trouble", "numbers", "provenance", "logs"]) this[name] = el("div", { class: name });
+    for (const name of ["heading", "tabs", "tools", "playing", "pointing", "exactly", "table", "checks", "trouble", "numbers", "provenance", "logs"]) this[name] = el("div", { class: name });
     this.notice = el("p", { class: "sentence", role: "alert", hidden: true });
-    this.figure = el("div", { class: "figure", tabindex: "0", onkeydown: event => this.pointer?.key(event) });
+    this.figure = el("div", { class: "figure", tabindex: "0", onkeydown: event => { this.pointer?.key(event); this.exact?.key(event); } });
     this.caption = el("figcaption");
     this.panel = el("aside", { class: "panel", "aria-label": WORDS.picture });
     const sentences = [...Object.entries(run.unreadable || {}).map(([name, reason]) => WORDS.unreadable(name, reason)), ...(run.problems || [])];
@@ -77,16 +79,17 @@ export class RunPage {
       el("div", { class: "title" }, el("h1", {}, run.name), this.heading), this.tabs, this.notice,
       el("div", { class: `stage${run.history ? " withhistory" : ""}` }, run.history ? training : null,
         el("section", { class: "picture", "aria-label": WORDS.landscapes },
-          this.tools, el("figure", {}, this.figure, this.caption), this.playing, this.pointing, this.table),
+          this.tools, el("figure", {}, this.figure, this.caption), this.playing, this.pointing, this.exactly, this.table),
         this.panel),
       this.checks, this.trouble, this.numbers, this.provenance, run.history ? null : training, this.logs,
       sentences.map(sentence => el("p", { class: "sentence" }, sentence)));
     this.view = new FigureView(this.figure, {
       hover: perFrame(point => this.pointer?.hover(point)),
       click: point => this.pointer?.pin(point),
-      box: ranges => { if (ranges.length) jobDialog(this.run, this.landscape, ranges.slice(0, this.landscape.axes.length)); },
+      touch: at => this.exact?.touch(at),
+      box: ranges => { if (ranges.length && this.boxing === "patch") this.exact.fill(ranges); else if (ranges.length) jobDialog(this.run, this.landscape, ranges.slice(0, this.landscape.axes.length)); },
       zoom: ranges => this.set({ zoom: ranges ? ranges.flat().map(value => Number(Number(value).toPrecision(6))).join(",") : undefined }, { draw: false }),
-      slice: number => this.set({ slice: number }, { draw: false }),
+      slice: number => { this.set({ slice: number }, { draw: false }); this.exact?.turned(); },
       camera: (camera, moving) => this.turned(camera, moving),
     });
     this.history = new History(training, run, this.state, {
@@ -113,18 +116,21 @@ export class RunPage {
     this.follower = new Follower(this, {
       changed: () => { this.say(this.lost); this.showState(); showFailures(this.trouble, this.landscape?.failures || []); },
       reread: () => this.reread(),
+      serving: body => { this.serving = body; this.exact?.show(); },
       log: body => showLog(this.logs, body),
       trouble: sentence => this.say(sentence || WORDS.gone),
     });
   }
 
   showNone() {
-    for (const place of [this.heading, this.tabs, this.tools, this.panel, this.playing, this.pointing, this.table, this.checks, this.numbers, this.provenance]) fill(place);
+    for (const place of [this.heading, this.tabs, this.tools, this.panel, this.playing, this.pointing, this.exactly, this.table, this.checks, this.numbers, this.provenance]) fill(place);
     this.view.say(WORDS.noLandscapes);
   }
 
   showLandscape() {
     this.settle();
+    this.exact?.close();
+    this.exact = new Exact(this.exactly, this);
     this.showState();
     this.showTabs();
     this.showControls();
@@ -278,7 +284,7 @@ export class RunPage {
 
   showControls() {
     fill(this.tools, toolbar(this));
-    this.pointing.hidden = this.state.kind === "barcode"; // which has no point to look at
+    this.pointing.hidden = this.exactly.hidden = this.state.kind === "barcode"; // which has no point to look at
     this.signals = new EventTarget();
     fill(this.panel, controls(this));
     this.offered = this.observables();

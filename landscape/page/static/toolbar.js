@@ -1,4 +1,4 @@
-// The buttons above a picture: its views, a box for a job, saving, a link, full screen.
+// The buttons above a picture: its views, a box for a job or a patch, saving, a link, full screen.
 import { address } from "./api.js";
 import { choice, copyText, el, fill } from "./dom.js";
 import { WORDS } from "./words.js";
@@ -6,17 +6,24 @@ import { WORDS } from "./words.js";
 /** @param page has `state`, `landscape`, `looks`, `view`, `asked()`, `turnTo(kind)`, `fullScreen()`. */
 export function toolbar(page) {
   const kinds = page.looks.kinds[page.landscape.axes.length].map(kind => [kind.name, WORDS.kinds[kind.name] || kind.title]);
-  return [choice(WORDS.views, kinds, page.state.kind, kind => page.turnTo(kind)), boxButton(page), saving(page), linkButton(),
+  return [choice(WORDS.views, kinds, page.state.kind, kind => page.turnTo(kind)), ...boxButtons(page), saving(page), linkButton(),
     el("button", { type: "button", class: "single", onclick: () => page.fullScreen() }, WORDS.fullScreen)];
 }
 
-function boxButton(page) {
-  if (page.landscape.axes.length > 2 || ["surface", "barcode"].includes(page.state.kind)) return null;
-  const words = () => (page.boxing ? WORDS.boxOff : WORDS.boxTool);
-  return el("button", { type: "button", class: "single", "aria-pressed": String(Boolean(page.boxing)), title: WORDS.boxHint, onclick: event => {
-    page.boxing = !page.boxing;
-    fill(event.target, words());
-    event.target.setAttribute("aria-pressed", String(page.boxing));
+/** What dragging over a picture does: it zooms, or marks a box of which the pressed button makes something. */
+function boxButtons(page) {
+  const { kind } = page.state, axes = page.landscape.axes.length, flat = !["surface", "volume", "barcode"].includes(kind);
+  return [flat && axes < 3 ? modeButton(page, "box") : null, flat ? modeButton(page, "patch") : null];
+}
+
+function modeButton(page, mode) {
+  const isOn = () => page.boxing === mode, words = () => (isOn() ? WORDS.boxOff : WORDS.boxModes[mode]);
+  return el("button", { type: "button", class: "single", "data-mode": mode, "aria-pressed": String(isOn()), title: WORDS.boxHints[mode], hidden: mode === "patch" && !page.exact?.served, onclick: () => {
+    page.boxing = isOn() ? "" : mode;
+    for (const button of page.tools.querySelectorAll("[data-mode]")) {
+      button.setAttribute("aria-pressed", String(button.dataset.mode === page.boxing));
+      fill(button, button.dataset.mode === page.boxing ? WORDS.boxOff : WORDS.boxModes[button.dataset.mode]);
+    }
     const { dragmode, selectdirection } = page.options();
     if (page.view.options) Object.assign(page.view.options, { dragmode, selectdirection });
     window.Plotly?.relayout(page.view.plot, { dragmode: dragmode || "zoom", selectdirection });

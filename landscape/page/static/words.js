@@ -102,9 +102,9 @@ export const WORDS = {
   pause: "Pause",
   pathSlider: "Snapshot along the path",
   pathStep: (path, k) => `${path.label ? `${path.label} ` : ""}${path.unit} ${path.numbers[k]}`,
-  boxTool: "Select a box",
+  boxModes: { box: "Select a box", patch: "Exact patch" },
   boxOff: "Back to zoom",
-  boxHint: "Drag a box over the picture.",
+  boxHints: { box: "Drag a box over the picture: a job for it, and finer steps there.", patch: "Drag a box over the picture: it is computed point by point, and drawn as its rows come." },
   jobTitle: "This box",
   finerTitle: "Finer steps in this landscape",
   finerHint: "Every point that is there is kept; this page shows the new ones as they come.",
@@ -148,6 +148,37 @@ export const WORDS = {
     return `; near ${path.unit} ${path.numbers[k]} of ${path.label || "the path"}${Number.isFinite(off) ? `, ${digits(off, 3)} off the plane` : ""}`;
   },
 
+  // exact values, by a service
+  exactTitle: "Exact value",
+  exactHint: "Click anywhere, or give coordinates: the network is evaluated there. On the picture Enter asks for the point of the arrow keys.",
+  exactAsk: "Compute",
+  exactSlopes: "Slope and curvature",
+  exactNone: ["A click can show the exact value anywhere, and a box fill at full resolution, while this runs: ", "."],
+  exactAsking: "The network is evaluated…",
+  exactSources: { store: "stored", cache: "computed before", computed: "computed now" },
+  exactReading: (axes, { at, source, status, values, rise }) => [
+    at.map((value, k) => `${axes[k]} ${digits(value, 6)}`).join(", "),
+    ...values.map(({ title, value, stderr }) => `${title} ${Number.isFinite(value) ? digits(value, 6) : "not finite"}${Number.isFinite(stderr) ? ` ± ${digits(stderr, 2)}` : ""}`),
+    ...(rise && Number.isFinite(rise.value) ? [`rise over the origin ${digits(rise.value, 4)}${Number.isFinite(rise.stderr) ? ` ± ${digits(rise.stderr, 2)}` : ""}`] : []),
+    ...(status === 2 ? ["a value there is not finite"] : []), WORDS.exactSources[source] || source].join("; "),
+  exactSlope: (axes, { gradient, stderr, curvature, eigenvalues }) => [
+    gradient.map((value, k) => `slope of the loss along ${axes[k]} ${digits(value, 4)}${Number.isFinite(stderr[k]) ? ` ± ${digits(stderr[k], 2)}` : ""}`).join(", "),
+    `curvature ${axes.flatMap((one, j) => axes.slice(j).map((other, k) => `${one}${k ? `–${other}` : ""} ${digits(curvature[j][j + k], 4)}`)).join(", ")}`,
+    ...(axes.length > 1 ? [`its eigenvalues ${eigenvalues.map(value => digits(value, 4)).join(", ")}`] : [])].join("; "),
+  patchTitle: "Exact patch",
+  patchMost: "Points along a side, at most",
+  patchEnds: (axis, end) => `${axis} ${end ? "to" : "from"}`,
+  patchAsk: "Fill this box",
+  patchByNumbers: "A box by numbers",
+  patchCancel: "Cancel",
+  patchClear: "Remove the patch",
+  patchProgress: (rows, all, unit, computed, known) => `${rows} of ${all} ${unit}; ${count(computed, "point", "points")} computed${known ? `, ${known} known before` : ""}`,
+  patchUnits: { rows: "rows", points: "points" },
+  patchStopped: "cancelled",
+  patchValue: (title, value, error) => `${title} ${digits(value, 5)}${Number.isFinite(error) ? ` ± ${digits(error, 2)}` : ""}, exact`,
+  patchName: "Exact patch",
+  patchBox: "A box must have different ends along each axis.",
+
   // comparison
   comparison: "Comparison",
   compareTitle: number => `Comparison of ${count(number, "landscape", "landscapes")}`,
@@ -167,7 +198,7 @@ export const WORDS = {
   // keys
   keyList: [
     ["/", "filter the list"], ["1 … 6", "view of the landscape"], ["l", "linear or logarithmic"], ["[ and ]", "landscape before, landscape after"],
-    ["p", "play along the path"], ["f", "full screen"], ["u", "uncertainty"], ["m", "minima and saddles"], ["arrow keys", "move the cross-sections, while the picture has the focus"],
+    ["p", "play along the path"], ["f", "full screen"], ["u", "uncertainty"], ["m", "minima and saddles"], ["arrow keys", "move the cross-sections, while the picture has the focus"], ["Enter", "exact value at the point of the cross-sections, where a service runs"],
     ["r", "camera and zoom as at first"], ["Esc", "close"], ["?", "this list"],
   ],
 };
