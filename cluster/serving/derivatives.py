@@ -133,6 +133,11 @@ def _setting_at(
     prepared: PreparedJob, landscape: PreparedLandscape, evaluator: Evaluator, point: Sequence[float]
 ) -> tuple[Setting, Floats]:
     """The weights of a point as those that questions are about, and the axes as vectors of the trainable parameters."""
+    if landscape.plan.quantise is not None:
+        raise JobError(
+            "gradient: the weights of this landscape are rounded, so its loss goes in steps and has no derivatives; "
+            "ask for points around it"
+        )
     trainable = {info.name for info in describe_parameters(prepared.problem.model) if info.trainable}
     tensors = [each.tensors for each in landscape.directions]
     if any(not set(each) <= trainable for each in tensors):

@@ -186,3 +186,13 @@ def test_a_run_that_comes_back_is_answered_for_again(make_asker, copied):
     assert asker.post(f"{PLANE}/points", body).status == 404
     (copied / "away").rename(copied / "lenet")
     assert asker.post(f"{PLANE}/points", body).status == 200
+
+
+def test_derivatives_of_rounded_weights_are_refused_and_their_values_are_not(make_asker, copied):
+    job = (copied / "job.yaml").read_text().replace("run: lenet", "run: rounded")
+    (copied / "job.yaml").write_text(job.replace("{name: plane, ", "{name: plane, quantise: {bits: 4}, "))
+    asker = make_asker("lenet=job.yaml")
+    assert at(asker, (0.3, 0.4))["status"] == [1]
+    for question in ("gradient", "curvature"):
+        reply = asker.post(PLANE + "/" + question, {"point": [0.3, 0.4]})
+        assert (reply.status, "goes in steps" in reply.json["error"]) == (400, True)
