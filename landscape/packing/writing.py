@@ -88,7 +88,7 @@ class ArchiveWriter:
     def manifest(self, values: Mapping[str, Any]) -> None:
         """Add the manifest, last, as it has the digests of all the others."""
         whole = {"format": FORMAT, "version": VERSION, **values, "members": self._members}
-        self._add(MANIFEST, iter([json.dumps(whole, allow_nan=False, indent=1).encode()]))
+        self._add(MANIFEST, iter([json.dumps(whole, allow_nan=False, separators=(",", ":")).encode()]))
 
     def _add(self, name: str, pieces: Iterator[bytes]) -> None:
         info = zipfile.ZipInfo(name, DATE)
