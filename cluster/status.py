@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from cluster.process.console import seconds_text
@@ -91,6 +92,9 @@ def status_text(status: dict[str, Any]) -> str:
         lines += [f"{'':{width}}  {flat(line, 1000)}" for line in below]
     if not status["landscapes"]:
         lines.append("no landscapes yet")
+    grey = next((each["name"] for each in status["landscapes"] if each["not_finite"] and not each["missing"]), None)
+    if grey is not None:
+        lines.append(f"why not finite: landscape inspect {shlex.join([str(status['run']), grey])}")
     return printable("\n".join(lines))
 
 

@@ -243,6 +243,20 @@ def test_the_history_chooses_the_landscape_of_an_interval(look: Look):
 
 
 @pytest.mark.page
+def test_a_grey_cell_that_is_clicked_has_the_command_that_says_why(look: Look):
+    look.show("run", run=look.run_id("net"), landscape="plane", kind="topographic", at="0,0")
+    look.page.wait_for_selector(DRAWN)
+    assert not look.page.query_selector(".why pre")
+    # The corner of this one is finite; it is shown as where it is not.
+    look.page.evaluate(
+        "() => { const { field } = landscapePage.pointer; field.columns.values[0] = NaN;"
+        " landscapePage.pointer.pin({ x: field.x[0], y: field.y[0] }); }"
+    )
+    command = look.page.inner_text(".why pre")
+    assert re.fullmatch(r"landscape inspect \S+/net plane --at=-3,-3", command)
+
+
+@pytest.mark.page
 def test_rules_that_fired_in_training_are_beside_the_curve(look: Look):
     look.show("run", run=look.run_id("net"), landscape="epochs-1-3", histunit="step")
     look.page.wait_for_selector(".training .watched li")

@@ -1,5 +1,5 @@
 // The point of a plane that a user looks at: under the pointer, clicked, or moved by the arrow keys; its cross-sections.
-import { el, fill } from "./dom.js";
+import { copyText, el, fill } from "./dom.js";
 import { snapshotNear } from "./path.js";
 import { Sections, valueAt } from "./sections.js";
 import { WORDS } from "./words.js";
@@ -15,7 +15,8 @@ export class Pointer {
     fill(place);
     if (!this.flat) return;
     const shown = el("div");
-    fill(place, shown);
+    this.why = el("div", { class: "why" });
+    fill(place, shown, this.why);
     this.sections = new Sections(shown);
   }
 
@@ -38,6 +39,7 @@ export class Pointer {
   keep([j, i], field) {
     this.pinned = [j, i];
     this.show(j, i);
+    this.explain(j, i);
     this.page.set({ at: `${short(field.x[i])},${short(field.y[j])}` }, { draw: false });
   }
 
@@ -48,6 +50,18 @@ export class Pointer {
     this.stale(); // the same point may have other values now
     if (at.length === 2 && at.every(Number.isFinite)) this.pinned = nearest(field, ...at);
     if (this.pinned) this.show(...this.pinned);
+    if (this.pinned) this.explain(...this.pinned);
+  }
+
+  /** Of a point that was clicked and has no finite loss, the command that says which layer breaks there. */
+  explain(j, i) {
+    const { field } = this, { run, landscape } = this.page;
+    const grey = field && landscape.missing === 0 && j < field.y.length && i < field.x.length && !Number.isFinite(valueAt(field, j, i).value);
+    const command = grey ? inspecting(run.path, landscape.name, field.x[i], field.y[j]) : "";
+    fill(this.why, grey ? [el("p", { class: "quiet" }, WORDS.whyGrey), el("pre", { tabindex: "0" }, command),
+      el("button", { type: "button", class: "single", onclick: async event => {
+        fill(event.target, await copyText(command) ? WORDS.copied : WORDS.notCopied);
+      } }, WORDS.copy)] : null);
   }
 
   /** Moves by an arrow key, five points with Shift. */
@@ -67,6 +81,12 @@ export class Pointer {
   }
 
   stale() { if (this.sections) this.sections.stale = true; }
+}
+
+/** The command that inspects a point, as a shell takes it. */
+function inspecting(path, name, x, y) {
+  const quoted = /^[\w@%+=:,./-]+$/.test(path) ? path : `'${path.replaceAll("'", `'"'"'`)}'`;
+  return `landscape inspect ${quoted} ${name} --at=${x},${y}`;
 }
 
 /** What is read at a grid point, in a sentence, with the snapshot of the path that lies beside it. */

@@ -134,6 +134,7 @@ export const WORDS = {
   noTable: "This view has no table of its points; all of them are here:",
   interpolated: "≈ stands before values between points that were evaluated.",
   thinned: (shown, all) => `${shown} of ${all} values;`,
+  whyGrey: "The value here is not finite. Which layer of the network breaks, and how:",
   sectionHint: "Point at the picture, or move with the arrow keys, to see the cross-sections through a point.",
   sectionTitle: (along, across, at) => `along ${along} at ${across} = ${digits(at, 3)}`,
   reading: (places, { value, error, rise, riseError, interpolated }) => {

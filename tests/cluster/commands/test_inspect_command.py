@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster.commands.app import command
+from cluster.status import run_status, status_text
 from landscape import open_run, run
 from landscape.errors import BAD_USAGE, DONE, NOT_FOUND
 from landscape.spec import read_job
@@ -43,6 +44,10 @@ def test_a_point_is_told_in_text_and_json_and_nothing_is_written(write_job, call
     }  # fmt: skip
     assert [each["name"] for each in data["gradients"]] == ["x", "y"]
     assert sorted(place.rglob("*")) == before
+    status = run_status(str(place))
+    assert "inspect" not in status_text(status)
+    status["landscapes"][0]["not_finite"] = 3
+    assert status_text(status).endswith(f"why not finite: landscape inspect {place} plane")
 
 
 @pytest.mark.parametrize(
