@@ -21,7 +21,7 @@ class BitCurve(Comparable):
         bits, loss: one of each for every width.
         error: two standard errors of the difference from the network that is not rounded.
         plain: the loss of that network; NaN where not known.
-        log: whether the losses span more than two decades.
+        log: whether the losses span more than a decade.
     """
 
     title: str
@@ -57,7 +57,7 @@ def prepare_bits(
     values = np.asarray(loss, np.float64)
     known = np.append(values, plain)
     known = known[np.isfinite(known) & (known > 0)]
-    log = bool(known.size and known.max() > 100 * known.min())
+    log = bool(known.size and known.max() > 10 * known.min())
     over = f" of {samples} samples" if samples is not None else ""
     caption = (
         f"Mean loss{over}, {what}",
