@@ -103,7 +103,7 @@ test-page: $(READY) $(BROWSER) compiled
 
 # Ray Serve starts for them, and is loaded and killed; what needs no Ray of `landscape serve` is in the suite.
 test-serve: $(READY) compiled
-	$(BIN)/python -m pytest -q -m serve tests/serving
+	$(BIN)/python -m pytest -q -m serve tests/serving tests/browser/test_served_page.py
 
 # On quiet cores: throughput and latency beside the serial evaluator; ARGS="--models tiny --chaos 180 --clients 200" kills.
 bench-serve: $(READY) compiled
