@@ -24,7 +24,7 @@ export class Follower {
       state: body => this.changed(body),
       tiles: body => this.arrived(body),
       landscape: () => this.on.reread(),
-      serving: this.on.serving,
+      serving: body => this.on.serving?.(body),
       log: this.on.log,
       gone: body => this.on.trouble(body.error),
       problem: body => this.on.trouble(body.error),
