@@ -140,16 +140,16 @@ class Request:
         with _said():
             return _document(self._answer.read(LARGEST_ANSWER + 1), LARGEST_ANSWER)
 
-    def next(self) -> Mapping[str, Any] | None:
-        """The next row of an answer that comes in rows; None after the last one.
+    def next(self) -> Mapping[str, Any]:
+        """The next row of an answer that comes in rows.
 
         Raises:
-            ServiceError: it does not come, or says why there are no more.
+            ServiceError: it does not come, or the service says why there are no more.
         """
         with _said():
             line = self._answer.readline(LONGEST_LINE + 1)
-            if not line:
-                return None
+            if not line:  # also where the connection has ended: Python takes that for the end of the answer
+                raise EOFError
             row = _document(line, LONGEST_LINE)
         if "error" in row:
             raise ServiceError(_sentence(row))
@@ -187,7 +187,7 @@ def _said() -> Iterator[None]:
         yield
     except TimeoutError:
         raise ServiceError(f"the service has not answered for {ANSWER_SECONDS:.0f} s; ask again, or for less") from None
-    except (OSError, http.client.HTTPException, ValueError):
+    except (OSError, EOFError, http.client.HTTPException, ValueError):
         raise ServiceError("the service broke off its answer; it may have ended, its terminal says why") from None
 
 

@@ -120,8 +120,8 @@ class Patch:
             for number, rows in enumerate(self._passes):
                 if number:
                     await self._in_thread(partial(self._ask, rows))
-                while (row := await self._in_thread(partial(self._next, rows))) is not None:
-                    yield _line(row)
+                for _ in rows if len(self.coordinates) > 1 else rows[:1]:
+                    yield _line(await self._in_thread(partial(self._next, rows)))
         except (LandscapeError, OSError) as error:
             yield _line({"error": cause_of(error)})
 
@@ -144,11 +144,9 @@ class Patch:
         if self._closed:  # meanwhile, by whom the patch was for
             self._request.close()
 
-    def _next(self, rows: range) -> dict[str, Any] | None:
+    def _next(self, rows: range) -> dict[str, Any]:
         assert self._request is not None
         found = self._request.next()
-        if found is None:
-            return None
         with understood():
             index = rows[found["row"][-1]] if found["row"] else list(rows)
             source = list(found["source"])

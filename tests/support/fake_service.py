@@ -38,6 +38,7 @@ class FakeService:
     Attributes:
         refusal: the answer to everything, where it is to refuse.
         rows: of streamed patches that may be sent; the others are waited for until there are more.
+        breaks: what ends a streamed patch after its first row: `gone`, by a sentence; `killed`, without one.
         asked: the questions so far, their kinds and bodies.
         left: streams whose client has gone away before their end.
     """
@@ -45,7 +46,7 @@ class FakeService:
     url: str = ""
     refusal: Response | None = None
     rows: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(10_000))
-    breaks: bool = False
+    breaks: str = ""
     asked: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     tokens: set[str] = field(default_factory=set)
     left: threading.Event = field(default_factory=threading.Event)
@@ -80,6 +81,8 @@ class FakeService:
             for row in range(len(others[0]) if others else 1):
                 while not self.rows.acquire(blocking=False):
                     await asyncio.sleep(0.01)
+                if self.breaks == "killed" and row:
+                    raise SystemError("as where the process was killed: the answer is left without its end")
                 if self.breaks and row:
                     yield json.dumps({"error": "landscape: its run is gone"}).encode() + b"\n"
                     return

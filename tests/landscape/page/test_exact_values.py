@@ -193,11 +193,20 @@ def test_what_the_service_refuses_is_one_sentence(
     assert reply.error.startswith(sentence)
 
 
-def test_a_patch_that_breaks_off_keeps_its_rows_and_says_why(client: Client, net: str, service: FakeService):
-    service.breaks = True
+@pytest.mark.parametrize(
+    ("breaks", "sentence"),
+    [
+        ("gone", "landscape: its run is gone"),
+        ("killed", "the service broke off its answer; it may have ended, its terminal says why"),
+    ],
+)
+def test_a_patch_that_breaks_off_keeps_its_rows_and_says_why(
+    client: Client, net: str, service: FakeService, breaks: str, sentence: str
+):
+    service.breaks = breaks
     _, rows = rows_of(client, question("patch", net, low="0,0", high="1,1", shape="2,3"))
     assert [row.get("index") for row in rows] == [0, None]
-    assert rows[-1] == {"error": "landscape: its run is gone"}
+    assert rows[-1] == {"error": sentence}
 
 
 def test_a_service_that_says_nothing_is_not_waited_for_for_ever(
