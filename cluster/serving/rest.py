@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any
 
@@ -37,14 +39,14 @@ from cluster.serving.requests import (
 )
 from cluster.serving.resolver import Found
 from cluster.serving.served import ServedLandscape
-from cluster.serving.service import LandscapeService
+from cluster.serving.service import LandscapeService, Row
 from landscape.errors import nearest, shown
 from landscape.page.security import Guard
 
 RAW, JSON, LINES = "application/octet-stream", "application/json", "application/x-ndjson"
 QUESTIONS = ("points", "line", "patch", "gradient", "curvature")
 
-Answering = Callable[[Request, bytes, Named, ServedLandscape], Awaitable[Response]]
+Answering = Callable[[Request, bytes, Named, ServedLandscape], Coroutine[Any, Any, Response]]
 
 log = logging.getLogger("landscape")
 
@@ -126,7 +128,8 @@ class Rest:
                 raise Refusal(
                     NOT_FOUND, f"address: no {shown(question)} of a landscape; {nearest(question, QUESTIONS)}"
                 )
-            return await self._answers[question](request, await self._body(request, named), named, served)
+            body = await self._body(request, named)
+            return await _unless_gone(request, self._answers[question](request, body, named, served))
 
     async def _points(self, request: Request, body: bytes, named: Named, served: ServedLandscape) -> Response:
         if _kind(request.headers.get("content-type", JSON)) == RAW:
@@ -149,19 +152,30 @@ class Rest:
         fields = fields_of(body, ("low", "high", "shape", "stream", "rise"))
         asked = asked_patch(fields, named.described, self._service.limits)
         if asked.stream:
-            return StreamingResponse(self._lines(named, served, asked), media_type=LINES)
+            rows = self._service.rows(served, asked)
+            first = await anext(rows)  # before the status is sent, so that a full queue is a 429
+            return StreamingResponse(self._lines(named, asked, first, rows), media_type=LINES)
         found = await self._service.patch(served, asked)
         if _wants_raw(request):
             return _raw(named, found, asked.rise)
         return _json(patch_document(named, asked.coordinates, found, asked.rise))
 
-    async def _lines(self, named: Named, served: ServedLandscape, asked: AskedPatch) -> AsyncIterator[bytes]:
+    async def _lines(
+        self, named: Named, asked: AskedPatch, first: Row, rows: AsyncGenerator[Row]
+    ) -> AsyncIterator[bytes]:
         """The rows of a patch, a line each; where one cannot be had the last line says why."""
+
+        def line(row: Row) -> bytes:
+            index, found = row
+            place = [float(asked.coordinates[-1 - k][at]) for k, at in enumerate(index)]
+            return json.dumps(row_document(named, index, place, found, asked.rise)).encode() + b"\n"
+
         try:
             with self._service.resolver.answering():
-                async for index, found in self._service.rows(served, asked):
-                    place = [float(asked.coordinates[-1 - k][at]) for k, at in enumerate(index)]
-                    yield json.dumps(row_document(named, index, place, found, asked.rise)).encode() + b"\n"
+                async with aclosing(rows):
+                    yield line(first)
+                    async for row in rows:
+                        yield line(row)
         except Exception as error:
             yield json.dumps({"error": refusal_of(error).sentence}).encode() + b"\n"
 
@@ -202,7 +216,7 @@ class Rest:
         if isinstance(error, HTTPException):
             refusal = _of_http(request, error)
         elif isinstance(error, ClientDisconnect):
-            refusal = Refusal(BAD_REQUEST, "body: the connection was closed before it was whole")
+            refusal = Refusal(BAD_REQUEST, "body: the connection was closed before the answer")
         else:
             refusal = refusal_of(error)
             if refusal.status == HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -210,12 +224,35 @@ class Rest:
         return _json({"error": refusal.sentence}, refusal.status, refusal.headers)
 
 
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """What work returns, which is dropped where the client ends its connection: nobody waits for it any more.
+
+    Raises:
+        ClientDisconnect: it did.
+    """
+    task, gone = asyncio.create_task(work), asyncio.create_task(_gone(request))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+async def _gone(request: Request) -> None:
+    """Returns when the connection has ended."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 def _of_http(request: Request, error: HTTPException) -> Refusal:
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allowed = (error.headers or {}).get("Allow", "POST")
         return Refusal(NOT_ALLOWED, f"method: must be {allowed} at this address, not {shown(request.method)[1:-1]}")
     return Refusal(
-        NOT_FOUND, f"address: {shown(request.url.path)} is none of this service; /docs lists those there are"
+        NOT_FOUND, f"address: {shown(request.scope['path'])} is none of this service; /docs lists those there are"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from cluster.serving.sources import Catalog
 ROWS_AT_ONCE = 4  # of a streamed patch, so that the next ones are computed while one is sent
 STARTING_SECONDS = 2.0
 
+Row = tuple[tuple[int, ...], Found]  # of a patch: its index along all axes but the first, its values
 State = Literal["starting", "ready", "draining"]
 
 
@@ -86,7 +87,7 @@ class LandscapeService:
         """The values of a whole patch."""
         return await self.resolver.points(served, asked.points())
 
-    async def rows(self, served: ServedLandscape, asked: AskedPatch) -> AsyncIterator[tuple[tuple[int, ...], Found]]:
+    async def rows(self, served: ServedLandscape, asked: AskedPatch) -> AsyncGenerator[Row]:
         """The rows of a patch in their order, each as soon as it is there: its index along the other axes, its values.
 
         A row runs along the first axis.

@@ -142,7 +142,11 @@ class Asker:
     def post(self, path: str, body: Any, **headers: str) -> Reply:
         return self.run(self.send("POST", path, body, headers))
 
-    async def send(self, method: str, path: str, body: Any, headers: Mapping[str, str] | None = None) -> Reply:
+    async def send(
+        self, method: str, path: str, body: Any, headers: Mapping[str, str] | None = None,
+        gone: asyncio.Event | None = None,
+    ) -> Reply:  # fmt: skip
+        """The answer to a request, whose client ends its connection once `gone` is set."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         given = {"host": "localhost", "authorization": f"Bearer {TOKEN}", **(headers or {})}
         address, _, query = path.partition("?")
@@ -157,7 +161,8 @@ class Asker:
 
         async def receive() -> Message:
             if not parts:
-                await asyncio.Event().wait()
+                await (gone or asyncio.Event()).wait()
+                return {"type": "http.disconnect"}
             return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
 
         async def send(message: Message) -> None:

@@ -129,6 +129,7 @@ BAD = {
     b'{"point": [[0, 0]]}': (400, "did you mean 'points'?"),
     b'{"points": [[1e999, 0]]}': (400, "points[0]: must be finite numbers"),
     b'{"points": [[true, 0]]}': (400, "points[0]: must be 2 finite numbers"),
+    b'{"points": [["%s", 0], [0, 0]]}' % (b"a" * 20_000): (400, "points[0]: must be 2 finite numbers"),
     b'{"points": ' + b"[" * 5000 + b"]" * 5000 + b"}": (400, "body: must be JSON"),
 }
 
@@ -222,6 +223,35 @@ def test_a_full_queue_says_when_to_ask_again(make_asker):
     assert held.json["source"] == ["store"]  # for which nobody computes
     assert asker.post(f"{PLANE}/points", {"points": [[0.3, 0.3]]}).json["source"] == ["computed"]
     assert queue.waiting == asker.service.resolver.under_way == 0
+
+
+def test_a_streamed_patch_that_finds_the_queue_full_is_a_429_too(make_asker):
+    asker = make_asker(queue=1)
+    with asker.service.resolver.queue.place():
+        busy = asker.post(f"{PLANE}/patch", {"low": [0, 0], "high": [1, 1], "shape": [3, 3], "stream": True})
+    assert (busy.status, busy.headers["retry-after"]) == (429, "1")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_client_that_has_gone_asked_for_is_dropped_and_its_place_is_free(make_asker, monkeypatch, stream):
+    asker = make_asker(queue=1)
+    queue, asked = asker.service.resolver.queue, asyncio.Event()
+
+    async def never(key, points):
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asker.replicas, "points", never)
+    body = {"low": [0.1, 0.1], "high": [0.7, 0.8], "shape": [3, 3], "stream": stream}
+    reply = asker.run(asker.send("POST", f"{PLANE}/patch", body, gone=asked))
+    assert "the connection was closed" in reply.json["error"]
+    asker.run(asyncio.sleep(0))
+    assert queue.waiting == asker.service.resolver.under_way == 0
+
+
+def test_a_host_that_is_no_address_does_not_break_the_answer(asker):
+    reply = asker.get("/nowhere", host="[")
+    assert (reply.status, reply.json["error"].startswith("address: '/nowhere' is none")) == (404, True)
 
 
 def test_a_service_that_starts_or_ends_says_so(asker):
