@@ -58,9 +58,17 @@ class KeptPoints:
         return len(self._places)
 
     def get(self, point: bytes) -> bytes | None:
-        """The row of a point; None where it is not kept."""
+        """The row of a point; None where it is not kept, or is not what was written."""
         place = self._places.get(point)
-        return None if place is None else os.pread(self._file, self._row, place + self._point)
+        if place is None:
+            return None
+        read = os.pread(self._file, self._length, place)
+        content, check = read[: -CRC.size], read[-CRC.size :]
+        if content[: self._point] != point or check != _crc(content):
+            log.warning("keep: %s is damaged; a value is computed again", self.path)
+            del self._places[point]
+            return None
+        return content[self._point :]
 
     def commit(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
         """Append rows of points that are not kept yet; they are on the disk when this returns.
@@ -106,6 +114,27 @@ class KeptPoints:
             os.ftruncate(self._file, end)
             os.fsync(self._file)
         return end
+
+
+class KeptFiles:
+    """The open files of a service: one for all versions that are the same landscape, which would else write into it by
+    turns and mix their values.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[Path, str, str], KeptPoints] = {}
+
+    def points_of(self, folder: Path, landscape: str, described: Described) -> KeptPoints:
+        """The file of a landscape, opened when it is first asked for."""
+        place = folder, landscape, described.identity
+        if place not in self._open:
+            self._open[place] = KeptPoints(folder, landscape, described)
+        return self._open[place]
+
+    def close(self) -> None:
+        """Close all files."""
+        for kept in self._open.values():
+            kept.close()
 
 
 def _header(described: Described) -> bytes:

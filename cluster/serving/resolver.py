@@ -105,6 +105,10 @@ class Resolver:
         finally:
             self.under_way -= 1
 
+    def end(self) -> None:
+        """End, with all written that is to be kept: files may be closed then."""
+        self._writer.shutdown()
+
     async def points(self, served: ServedLandscape, points: Floats, *, placed: bool = False) -> Found:
         """The values at points [P, axes], in their order.
 

@@ -17,7 +17,7 @@ import uvicorn
 from cluster.process.signals import graceful_stop
 from cluster.serving.cache import PointCache
 from cluster.serving.described import Described, describe_stored
-from cluster.serving.kept import KeptPoints, keeping
+from cluster.serving.kept import KeptFiles, keeping
 from cluster.serving.refusals import UNAVAILABLE, Refusal
 from cluster.serving.requests import Limits
 from cluster.serving.resolver import Queue, Resolver
@@ -136,6 +136,7 @@ class _Run:
     start: Callable[[Sequence[Source]], Any]
     stopped: Callable[[], bool]
     ready: Callable[[Listening], None]
+    _kept: KeptFiles = field(default_factory=KeptFiles, init=False)
 
     async def run(self, opened: socket.socket) -> None:
         """Serve until a signal has come, and the answers under way are given."""
@@ -175,9 +176,8 @@ class _Run:
             await answering
             if (self.serving.address or os.environ.get("RAY_ADDRESS")) and replicas.those is not None:
                 replicas.those.end()  # a private Ray takes them along
-            for served in service.served.values():
-                if served.kept is not None:
-                    served.kept.close()
+            resolver.end()
+            self._kept.close()
 
     async def _unless_stopped(self, work: Any) -> None:
         """Carry out work that takes long.
@@ -216,7 +216,7 @@ class _Run:
         if warm or described is None:
             described = await replicas.describe(source.key)
         folder = self.folders.get(source.run)
-        kept = None if folder is None else KeptPoints(folder, source.landscape, described)
+        kept = None if folder is None else self._kept.points_of(folder, source.landscape, described)
         served = ServedLandscape(source, described, kept=kept)
         await asyncio.to_thread(served.look_now)
         return served

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from cluster.serving.described import Described, ServedAxis
-from cluster.serving.kept import KeptPoints, keeping
+from cluster.serving.kept import KeptFiles, KeptPoints, keeping
 from landscape.errors import JobError
 
 AXES = (ServedAxis("alpha", -1.0, 1.0, 5), ServedAxis("beta", -1.0, 1.0, 5))
@@ -85,6 +85,27 @@ def test_a_row_with_a_wrong_bit_is_computed_again_and_the_rest_is_kept(tmp_path)
     assert [kept.get(point(number)) is None for number in range(4)].count(True) == 1
     assert kept.get(point(3)) == row(3)
     kept.close()
+
+
+def test_a_row_that_is_tampered_with_while_the_service_runs_is_computed_again(tmp_path):
+    kept = opened(tmp_path)
+    kept.commit([(point(number), row(number)) for number in range(2)])
+    content = bytearray(kept.path.read_bytes())
+    content[-10] ^= 1
+    kept.path.write_bytes(content)
+    assert (kept.get(point(0)), kept.get(point(1))) == (row(0), None)
+    kept.commit([(point(1), row(1))])
+    assert kept.get(point(1)) == row(1)
+    kept.close()
+
+
+def test_versions_that_are_the_same_landscape_write_into_one_file_one_after_the_other(tmp_path):
+    files = KeptFiles()
+    one, two = (files.points_of(tmp_path, "plane", PLANE) for _ in range(2))
+    one.commit([(point(1), row(1))])
+    two.commit([(point(2), row(2))])
+    assert [kept.get(point(number)) for kept in (one, two) for number in (1, 2)] == [row(1), row(2)] * 2
+    files.close()
 
 
 def test_values_of_another_identity_are_in_another_file(tmp_path):
