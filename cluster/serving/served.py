@@ -91,20 +91,26 @@ class ServedLandscape:
         if store is None:
             if self.source.job is None:
                 raise Refusal(NOT_FOUND, f"landscape: {shown(self.source.landscape)} is gone from its run; put it back")
-        elif (state := state_of(store)) != self._state or self.stored is None:
-            self._refuse_another(store)
-            self.stored = read_stored(store, self.described.columns)
+        elif (state := state_of(store)) != self._state:
+            self.stored = None if self._is_another(store) else read_stored(store, self.described.columns)
             self._state = state
         self._looked = self.clock()
 
-    def _refuse_another(self, store: LandscapeStore) -> None:
-        """Refuse a landscape that was computed anew, from something else or by another plan."""
+    def _is_another(self, store: LandscapeStore) -> bool:
+        """Whether the landscape on disk is of something else, or by another plan: a job's values are not taken from it.
+
+        Raises:
+            Refusal: it is what is served.
+        """
         now = describe_stored(store)
-        if now is not None and now.identity != self.described.identity and self.source.job is None:
+        if now is None or now.identity == self.described.identity:
+            return False
+        if self.source.job is None:
             raise Refusal(
                 NOT_FOUND,
                 f"landscape: {shown(self.source.landscape)} was computed anew since this service began; start it again",
             )
+        return True
 
 
 def plain_bytes(points: Floats) -> list[bytes]:

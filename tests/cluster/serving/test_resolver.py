@@ -120,6 +120,22 @@ def test_a_landscape_that_was_computed_anew_is_not_answered_for(make_asker, copi
     assert (reply.status, "was computed anew since this service began" in reply.json["error"]) == (404, True)
 
 
+def test_a_job_does_not_take_values_of_another_one_that_has_its_run_by_now(make_asker, copied, tmp_path):
+    job = (copied / "job.yaml").read_text().replace("run: lenet", f"run: {tmp_path}/new")
+    (copied / "one.yaml").write_text(job)
+    directions = "directions: [{kind: random, seed: 8}, {kind: random, seed: 9}]"
+    (copied / "two.yaml").write_text(job.replace("range: [[-1, 1]", f"{directions}, range: [[-1, 1]"))
+    asker = make_asker("new=one.yaml")
+    from landscape.pipeline import run
+    from landscape.spec import read_job
+
+    run(read_job("two.yaml"))
+    asker.service.served["new/1/plane"].clock = lambda: 1e12
+    answer = asker.post(f"{PLANE.replace('lenet', 'new')}/points", {"points": [[1, 1.5]]}).json
+    assert answer["source"] == ["computed"]
+    assert answer["values"]["loss"] != [float(open_run(tmp_path / "new")["plane"].loss[-1, -1])]
+
+
 def test_a_replica_that_computes_other_values_does_not_serve(make_asker, copied):
     problem = (copied / "small_problem.py").read_text()
     (copied / "small_problem.py").write_text(problem.replace("torch.nn.Tanh()", "torch.nn.ReLU()"))
