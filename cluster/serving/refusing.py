@@ -25,6 +25,16 @@ def refuse_without_serve() -> None:
             raise JobError(f"serve: needs the package {name}; `pip install 'loss-landscape-cluster[serve]'`")
 
 
+def refuse_token(token: str) -> None:
+    """Refuse a token that no header can carry as it is; the message does not repeat it.
+
+    Raises:
+        JobError: it is one.
+    """
+    if not all("!" <= character <= "~" for character in token):
+        raise JobError("token: must be visible ASCII characters without blanks, not what was given; choose another one")
+
+
 def refuse_open_service(host: str, token: str | None) -> None:
     """Refuse a service that other machines reach and that asks for no token.
 

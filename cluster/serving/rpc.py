@@ -41,6 +41,7 @@ CODES = {
     UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
 }
 MARGIN = 1 << 20  # bytes of an answer beside its numbers
+LARGEST_MESSAGE = (1 << 31) - 1  # bytes, as gRPC counts them
 COLUMNS = 64  # numbers of a point's answer, at most about
 
 log = logging.getLogger("landscape")
@@ -173,11 +174,11 @@ async def start_rpc(service: LandscapeService, guard: Guard, host: str, port: in
     Raises:
         JobError: it cannot listen there.
     """
-    points, most = service.limits.points, service.limits.body()
+    points, most = service.limits.points, min(service.limits.body(), LARGEST_MESSAGE)
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", most),
-            ("grpc.max_send_message_length", points * COLUMNS * 8 + MARGIN),
+            ("grpc.max_send_message_length", min(points * COLUMNS * 8 + MARGIN, LARGEST_MESSAGE)),
             ("grpc.so_reuseport", 0),
         ]
     )

@@ -29,6 +29,8 @@ def _in_scene(scene, monkeypatch):
         (("lenet",), {"grpc_port": 70_000}, JobError, "grpc-port: must be from 0 to 65535"),
         (("lenet",), {"port": 70_000}, JobError, "port: must be from 0 to 65535"),
         (("lenet",), {"replicas": "4,2"}, JobError, "replicas: must be MIN or MIN,MAX"),
+        (("lenet",), {"token": "two words"}, JobError, "token: must be visible ASCII characters without blanks"),
+        (("lenet",), {"token": "\udcff"}, JobError, "token: must be visible ASCII characters without blanks"),
         (("lenet",), {"host": "0.0.0.0", "token": ""}, JobError, "token: must be given where the service listens"),
         (("lenet",), {"host": "no.such.host.invalid"}, JobError, "host: 'no.such.host.invalid' is not known"),
     ],
