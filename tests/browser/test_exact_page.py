@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,6 +101,22 @@ def test_coordinates_are_typed_and_slopes_are_told(page: Look, service: FakeServ
     page.page.get_by_text("slope of the loss along alpha 1 ± 0.5").wait_for()
     assert "eigenvalues 2, 4" in page.page.locator(".exactly").inner_text()
     assert asked_points(service) == [[0.5, -1]]
+
+
+def test_in_space_the_point_is_marked_at_its_height(page: Look, service: FakeService):
+    show(page, "plane", "surface")
+    page.page.evaluate("landscapePage.view.on.click({ x: 0.6, y: 0.75 })")  # as plotly says where the surface was hit
+    page.until(f"{LAID}.length === 1 && {LAID}[0].type === 'scatter3d'")
+    ((alpha, beta),) = asked_points(service)
+    assert page.page.evaluate(f"(([mark]) => [mark.x[0], mark.y[0]])({LAID})") == [alpha, beta]
+    log = page.page.evaluate("landscapePage.log")
+    known = loss_at(alpha, beta)
+    assert known is not None
+    assert page.page.evaluate(f"{LAID}[0].z[0]") == pytest.approx(math.log10(known) if log else known)
+    page.page.get_by_text("A box by numbers").click()
+    page.page.get_by_role("button", name="Fill this box").click()
+    page.page.get_by_text("A patch is drawn in the flat views").wait_for()
+    assert [kind for kind, _ in service.asked] == ["points"]
 
 
 def test_enter_on_the_picture_asks_for_the_point_of_the_arrow_keys(page: Look, service: FakeService):

@@ -136,8 +136,8 @@ export class Exact {
   /** Has a box computed and draws it as its rows come. @param ranges [low, high] of each drawn axis. */
   async fill(ranges) {
     const drawn = Math.min(2, this.axes.length), box = ranges.slice(0, drawn).map(pair => pair.map(end => Number(Number(end).toPrecision(6))).sort((one, other) => one - other));
-    this.stop();
-    this.patch = null;
+    if (this.page.view.space) { fill(this.filling, WORDS.patchFlat); return; }
+    this.drop();
     if (box.length < drawn || box.some(([low, high]) => !(low < high))) { fill(this.filling, WORDS.patchBox); return; }
     const filling = this.running = new AbortController(), beyond = this.beyond(), most = this.side * (drawn === 1 ? LINE : 1);
     const sizes = this.pixels(box).map(length => Math.max(2, Math.min(most, Math.round(length / PIXELS))));
@@ -206,9 +206,14 @@ export class Exact {
   /** Ends the patch that is computed; the rows that are there stay. */
   stop() { this.running?.abort(); }
 
-  remove() {
+  /** Forgets the patch; one that is computed says nothing more. */
+  drop() {
     this.stop();
-    this.patch = null;
+    this.running = this.patch = null;
+  }
+
+  remove() {
+    this.drop();
     fill(this.filling);
     this.draw();
   }

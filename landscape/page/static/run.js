@@ -85,7 +85,7 @@ export class RunPage {
       sentences.map(sentence => el("p", { class: "sentence" }, sentence)));
     this.view = new FigureView(this.figure, {
       hover: perFrame(point => this.pointer?.hover(point)),
-      click: point => this.pointer?.pin(point),
+      click: point => { this.pointer?.pin(point); if (point && this.state.kind === "surface") this.exact?.touch(point); },
       touch: at => this.exact?.touch(at),
       box: ranges => { if (ranges.length && this.boxing === "patch") this.exact.fill(ranges); else if (ranges.length) jobDialog(this.run, this.landscape, ranges.slice(0, this.landscape.axes.length)); },
       zoom: ranges => this.set({ zoom: ranges ? ranges.flat().map(value => Number(Number(value).toPrecision(6))).join(",") : undefined }, { draw: false }),

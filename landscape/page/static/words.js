@@ -178,6 +178,7 @@ export const WORDS = {
   patchStopped: "cancelled",
   patchValue: (title, value, error) => `${title} ${digits(value, 5)}${Number.isFinite(error) ? ` ± ${digits(error, 2)}` : ""}, exact`,
   patchName: "Exact patch",
+  patchFlat: "A patch is drawn in the flat views; choose one of them first.",
   patchBox: "A box must have different ends along each axis.",
 
   // comparison
