@@ -5,6 +5,7 @@ exported     functions of a model and a batch, exported by torch as graphs
 refusals     what is said where something does not export: which operation, where, and what to do
 described    graphs of torch as the plain values of `landscape.portable.graph`
 tree         the model's modules, parameters and buffers as plain values
+inlined      layers whose calls became plain operations
 writing      the zip: members aligned, with digests
 compared     the packed problem beside its source, on samples of the job
 """

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from landscape.errors import JobError
+from landscape.errors import JobError, shown
 from landscape.evaluation.arithmetic import arithmetic, autocast
 from landscape.plan import Plan
+from landscape.preparation.prepared import PreparedJob
 from landscape.problem.observables import Observe
 from landscape.problem.samples import Samples
 from landscape.problem.structure import moved
@@ -77,6 +78,24 @@ def compare(
     if worst > TOLERANCES.get(plan.precision, TOLERANCE):
         raise JobError(f"{OTHERWISE}, by {worst:.2g}{REMEDY}")
     return Compared(worst, count)
+
+
+def refuse_other_layers(source: PreparedJob, packed: PreparedJob) -> None:
+    """Refuse landscapes that say which layer breaks, where the packed network has other layers than its source.
+
+    Raises:
+        JobError: names the first layer of the source that the packed one has not.
+    """
+    for mine, theirs in zip(source.landscapes, packed.landscapes, strict=True):
+        if mine.record.layers is None or theirs.record.layers is None:
+            continue
+        left = [name for name in mine.record.layers.layers if name not in theirs.record.layers.layers]
+        if left or mine.record.layers.layers != theirs.record.layers.layers:
+            what = f" such as {shown(left[0])}" if left else ""
+            raise JobError(
+                f"layers: must be left out of landscape {shown(mine.name)} to be packed, as the packed network has "
+                f"operations in place of layers{what}; or run the job from its source"
+            )
 
 
 def _compare_gradients(

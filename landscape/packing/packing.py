@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor, nn
 
 from landscape.errors import JobError, shown
 from landscape.evaluation.loaded import take_to_type
 from landscape.evaluation.private import private_copy
-from landscape.packing.compared import Compared, compare
+from landscape.packing.compared import Compared, compare, refuse_other_layers
 from landscape.packing.described import Constants, described_graph
 from landscape.packing.exported import Function, example_of, exported
+from landscape.packing.inlined import inlined_layers
 from landscape.packing.named import Named
 from landscape.packing.sequences import are_sequences, described_sequences, example_of_sequences
 from landscape.packing.tree import described_parameters, described_tree
@@ -25,6 +26,7 @@ from landscape.packing.writing import ArchiveWriter
 from landscape.plan import Plan
 from landscape.portable.archive import SUFFIX
 from landscape.portable.manifest import CONSTANTS, JOB, SAMPLES, WEIGHTS
+from landscape.portable.model import PortableModel
 from landscape.portable.structure import leaves_of, structure_of
 from landscape.preparation.asked import asked_of
 from landscape.preparation.prepared import PreparedJob
@@ -38,7 +40,7 @@ from landscape.problem.structure import moved
 from landscape.problem.supervised import Supervised
 from landscape.problem.terms import Terms
 from landscape.problem.user_code import in_folder
-from landscape.spec import Job
+from landscape.spec import Job, read_job
 from landscape.trajectory.snapshots import versions
 
 MACHINE = {"run", "problem", "landscapes", "workers", "num_gpus", "device_ids"}
@@ -84,6 +86,7 @@ def pack(job: Job, path: str | Path) -> Packed:
             made.write(writer)
         with in_folder(prepared.folder):
             compared = made.compared(unproved.absolute())
+        refuse_other_layers(prepared, prepare(read_job(unproved)))
         os.replace(unproved, path)
     finally:
         unproved.unlink(missing_ok=True)
@@ -139,9 +142,18 @@ class _Exporting:
         self.graphs[name] = {"graph": graph, "takes": takes, "returns": returns}
 
     def _example(self, name: str) -> Any:
+        return self._moved(example_of_sequences(self.samples) if self.sequences else example_of(self.sets[name]))
+
+    def _moved(self, batch: Any) -> Any:
         dtype = torch.float64 if self.plan.precision == "float64" else torch.float32
-        batch = example_of_sequences(self.samples) if self.sequences else example_of(self.sets[name])
         return moved(batch, torch.device("cpu"), dtype)
+
+    def _inlined(self) -> dict[str, list[str]]:
+        batch = self._moved(self.samples.batch(0, min(2, self.samples.length)))
+        with torch.no_grad():
+            inlined = inlined_layers(self.model, lambda: self.problem.observe(self.model, batch), self.graphs)
+        before = self.problem.model.inlined if isinstance(self.problem.model, PortableModel) else {}
+        return {kind: [*before.get(kind, ()), *paths] for kind, paths in inlined.items()}
 
     def write(self, writer: ArchiveWriter) -> None:
         """Write all members."""
@@ -150,7 +162,7 @@ class _Exporting:
         for place, (name, graph) in enumerate(self.graphs.items()):
             writer.data(f"graphs/{place}.json", graph["graph"])
             graphs[name] = {"member": str(place), "takes": graph["takes"], "returns": graph["returns"]}
-        writer.text(JOB, json.dumps(self._job(), indent=1))
+        writer.text(JOB, yaml.safe_dump(self._job(), sort_keys=False))
         writer.tensors(WEIGHTS, tensors)
         if self.constants.tensors:
             writer.tensors(CONSTANTS, {str(place): each for place, each in enumerate(self.constants.tensors)})
@@ -166,12 +178,13 @@ class _Exporting:
         writer.tensors(SAMPLES, named)
         said: dict[str, Any] = {
             **self.kind,
-            "observables": list(self.prepared.landscapes[0].observables),
+            "observables": list(self.prepared.observables),
             "term_weights": None if problem.term_weights is None else dict(problem.term_weights),
             "derived": dict(problem.derived),
             "expected": dict(problem.expected),
             "precision": self.plan.precision,
             "names_types": any(_names_types(graph) for name, graph in self.graphs.items() if name[:6] != "metric"),
+            "inlined": self._inlined(),
             "parameters": described_parameters(problem.model),
             "modules": entries,
             "graphs": graphs,

@@ -104,6 +104,8 @@ class PortableFile:
             ordered = [constants[str(place)] for place in range(len(constants))]
             made = PortableModel(self.problem["modules"], tensors, ordered, graphs)
             made.only_in = str(self.problem["precision"]) if self.problem["names_types"] else ""
+            inlined = self.problem["inlined"]
+            made.inlined = {kind: tuple(map(str, inlined[kind])) for kind in ("norms", "rounded")}
             made.described = tuple(_info(each) for each in self.problem["parameters"])
             return made
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -27,6 +27,8 @@ class PortableModel(nn.Module):
     Attributes:
         described: what directions must know of the parameters, in their order.
         only_in: the precision that the graphs name types of; empty where they name none.
+        inlined: layers of the packed model whose calls stand in the graphs as plain operations: `norms`, and `rounded`,
+            whose inputs a landscape with quantised activations rounds.
 
     Raises:
         ValueError: something of these cannot be.
@@ -39,6 +41,7 @@ class PortableModel(nn.Module):
         super().__init__()
         self.described: tuple[ParameterInfo, ...] = ()
         self.only_in = ""
+        self.inlined: Mapping[str, tuple[str, ...]] = {"norms": (), "rounded": ()}
         build_tree(self, entries, tensors)
         self.constants = tuple(constants)
         self._programs = {

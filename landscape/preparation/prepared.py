@@ -118,6 +118,7 @@ class PreparedJob:
         sample_index: the places of the samples in the data.
         borrowed: the plan of the run whose engine the job takes, where no landscape of the job stands on disk.
         network: the options that the training of the run made its network with.
+        observables: what `observe` returns; landscapes may have more.
     """
 
     job: Job
@@ -131,6 +132,7 @@ class PreparedJob:
     borrowed: Plan | None = None
     sample_index: NDArray[np.int64] | None = None
     network: Mapping[str, Any] = field(default_factory=dict)
+    observables: tuple[str, ...] = ()
 
     def log_warnings(self) -> None:
         """Log the warnings; to be called once, before the first value."""

@@ -47,7 +47,7 @@ from landscape.preparation.warnings import data_warnings, origin_warnings, threa
 from landscape.preparation.weights import Weights
 from landscape.problem.callback import load_problem
 from landscape.problem.collated import length_by_observing
-from landscape.problem.portable import refuse_other_precision
+from landscape.problem.portable import refuse_inlined, refuse_other_precision
 from landscape.problem.randomness import look_for_randomness, randomness_warnings
 from landscape.problem.selection import select_samples
 from landscape.problem.user_code import in_folder
@@ -119,8 +119,9 @@ def prepare(
     own = read_problem(run) == job.problem  # as a recipe's
     warnings += [*origin_warnings(asked.landscapes, weights, implied=asked.implied, own_callback=own)]
     return PreparedJob(
-        job, run, problem, samples, landscapes, looked, tuple(warnings), folder, borrowed, chosen.indices, network
-    )
+        job, run, problem, samples, landscapes, looked, tuple(warnings), folder, borrowed, chosen.indices, network,
+        common.observables,
+    )  # fmt: skip
 
 
 def _recorded_randomness(run: str, begun: Collection[str], samples: str) -> RandomData | None:
@@ -156,6 +157,7 @@ def _prepare_landscape(common: Common, asked: Landscape, position: int) -> Prepa
         job, like, common.num_samples, common.device,
         bfloat16_weights=common.look.bfloat16_weights, reduction=common.reduction,
     ).rounding(quantisation_of(job, spec, common.problem.model))  # fmt: skip
+    refuse_inlined(common.problem.model, plan)
     convexity = convexity_of(common.bare, spec.convexity, context.origin, plan, common.observables, like)
     solve = solving_for(common.solver, common.bare, spec.name, context.origin, plan, identity)
     context = replace(context, solve=solve)

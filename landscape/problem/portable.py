@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from landscape.errors import JobError
+from landscape.errors import JobError, shown
+from landscape.plan import Plan
 from landscape.portable.manifest import PortableFile
 from landscape.portable.model import PortableModel
 from landscape.problem.observables import Observe
@@ -66,6 +67,24 @@ def refuse_other_precision(model: nn.Module, precision: str) -> None:
             f"precision: must be {packed}, in which the problem was packed and whose types it names, not {precision}; "
             f"pack the job anew by landscape pack JOB --precision {precision}"
         )
+
+
+def refuse_inlined(model: nn.Module, plan: Plan) -> None:
+    """Refuse what is done to layers by their type, where the graphs hold some of these as plain operations.
+
+    Raises:
+        JobError: names the first of these layers.
+    """
+    inlined: Mapping[str, Sequence[str]] = model.inlined if isinstance(model, PortableModel) else {}
+    for kind, concerned, what in (
+        ("norms", not plan.statistics.fixed, f"batch_norm: must be eval, not {plan.batch_norm}"),
+        ("rounded", plan.quantise is not None and plan.quantise.activations, "quantise.activations: must be false"),
+    ):
+        if concerned and inlined.get(kind):
+            raise JobError(
+                f"{what}, for a packed problem that holds the layer {shown(inlined[kind][0])} as plain operations; "
+                "make it a layer of torch.nn itself, no class of its own, and pack anew, or run the job from its source"
+            )
 
 
 def _whole(model: PortableModel, said: Mapping[str, Any]) -> Observe:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from landscape import Job, JobError, Problem, run
+from landscape.packing import pack
 from landscape.parameters import describe_parameters
 from landscape.portable.model import PortableModel
 from landscape.preparation import prepare
@@ -250,3 +251,63 @@ def test_samples_that_are_collated_are_refused():
 
     with pytest.raises(JobError, match="data: samples must be tensors of one shape to be packed"):
         packed(lambda: Problem(nn.Linear(1, 1), loader, observe), "collated")
+
+
+class OwnNorm(nn.BatchNorm1d):
+    """Of a class of its own, so that it is exported as operations."""
+
+
+class OwnLinear(nn.Linear):
+    """Likewise."""
+
+
+def own_layers():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), OwnNorm(4), nn.ReLU(), OwnLinear(4, 3))
+    return Problem.supervised(model, (torch.randn(24, 4), torch.randint(3, (24,))))
+
+
+@cache
+def packed_own_layers():
+    return packed(own_layers, "own-layers").path
+
+
+@pytest.mark.parametrize("mode", ["batch", "recalibrate"])
+def test_statistics_that_became_constants_are_refused_another_mode(tmp_path, mode):
+    words = f"batch_norm: must be eval, not {mode}, for a packed problem that holds the layer '1' as plain operations"
+    with pytest.raises(JobError, match=words):
+        prepare(read_job(packed_own_layers(), run=str(tmp_path / "run"), batch_norm=mode))
+    with pytest.raises(JobError, match=words):
+        packed(own_layers, "other-statistics", batch_norm=mode)
+    assert not (new_folder() / "other-statistics.landscape").exists()
+
+
+def test_activations_of_layers_that_became_operations_are_not_rounded_silently():
+    rounded = {**PLANE, "quantise": {"bits": 4, "activations": "calibrated"}}
+    with pytest.raises(JobError, match=r"quantise.activations: must be false, for a packed problem .* layer '3'"):
+        packed(own_layers, "rounded", landscapes=[rounded])
+    assert packed(own_layers, "rounded-weights", landscapes=[{**PLANE, "quantise": {"bits": 4}}]).compared.equal
+
+
+def test_what_became_operations_is_known_also_when_it_is_packed_again(tmp_path):
+    again = pack(read_job(packed_own_layers(), run=str(tmp_path / "run")), tmp_path / "again.landscape")
+    model = load_problem(str(again.path)).model
+    assert model.inlined == {"norms": ("1",), "rounded": ("3",)}
+    assert load_problem(str(small_file())).model.inlined == {"norms": (), "rounded": ()}
+
+
+@pytest.mark.parametrize("more", [{"convexity": True}, {"layers": True}])
+def test_a_landscape_with_more_than_observe_returns_may_stand_first(tmp_path, more):
+    asked = {"num_samples": 24, "landscapes": [{**PLANE, **more, "range": [-1e-5, 1e-5]}]}
+    made = packed(small_problem, f"more-{next(iter(more))}", **asked)
+    mine = run(Job(run=str(tmp_path / "source"), problem=small_problem, **asked))["plane"]
+    theirs = run(read_job(made.path, run=str(tmp_path / "packed")))["plane"]
+    assert len(mine.observables) > 5
+    assert mine.observables.keys() == theirs.observables.keys()
+    for name, values in mine.observables.items():
+        assert np.array_equal(values, theirs.observables[name], equal_nan=True), name
+
+
+def test_which_layer_breaks_is_not_packed_where_the_layers_are_others():
+    with pytest.raises(JobError, match=r"layers: must be left out of .*'plane' to be packed, .* such as '1\."):
+        packed(own_layers, "layers", landscapes=[{**PLANE, "layers": True}])
