@@ -17,7 +17,7 @@ import torch
 from torch import fx, nn
 
 from landscape.portable.modules import PATH
-from landscape.portable.operations import operation
+from landscape.portable.operations import operation, refuse_types
 
 Program = Callable[..., Any]
 DTYPES = {
@@ -100,6 +100,7 @@ class _Reader:
             raise ValueError(f"a node of the kind {str(kind)[:40]!r}")
         function = operation(name if kind == "aten" else f"python.{name}")
         options = self._options(function, name, kwargs) if kwargs else {}
+        refuse_types(function, arguments, options)
         return self._graph.call_function(function, arguments, options)
 
     def _options(self, function: Any, name: str, kwargs: Any) -> dict[str, Any]:

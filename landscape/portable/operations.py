@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,6 +41,12 @@ PRIVATE = {
 }  # fmt: skip
 # What reads or writes other memory than that of tensors, or changes what a tensor is.
 REFUSED = re.compile(r"(^|_)(set|resize|file|save|load|storage|rename|refine|pin|record|quantized|backward_hook)(_|$)")
+# What other operations call after they have checked the arguments. By themselves these read, and write, beyond the ends
+# of tensors that a file gives them in wrong sizes or with wrong indices.
+UNCHECKED = re.compile(
+    r"(mkldnn|fbgemm|cudnn|miopen|slow_conv|thnn|nnpack|sparse|hspmm|sspaddmm|to_mkldnn|to_sparse|as_strided|ctc_loss|"
+    r"batch_norm_|native_batch_norm|fused_moving|fake_quantize|embedding_dense_backward).*|(trace|value_selecting_reduction)_backward|.*(pool|pad|norm)\w*_backward"
+)
 # By which a string is an argument, all others being refused.
 TAKING_TEXT = {
     "gelu", "gelu_backward", "div", "div_", "pad", "einsum", "meshgrid", "searchsorted", "bucketize", "scatter_reduce",
@@ -65,8 +71,81 @@ def operation(name: str) -> Callable[..., Any]:
     found = overload(name)
     if found is None or (why := why_refused(found)):
         raise ValueError(f"the operation {name[:80]!r} is none that a graph may hold{'' if found is None else why}")
-    computed: Callable[..., Any] = BY_TORCH_NAME.get(name, found)
+    computed: Callable[..., Any] = BY_TORCH_NAME.get(name) or _checked(found)
     return computed
+
+
+def refuse_types(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse numbers where an operation takes a type or a format: torch takes them for places in its tables.
+
+    Raises:
+        ValueError: there are some.
+    """
+    arguments = getattr(getattr(function, "_schema", None), "arguments", ())
+    by_name = dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs)
+    for argument in arguments:
+        kind = re.sub(r"Optional\[|\]", "", str(argument.real_type))
+        value = by_name.get(argument.name)
+        if kind in ("ScalarType", "Layout", "MemoryFormat") and isinstance(value, (int, float, str)):
+            raise ValueError(f"{str(value)[:40]!r} for a {argument.name}")
+
+
+def _checked(found: Any) -> Callable[..., Any]:
+    """The operation; one of those that check less by themselves, behind a look at what it is given."""
+    check = CHECKED.get(found._schema.name.removeprefix("aten::"))
+    if check is None:
+        function: Callable[..., Any] = found
+        return function
+
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        if not check(*args, **kwargs):
+            raise ValueError(f"{found._schema.name}: it is given tensors or axes that do not fit")
+        return found(*args, **kwargs)
+
+    computed.__name__ = found.__name__.replace(".", "_")
+    computed._schema = found._schema  # type: ignore[attr-defined]  # where graphs look up names of arguments
+    return computed
+
+
+def _axes_fit(tensor: torch.Tensor, axes: Any, *rest: Any, **named: Any) -> bool:
+    return len(axes) > 0 and all(-tensor.dim() <= axis < tensor.dim() for axis in axes)
+
+
+def _sizes_equal(one: torch.Tensor, two: torch.Tensor, *rest: Any, **named: Any) -> bool:
+    return one.shape == two.shape and one.numel() > 0
+
+
+def _norm_fits(weight: torch.Tensor, norm: torch.Tensor, axis: int = 0, **named: Any) -> bool:
+    wanted = [size if place == axis else 1 for place, size in enumerate(weight.shape)]
+    return weight.numel() > 0 and list(norm.shape) == wanted and weight.dtype == norm.dtype
+
+
+def _channels_fit(values: torch.Tensor, *rest: Any, **named: Any) -> bool:
+    return values.dim() > 1 and all(each is None or each.shape == values.shape[1:2] for each in rest[:4])
+
+
+def _layers_fit(values: torch.Tensor, state: Any, weights: Any, *rest: Any, **named: Any) -> bool:
+    """Of a recurrent network; not of packed sequences."""
+    if values.dim() != 3 or not isinstance(weights, (list, tuple)) or len(rest) != 6:
+        return False
+    biases, layers, _, _, both, _ = rest
+    states = [state] if isinstance(state, torch.Tensor) else list(state)
+    return (
+        len(weights) == layers * (4 if biases else 2) * (2 if both else 1)
+        and all(each.dim() == 3 for each in states)
+        and all(each.dtype == values.dtype for each in (*states, *weights))
+        and all(each.dim() == (1 if biases and place % 4 > 1 else 2) for place, each in enumerate(weights))
+        and all(0 not in each.shape for each in (values, *states, *weights))
+    )
+
+
+# Needed, and checked here since torch does not.
+CHECKED: dict[str, Callable[..., bool]] = {
+    "_fft_c2c": _axes_fit, "_fft_c2r": _axes_fit, "_fft_r2c": _axes_fit, "_log_softmax_backward_data": _sizes_equal,
+    "_softmax_backward_data": _sizes_equal, "_weight_norm": _norm_fits,
+    "_native_batch_norm_legit_no_training": _channels_fit, "lstm": _layers_fit, "gru": _layers_fit,
+    "rnn_tanh": _layers_fit, "rnn_relu": _layers_fit,
+}  # fmt: skip
 
 
 def overload(name: str) -> Any:
@@ -87,7 +166,15 @@ def why_refused(found: Any) -> str:
         return ": it is a private one of torch"
     if packet not in PRIVATE and REFUSED.search(packet):
         return ": it does more than compute"
-    for argument in found._schema.arguments:
+    if UNCHECKED.fullmatch(packet) and packet not in CHECKED:
+        return ": torch does not check what it is given"
+    arguments = found._schema.arguments
+    if any(argument.is_out for argument in arguments):
+        return ": it writes into a tensor that it is given, as by out=…"
+    given = [str(each.type) for each in (*arguments, *found._schema.returns)]
+    if found._overloadname.startswith("prim_") or not any("Tensor" in kind for kind in given):
+        return ": it computes with no tensor"
+    for argument in arguments:
         kind = re.sub(r"\(.*?\)", "", str(argument.type))
         if kind in ("str", "Optional[str]"):
             if packet not in TAKING_TEXT:

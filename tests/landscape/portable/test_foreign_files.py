@@ -11,6 +11,7 @@ from packed_scene import members_of, small_file, with_json, written
 
 from landscape import JobError, NotFoundError
 from landscape.portable.manifest import PortableFile
+from landscape.portable.operations import operation
 from landscape.problem.callback import load_problem
 from landscape.spec import read_job
 
@@ -125,12 +126,54 @@ def test_a_manifest_that_says_something_else_is_refused(place, change, words):
         ["aten", "relu.default", [[[[[[[[[[1]]]]]]]]]], {}],
         ["aten", "relu.default", ["x" * 201], {}],
         ["aten", "relu.default", {"self": 1}, {}],
+        # With arguments that fit what they say these end the process, or write where they should not.
+        ["aten", "to.prim_dtype", [{"input": 0}, 100000], {}],
+        ["aten", "to.dtype", [{"input": 0}, 100000], {}],
+        ["aten", "cumsum.default", [{"input": 0}, 1], {"dtype": -1}],
+        ["aten", "floordiv.int", [-(2**63), -1], {}],
+        ["aten", "add.out", [{"input": 0}, {"input": 0}], {"out": {"tensor": "conv.weight"}}],
+        ["aten", "as_strided_.default", [{"input": 0}, [2, 1], [1 << 62, 7], 100000], {}],
+        ["aten", "max_pool2d_with_indices_backward.default", [{"input": 0}], {}],
+        ["aten", "reflection_pad1d_backward.default", [{"input": 0}, {"input": 0}, []], {}],
+        ["aten", "native_batch_norm.default", [{"input": 0}], {}],
+        ["aten", "ctc_loss.IntList", [{"input": 0}], {}],
         "exit()",
     ],
 )
 def test_a_graph_that_does_more_than_compute_is_refused(place, node):
     written(place, with_json(small_file(), GRAPH, lambda graph: graph["nodes"].insert(0, node)))
     assert "cannot be taken: its model holds" in refusal(place)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("_fft_r2c.default", (torch.ones(2, 3), [-1, 9], 0, True)),
+        ("_log_softmax_backward_data.default", (torch.ones(2, 3), torch.ones(1), 1, torch.float32)),
+        ("_weight_norm.default", (torch.ones(5, 5), torch.ones(1), 0)),
+        (
+            "_native_batch_norm_legit_no_training.default",
+            (torch.ones(2, 1000), None, None, torch.ones(1), torch.ones(1), 0.1, 1e-5),
+        ),
+    ],
+)
+def test_what_torch_does_not_check_is_checked_before_it_is_computed(name, arguments):
+    with pytest.raises(ValueError, match="tensors or axes that do not fit"):
+        operation(name)(*arguments)
+
+
+def test_what_is_checked_is_computed_where_it_fits():
+    torch.manual_seed(0)
+    recurrent, values = torch.nn.LSTM(3, 4, 2, bidirectional=True), torch.randn(5, 2, 3)
+    states = [torch.zeros(4, 2, 4)] * 2
+    weights = list(recurrent.parameters())
+    computed = operation("lstm.input")(values, states, weights, True, 2, 0.0, False, True, False)
+    assert torch.equal(computed[0], recurrent(values)[0])
+    with pytest.raises(ValueError, match="tensors or axes that do not fit"):
+        operation("lstm.input")(values[0], states, weights, True, 2, 0.0, False, True, False)
+    weight, norm = torch.randn(4, 3), torch.rand(4, 1)
+    normed = weight * (norm / weight.norm(dim=1, keepdim=True))
+    torch.testing.assert_close(operation("_weight_norm.default")(weight, norm, 0), normed)
 
 
 def test_a_pickle_in_the_place_of_tensors_is_not_loaded(place, tmp_path):
