@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from cluster.commands.output import Json, read_bound_job, show
+from cluster.process.console import bytes_text
 
 
 def pack(
@@ -41,6 +42,6 @@ def pack(
         "difference": packed.compared.difference,
     }
     values = "equal to the bit" if packed.compared.equal else f"equal to {packed.compared.difference:.1g}"
-    text = f"{packed.path}: {packed.size / 1e6:.1f} MB; its values are {values}; landscape run {packed.path}"
+    text = f"{packed.path}: {bytes_text(packed.size)}; its values are {values}; landscape run {packed.path}"
     show(data, json, text)
     return 0

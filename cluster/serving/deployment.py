@@ -20,14 +20,13 @@ from cluster.serving.described import Described
 from cluster.serving.loaded import Computed, LoadedLandscape
 from cluster.serving.refusals import FAILED, UNAVAILABLE, Refusal
 from cluster.serving.replica import Replica
-from cluster.serving.scale import Scale
+from cluster.serving.scale import LANDSCAPES, Scale
 from cluster.serving.sources import Source
 from cluster.session.placement import Placement
 from landscape.errors import one_line
 from landscape.tasks import Floats
 
 APPLICATION = "landscape"
-LANDSCAPES = 8  # that a replica holds at once; the one asked for longest ago goes first
 ONGOING = 10_000  # requests of a replica: the service's own queue bounds them
 REQUESTS_PER_REPLICA = 8.0  # on the average, above which another replica is started
 GATHERED = 512  # requests that Serve hands over at once

@@ -9,6 +9,7 @@ import numpy as np
 
 from cluster.serving.derivatives import Curvature, Gradient, curvature_at, gradient_at
 from cluster.serving.described import Described, describe
+from cluster.serving.refusals import FAILED, Refusal
 from cluster.serving.sources import Source
 from landscape.choosing import make_evaluator
 from landscape.errors import JobError, NotFoundError, nearest, shown
@@ -53,13 +54,13 @@ class LoadedLandscape:
         """The values at points [P, axes], those that stand several times computed once.
 
         Raises:
-            JobError: user code raised there, as often as it was tried.
+            Refusal: user code raised there, as often as it was tried.
         """
         places, back = np.unique(points, axis=0, return_inverse=True)
         with in_folder(self.prepared.folder):
             outcome = try_task(self.evaluator, work_at(self.landscape, places))
         if isinstance(outcome, GivenUp):
-            raise JobError(f"observe: {outcome.cause}")
+            raise Refusal(FAILED, f"observe: {outcome.cause}")
         arrays = outcome.points.arrays()
         table = np.stack([arrays[name] for name in self.described.columns], axis=1)
         return Computed(table[back.reshape(-1)], self.evaluator.batch_size == self.evaluator.plan.batch_size)

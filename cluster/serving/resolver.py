@@ -17,7 +17,7 @@ from cluster.serving.cache import PointCache
 from cluster.serving.derivatives import Curvature, Gradient
 from cluster.serving.gathering import Gathering
 from cluster.serving.loaded import Computed
-from cluster.serving.refusals import BUSY, Refusal
+from cluster.serving.refusals import BUSY, FAILED, Refusal
 from cluster.serving.served import Replicas, ServedLandscape, plain_bytes
 from landscape.surface import NOT_FINITE, OK
 from landscape.tasks import Floats
@@ -177,13 +177,16 @@ class Resolver:
                 task.cancel()
 
     async def _asked(self, key: str, asked: Sequence[Floats]) -> Sequence[object]:
-        """The values of each of several requests, by one question to a replica; where it refuses, one by one."""
+        """The values of each of several requests, by one question to a replica; one by one where user code raises.
+
+        Other refusals hold for all: asking each again would load a landscape, or wait for a replica, as many times.
+        """
         points, back = np.unique(np.concatenate(asked), axis=0, return_inverse=True)
         try:
             computed = await self._replicas.points(key, points)
         except Refusal as refusal:
-            if len(asked) == 1:
-                return [refusal]
+            if len(asked) == 1 or refusal.status != FAILED:
+                return [refusal] * len(asked)
             return [(await self._asked(key, [each]))[0] for each in asked]
         ends = np.cumsum([len(each) for each in asked])
         return [Computed(table, computed.whole) for table in np.split(computed.table[back.reshape(-1)], ends[:-1])]

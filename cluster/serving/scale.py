@@ -1,4 +1,4 @@
-"""How many replicas: at least, and at most where there is more to do."""
+"""How many replicas there are, at least and at most, and how many landscapes each of them holds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import re
 from dataclasses import dataclass
 
 from landscape.errors import JobError, shown
+
+# That a replica holds at once, where the one asked for longest ago goes first; as many are loaded before a service is
+# ready, so that none of these is loaded twice.
+LANDSCAPES = 8
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 import uvicorn
 
+from cluster.process.environment import in_environment
 from cluster.process.signals import graceful_stop
 from cluster.serving.cache import PointCache
 from cluster.serving.described import Described, describe_stored
@@ -22,7 +23,7 @@ from cluster.serving.refusals import UNAVAILABLE, Refusal
 from cluster.serving.requests import Limits
 from cluster.serving.resolver import Queue, Resolver
 from cluster.serving.rest import make_app
-from cluster.serving.scale import Scale, scale_of
+from cluster.serving.scale import LANDSCAPES, Scale, scale_of
 from cluster.serving.served import Replicas, ServedLandscape
 from cluster.serving.service import LandscapeService
 from cluster.serving.sources import Catalog, Source
@@ -38,7 +39,6 @@ from landscape.store import LandscapeStore
 LOOK_SECONDS = 0.1  # between two looks for a signal
 DRAIN_SECONDS = 15.0  # for the answers under way; the supervisor grants 20
 KEEP_ALIVE_SECONDS = 75
-WARMED = 8  # landscapes that are loaded before the service is ready
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class _Run:
         stage("preparing the landscapes")
         for number, source in enumerate(sources):
             try:
-                service.served[source.key] = await self._served(source, replicas, warm=number < WARMED)
+                service.served[source.key] = await self._served(source, replicas, warm=number < LANDSCAPES)
             except Refusal as refusal:
                 kind = NotFoundError if refusal.status == 404 else JobError
                 raise kind(
@@ -252,20 +252,6 @@ class _Later:
 
 def _runs(catalog: Catalog) -> list[str]:
     return list(dict.fromkeys(version.run for version in catalog))
-
-
-@contextlib.contextmanager
-def in_environment(name: str, value: str) -> Iterator[None]:
-    """Within the block a variable of the environment has this value."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 @contextlib.contextmanager

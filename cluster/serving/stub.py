@@ -16,12 +16,8 @@ SERVICE = DESCRIPTOR.services_by_name["Landscape"]
 def _methods() -> Iterator[tuple[str, Any, Any, bool]]:
     """Name, request, answer, and whether there is a stream of answers, of each method."""
     for method in SERVICE.methods:
-        yield (
-            method.name,
-            GetMessageClass(method.input_type),
-            GetMessageClass(method.output_type),
-            (method.server_streaming),
-        )
+        request, answer = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+        yield method.name, request, answer, method.server_streaming
 
 
 def handler_of(servicer: Any) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+from cluster.process.environment import in_environment
 from cluster.process.logs import take_over
 from cluster.session.attach import CONNECT_SECONDS, is_beyond, refuse_strangers, wrong_token
 from cluster.submit.submission import first_line
@@ -57,23 +58,9 @@ def connect(given: str | None, allow_open: bool = False) -> Any:
     from ray.job_submission import JobSubmissionClient
 
     take_over("ray")
-    with _only_address(address), translated_errors(address):
+    # Ray would take the address of its own variables before the one that it is given.
+    with in_environment("RAY_API_SERVER_ADDRESS", address), translated_errors(address):
         return JobSubmissionClient(address)
-
-
-@contextlib.contextmanager
-def _only_address(address: str) -> Iterator[None]:
-    """Make Ray use the address that was given, which its own variables would override."""
-    name = "RAY_API_SERVER_ADDRESS"
-    before = os.environ.get(name)
-    os.environ[name] = address
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 @contextlib.contextmanager

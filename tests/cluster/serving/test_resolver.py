@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import struct
 
@@ -163,14 +164,31 @@ def test_user_code_that_raises_at_a_point_fails_its_request_alone(make_asker, co
     monkeypatch.setattr(loaded.evaluator, "evaluate", raising)
 
     async def ask_all():
-        import asyncio
-
         asked = ([[0.1, 0.2]], [[0.77, 0.2]], [[0.3, 0.2]])
         return await asyncio.gather(*(asker.send("POST", f"{PLANE}/points", {"points": each}) for each in asked))
 
     answers = asker.run(ask_all())
-    assert [each.status for each in answers] == [200, 400, 200]
+    assert [each.status for each in answers] == [200, 500, 200]
     assert answers[1].json["error"] == "observe: ValueError: no such weights"
+
+
+def test_a_landscape_that_cannot_be_loaded_is_loaded_once_for_all_who_ask(make_asker, copied, monkeypatch):
+    asker = make_asker()
+    replica, loads = asker.replicas.replica, []
+
+    async def failing(key):
+        loads.append(key)
+        raise JobError("model: cannot be made")
+
+    monkeypatch.setattr(replica, "loading", failing)
+
+    async def ask_all():
+        asked = ([[0.1, 0.2]], [[0.7, 0.2]], [[0.3, 0.2]])
+        return await asyncio.gather(*(asker.send("POST", f"{PLANE}/points", {"points": each}) for each in asked))
+
+    answers = asker.run(ask_all())
+    assert [(each.status, each.json["error"]) for each in answers] == [(400, "model: cannot be made")] * 3
+    assert len(loads) == len(asker.replicas.asked) <= 2  # the first request by itself, the others by one question
 
 
 def test_places_have_names_and_versions(copied, tmp_path):
