@@ -43,7 +43,8 @@ from landscape.problem.user_code import in_folder
 from landscape.spec import Job, read_job
 from landscape.trajectory.snapshots import versions
 
-MACHINE = {"run", "problem", "landscapes", "workers", "num_gpus", "device_ids"}
+MACHINE = {"run", "problem", "landscapes", "workers", "num_gpus", "device_ids"}  # fields that are of one machine
+METRIC = "metric_"  # begins the names of graphs of metrics
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class _Exporting:
         pair = (outputs, batch[1])
         self._add("loss", lambda _, given: observe.losses(*_as_batch(given)), pair, "criterion")
         for name, metric in observe.metrics.items():
-            self._add(f"metric_{name}", _metric_of(metric), pair, f"metric {name}")
+            self._add(f"{METRIC}{name}", _metric_of(metric), pair, f"metric {name}")
         return True
 
     def _add(self, name: str, function: Function, batch: Any, what: str = "observe") -> None:
@@ -157,7 +158,7 @@ class _Exporting:
 
     def write(self, writer: ArchiveWriter) -> None:
         """Write all members."""
-        problem, entries, tensors = self.problem, *described_tree(self.problem.model)
+        entries, tensors = described_tree(self.problem.model)
         graphs = {}
         for place, (name, graph) in enumerate(self.graphs.items()):
             writer.data(f"graphs/{place}.json", graph["graph"])
@@ -167,6 +168,12 @@ class _Exporting:
         if self.constants.tensors:
             writer.tensors(CONSTANTS, {str(place): each for place, each in enumerate(self.constants.tensors)})
         self.named.write(writer)
+        samples = self._write_samples(writer)
+        problem = {**self._described(), "modules": entries, "graphs": graphs}
+        writer.manifest({"versions": versions(), "problem": problem, "samples": samples})
+
+    def _write_samples(self, writer: ArchiveWriter) -> dict[str, Any]:
+        """Write the samples; returns what the manifest says of them."""
         index = self.prepared.sample_index
         assert index is not None
         leaves = [leaf for rows in self.sets.values() for leaf in leaves_of(structure_of(rows), rows)]
@@ -176,26 +183,29 @@ class _Exporting:
             about, joined = described_sequences(self.samples)
             named |= joined
         writer.tensors(SAMPLES, named)
-        said: dict[str, Any] = {
+        return {
+            "sets": [[name, structure_of(rows)] for name, rows in self.sets.items()],
+            "sequences": about,
+            "num_samples": asked_of(self.prepared.job).num_samples,
+            "seed": self.prepared.job.seed,
+        }
+
+    def _described(self) -> dict[str, Any]:
+        """What the manifest says of the problem beside its modules and graphs."""
+        problem = self.problem
+        return {
             **self.kind,
             "observables": list(self.prepared.observables),
             "term_weights": None if problem.term_weights is None else dict(problem.term_weights),
             "derived": dict(problem.derived),
             "expected": dict(problem.expected),
             "precision": self.plan.precision,
-            "names_types": any(_names_types(graph) for name, graph in self.graphs.items() if name[:6] != "metric"),
+            "names_types": any(
+                _names_types(graph) for name, graph in self.graphs.items() if not name.startswith(METRIC)
+            ),
             "inlined": self._inlined(),
             "parameters": described_parameters(problem.model),
-            "modules": entries,
-            "graphs": graphs,
         }
-        samples = {
-            "sets": [[name, structure_of(rows)] for name, rows in self.sets.items()],
-            "sequences": about,
-            "num_samples": asked_of(self.prepared.job).num_samples,
-            "seed": self.prepared.job.seed,
-        }
-        writer.manifest({"versions": versions(), "problem": said, "samples": samples})
 
     def _job(self) -> Mapping[str, Any]:
         """The job without what is of this machine alone."""

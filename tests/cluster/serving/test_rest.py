@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from landscape.choosing import make_evaluator
 from landscape.preparation import prepare
@@ -91,19 +92,35 @@ def test_raw_numbers_have_the_bits_of_json(asker):
     assert np.frombuffer(raw.body, "<f8").reshape(2, -1).T.tolist() == [values[name] for name in names]
 
 
-def test_gradient_and_curvature_are_those_of_differences(asker, reference):
-    (a, b), step = (0.31, 0.7), 1e-3
-    around = reference([[a - step, b], [a + step, b], [a, b - step], [a, b + step], [a, b]])["loss"]
-    found = asker.post(f"{PLANE}/gradient", {"point": [a, b]}).json
-    differences = [(around[1] - around[0]) / 2 / step, (around[3] - around[2]) / 2 / step]
-    np.testing.assert_allclose(found["gradient"], differences, rtol=1e-3, atol=1e-4)
-    assert found["loss"] == around[4]
-    assert all(0 < error < 1 for error in found["stderr"])
-    curvature = asker.post(f"{PLANE}/curvature", {"point": [a, b]}).json
-    slopes = [asker.post(f"{PLANE}/gradient", {"point": [a, b + sign * 0.01]}).json["gradient"] for sign in (1, -1)]
-    column = (np.array(slopes[0]) - slopes[1]) / 0.02
-    np.testing.assert_allclose(np.array(curvature["curvature"])[1], column, rtol=1e-2, atol=1e-3)
-    np.testing.assert_allclose(np.trace(curvature["curvature"]), sum(curvature["eigenvalues"]))
+def losses_along_the_axes(scene):
+    """The loss of each sample of the plane as a function of the coordinates, [2] to [samples], in float64."""
+    prepared = prepare(read_job(scene / "job.yaml"))
+    plane, model = prepared.landscapes[0], prepared.problem.model.double()
+    inputs, targets = prepared.samples.batch(0, 40)
+
+    def losses(coordinates):
+        weights = {
+            name: origin.double() + sum(coordinates[axis] * each.tensors[name].double()
+            for axis, each in enumerate(plane.directions) if name in each.tensors)
+            for name, origin in plane.origin.items()
+        }  # fmt: skip
+        outputs = torch.func.functional_call(model, weights, inputs.double())
+        return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    return losses
+
+
+def test_gradient_and_curvature_are_those_of_autograd_in_the_coordinates(asker, scene):
+    point, losses = torch.tensor([0.31, 0.7], dtype=torch.float64), losses_along_the_axes(scene)
+    slopes = torch.autograd.functional.jacobian(losses, point)  # [samples, axes]
+    found = asker.post(f"{PLANE}/gradient", {"point": point.tolist()}).json
+    np.testing.assert_allclose(found["loss"], losses(point).mean(), rtol=1e-6)
+    np.testing.assert_allclose(found["gradient"], slopes.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(found["stderr"], slopes.std(0) / np.sqrt(len(slopes)), rtol=1e-3)
+    hessian = torch.autograd.functional.hessian(lambda each: losses(each).mean(), point)
+    curvature = asker.post(f"{PLANE}/curvature", {"point": point.tolist()}).json
+    np.testing.assert_allclose(curvature["curvature"], hessian, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(curvature["eigenvalues"], torch.linalg.eigvalsh(hessian), rtol=1e-5, atol=1e-6)
 
 
 def test_many_clients_at_once_get_their_own_answers(asker, reference):
