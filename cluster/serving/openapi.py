@@ -19,6 +19,7 @@ ERRORS = {
     400: "the request is malformed",
     401: "the token is missing or wrong",
     404: "there is no such model, version, landscape or address",
+    408: "the body does not come within a minute",
     413: "the request asks for too much",
     429: "the queue is full; Retry-After says when to ask again",
     500: "the user's code raised at a point",

@@ -16,7 +16,7 @@ from landscape.errors import (
 )
 from landscape.reproduction import NotReproduced
 
-BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, NOT_ALLOWED, TOO_LARGE, BUSY = 400, 401, 404, 405, 413, 429
+BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, NOT_ALLOWED, TOO_SLOW, TOO_LARGE, BUSY = 400, 401, 404, 405, 408, 413, 429
 FAILED, UNAVAILABLE = 500, 503
 
 
@@ -41,6 +41,8 @@ class Refusal(Exception):
         """The headers of the answer that says so."""
         if self.status == UNAUTHORIZED:
             return {"www-authenticate": "Bearer"}
+        if self.status == TOO_SLOW:
+            return {"connection": "close"}  # the rest of the request may still come
         return {} if self.retry_after is None else {"retry-after": str(max(1, math.ceil(self.retry_after)))}
 
 

@@ -26,9 +26,11 @@ class Limits:
 
     Attributes:
         points: how many points.
+        body_seconds: for which its body may take to come.
     """
 
     points: int = 100_000
+    body_seconds: float = 60.0
 
     def body(self, axes: int = 3) -> int:
         """Bytes that a request may have."""

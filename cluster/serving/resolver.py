@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +96,7 @@ class Resolver:
         self._gathering = Gathering(self._asked, self._at_once)
         self._writer = ThreadPoolExecutor(1, "keeping")
         self.under_way = 0
+        self._told = set[Path]()  # files that could not be written, each warned of once
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
@@ -197,6 +199,10 @@ class Resolver:
             try:
                 await asyncio.get_running_loop().run_in_executor(self._writer, served.kept.commit, rows)
             except OSError as error:
-                log.warning("keep: %s is not written: %s; values are answered all the same", served.kept.path, error)
+                if served.kept.path not in self._told:
+                    self._told.add(served.kept.path)
+                    log.warning(
+                        "keep: %s is not written: %s; values are answered all the same", served.kept.path, error
+                    )
         for point, row in rows:
             self._cache.put(served.described.identity, point, row)

@@ -26,7 +26,16 @@ from cluster.serving.answers import (
     row_document,
 )
 from cluster.serving.openapi import openapi_document, openapi_page
-from cluster.serving.refusals import BAD_REQUEST, NOT_ALLOWED, NOT_FOUND, TOO_LARGE, UNAUTHORIZED, Refusal, refusal_of
+from cluster.serving.refusals import (
+    BAD_REQUEST,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    TOO_LARGE,
+    TOO_SLOW,
+    UNAUTHORIZED,
+    Refusal,
+    refusal_of,
+)
 from cluster.serving.requests import (
     AskedPatch,
     AskedPoints,
@@ -68,7 +77,9 @@ def make_app(service: LandscapeService, guard: Guard) -> ASGIApp:
             "/v1/models/{model}/versions/{version}/landscapes/{landscape}/{question}", rest.ask, methods=["POST"]
         ),
     ]  # fmt: skip
-    return Starlette(routes=routes, exception_handlers={HTTPException: rest.on_error})
+    app = Starlette(routes=routes, exception_handlers={HTTPException: rest.on_error})
+    app.router.redirect_slashes = False  # to an address that the client's Host header decides
+    return app
 
 
 class Rest:
@@ -204,11 +215,18 @@ class Rest:
     async def _body(self, request: Request, named: Named) -> bytes:
         """The body, up to the size that a request may have."""
         most, parts, size = self._service.limits.body(len(named.described.axes)), list[bytes](), 0
-        async for part in request.stream():
-            size += len(part)
-            if size > most:
-                raise Refusal(TOO_LARGE, f"body: must be at most {most} bytes; ask for fewer points at once")
-            parts.append(part)
+        try:
+            async with asyncio.timeout(self._service.limits.body_seconds):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > most:
+                        raise Refusal(TOO_LARGE, f"body: must be at most {most} bytes; ask for fewer points at once")
+                    parts.append(part)
+        except TimeoutError:
+            seconds = self._service.limits.body_seconds
+            raise Refusal(
+                TOO_SLOW, f"body: must be whole within {seconds:g} seconds; send fewer points at once"
+            ) from None
         return b"".join(parts)
 
     async def on_error(self, request: Request, error: Exception) -> Response:

@@ -144,9 +144,9 @@ class Asker:
 
     async def send(
         self, method: str, path: str, body: Any, headers: Mapping[str, str] | None = None,
-        gone: asyncio.Event | None = None,
+        gone: asyncio.Event | None = None, *, unfinished: bool = False,
     ) -> Reply:  # fmt: skip
-        """The answer to a request, whose client ends its connection once `gone` is set."""
+        """The answer to a request whose client goes once `gone` is set; of one that is `unfinished` more was to come."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         given = {"host": "localhost", "authorization": f"Bearer {TOKEN}", **(headers or {})}
         address, _, query = path.partition("?")
@@ -163,7 +163,7 @@ class Asker:
             if not parts:
                 await (gone or asyncio.Event()).wait()
                 return {"type": "http.disconnect"}
-            return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+            return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts) or unfinished}
 
         async def send(message: Message) -> None:
             sent.append(message)

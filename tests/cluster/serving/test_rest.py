@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -264,6 +265,18 @@ def test_what_a_client_that_has_gone_asked_for_is_dropped_and_its_place_is_free(
     assert "the connection was closed" in reply.json["error"]
     asker.run(asyncio.sleep(0))
     assert queue.waiting == asker.service.resolver.under_way == 0
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(asker):
+    asker.service.limits = replace(asker.service.limits, body_seconds=0.01)
+    reply = asker.run(asker.send("POST", f"{PLANE}/points", b"", unfinished=True))
+    assert (reply.status, reply.headers["connection"]) == (408, "close")
+    assert reply.json["error"].startswith("body: must be whole within 0.01 seconds")
+    assert asker.service.resolver.under_way == 0
+
+
+def test_an_address_with_a_slash_too_many_is_not_redirected_to_the_host_that_a_client_names(asker):
+    assert asker.get("/v1/models/", host="evil.example").status == 404
 
 
 def test_a_host_that_is_no_address_does_not_break_the_answer(asker):
