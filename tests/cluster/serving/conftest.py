@@ -146,7 +146,7 @@ class Asker:
         self, method: str, path: str, body: Any, headers: Mapping[str, str] | None = None,
         gone: asyncio.Event | None = None, *, unfinished: bool = False,
     ) -> Reply:  # fmt: skip
-        """The answer to a request whose client goes once `gone` is set; of one that is `unfinished` more was to come."""
+        """The answer to a request whose client goes once `gone` is set; an `unfinished` one stops before its end."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         given = {"host": "localhost", "authorization": f"Bearer {TOKEN}", **(headers or {})}
         address, _, query = path.partition("?")
