@@ -70,6 +70,12 @@ class KeptPoints:
             return None
         return content[self._point :]
 
+    def latest(self) -> tuple[bytes, bytes] | None:
+        """The point that was kept last, and its row; None where nothing is kept."""
+        point = next(reversed(self._places), None)
+        row = None if point is None else self.get(point)
+        return None if point is None or row is None else (point, row)
+
     def commit(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
         """Append rows of points that are not kept yet; they are on the disk when this returns.
 

@@ -17,7 +17,7 @@ from cluster.serving.loaded import Computed, refuse_gone
 from cluster.serving.refusals import NOT_FOUND, Refusal
 from cluster.serving.sources import Source
 from cluster.serving.stored import StoredPoints, read_stored, state_of
-from landscape.errors import shown
+from landscape.errors import JobError, shown
 from landscape.store import LandscapeStore
 from landscape.tasks import Floats
 
@@ -111,6 +111,27 @@ class ServedLandscape:
                 f"landscape: {shown(self.source.landscape)} was computed anew since this service began; start it again",
             )
         return True
+
+
+async def refuse_other_kept(kept: KeptPoints, key: str, replicas: Replicas) -> None:
+    """Refuse kept values of a landscape without a grid on disk, where a replica computes others.
+
+    Its identity has weights and samples, and not the code that computes with them; a record on disk has a witness.
+
+    Raises:
+        JobError: they are of other code, or of another machine.
+        Refusal: no replica computes.
+    """
+    known = kept.latest()
+    if known is None:
+        return
+    point, row = known
+    computed = await replicas.points(key, np.frombuffer(point)[None])
+    if computed.whole and not np.array_equal(computed.table[0], np.frombuffer(row), equal_nan=True):
+        raise JobError(
+            f"keep: {shown(str(kept.path), 300)} holds other values than are computed now, as of other code or another "
+            "machine; move it away, and values are kept anew"
+        )
 
 
 def plain_bytes(points: Floats) -> list[bytes]:

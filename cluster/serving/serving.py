@@ -24,7 +24,7 @@ from cluster.serving.requests import Limits
 from cluster.serving.resolver import Queue, Resolver
 from cluster.serving.rest import make_app
 from cluster.serving.scale import LANDSCAPES, Scale, scale_of
-from cluster.serving.served import Replicas, ServedLandscape
+from cluster.serving.served import Replicas, ServedLandscape, refuse_other_kept
 from cluster.serving.service import LandscapeService
 from cluster.serving.sources import Catalog, Source
 from cluster.session.placement import refuse_too_few_places
@@ -217,6 +217,8 @@ class _Run:
             described = await replicas.describe(source.key)
         folder = self.folders.get(source.run)
         kept = None if folder is None else self._kept.points_of(folder, source.landscape, described)
+        if kept is not None and store is None:
+            await refuse_other_kept(kept, source.key, replicas)
         served = ServedLandscape(source, described, kept=kept)
         await asyncio.to_thread(served.look_now)
         return served

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -46,10 +47,11 @@ def test_notes_of_the_dead_are_removed_and_those_of_other_machines_are_not(tmp_p
         assert services() == []
         assert not list(folder.iterdir())
         (folder / "1-1.json").write_text('{"url": 1}')
-        elsewhere = folder / "2-2.json"
-        elsewhere.write_text("{}")
         assert services() == []
-        assert elsewhere.exists()
+    there = replace(make_service(tmp_path, ended.pid), host="another-machine")
+    with announce(there):
+        assert services() == []
+        assert len(list(folder.glob(f"{ended.pid}-*.json"))) == 1
 
 
 def test_a_service_without_a_home_runs_all_the_same(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from cluster.serving.cache import OVERHEAD, PointCache
 from cluster.serving.kept import KeptPoints
 from cluster.serving.replica import Replica
 from cluster.serving.scale import scale_of
+from cluster.serving.served import refuse_other_kept
 from cluster.serving.sources import catalog_of
 from cluster.serving.stored import StoredPoints
 from landscape.axes import Axis
@@ -96,6 +97,21 @@ def test_what_was_served_is_kept_and_found_by_the_next_service(make_asker, copie
         values = values or answer["values"]
         assert answer["values"] == values
     assert not asker.replicas.asked
+
+
+def test_kept_values_of_other_code_are_refused_where_no_grid_tells(make_asker, copied):
+    """Weights and samples are those of before, so that the identity is too."""
+    (copied / "job.yaml").write_text((copied / "job.yaml").read_text().replace("run: lenet", "run: none"))
+    asker, key = make_asker("lenet=job.yaml"), "lenet/1/plane"
+    kept = KeptPoints(copied / "served", "plane", asker.service.served[key].described)
+    asker.run(refuse_other_kept(kept, key, asker.replicas))  # of which there are none
+    asker.service.served[key].kept = kept
+    at(asker, (0.3, 0.4))
+    asker.run(refuse_other_kept(kept, key, asker.replicas))
+    kept.commit([(struct.pack("<2d", 0.5, 0.6), kept.latest()[1])])  # as other code had it there
+    with pytest.raises(JobError, match="holds other values than are computed now"):
+        asker.run(refuse_other_kept(kept, key, asker.replicas))
+    kept.close()
 
 
 def test_a_run_that_is_gone_is_not_answered_for(make_asker, copied):
