@@ -172,9 +172,9 @@ def test_many_clients_lose_nothing_while_replicas_are_killed(service: Running, e
                 replica.kill()
                 kills.append(replica.pid)
 
-    # More points than the cache of 1 MiB holds would take long: those of the second version have no cache in common.
     killer = threading.Thread(target=kill)
     killer.start()
+    # Points that differ, so that none of them is answered from the cache.
     fresh = ((a + 1e-6 * number, b) for number in itertools.count() for a, b in points)
     seen: list[tuple[float, float]] = []
     answers: dict[tuple[float, float], float] = {}

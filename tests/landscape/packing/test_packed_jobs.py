@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 from packed_scene import PLANE, packed, small_file, small_problem
 
-from landscape import Job, JobError, run
+from landscape import Job, JobError, Problem, run
 from landscape.packing import pack
 from landscape.preparation import prepare
 from landscape.problem.callback import load_problem
@@ -41,10 +42,24 @@ def test_it_computes_the_same_bits(tmp_path, fields):
         assert np.array_equal(values, theirs.observables[name]), name
 
 
-def test_the_file_is_little_larger_than_its_tensors():
+def test_the_same_job_gives_the_same_file():
     made = packed(small_problem, "again")
     assert made.compared.equal
-    assert made.path.read_bytes() == small_file().read_bytes()  # the same job gives the same file
+    assert made.path.read_bytes() == small_file().read_bytes()
+
+
+def wide_problem():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 400), torch.nn.ReLU(), torch.nn.Linear(400, 400))
+    return Problem.supervised(model, (torch.randn(40, 20), torch.randint(400, (40,))))
+
+
+def test_the_file_is_little_larger_than_its_tensors():
+    made = packed(wide_problem, "wide")
+    weights = sum(each.nbytes for each in wide_problem().model.parameters())
+    samples = 24 * (20 * 4 + 8 + 8)  # inputs, targets, and their places in the data
+    assert made.tensor_bytes == weights + samples
+    assert made.tensor_bytes < made.size == made.path.stat().st_size < 1.1 * made.tensor_bytes
 
 
 @pytest.mark.parametrize(
