@@ -106,7 +106,11 @@ class PortableFile:
             made.only_in = str(self.problem["precision"]) if self.problem["names_types"] else ""
             inlined = self.problem["inlined"]
             made.inlined = {kind: tuple(map(str, inlined[kind])) for kind in ("norms", "rounded")}
-            made.described = tuple(_info(each) for each in self.problem["parameters"])
+            infos = [_info(each) for each in self.problem["parameters"]]
+            held = [(name, tuple(parameter.shape)) for name, parameter in made.named_parameters()]
+            if [(each.name, each.shape) for each in infos] != held:
+                raise ValueError("other parameters than its manifest says")
+            made.described = tuple(infos)
             return made
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise self.archive.damaged(f"its model holds {_words(error)}") from None
@@ -158,7 +162,13 @@ def _sequences(fields: Sequence[str], tensors: Mapping[str, Tensor]) -> list[Any
 
 def _info(said: Mapping[str, Any]) -> ParameterInfo:
     values = {each.name: said[each.name] for each in fields(ParameterInfo)}
-    return ParameterInfo(**{**values, "shape": tuple(values["shape"])})
+    info = ParameterInfo(**{**values, "shape": tuple(values["shape"])})
+    groups, sizes = info.transposed_groups, info.shape
+    good = info.role in ("weight", "bias", "norm") and info.experts in ("", "output first", "input first")
+    good = good and type(info.trainable) is bool and type(groups) is int and groups >= 0
+    if not good or (groups and (len(sizes) < 2 or sizes[0] % groups)) or (info.experts and len(sizes) < 2):
+        raise ValueError("a parameter of a kind that is none")
+    return info
 
 
 def _words(error: Exception) -> str:

@@ -45,7 +45,8 @@ REFUSED = re.compile(r"(^|_)(set|resize|file|save|load|storage|rename|refine|pin
 # of tensors that a file gives them in wrong sizes or with wrong indices.
 UNCHECKED = re.compile(
     r"(mkldnn|fbgemm|cudnn|miopen|slow_conv|thnn|nnpack|sparse|hspmm|sspaddmm|to_mkldnn|to_sparse|as_strided|ctc_loss|"
-    r"batch_norm_|native_batch_norm|fused_moving|fake_quantize|embedding_\w*backward).*|(trace|value_selecting_reduction)_backward|.*(pool|pad|norm)\w*_backward"
+    r"range$|batch_norm_|native_batch_norm|fused_moving|fake_quantize|embedding_\w*backward).*|"
+    r"(trace|value_selecting_reduction)_backward|.*(pool|pad|norm)\w*_backward"
 )
 # By which a string is an argument, all others being refused.
 TAKING_TEXT = {

@@ -86,6 +86,13 @@ def test_every_byte_that_is_changed_is_noticed(place):
         (lambda manifest: manifest["problem"]["modules"][1]["options"].update(in_channels="x"), "in_channels"),
         (lambda manifest: manifest["problem"]["modules"][1]["options"].update(device="cuda"), "a layer 'Conv2d'"),
         (lambda manifest: manifest["problem"]["modules"][1]["options"].update(in_channels=1 << 60), "in_channels"),
+        (
+            lambda manifest: manifest["problem"]["parameters"][0].update(shape=["x"]),
+            "other parameters than its manifest",
+        ),
+        (lambda manifest: manifest["problem"]["parameters"][0].update(name="x"), "other parameters than its manifest"),
+        (lambda manifest: manifest["problem"]["parameters"][0].update(role="x"), "a parameter of a kind that is none"),
+        (lambda manifest: manifest["problem"]["parameters"][0].update(transposed_groups=-1), "of a kind that is none"),
         (lambda manifest: manifest["samples"].update(sequences={"fields": ["x"]}), "its manifest has no 'vocabulary'"),
         (lambda manifest: manifest["samples"].update(seed="x"), "its samples hold"),
         (lambda manifest: manifest["samples"].update(sets=[["", "float"]]), "a batch of a structure that is none"),
@@ -137,6 +144,7 @@ def test_a_manifest_that_says_something_else_is_refused(place, change, words):
         ["aten", "reflection_pad1d_backward.default", [{"input": 0}, {"input": 0}, []], {}],
         ["aten", "native_batch_norm.default", [{"input": 0}], {}],
         ["aten", "ctc_loss.IntList", [{"input": 0}], {}],
+        ["aten", "range.step", [-1, 7, 0.5], {"dtype": {"dtype": "int64"}}],
         "exit()",
     ],
 )
