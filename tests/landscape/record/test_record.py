@@ -68,6 +68,7 @@ WRITTEN: dict[str, tuple[Any, Any]] = {
     "keep_samples": (True, "yes"),
     "weighted": (True, 1),
     "convexity": (ConvexityRecord(steps=60, parameters=9, second_derivatives="autograd"), {"steps": 0}),
+    "rounded": (["fc1.weight"], ["fc1.weight", 3]),
     "layers": (
         LayersRecord(layers=("fc1", "relu()"), weights=("fc1.weight",), rules={"relu_zeros": 0.5}),
         {"layers": [3]},
@@ -145,6 +146,7 @@ STAYS = (
     "seed",
     "weighted",
     "convexity",
+    "rounded",
     "layers",
     "terms",
     "derived",
