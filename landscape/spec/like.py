@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from landscape.spec.landscape import Landscape
 
-OWN = ("name", "quantise", "refine", "convexity")  # fields that a landscape does not take from the one it is like
+# Fields that a landscape does not take from the one that it is like.
+OWN = ("name", "quantise", "refine", "convexity", "layers")
 
 
 def with_likes(landscapes: Sequence[Landscape], others: Mapping[str, Landscape]) -> tuple[Landscape, ...]:

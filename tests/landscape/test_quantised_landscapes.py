@@ -122,6 +122,12 @@ def test_the_jobs_quantise_is_the_default_of_its_landscapes(tmp_path):
     assert implied.plan.quantise.bits == 2
 
 
+def test_layers_are_asked_of_each_landscape_by_itself():
+    landscapes = [{**FLOAT, "layers": True}, {**SMALL, "name": "without"}, {**SMALL, "name": "with", "layers": True}]
+    found = Job(run="runs/x", problem="a:b", landscapes=landscapes).landscapes
+    assert [each.layers is not None for each in found] == [True, False, True]
+
+
 def test_a_landscape_is_like_one_of_the_run_on_disk(tmp_path):
     auto = {"name": "float", "size": [3, 5], "range": "auto"}
     done = run(make_job(tmp_path / "run", conv_problem, [auto], num_samples=29))
