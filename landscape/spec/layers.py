@@ -33,7 +33,7 @@ class Layers(Frozen):
         try:
             asked = asked_rules("rules", value)
         except JobError as error:
-            raise ValueError(str(error).removeprefix("rules").removeprefix(": ")) from None
+            raise ValueError(str(error).removeprefix("rules").removeprefix(": ").removeprefix(".")) from None
         looked_at = {name: threshold for name, threshold in asked.items() if name in OF_POINTS}
         if not looked_at:
             raise ValueError(f"must name rules of weights or outputs, not {shown(value)}; others need a training")
@@ -43,6 +43,8 @@ class Layers(Frozen):
     @classmethod
     def _known(cls, value: Any) -> Any:
         names = [value] if isinstance(value, str) else value
+        if names is not None and not isinstance(names, (list, tuple)):
+            raise ValueError(f"must list some of {', '.join(LAYER_STATISTICS)}, not {shown(value)}")
         wrong = [name for name in names or () if name not in LAYER_STATISTICS]
         if wrong:
             raise ValueError(f"must be of {', '.join(LAYER_STATISTICS)}, not {shown(wrong[0])}")

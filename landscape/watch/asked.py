@@ -36,11 +36,11 @@ def asked_rules(field: str, value: Any) -> dict[str, float]:
         value = _of_text(field, value)
     if not isinstance(value, (Mapping, list, tuple, set, frozenset)):
         raise JobError(f"{field}: must list rules, such as [weights, tensor_overflow], not {shown(value)}")
-    given = value if isinstance(value, Mapping) else dict.fromkeys(value)
+    given = value.items() if isinstance(value, Mapping) else [(name, None) for name in value]
     asked: dict[str, float] = {}
-    for name, threshold in given.items():
-        if threshold is not None and not is_number(threshold):
-            raise JobError(f"{field}.{name}: must be a finite number, not {shown(threshold)}")
+    for name, threshold in given:
+        if threshold is not None and (not is_number(threshold) or threshold < 0):
+            raise JobError(f"{field}.{name}: must be a finite number of at least 0, not {shown(threshold)}")
         if threshold is not None and name not in RULES:
             _refuse_unless_known(field, name)
             raise JobError(f"{field}.{name}: must be left without a threshold, as it names several rules")
@@ -56,7 +56,7 @@ def _of_text(field: str, text: str) -> dict[str, float | None]:
         try:
             found[rule] = float(threshold) if equals else None
         except ValueError:
-            raise JobError(f"{field}.{rule}: must be a finite number, not {shown(threshold)}") from None
+            raise JobError(f"{field}.{rule}: must be a finite number of at least 0, not {shown(threshold)}") from None
     return found
 
 

@@ -141,6 +141,9 @@ def test_other_rules_are_another_landscape(computed):
         ({"rules": ["gradients"]}, "must name rules of weights or outputs"),
         ({"statistics": ["median"]}, "must be of min, max, mean, spread, abs_mean, zeros, not_finite, not 'median'"),
         ({"rule": []}, "rule"),
+        ({"rules": [{"relu_zeros": 0.5}]}, "unknown rule {'relu_zeros': 0.5}"),
+        ({"rules": {"relu_zeros": "x"}}, "relu_zeros: must be a finite number of at least 0"),
+        ({"statistics": 3}, "must list some of min, max"),
     ],
 )
 def test_what_asks_for_no_layers_is_refused_by_name(value, message):

@@ -108,7 +108,21 @@ def test_asked_rules_are_names_groups_and_thresholds_in_the_order_of_the_table()
     }
 
 
-@pytest.mark.parametrize("value", [3, {"relu_zeros": "many"}, {"relu_zeros": True}, ["relu"], [3], {"all": 1.0}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        3,
+        {"relu_zeros": "many"},
+        {"relu_zeros": True},
+        ["relu"],
+        [3],
+        {"all": 1.0},
+        [["weights"]],
+        [{"relu_zeros": 0.5}],
+        {"relu_zeros": -0.5},
+        "relu_zeros=-1",
+    ],
+)
 def test_what_names_no_rules_is_refused(value):
     with pytest.raises(JobError, match=r"^watch") as caught:
         asked_rules("watch", value)
