@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks_of_all
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from landscape.watch.masks import beside_mask, is_watched, origin_of_infinite
 from landscape.watch.rules import BOUNDS, Tensors
 from landscape.watch.statistics import Statistics, merged, statistics_of
 
@@ -34,7 +35,6 @@ MOVING = frozenset((
     "scalar_tensor", "select_scatter", "slice_scatter", "sort", "stack", "to_copy", "topk", "tril", "triu",
     "unsafe_view", "where", "zero", "zeros", "zeros_like",
 ))  # fmt: skip
-SIGN_CHANGING = ("neg", "mul", "div", "sub", "rsub", "abs")  # which make Inf of a mask's -Inf
 OUTSIDE = "observe"  # what operations outside the network are called by
 
 
@@ -47,6 +47,7 @@ class Layer:
         kind: the class of the module, or `operation`.
         activation: `relu`, `sigmoid` or `tanh`, where it is one.
         shape: of the output in the first batch.
+        unmasked: statistics without what a mask has made next to -Inf.
         from_infinite: whether all that was infinite came so from what was given.
         born: the operation in it that first made a value that is not finite of values that are.
     """
@@ -58,14 +59,16 @@ class Layer:
     shape: tuple[int, ...] = ()
     dtype: str = ""
     statistics: Statistics = field(default_factory=Statistics)
+    unmasked: Statistics = field(default_factory=Statistics)
     from_infinite: bool = False
     born: str = ""
 
     def seen(self) -> Tensors:
         """As rules are asked about it."""
         return Tensors(
-            self.name, self.statistics, self.activation, in_model=self.in_model, from_infinite=self.from_infinite
-        )
+            self.name, self.statistics, self.activation, in_model=self.in_model, from_infinite=self.from_infinite,
+            unmasked=self.unmasked,
+        )  # fmt: skip
 
 
 @dataclass
@@ -185,14 +188,14 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
     def computed(self, function: Any, arguments: Sequence[Any], output: Any) -> None:
         """An operation was carried out."""
         tensor = output[0] if isinstance(output, (tuple, list)) and output else output
-        if not self.on or not _is_watched(tensor) or function.is_view:
+        if not self.on or not is_watched(tensor) or function.is_view:
             return
         name, call = function._schema.name.partition("::")[2].strip("_"), self._stack[-1] if self._stack else None
         if name in MOVING:
             return
         with self._computing():
             activation = _activation_of(name, arguments)
-            born, from_infinite = _born(name, tensor, arguments)
+            born, from_infinite = origin_of_infinite(name, tensor, arguments)
             if call is not None:
                 call.operations += 1
                 call.last = activation
@@ -201,19 +204,20 @@ class NetworkWatcher(contextlib.AbstractContextManager["NetworkWatcher"]):
                 return
             owner = OUTSIDE if call is None else call.name
             layer = self._numbered(f"{owner}.{name}()" if owner else f"{name}()")
-            kept = self._add(layer, "operation", call is not None, activation, tensor)
+            kept = self._add(layer, "operation", call is not None, activation, tensor, name)
             kept.born = kept.born or (name if born else "")
             kept.from_infinite = kept.from_infinite or from_infinite
 
     # -- what is kept -----------------------------------------------------------------------------------------
 
-    def _add(self, name: str, kind: str, in_model: bool, activation: str, tensor: Tensor) -> Layer:
+    def _add(self, name: str, kind: str, in_model: bool, activation: str, tensor: Tensor, operation: str = "") -> Layer:
         layer = self.layers.get(name)
         if layer is None:
             shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
             layer = self.layers[name] = Layer(name, kind, in_model, activation, shape, dtype)
         found = statistics_of(tensor, BOUNDS.get(activation))
         layer.statistics = merged([layer.statistics, found])
+        layer.unmasked = merged([layer.unmasked, beside_mask(operation, tensor, found)])
         self._last = _place(tensor)
         return layer
 
@@ -247,42 +251,16 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return output
 
 
-def _is_watched(value: Any) -> bool:
-    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()) and not value.is_meta
-
-
 def _activation_of(name: str, arguments: Sequence[Any]) -> str:
     if name in CLAMPS:
         return "relu" if len(arguments) > 1 and arguments[1] == 0 else ""
     return ACTIVATIONS.get(name, "")
 
 
-def _born(name: str, tensor: Tensor, arguments: Sequence[Any]) -> tuple[bool, bool]:
-    """Whether an operation made values that are not finite of ones that are; whether infinite ones only stayed so."""
-    if tensor.layout is not torch.strided or bool(torch.isfinite(tensor).all()):
-        return False, False
-    given = [each for argument in arguments for each in _flat(argument)]
-    if bool(torch.isnan(tensor).any()):
-        return not any(_any(torch.isnan, each) for each in given), False
-    ways = (torch.isinf,) if name in SIGN_CHANGING or tensor.is_complex() else (torch.isposinf, torch.isneginf)
-    born = any(_any(way, tensor) and not any(_any(way, each) for each in given) for way in ways)
-    return born, not born
-
-
-def _any(way: Callable[[Tensor], Tensor], value: Tensor | float) -> bool:
-    return bool(way(torch.as_tensor(value)).any())
-
-
-def _flat(argument: Any) -> list[Any]:
-    """The numbers and the tensors of an argument that may be infinite."""
-    members = argument if isinstance(argument, (list, tuple)) else [argument]
-    return [each for each in members if isinstance(each, float) or (_is_watched(each) and each.layout is torch.strided)]
-
-
 def _named_tensors(output: Any, place: str = "") -> list[tuple[str, Tensor]]:
     """The tensors of what a module returns: one, or those of tuples, lists and dicts with their places in these."""
     if isinstance(output, Tensor):
-        return [(place, output)] if _is_watched(output) else []
+        return [(place, output)] if is_watched(output) else []
     if isinstance(output, Mapping):
         members = [(f"[{name}]", each) for name, each in output.items()]
     elif isinstance(output, (tuple, list)):

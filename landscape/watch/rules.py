@@ -35,6 +35,7 @@ class Tensors:
         change: how far it has moved, of weights.
         in_model: whether it is part of the network; what `observe` computes of its outputs is not.
         from_infinite: whether all that is infinite came so from what was given, as the masks of attention do.
+        unmasked: the statistics of what a mask has not set to next to -Inf; None: of all.
     """
 
     layer: str
@@ -44,6 +45,7 @@ class Tensors:
     change: Change | None = None
     in_model: bool = True
     from_infinite: bool = False
+    unmasked: Statistics | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def _zeros(seen: Tensors) -> float | None:
 
 
 def _magnitude(seen: Tensors) -> float | None:
-    return seen.statistics.magnitude if seen.in_model else None
+    return (seen.unmasked or seen.statistics).magnitude if seen.in_model else None
 
 
 def _small(seen: Tensors) -> float | None:

@@ -173,6 +173,52 @@ class Halved(nn.Module):
         return scores.sum(-1)[:, :3]
 
 
+class Lowest(Halved):
+    """Masks by numbers that are finite, as transformers do."""
+
+    lowest = torch.finfo(torch.float32).min
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = (1 - torch.ones(6, 6).tril()) * self.lowest
+        return (self.linear(x)[:, :, None] + mask).softmax(-1).sum(-1)[:, :3]
+
+
+class Billion(Lowest):
+    lowest = -1e9
+
+
+@pytest.mark.parametrize("model", [Lowest, Billion])
+def test_masks_of_finite_numbers_are_no_fault(tmp_path, model):
+    masked = lambda: Problem.supervised(model(), samples(), nn.CrossEntropyLoss(), [])  # noqa: E731
+    line = {"name": "line", "size": 3, "directions": [{"kind": "random"}], "layers": True}
+    done = run(make_job(tmp_path, masked, [line], num_samples=23))
+    assert not done["line"].observables["first_layer"].any()
+    (added,) = [
+        layer for layer in inspect_point(tmp_path, "line", at=[0], problem=masked).here.layers if "add" in layer.name
+    ]
+    assert added.statistics.low <= -1e9
+    assert added.unmasked.magnitude < 10
+
+
+class Forward(nn.Module):
+    """Adds what forward derivatives, such as those of torch.func.jvp, are where they are zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.linear = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) + torch._efficientzerotensor((len(x), 3))
+
+
+def test_derivatives_that_are_zero_are_left_alone(tmp_path):
+    made = lambda: Problem.supervised(Forward(), samples(), nn.CrossEntropyLoss(), [])  # noqa: E731
+    run(make_job(tmp_path, made, [{"name": "line", "size": 3, "directions": [{"kind": "random"}]}], num_samples=23))
+    assert inspect_point(tmp_path, "line", at=[0], problem=made).findings == ()
+
+
 def test_masks_of_infinities_are_no_fault(tmp_path):
     masked = lambda: Problem.supervised(Halved(), samples(), nn.CrossEntropyLoss(), [])  # noqa: E731
     run(make_job(tmp_path, masked, [{"name": "line", "size": 3, "directions": [{"kind": "random"}]}], num_samples=23))
@@ -189,7 +235,7 @@ def test_masks_of_infinities_are_no_fault(tmp_path):
         ({"at": (0.3, True)}, "at: must be finite numbers"),
         ({"rules": ["tensor_overflo"]}, "rules: unknown rule 'tensor_overflo'; did you mean 'tensor_overflow'"),
         ({"rules": {"weights": 3.0}}, "rules.weights: must be left without a threshold"),
-        ({"rules": {"relu_zeros": math.inf}}, "rules.relu_zeros: must be a finite number, not inf"),
+        ({"rules": {"relu_zeros": math.inf}}, "rules.relu_zeros: must be a finite number of at least 0, not inf"),
         ({"problem": "gone:problem"}, "problem: module 'gone' does not import"),
     ],
 )
