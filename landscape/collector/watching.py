@@ -47,16 +47,17 @@ class TrainingWatch:
         self._sees_outputs = self._may_see_outputs(called)
         self._watcher: NetworkWatcher | None = None  # while it is entered
         hook: Callable[..., Any] | None = getattr(optimizer, "register_step_pre_hook", None)
-        self._hooked = hook is not None and "gradients" in self._targets
-        if hook is not None and self._hooked:
+        self._hooked, self._stepped = hook is not None, False
+        if hook is not None:
             # Weakly, as an optimiser may outlive the training.
             me = weakref.ref(self)
-            hook(lambda *_: watch._look_at_gradients() if (watch := me()) is not None else None)
+            hook(lambda optimizer, *_: watch._at_step(optimizer) if (watch := me()) is not None else None)
         self.pending = self._tell(findings("weights", self._weights(), thresholds), 0)  # of the weights to begin with
 
     def prepare(self, step: int) -> None:
         """The step with this number comes next."""
         self._due = step == FIRST or step % self._every == 0 or step in self._listed
+        self._stepped = not self._hooked
         if not self._due:
             return
         if "changes" in self._targets:
@@ -89,7 +90,10 @@ class TrainingWatch:
     def _may_see_outputs(self, called: nn.Module) -> bool:
         if "outputs" not in self._targets:
             return False
-        compiled = hasattr(called, "_orig_mod") or getattr(called, "_compiled_call_impl", None) is not None
+        compiled = any(
+            hasattr(each, "_orig_mod") or getattr(each, "_compiled_call_impl", None) is not None
+            for each in called.modules()
+        )
         if compiled:
             log.warning("watch: outputs of layers are not seen in a model that torch.compile has compiled")
         return not compiled
@@ -103,12 +107,20 @@ class TrainingWatch:
             return []
         return [Tensors(name, statistics_of(each), dimensions=each.dim()) for name, each in self._trained()]
 
-    def _look_at_gradients(self) -> None:
-        if not self._due:
+    def _at_step(self, optimizer: Any) -> None:
+        """The optimiser is about to take a step; a fused one leaves it to its kernel to undo the scale of a loss."""
+        scale, skips = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+        if not self._due or (skips is not None and float(skips)):
             return
+        self._stepped = True
+        if "gradients" in self._targets:
+            self._look_at_gradients(1.0 if scale is None else float(scale))
+
+    def _look_at_gradients(self, scale: float = 1.0) -> None:
         for name, parameter in self._trained():
             if parameter.grad is not None:
-                self._gradients[name] = Tensors(name, statistics_of(parameter.grad), dimensions=parameter.dim())
+                gradient = parameter.grad if scale == 1.0 else parameter.grad / scale
+                self._gradients[name] = Tensors(name, statistics_of(gradient), dimensions=parameter.dim())
 
     def _changes(self) -> list[Tensors]:
         before, self._before = self._before, {}
@@ -120,6 +132,8 @@ class TrainingWatch:
 
     def _lasting(self, found: list[Finding]) -> list[Finding]:
         """Weights that hardly move count at the second watched step running, as momentum has to begin."""
+        if not self._stepped:  # gradients are being accumulated, or the scale of the loss was too large
+            return [each for each in found if each.rule not in HARDLY_MOVING]
         still = {(each.layer, each.rule) for each in found if each.rule in HARDLY_MOVING}
         lasting, self._still = still & self._still, still
         return [each for each in found if each.rule not in HARDLY_MOVING or (each.layer, each.rule) in lasting]

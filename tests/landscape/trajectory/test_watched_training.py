@@ -97,6 +97,38 @@ def test_only_the_steps_that_are_due_are_watched(tmp_path):
     assert sorted({step for step, _, _ in found(tmp_path)}) == [1, 2, 5]  # the first, a listed one, a multiple
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_gradients_are_those_without_the_scale_of_the_loss(tmp_path, fused):
+    model, scaler = Net(nn.ReLU()), torch.amp.GradScaler("cpu", init_scale=3e38, backoff_factor=0.6)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, fused=fused)
+    collector = TrajectoryCollector(tmp_path, model, optimizer, intervals=[[0, 1, 2]], watch="all", watch_every=1)
+    skipped = 0
+    for _ in range(4):
+        loss, scale = 2 * nn.functional.cross_entropy(model(torch.eye(6)), torch.arange(6) % 3), scaler.get_scale()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        collector.step()
+        skipped += scaler.get_scale() < scale
+    assert skipped == 2
+    assert found(tmp_path) == []
+
+
+def test_weights_are_not_unchanged_while_gradients_are_accumulated(tmp_path):
+    model = Net(nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    collector = TrajectoryCollector(tmp_path, model, optimizer, intervals=[[0, 1, 2]], watch="all", watch_every=1)
+    for step in range(1, 7):
+        loss = nn.functional.cross_entropy(model(torch.eye(6)), torch.arange(6) % 3)
+        loss.backward()
+        if step % 3 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        collector.step(loss.detach())
+    assert found(tmp_path) == []
+
+
 def test_thresholds_are_arguments_and_what_is_not_asked_stays_silent(tmp_path):
     train(tmp_path, watch={"weight_change_too_large": 1e-9}, watch_every=1)
     assert {rule for _, _, rule in found(tmp_path)} == {"weight_change_too_large"}
