@@ -33,15 +33,17 @@ class ActivationRounding:
 
     def _hook(self, name: str, module: nn.Module) -> None:
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            # Layers derived from torch's may call it by another name.
+            by = next((key for key, value in kwargs.items() if isinstance(value, Tensor)), "input")
             if self._watching:
-                self._see(name, args[0] if args else kwargs["input"])
+                self._see(name, args[0] if args else kwargs[by])
                 return None
             over = None if name in self.left else self.range_of(name)
             if over is None:
                 return None
             if args:
                 return (fake_quantise(args[0], over), *args[1:]), kwargs
-            return args, {**kwargs, "input": fake_quantise(kwargs["input"], over)}
+            return args, {**kwargs, by: fake_quantise(kwargs[by], over)}
 
         module.register_forward_pre_hook(before, with_kwargs=True)
 

@@ -87,13 +87,13 @@ class Integers(Rewrite):
             if "forward" in vars(layer.module):
                 del layer.module.forward
 
-    def _call(self, layer: _Layer, inputs: Tensor) -> Tensor:
+    def _call(self, layer: _Layer, input: Tensor) -> Tensor:  # as torch calls it, where it is given by name
         over = self._activations.range_of(layer.name)
         if over is None:
-            return layer.plain(inputs)
+            return layer.plain(input)
         if not layer.is_fresh:
             layer.packed, layer.is_fresh = self._pack(layer, over), True
-        given = levels(inputs, over)
+        given = levels(input, over)
         # There is no integer for what is not finite: the layer then computes as though nothing were integers.
         if layer.packed is None or not bool(given.sum().isfinite()):
             return layer.plain((given - over.zero_point) * over.scale)

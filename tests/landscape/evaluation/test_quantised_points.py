@@ -358,6 +358,35 @@ def test_a_network_in_integers_is_the_quantised_one(engine):
     np.testing.assert_allclose(found.mean["loss"], expected.mean["loss"], rtol=2e-4)
 
 
+class OwnName(nn.Linear):
+    """Calls its input by a name of its own."""
+
+    def forward(self, hidden):
+        return super().forward(hidden)
+
+
+class ByName(Mixed):
+    """Calls layers by the names of their arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        state = self.still.state_dict()
+        self.still = OwnName(4, 3)
+        self.still.load_state_dict(state)
+
+    def forward(self, x):
+        x = torch.relu(self.norm(self.convolution(input=x)))
+        x = torch.relu(self.transposed(input=x)).mean((2, 3))
+        return self.still(hidden=self.odd(x=torch.relu(self.linear(input=x))))
+
+
+@pytest.mark.parametrize("engine", ["eager", pytest.param("eager+int8", marks=needs_kernels)])
+def test_layers_may_get_their_inputs_by_name(engine):
+    expected, found = (evaluator(model, INT8, engine).evaluate(POINTS).mean["loss"] for model in (Mixed(), ByName()))
+    # A layer derived from torch's is not computed in integers.
+    np.testing.assert_allclose(found, expected, rtol=0 if engine == "eager" else 2e-4)
+
+
 @needs_kernels
 def test_what_is_not_finite_stays_so_in_integers():
     model = Mixed()
