@@ -20,7 +20,7 @@ from landscape.results import open_run
 from landscape.store import LandscapeStore
 from landscape.surface import NOT_FINITE
 from landscape.watch.asked import asked_rules
-from landscape.watch.rules import Finding
+from landscape.watch.rules import RULES, Finding
 
 EVALUATIONS = 12  # two points, each watched, with gradients
 HERE = here()
@@ -80,7 +80,7 @@ def inspect_point(
 
     Args:
         at: the coordinates, also beyond the grid; default: the first point whose loss is not finite, else the origin.
-        gradients: of the mean loss, per parameter, too.
+        gradients: of the mean loss, per parameter, too; always where the rules are of these alone.
         rules: names of rules, or {name: threshold}; default: all with their defaults.
         problem: the callback; default: the one that the landscape was computed with, by its name.
         folder: where the callback is looked up first; default: where it was then.
@@ -92,6 +92,12 @@ def inspect_point(
         ClusterUnreachableError, Interrupted: as computing does.
     """
     thresholds = asked_rules("rules", True if rules is None else rules)
+    targets = {RULES[name].target for name in thresholds}
+    if targets == {"changes"}:
+        raise JobError(
+            f"rules: must name rules of weights, outputs or gradients, not {shown(rules)}; a point is no step"
+        )
+    gradients = gradients or not targets & {"weights", "outputs"}
     path = open_run(run).path
     store = LandscapeStore.open(path, name)
     axes = tuple(axis.name for axis in open_run(path)[name].axes)

@@ -31,7 +31,7 @@ MOVING = frozenset((
     "alias", "arange", "bernoulli", "cat", "clone", "constant_pad_nd", "contiguous", "copy", "detach", "dropout",
     "empty", "empty_like", "fill", "flip", "full", "full_like", "gather", "index", "index_select", "lift_fresh",
     "lift_fresh_copy", "local_scalar_dense", "masked_fill", "native_dropout", "new_empty", "new_full", "new_ones",
-    "new_zeros", "ones", "ones_like", "rand_like", "randn_like", "repeat", "reshape", "resize", "roll",
+    "new_zeros", "new_zeros_with_same_feature_meta", "ones", "ones_like", "rand_like", "randn_like", "repeat", "reshape", "resize", "roll",
     "scalar_tensor", "select_scatter", "slice_scatter", "sort", "stack", "to_copy", "topk", "tril", "triu",
     "unsafe_view", "where", "zero", "zeros", "zeros_like",
 ))  # fmt: skip
@@ -259,6 +259,8 @@ def _activation_of(name: str, arguments: Sequence[Any]) -> str:
 
 def _named_tensors(output: Any, place: str = "") -> list[tuple[str, Tensor]]:
     """The tensors of what a module returns: one, or those of tuples, lists and dicts with their places in these."""
+    while isinstance(output, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(output):
+        output = torch._C._functorch.get_unwrapped(output)  # as in torch.func.jvp, where it has no memory of its own
     if isinstance(output, Tensor):
         return [(place, output)] if is_watched(output) else []
     if isinstance(output, Mapping):

@@ -201,7 +201,7 @@ def test_masks_of_finite_numbers_are_no_fault(tmp_path, model):
 
 
 class Forward(nn.Module):
-    """Adds what forward derivatives, such as those of torch.func.jvp, are where they are zero."""
+    """Adds its derivative along an axis, in which those by the weights are zeros that have no memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,9 +210,10 @@ class Forward(nn.Module):
             self.linear = nn.Linear(6, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x) + torch._efficientzerotensor((len(x), 3))
+        return sum(torch.func.jvp(self.linear, (x,), (torch.ones_like(x),)))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by which torch makes rules of derivatives
 def test_derivatives_that_are_zero_are_left_alone(tmp_path):
     made = lambda: Problem.supervised(Forward(), samples(), nn.CrossEntropyLoss(), [])  # noqa: E731
     run(make_job(tmp_path, made, [{"name": "line", "size": 3, "directions": [{"kind": "random"}]}], num_samples=23))
@@ -236,6 +237,7 @@ def test_masks_of_infinities_are_no_fault(tmp_path):
         ({"rules": ["tensor_overflo"]}, "rules: unknown rule 'tensor_overflo'; did you mean 'tensor_overflow'"),
         ({"rules": {"weights": 3.0}}, "rules.weights: must be left without a threshold"),
         ({"rules": {"relu_zeros": math.inf}}, "rules.relu_zeros: must be a finite number of at least 0, not inf"),
+        ({"rules": ["changes"]}, "rules: must name rules of weights, outputs or gradients, not \\['changes'\\]"),
         ({"problem": "gone:problem"}, "problem: module 'gone' does not import"),
     ],
 )
