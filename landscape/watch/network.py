@@ -31,9 +31,9 @@ MOVING = frozenset((
     "alias", "arange", "bernoulli", "cat", "clone", "constant_pad_nd", "contiguous", "copy", "detach", "dropout",
     "empty", "empty_like", "fill", "flip", "full", "full_like", "gather", "index", "index_select", "lift_fresh",
     "lift_fresh_copy", "local_scalar_dense", "masked_fill", "native_dropout", "new_empty", "new_full", "new_ones",
-    "new_zeros", "new_zeros_with_same_feature_meta", "ones", "ones_like", "rand_like", "randn_like", "repeat", "reshape", "resize", "roll",
+    "new_zeros", "ones", "ones_like", "rand_like", "randn_like", "repeat", "reshape", "resize", "roll",
     "scalar_tensor", "select_scatter", "slice_scatter", "sort", "stack", "to_copy", "topk", "tril", "triu",
-    "unsafe_view", "where", "zero", "zeros", "zeros_like",
+    "unsafe_view", "where", "zero", "zeros", "zeros_like", "new_zeros_with_same_feature_meta",
 ))  # fmt: skip
 OUTSIDE = "observe"  # what operations outside the network are called by
 

@@ -217,7 +217,9 @@ class Forward(nn.Module):
 def test_derivatives_that_are_zero_are_left_alone(tmp_path):
     made = lambda: Problem.supervised(Forward(), samples(), nn.CrossEntropyLoss(), [])  # noqa: E731
     run(make_job(tmp_path, made, [{"name": "line", "size": 3, "directions": [{"kind": "random"}]}], num_samples=23))
-    assert inspect_point(tmp_path, "line", at=[0], problem=made).findings == ()
+    found = inspect_point(tmp_path, "line", at=[0], problem=made)
+    assert found.findings == ()
+    assert "linear" in [layer.name for layer in found.here.layers]
 
 
 def test_masks_of_infinities_are_no_fault(tmp_path):
