@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
 from landscape.errors import JobError
@@ -103,9 +104,12 @@ def _noting(
 
 @contextlib.contextmanager
 def _settled() -> Iterator[None]:
-    """Without the kernels of whole attention layers, which do not export, and without warnings."""
+    """Without the kernels of whole attention layers and a look at masks, which do not export, and without warnings."""
     fast, disabled = torch.backends.mha.get_fastpath_enabled(), logging.root.manager.disable
+    detect = transformer._detect_is_causal_mask
     torch.backends.mha.set_fastpath_enabled(False)
+    # Torch looks at a mask's values to take a kernel for causal ones; any mask is right without, but for rounding.
+    transformer._detect_is_causal_mask = _is_said_to_be_causal
     try:
         # torch prints the graph as far as it came, beside what it raises.
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
@@ -114,7 +118,12 @@ def _settled() -> Iterator[None]:
             yield
     finally:
         logging.disable(disabled)
+        transformer._detect_is_causal_mask = detect
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _is_said_to_be_causal(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+    return is_causal is True
 
 
 def _by_export(calling: _Calling, leaves: tuple[Tensor, ...], free: Sequence[int]) -> Exported:

@@ -253,6 +253,33 @@ def test_samples_that_are_collated_are_refused():
         packed(lambda: Problem(nn.Linear(1, 1), loader, observe), "collated")
 
 
+class Encoder(nn.Module):
+    """Torch's own encoder, with a mask that it looks at: it takes another kernel where the mask is causal."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.tokens, self.layers = nn.Embedding(11, 8), nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 11)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(6))
+
+    def forward(self, ids):
+        return self.head(self.layers(self.tokens(ids), mask=self.mask)[:, -1])
+
+
+def encoder():
+    torch.manual_seed(0)
+    return Problem.supervised(Encoder(), (torch.randint(11, (24, 6)), torch.randint(11, (24,))))
+
+
+def test_torchs_own_encoder_has_the_values_of_its_source_but_for_rounding(tmp_path):
+    made = packed(encoder, "encoder")
+    assert made.compared.difference <= 1e-6
+    mine = run(Job(run=str(tmp_path / "source"), problem=encoder, num_samples=24, landscapes=[PLANE]))["plane"]
+    theirs = run(read_job(made.path, run=str(tmp_path / "packed")))["plane"]
+    np.testing.assert_allclose(theirs.loss, mine.loss, rtol=1e-6)
+
+
 class OwnNorm(nn.BatchNorm1d):
     """Of a class of its own, so that it is exported as operations."""
 
