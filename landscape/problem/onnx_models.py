@@ -63,9 +63,9 @@ def _there(file: Path) -> Path:
 def _samples_of(file: Path) -> tuple[Tensor, Tensor]:
     """The arrays `inputs` and `targets` of a file of NumPy, which is read without pickles."""
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             return torch.from_numpy(arrays["inputs"]), torch.from_numpy(arrays["targets"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # of zipfile, of its decompressor, or of NumPy
         raise JobError(
             f"data: {shown(file.name)} must hold the arrays 'inputs' and 'targets', one row per sample: "
             f"{one_line(error)[:100]}; write it by numpy.savez"
@@ -82,17 +82,41 @@ def _converted(file: Path) -> nn.Module:
                 "pip install 'loss-landscape-cluster[onnx]'"
             ) from None
         try:
+            _refuse_newer_operations(file)
             model: nn.Module = onnx2torch.convert(str(file))
+        except JobError:
+            raise
         except NotImplementedError as error:
             operation = UNKNOWN_OPERATION.search(str(error))
-            what = f"the operation {operation[1]}" if operation else one_line(error)[:120]
+            if operation is None:
+                raise JobError(f"problem: {shown(file.name)} is not carried: {one_line(error)[:160]}") from None
             raise JobError(
-                f"problem: {shown(file.name)} holds {what}, which onnx2torch does not carry; export the model without "
-                "it, or write a callback that builds it in torch"
+                f"problem: {shown(file.name)} holds the operation {operation[1]}, which onnx2torch does not carry; "
+                "export the model without it, or write a callback that builds it in torch"
             ) from None
         except Exception as error:  # of protobuf, of onnx's checks, or of a converter
             raise JobError(f"problem: {shown(file.name)} cannot be read as ONNX: {one_line(error)[:160]}") from None
     return _trained(model).eval()
+
+
+def _refuse_newer_operations(file: Path) -> None:
+    """Refuse operations of a version that the installed onnx does not know: they may mean something else.
+
+    Raises:
+        JobError: the file has such ones.
+    """
+    try:
+        import onnx
+    except ImportError:  # which onnx2torch needs, and says
+        return
+
+    newest = onnx.defs.onnx_opset_version()
+    for each in onnx.load(str(file), load_external_data=False).opset_import:
+        if each.domain in ("", "ai.onnx") and each.version > newest:
+            raise JobError(
+                f"problem: {shown(file.name)} has operations of version {each.version}, and the installed onnx knows "
+                f"those up to {newest}; export it with an older opset_version, or install a newer onnx"
+            )
 
 
 def _trained(model: nn.Module) -> nn.Module:

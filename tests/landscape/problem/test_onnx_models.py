@@ -127,3 +127,21 @@ def test_what_is_missing_is_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx2torch", None)
     with pytest.raises(LandscapeError, match=r"pip install 'loss-landscape-cluster\[onnx\]'"):
         load_problem(TEXT, folder)
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04zz", b"", b"\x93NUMPY\x01\x00"])
+def test_samples_that_are_no_archive_are_refused(folder, monkeypatch, content):
+    with_convert(monkeypatch, converted)
+    (folder / "samples.npz").write_bytes(content)
+    with pytest.raises(JobError, match=r"data: 'samples.npz' must hold the arrays 'inputs'"):
+        load_problem(TEXT, folder)
+
+
+def test_operations_of_a_newer_version_are_refused(folder, monkeypatch):
+    with_convert(monkeypatch, converted)
+    onnx, newer = types.ModuleType("onnx"), types.SimpleNamespace(domain="", version=29)
+    onnx.defs = types.SimpleNamespace(onnx_opset_version=lambda: 28)
+    onnx.load = lambda place, load_external_data: types.SimpleNamespace(opset_import=[newer])
+    monkeypatch.setitem(sys.modules, "onnx", onnx)
+    with pytest.raises(JobError, match=r"has operations of version 29, .*; export it with an older opset_version"):
+        load_problem(TEXT, folder)
