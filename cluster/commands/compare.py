@@ -12,6 +12,8 @@ from cluster.process.logs import write_remark
 from cluster.process.streams import diverted
 from landscape.errors import JobError, shown
 
+MOST_STEPS = 10_000  # points of the short line, each of which is evaluated twice
+
 
 def compare(
     first: str,
@@ -75,8 +77,8 @@ def compare(
     check_formats(formats)
     usual = Compare()
     asked = Compare(
-        _at_least("points", points, usual.points), usual.bits if bits is None else asked_bits(bits),
-        _at_least("steps", steps, usual.steps),
+        _whole("points", points, usual.points), usual.bits if bits is None else asked_bits(bits),
+        _whole("steps", steps, usual.steps, MOST_STEPS),
     )  # fmt: skip
     with diverted():
         found = compare_landscapes(
@@ -88,9 +90,11 @@ def compare(
         write_remark(str(path))
 
 
-def _at_least(name: str, value: int | None, usual: int) -> int:
+def _whole(name: str, value: int | None, usual: int, most: int | None = None) -> int:
     if value is not None and value < 0:
         raise JobError(f"{name}: must be at least 0, not {value}")
+    if value is not None and most is not None and value > most:
+        raise JobError(f"{name}: must be at most {most}, not {value}")
     return usual if value is None else value
 
 

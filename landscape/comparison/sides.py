@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from landscape.errors import JobError, LandscapeError, shown
+from landscape.errors import JobError, LandscapeError, NotFoundError, nearest, shown
 from landscape.folders import open_folder
 from landscape.store import LandscapeStore, landscape_names
 from landscape.surface import Surface
@@ -46,14 +46,14 @@ def sides_of(first: str, second: str) -> tuple[Side, Side] | None:
     """Both landscapes; None where neither text names one, as it may name the measures of weights.
 
     Raises:
-        JobError: one of them names a landscape, and the other one does not.
+        JobError, NotFoundError: one of them names a landscape, and the other one does not.
     """
     found = [_side_of(text) for text in (first, second)]
     if found[0] is None and found[1] is None:
         return None
     for text, side in zip((first, second), found, strict=True):
         if side is None:
-            raise JobError(f"compare: must be two landscapes or two sets of weights, RUN:NAME each, not {shown(text)}")
+            raise _missing(text)
     assert found[0] is not None
     assert found[1] is not None
     return found[0], found[1]
@@ -65,6 +65,15 @@ def _side_of(text: str) -> Side | None:
         return None
     path = open_folder(run).name
     return Side(run, path, LandscapeStore.open(path, name))
+
+
+def _missing(text: str) -> LandscapeError:
+    """What a text that names no landscape is told, beside one that does."""
+    run, colon, name = text.rpartition(":")
+    known = landscape_names(open_folder(run).name) if colon and run and open_folder(run).exists() else []
+    if known:
+        return NotFoundError(f"landscape {shown(name)} is not in run {shown(run)}; {nearest(name, known)}")
+    return JobError(f"compare: must be two landscapes or two sets of weights, RUN:NAME each, not {shown(text)}")
 
 
 def refuse_apart(first: Side, second: Side) -> None:

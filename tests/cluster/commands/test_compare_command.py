@@ -51,6 +51,7 @@ def test_two_landscapes_are_compared_by_their_names(call, tmp_path):
     for words, message in (
         ((*pair, "--bits", "0-4"), "bits: must be from 1 to 16"),
         ((*pair, "--steps", "-1"), "steps: must be at least 0, not -1"),
+        ((*pair, "--steps", "1000000000"), "steps: must be at most 10000, not 1000000000"),
         ((*pair, "--to", "png"), "to: goes with --out"),
         ((*pair, "--out", tmp_path, "--to", "gif"), "to: unknown 'gif'"),
         ((tmp_path / "run", tmp_path / "run", "--bits", "2"), "bits: goes with two landscapes"),

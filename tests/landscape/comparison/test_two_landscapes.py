@@ -11,7 +11,7 @@ import torch
 from small_models import conv_problem, make_job
 from torch import nn
 
-from landscape import JobError, Problem, open_run, run
+from landscape import JobError, NotFoundError, Problem, open_run, run
 from landscape.comparison import Compare, compare_landscapes, sides_of
 from landscape.comparison.comparing import asked_bits
 from landscape.comparison.pictures import pictures_of
@@ -183,8 +183,10 @@ def test_other_planes_and_samples_are_refused_with_what_differs(runs, tmp_path):
     with pytest.raises(JobError, match=f"differ in samples .other data., {words}; compute the second one with"):
         compare_landscapes(*pair, **given())
     assert sides_of(runs.plain, runs.kept) is None
+    with pytest.raises(NotFoundError, match=r"landscape 'flaot' is not in run .*; did you mean 'float'"):
+        sides_of(f"{runs.plain}:float", f"{runs.plain}:flaot")
     with pytest.raises(JobError, match="must be two landscapes or two sets of weights"):
-        sides_of(f"{runs.plain}:float", f"{runs.plain}:epoch-3")
+        sides_of(f"{runs.plain}:float", f"{tmp_path / 'none'}:epoch-3")
 
 
 def test_weighted_pairs_have_the_error_of_their_weighted_mean():
