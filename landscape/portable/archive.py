@@ -21,7 +21,8 @@ from typing import Any
 from landscape.errors import JobError, NotFoundError, message_of, shown
 
 SUFFIX = ".landscape"
-FORMAT, VERSION = "landscape-portable", 1
+FORMAT = "landscape-portable"
+VERSION = 1
 MANIFEST = "manifest.json"
 _TENSORS = r"(tensors|trajectory|files|runs/[\w-]{1,80})/[\w-]{1,80}\.safetensors"
 NAME = re.compile(rf"manifest\.json|job\.yaml|graphs/\w{{1,80}}\.json|{_TENSORS}", re.ASCII)

@@ -58,7 +58,7 @@ class Job(Frozen):
 
     run: str
     """Folder or URL that holds the trajectory and all landscapes."""
-    problem: Annotated[str | Callable[[], Any], WithJsonSchema({"type": "string"})]
+    problem: Annotated[str | Callable[[], Any], WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]})]
     """The callback, `module:function`; the module is looked up beside the job file first. Or the file of a portable
     problem, `FILE.landscape`; or `MODEL.onnx with SAMPLES.npz and CRITERION`, also `{onnx: …, data: …, criterion: …}`.
     Required, but for a job file of a run whose training recorded it, as the recipes do.
