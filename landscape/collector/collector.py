@@ -123,7 +123,7 @@ class TrajectoryCollector:
             self._prepare_run(start_step, start_epoch, overwrite)
             if rules:
                 listed = self._listed if unit == "step" else ()
-                self._watch = TrainingWatch(self._model, model, optimizer, rules, watch_every, listed)
+                self._watch = TrainingWatch(self._model, model, optimizer, rules, watch_every, listed, self._step)
                 self._watch.prepare(self._step + 1)
 
     @property

@@ -33,11 +33,12 @@ class TrainingWatch:
         thresholds: of the rules, by name.
         every: after how many steps one is watched again.
         listed: steps that are watched besides.
+        done: steps that were taken before.
     """
 
     def __init__(
         self, model: nn.Module, called: nn.Module, optimizer: Any, thresholds: Thresholds, every: int = EVERY,
-        listed: Collection[int] = (),
+        listed: Collection[int] = (), done: int = 0,
     ) -> None:  # fmt: skip
         self._model, self._thresholds, self._every, self._listed = model, thresholds, every, frozenset(listed)
         self._targets: set[Target] = {RULES[name].target for name in thresholds}
@@ -52,7 +53,7 @@ class TrainingWatch:
             # Weakly, as an optimiser may outlive the training.
             me = weakref.ref(self)
             hook(lambda optimizer, *_: watch._at_step(optimizer) if (watch := me()) is not None else None)
-        self.pending = self._tell(findings("weights", self._weights(), thresholds), 0)  # of the weights to begin with
+        self.pending = self._tell(findings("weights", self._weights(), thresholds), done)  # to begin with
 
     def prepare(self, step: int) -> None:
         """The step with this number comes next."""
