@@ -135,13 +135,13 @@ def _setting_at(
     """The weights of a point as those that questions are about, and the axes as vectors of the trainable parameters."""
     if landscape.plan.quantise is not None:
         raise JobError(
-            "gradient: the weights of this landscape are rounded, so its loss goes in steps and has no derivatives; "
+            "derivatives: the weights of this landscape are rounded, so its loss goes in steps and has no derivatives; "
             "ask for points around it"
         )
     trainable = {info.name for info in describe_parameters(prepared.problem.model) if info.trainable}
     tensors = [each.tensors for each in landscape.directions]
     if any(not set(each) <= trainable for each in tensors):
-        raise JobError("gradient: an axis moves what has no derivative, such as a buffer; ask for points around it")
+        raise JobError("derivatives: an axis moves what has no derivative, such as a buffer; ask for points around it")
     with torch.no_grad():
         weights = {name: value.clone() for name, value in evaluator.weights.state_at(point).items()}
     layout = layout_of(prepared.problem, weights)

@@ -11,7 +11,9 @@ import numpy as np
 from landscape.comparison.comparing import AtBits, Comparison
 from landscape.views.prepared.levels import number
 
-SAYING = "the difference is the second less the first; errors are standard errors of pairs over the same samples"
+SAYING = (
+    "the difference is the second less the first; ± is two standard errors (2 s.e.), of pairs over the same samples"
+)
 
 
 def document(found: Comparison) -> dict[str, Any]:
@@ -64,7 +66,7 @@ def lines_of(found: Comparison) -> list[str]:
         f"second: {found.second.label}, {found.second.rounding}",
         f"at the origin: loss {number(float(origin.first[0]), 6)} and {number(float(origin.second[0]), 6)}, difference "
         f"{_with_error(float(origin.difference[0]), float(origin.stderr[0]))} over the same {samples} samples; "
-        f"unpaired it would be ± {number(2 * float(origin.unpaired[0]), 2)}",
+        f"unpaired it would be ± {number(2 * float(origin.unpaired[0]), 2)} (2 s.e. each)",
         *_of_grid(found),
     ]
     if found.bits:
@@ -73,8 +75,8 @@ def lines_of(found: Comparison) -> list[str]:
         jumps = np.abs(np.diff(found.steps.rounded - found.steps.plain))
         lines.append(
             f"steps along {found.steps.axis}, {len(found.steps.at)} points within ±{found.steps.at[-1]:.3g}: from one "
-            f"point to the next the loss changes by up to {number(float(np.nanmax(jumps)), 2)} beside the network that "
-            "is not rounded"
+            f"point to the next the loss jumps by up to {number(float(np.nanmax(jumps)), 2)}, the change of the network "
+            "that is not rounded taken off"
         )
     return [*lines, f"{found.evaluations} evaluations of all samples; {SAYING}"]
 
@@ -96,7 +98,7 @@ def _of_grid(found: Comparison) -> Iterator[str]:
         clear = int((np.abs(difference[known]) > 2 * found.stderr[known]).sum())
         where = "all from stored losses" if found.stored else "evaluated; keep_samples: true would store them for all"
         yield (
-            f"paired errors at {int(known.sum())} points ({where}): {clear} differ by more than two of them, and the "
+            f"paired errors at {int(known.sum())} points ({where}): {clear} differ by more than 2 s.e., and the "
             f"unpaired error is {number(found.ratio, 3)} times as large"
         )
 
