@@ -75,8 +75,8 @@ def lines_of(found: Comparison) -> list[str]:
         jumps = np.abs(np.diff(found.steps.rounded - found.steps.plain))
         lines.append(
             f"steps along {found.steps.axis}, {len(found.steps.at)} points within ±{found.steps.at[-1]:.3g}: from one "
-            f"point to the next the loss jumps by up to {number(float(np.nanmax(jumps)), 2)}, the change of the network "
-            "that is not rounded taken off"
+            f"point to the next the loss jumps by up to {number(float(np.nanmax(jumps)), 2)}, less what it changes "
+            "where nothing is rounded"
         )
     return [*lines, f"{found.evaluations} evaluations of all samples; {SAYING}"]
 
