@@ -40,7 +40,7 @@ class Supervised:
         outputs = self.outputs(model, batch)
         values = {"loss": self.losses(outputs, batch)}
         for name, metric in self.metrics.items():
-            values[name] = mean_per_sample(metric(outputs, batch[1]))
+            values[name] = mean_per_sample(_of_samples("metrics", metric, metric(outputs, batch[1])))
         return values
 
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
@@ -57,7 +57,22 @@ class Supervised:
         targets = batch[1]
         if self._same_shape:
             _refuse_other_shape(outputs, targets)
-        return mean_per_sample(self.criterion(outputs, targets))
+        return mean_per_sample(_of_samples("criterion", self.criterion, self.criterion(outputs, targets)))
+
+
+def _of_samples(field: str, function: Callable[..., Any], values: Any) -> Any:
+    """What a criterion or metric returned, unless that is one number for the whole batch.
+
+    Raises:
+        JobError: it is.
+    """
+    if isinstance(values, Tensor) and values.dim() == 0:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise JobError(
+            f"{field}: {name} must return one value per sample, Tensor[N], not one number for the batch; reduce over "
+            "the dimensions after the first alone, as .flatten(1).mean(1) does"
+        )
+    return values
 
 
 def for_loss(model: nn.Module, outputs: Any) -> Any:

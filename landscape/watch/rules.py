@@ -116,9 +116,9 @@ def _magnitude(seen: Tensors) -> float | None:
 
 
 def _small(seen: Tensors) -> float | None:
-    """The mean magnitude, unless all is zero, which is a rule of its own."""
+    """The mean magnitude, unless all that is finite is zero: of all values that is a rule of its own."""
     known = seen.statistics
-    told = seen.in_model and seen.dimensions > 1 and known.finite and known.zeros < known.count
+    told = seen.in_model and seen.dimensions > 1 and known.zeros < known.finite
     return known.magnitude if told else None
 
 

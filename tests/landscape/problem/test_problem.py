@@ -340,8 +340,13 @@ def test_a_criterion_that_is_no_function_is_refused():
 
 
 def test_a_criterion_that_averages_over_samples_is_refused():
-    with pytest.raises(JobError, match=r"'loss' must have shape \(4,\).*reduction='none'"):
-        observed(Problem.supervised(nn.Linear(4, 3), (X, Y), lambda o, t: nn.functional.cross_entropy(o, t)))
+    def averaged(outputs, targets):
+        return nn.functional.cross_entropy(outputs, targets)
+
+    with pytest.raises(JobError, match=r"criterion: averaged must return one value per sample, .* not one number"):
+        observed(Problem.supervised(nn.Linear(4, 3), (X, Y), averaged))
+    with pytest.raises(JobError, match=r"metrics: averaged must return one value per sample"):
+        observed(Problem.supervised(nn.Linear(4, 3), (X, Y), metrics={"entropy": averaged}))
 
 
 def test_metrics_by_name_and_by_function():

@@ -66,6 +66,13 @@ def test_no_values_have_no_statistics_and_no_findings():
         assert findings(target, [Tensors("empty", Statistics())]) == []
 
 
+def test_zeros_beside_what_is_not_finite_are_not_called_vanishing():
+    """A ReLU of ±Inf gives zeros and Inf: what broke is the layer before it."""
+    known = statistics_of(torch.tensor([[0.0, math.inf], [0.0, math.nan]]))
+    fired = {finding.rule for finding in findings("outputs", [Tensors("relu()", known, from_infinite=True)])}
+    assert fired == {"tensor_overflow"}
+
+
 def weights(ratio: float) -> tuple[torch.Tensor, torch.Tensor]:
     before = torch.full((3, 4), 2.0, dtype=torch.float64)
     return before, before * (1 + ratio)
