@@ -48,7 +48,7 @@ def inspection_text(found: Inspection) -> str:
     place = ", ".join(f"{axis} {each:.6g}" for axis, each in zip(found.axes, found.point, strict=True))
     lines = [
         f"{found.name} at {place}{f' ({found.why})' if found.why else ''}",
-        f"loss {_number(found.loss)} ± {_number(found.stderr)}; {_number(found.origin_loss)} at the origin",
+        f"{_loss(found)}; {_number(found.origin_loss)} at the origin",
         "",
         *_verdict(found),
         "",
@@ -63,6 +63,13 @@ def inspection_text(found: Inspection) -> str:
     elif found.here.no_gradients:
         lines += ["", f"gradients: {found.here.no_gradients}"]
     return "\n".join(lines)
+
+
+def _loss(found: Inspection) -> str:
+    if not math.isfinite(found.loss):
+        return "loss not finite"
+    error = f" ± {_number(2 * found.stderr)} (2 s.e.)" if math.isfinite(found.stderr) else ""
+    return f"loss {_number(found.loss)}{error}"
 
 
 def _verdict(found: Inspection) -> list[str]:
