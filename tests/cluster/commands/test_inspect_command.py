@@ -57,7 +57,11 @@ def test_a_point_is_told_in_text_and_json_and_nothing_is_written(write_job, call
         (["plane", "--at=0.3,nan"], BAD_USAGE, "at: must be finite numbers, not [0.3, nan]"),
         (["plane", "--at=0.3;1"], BAD_USAGE, "at: must be a number for each axis, such as --at=0.3,-0.7, not '0.3;1'"),
         (["plane", "--rules", "relu_zero"], BAD_USAGE, "rules: unknown rule 'relu_zero'; did you mean 'relu_zeros'?"),
-        (["plane", "--rules", "relu_zeros=much"], BAD_USAGE, "rules.relu_zeros: must be a finite number, not 'much'"),
+        (
+            ["plane", "--rules", "relu_zeros=much"],
+            BAD_USAGE,
+            "rules.relu_zeros: must be a finite number of at least 0, not 'much'",
+        ),
         (["plan"], NOT_FOUND, "landscape 'plan' is not in run"),
     ],
 )
