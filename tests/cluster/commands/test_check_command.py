@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import errno
 import json
-import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from cluster.commands.app import command
 from landscape import open_run, run, tidying
 from landscape.checks import checks_text
 from landscape.folders.lock import run_lock
 from landscape.spec import read_job
-
-Called = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -25,15 +21,9 @@ def place(write_job) -> Path:
 
 
 @pytest.fixture
-def call(capsys, monkeypatch, logging_as_it_was) -> Called:
-    """Give the command; its exit code, and what it said on stdout and stderr."""
-
-    def give(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["landscape", "check", *map(str, words)])
-        capsys.readouterr()
-        return command(), *capsys.readouterr()
-
-    return give
+def call(call):
+    """Give the command, as `call` gives any."""
+    return partial(call, "check")
 
 
 def test_a_landscape_is_judged_and_what_is_found_is_kept(place, call):

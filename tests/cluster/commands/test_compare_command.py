@@ -3,24 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 
-import pytest
-
-from cluster.commands.app import command
 from landscape import run
 from landscape.spec import read_job
-
-
-@pytest.fixture
-def call(capsys, monkeypatch, logging_as_it_was):
-    def give(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["landscape", *map(str, words)])
-        capsys.readouterr()
-        return command(), *capsys.readouterr()
-
-    return give
-
 
 JOB = """\
 run: {run}

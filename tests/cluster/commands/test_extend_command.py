@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from cluster.commands.app import command
 from landscape import open_run, run
 from landscape.spec import read_job
-
-Called = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -22,15 +18,9 @@ def place(write_job) -> Path:
 
 
 @pytest.fixture
-def call(capsys, monkeypatch, logging_as_it_was) -> Called:
-    """Give the command; its exit code, and what it said on stdout and stderr."""
-
-    def give(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["landscape", "extend", *map(str, words)])
-        capsys.readouterr()
-        return command(), *capsys.readouterr()
-
-    return give
+def call(call):
+    """Give the command, as `call` gives any."""
+    return partial(call, "extend")
 
 
 def test_the_plan_is_shown_and_then_carried_out(place, call):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from cluster.commands.app import command
 from cluster.status import run_status, status_text
 from landscape import open_run, run
 from landscape.errors import BAD_USAGE, DONE, NOT_FOUND
@@ -17,15 +15,9 @@ from landscape.spec import read_job
 
 
 @pytest.fixture
-def call(capsys, monkeypatch, logging_as_it_was) -> Callable[..., tuple[int, str, str]]:
-    """Give the command; its exit code, and what it said on stdout and stderr."""
-
-    def give(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["landscape", "inspect", *map(str, words)])
-        capsys.readouterr()
-        return command(), *capsys.readouterr()
-
-    return give
+def call(call):
+    """Give the command, as `call` gives any."""
+    return partial(call, "inspect")
 
 
 def test_a_point_is_told_in_text_and_json_and_nothing_is_written(write_job, call):

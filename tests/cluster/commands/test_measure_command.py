@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import torch
 
-from cluster.commands.app import command
 from landscape import run
 from landscape.curvature.kept import KeptSteps
 from landscape.measures import measuring
 from landscape.spec import read_job
 from landscape.trajectory.snapshots import write_snapshot
-
-Called = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(capsys, monkeypatch, logging_as_it_was) -> Called:
-    """Give a command; its exit code, and what it said on stdout and stderr."""
-
-    def give(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["landscape", *map(str, words)])
-        capsys.readouterr()
-        return command(), *capsys.readouterr()
-
-    return give
 
 
 def snapshots(folder: Path, numbers: range) -> None:

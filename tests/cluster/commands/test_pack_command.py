@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +11,8 @@ import pytest
 from packed_scene import small_file
 
 import cluster
-from cluster.commands.app import command
 from landscape import open_run, run
 from landscape.spec import read_job
-
-Called = Callable[..., tuple[int, str, str]]
 
 PROBLEM = """
 import torch
@@ -44,18 +40,6 @@ problem: own_problem:problem
 num_samples: 20
 landscapes: [{name: plane, size: 3, directions: [{kind: random, seed: 1}, {kind: random, seed: 2}]}]
 """
-
-
-@pytest.fixture
-def call(capsys, monkeypatch, logging_as_it_was) -> Called:
-    """Give a command; its exit code, and what it said on stdout and stderr."""
-
-    def give(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["landscape", *map(str, words)])
-        capsys.readouterr()
-        return command(), *capsys.readouterr()
-
-    return give
 
 
 @pytest.fixture

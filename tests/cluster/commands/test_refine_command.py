@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cluster.commands.app import command
 from cluster.planning import plan_job, plan_text
 from landscape import open_run, run
 from landscape.spec import read_job
-
-Called = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def place(write_job) -> Path:
     return Path(run(read_job(write_job(num_samples=12, batch_size=4))).path)
-
-
-@pytest.fixture
-def call(capsys, monkeypatch, logging_as_it_was) -> Called:
-    """Give a command; its exit code, and what it said on stdout and stderr."""
-
-    def give(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["landscape", *map(str, words)])
-        capsys.readouterr()
-        return command(), *capsys.readouterr()
-
-    return give
 
 
 def test_the_plan_is_shown_and_then_carried_out(place, call):

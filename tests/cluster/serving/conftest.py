@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from page_client import Reply
 from starlette.types import ASGIApp, Message
 
 from cluster.serving.cache import PointCache
@@ -96,19 +97,6 @@ class InProcess:
 
     async def describe(self, key: str) -> Any:
         return await self._ask(self.replica.describe(key))
-
-
-@dataclass(frozen=True)
-class Reply:
-    """An answer over HTTP."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
 
 
 class Asker:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from exponential import Exponential
 from small_models import ConvNet, conv_problem, make_job
 from torch import Tensor, nn
 
@@ -19,19 +20,6 @@ from landscape.inspection import inspect_point, inspection_text, plain_inspectio
 from landscape.surface import NOT_FINITE
 
 WIDE = {"name": "wide", "size": [5, 3], "range": [[-40, 40], [-1, 1]]}
-
-
-class Exponential(nn.Module):
-    """Its third operation overflows far from the origin."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self.fc1, self.fc2, self.fc3 = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc3(torch.exp(self.fc2(torch.relu(self.fc1(x)))))
 
 
 def samples() -> tuple[Tensor, Tensor]:

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from exponential import Exponential
 from small_models import make_job, wandering, write_trajectory
-from torch import Tensor, nn
+from torch import nn
 
 from cluster.planning import plan_job, plan_text
 from landscape import Job, JobError, Problem, extend, open_run, refine, run
@@ -18,19 +19,6 @@ from landscape.inspection import inspect_point
 from landscape.views import figure
 
 MAP = {"name": "map", "layers": {"statistics": ["abs_mean", "zeros"]}, "size": [5, 4], "range": [[-40, 40], [-40, 2]]}
-
-
-class Exponential(nn.Module):
-    """Its third operation overflows far from the origin."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self.fc1, self.fc2, self.fc3 = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc3(torch.exp(self.fc2(torch.relu(self.fc1(x)))))
 
 
 def problem() -> Problem:
