@@ -47,6 +47,7 @@ class TrainingWatch:
         self._before, self._still = dict[str, Tensor](), set[tuple[str, str]]()
         self._sees_outputs = self._may_see_outputs(called)
         self._watcher: NetworkWatcher | None = None  # while it is entered
+        self._leave: Callable[[], Any] = lambda: None  # takes its hooks away
         hook: Callable[..., Any] | None = getattr(optimizer, "register_step_pre_hook", None)
         self._hooked, self._stepped = hook is not None, False
         if hook is not None:
@@ -67,7 +68,7 @@ class TrainingWatch:
             self._watcher = NetworkWatcher(self._model, operations=False, numbered=False, when=torch.is_grad_enabled)
             self._watcher.__enter__().begin()
             # A training that ends before this step leaves no hooks behind.
-            weakref.finalize(self, self._watcher.__exit__)
+            self._leave = weakref.finalize(self, self._watcher.__exit__)
 
     def judge(self, step: int) -> list[dict[str, Any]]:
         """What fires at the step that was just taken, as the history holds it; each is warned of once."""
@@ -76,7 +77,7 @@ class TrainingWatch:
             return found
         self._due = False
         if self._watcher is not None:
-            self._watcher.__exit__()
+            self._leave()
             seen, self._watcher = [layer.seen() for layer in self._watcher.layers.values()], None
             found += self._tell(findings("outputs", seen, self._thresholds), step)
         if "gradients" in self._targets:

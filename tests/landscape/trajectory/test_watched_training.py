@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from landscape import JobError, TrajectoryCollector
+from landscape.collector.watching import TrainingWatch
 from landscape.recipes import digits
 from landscape.trajectory.history import read_history
 from landscape.watch.network import NetworkWatcher
@@ -95,6 +96,24 @@ def test_a_healthy_training_is_left_in_peace_and_its_bits_are_those_without_watc
 def test_only_the_steps_that_are_due_are_watched(tmp_path):
     train(tmp_path, steps=7, watch=["gradient_vanishing"], watch_every=5, factor=1e-9)
     assert sorted({step for step, _, _ in found(tmp_path)}) == [1, 2, 5]  # the first, a listed one, a multiple
+
+
+def test_watched_steps_leave_nothing_behind():
+    """A training has millions of steps: what one was watched by is not held until its end."""
+
+    def watchers() -> int:
+        gc.collect()
+        return sum(type(each) is NetworkWatcher for each in gc.get_objects())
+
+    model = Net(nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    watch, before = TrainingWatch(model, model, optimizer, {"tensor_overflow": 0.0}, every=1), watchers()
+    for step in range(1, 6):
+        watch.prepare(step)
+        model(torch.ones(2, 6)).sum().backward()
+        optimizer.step()
+        watch.judge(step)
+    assert watchers() == before
 
 
 @pytest.mark.parametrize("fused", [False, True])
